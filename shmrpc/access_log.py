@@ -56,11 +56,11 @@ def interceptor(logger: logging.Logger | str = "shmrpc.access", level: int = log
 def _log_end(log: logging.Logger, level: int, call: Call, seconds: float, outcome: str) -> None:
     log.log(
         level,
-        "%s.%s() pid=%d uid=%d %.3f ms %s",
+        "%s.%s() pid=%s uid=%s %.3f ms %s",
         call.service,
         call.endpoint,
-        call.pid,
-        call.uid,
+        call.pid or "-",  # Nobody knows those of a caller on another host.
+        call.uid if call.uid >= 0 else "-",
         seconds * 1e3,
         outcome,
         extra={

@@ -61,6 +61,27 @@ async def ticks(count: int) -> AsyncIterator[int]:
         yield number
 
 
+@service.endpoint
+async def endless() -> AsyncIterator[bytes]:
+    begun.append(0)
+    try:
+        while True:
+            yield bytes(1000)
+    finally:
+        begun.clear()
+
+
+@service.endpoint
+def fill(array: shmrpc.Writable[np.ndarray[Any, Any]]) -> int:
+    array[:] = 9
+    return int(array.sum())
+
+
+@service.endpoint
+def zeros(size: int) -> Any:
+    return np.zeros(size, np.uint8)
+
+
 @pytest.fixture
 def own() -> Iterator[NatsServer]:
     """A server of NATS that the test may kill."""
@@ -165,9 +186,27 @@ async def test_a_nats_that_takes_small_messages_alone_will_do() -> None:
 
 async def test_buffers_over_max_memory_are_refused_in_words(nats: NatsServer) -> None:
     async with shmrpc.serve(service, at=nats.url, max_memory=1 << 20), connect(nats) as client:
-        with pytest.raises(shmrpc.ShmrpcError, match="max_memory=1,048,576"):
+        with pytest.raises(shmrpc.FrameTooLarge, match="arguments are too large: .*max_memory=1,048,576"):
             await client.same(np.zeros(2 << 20, np.uint8))
+        with pytest.raises(shmrpc.FrameTooLarge, match="result is too large: .*max_memory=1,048,576"):
+            await client.zeros(2 << 20)
+        with pytest.raises(shmrpc.SharedMemoryError, match="2,097,152 bytes are over max_memory=1,048,576"):
+            client.empty(2 << 20, "uint8")
+        assert client.empty(1 << 20, "uint8").nbytes == 1 << 20
         assert await client.double(2) == 4
+
+
+@pytest.mark.parametrize("where", ["memory", "nats"])
+async def test_what_a_handler_writes_in_place_stays_there_where_no_memory_is_shared(
+    nats: NatsServer, where: str
+) -> None:
+    at = nats.url if where == "nats" else "memory://"
+    async with shmrpc.serve(service, at=at), shmrpc.connect(service, at=at) as client:
+        for size in (10, 100_000):
+            array = client.empty(size, "uint8")
+            array[:] = 1
+            assert await client.fill(array) == 9 * size
+            assert (array == 1).all()
 
 
 @dataclasses.dataclass
@@ -241,6 +280,37 @@ async def test_a_server_that_is_stopped_is_given_up_within_the_heartbeat(nats: N
             os.kill(server.pid, signal.SIGCONT)
         async with shmrpc.connect(service.name, at=url, timeout=PATIENCE) as client:
             assert await client.process() == server.pid
+
+
+async def test_a_server_that_is_stopped_is_there_and_silent_to_who_connects(nats: NatsServer) -> None:
+    with server_process(nats.url) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        with pytest.raises(shmrpc.ServiceUnavailable) as caught:
+            await connect(nats, timeout=1.5)
+        os.kill(server.pid, signal.SIGCONT)
+        words = "a server of 'tested.nats' is there at nats://.*, and has not answered within [0-9.]+ s"
+        assert re.match(words, str(caught.value))
+        assert "nobody" not in str(caught.value)
+
+
+async def test_the_generator_of_a_client_that_is_stopped_is_closed_within_the_heartbeat(nats: NatsServer) -> None:
+    source = f"""
+    import asyncio, shmrpc
+    async def main():
+        async with shmrpc.connect({service.name!r}, at="{nats.url}?heartbeat=0.4") as client:
+            async for _ in client.endless():
+                print("begun", flush=True)
+                await asyncio.sleep(0.01)
+    asyncio.run(main())
+    """
+    begun.clear()
+    async with shmrpc.serve(service, at=f"{nats.url}?heartbeat=0.4") as server:
+        with Script(source) as other:
+            assert await asyncio.to_thread(other.line) == "begun"
+            assert begun
+            os.kill(other.process.pid, signal.SIGSTOP)
+            await until(lambda: (server.connections, server.in_flight) == (0, 0))
+            await until(lambda: not begun)
 
 
 async def test_a_client_that_is_killed_is_forgotten(nats: NatsServer) -> None:
@@ -542,6 +612,32 @@ async def test_a_hello_that_cannot_be_is_refused(nats: NatsServer, changes: dict
         _, answer = await hello(other, **changes)
         assert words.encode() in answer.data
         assert server.connections == 0
+
+
+async def test_rubbish_instead_of_hellos_does_not_fill_the_log(
+    nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shmrpc.serve(service, at=nats.url), connect(nats) as client, stranger(nats) as other:
+        for reply in ("elsewhere", "shmrpc.to.any.stranger.1"):
+            for _ in range(50):
+                await other.publish(subjects.hello(service.name), b"rubbish", reply)
+        await other.flush()
+        assert await client.double(1) == 2
+        assert await client.double(1) == 2
+        warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+        assert len(warned) == 2, warned
+
+
+async def test_rubbish_that_somebody_sends_to_a_client_is_dropped(nats: NatsServer) -> None:
+    async with shmrpc.serve(service, at=nats.url), stranger(nats) as other:
+        seen = await other.subscribe("shmrpc.to.>")
+        async with connect(nats) as client:
+            await client.double(1)
+            ends = {(await seen.next_msg(PATIENCE)).subject for _ in range(3)}
+            for end in ends:
+                await other.publish(end, os.urandom(64), "shmrpc.to.any.stranger.1")
+            await other.flush()
+            assert await client.double(1) == 2
 
 
 async def test_a_hello_without_a_subject_of_ours_is_dropped(nats: NatsServer) -> None:

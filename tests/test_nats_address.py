@@ -50,6 +50,12 @@ def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NATS_CA", "/other")
     assert parse("host")[0].tls == (("ca", "/other"),)
     assert parse("host?tls=off")[0].tls == ()
+    monkeypatch.setenv("NATS_TLS", "off")
+    assert parse("host")[0].tls == ()
+    monkeypatch.setenv("NATS_TLS", "1")
+    with pytest.raises(ValueError, match="NATS_TLS: expected on or off, got '1'"):
+        parse("host")
+    assert parse("host?tls=on")[0].tls == (("tls", "on"),)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +74,8 @@ def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatc
         ("nats://host?inbox=a.b", "inbox: expected 1 to 64 of"),
         ("nats://host?tls=maybe", "tls: expected on or off"),
         ("nats://host?key=/k", "key: it belongs to a certificate"),
+        ("nats://host?inbox=a&inbox=b", "inbox: expected it once, got it 2 times"),
+        ("nats:/host/shop", "expected two slashes, nats://"),
         ("nats://host/shop", "expected a place alone.*'shop' is the service's own"),
     ],
 )
@@ -75,6 +83,11 @@ def test_what_is_wrong_with_a_url_is_said(url: str, message: str) -> None:
     service = shmrpc.Service("shop")
     with pytest.raises(ValueError, match=message):
         shmrpc.serve(service, at=url)
+
+
+def test_a_slash_too_few_in_a_name_is_said() -> None:
+    with pytest.raises(ValueError, match="'nats:/host/shop': expected two slashes, nats://"):
+        shmrpc.connect("nats:/host/shop")
 
 
 def test_no_secret_is_in_a_message() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from typing import Any
 
@@ -54,6 +55,9 @@ class OwnLink:
 
     def why_lost(self) -> str:
         return "it was dropped"
+
+    def standstill(self) -> str:
+        return ""
 
 
 class Side:
@@ -207,9 +211,10 @@ async def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
     one, _ = await pair()
     with pytest.raises(Oversize):
         one.pipe.send(frames.CALL, 1, bytes(LIMITS.max_frame + 1))
-    with pytest.raises(Backlog, match="more than max_memory"):
+    with pytest.raises(Oversize, match="max_memory=16,777,216"):
         one.pipe.send(frames.CALL, 1, _core.Parcel(b"", [bytes(LIMITS.max_memory + 1)]))
     assert one.messages() == []
+    one.pipe.send(frames.CALL, 1, b"")  # The connection goes on.
     with pytest.raises(Backlog, match="and it reads nothing"):
         for _ in range(100):
             one.pipe.send(frames.CALL, 1, bytes(LIMITS.max_frame))
@@ -239,3 +244,21 @@ async def test_mail_that_is_hurried_is_delivered_once_and_at_once() -> None:
     mail.has_come()
     await asyncio.sleep(0)
     assert delivered == [0, 1]
+
+
+async def test_a_number_that_cannot_be_is_a_lie_and_not_a_loss() -> None:
+    one, other = await pair()
+    one.pipe.take(b"\xff" * 40, other.pipe.subject, is_unheard=False)
+    assert isinstance(one.came[-1], RemoteProtocolError) and "1 was expected" in str(one.came[-1])
+    one, other = await pair()
+    one.pipe.take(struct.pack("<QQQ", WINDOW, 0, 0), other.pipe.subject, is_unheard=False)
+    assert isinstance(one.came[-1], ConnectionLost) and "lost 4,194,303 messages" in str(one.came[-1])
+
+
+async def test_what_somebody_else_sends_to_a_connection_is_dropped() -> None:
+    one, other = await pair()
+    for stranger in ("", "shmrpc.to.any.other.1"):
+        one.pipe.take(b"rubbish of any length", stranger, is_unheard=False)
+    other.pipe.send(frames.CALL, 1, b"body")
+    exchange(one, other)
+    assert one.came == [(frames.CALL, 1, b"body")]

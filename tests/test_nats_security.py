@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+import math
 import logging
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +100,6 @@ async def test_an_nkey_is_read_from_its_file(start: Callable[[str], NatsServer],
     file = tmp_path / "user.nk"
     file.write_bytes(seed)
     await use(f"{server.url}?nkey={file}")
-    file.write_text("nonsense")
-    with pytest.raises(shmrpc.ServiceUnavailable, match="cannot (log in to|reach) NATS"):
-        await use(f"{server.url}?nkey={file}")
-    with pytest.raises(shmrpc.ServiceUnavailable, match="No such file"):
-        await use(f"{server.url}?creds={tmp_path}/absent")
 
 
 def key(kind: int) -> Any:
@@ -150,19 +148,140 @@ async def test_credentials_are_read_from_their_file(
     assert not any(secret in caplog.text + str(caught.value) for secret in (of_user, seed))
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-async def test_tls_is_spoken_with_an_authority_that_is_named(
-    start: Callable[[str], NatsServer], tmp_path: Path
-) -> None:
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+
+
+async def certificate(folder: Path, name: str = "127.0.0.1") -> tuple[Path, Path]:
+    """A certificate that vouches for itself, and its key."""
+    key, cert = folder / f"{name}.key", folder / f"{name}.pem"
+    names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={'IP' if name[0].isdigit() else 'DNS'}:{name}"]
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     command += ["-keyout", str(key), "-out", str(cert), "-days", "2", *names]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
-    server = start(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}')
-    await use(f"{server.url}?ca={cert}")
+    return cert, key
+
+
+@needs_openssl
+async def test_tls_is_spoken_with_an_authority_that_is_named(
+    start: Callable[[str], NatsServer], tmp_path: Path
+) -> None:
+    cert, key = await certificate(tmp_path)
+    user = 'authorization { user: me, password: "s3cret" }'
+    server = start(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}\n{user}')
+    url = server.url.replace("://", "://me:s3cret@")
+    await use(f"{url}?ca={cert}")
     with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)cannot reach NATS at .*certificate"):
-        await use(server.url)
+        await use(url)
+
+
+@needs_openssl
+async def test_why_tls_failed_is_told_to_who_waited_for_it(start: Callable[[str], NatsServer], tmp_path: Path) -> None:
+    cert, key = await certificate(tmp_path)
+    server = start(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}')
+    for option in ("tls=on", "tls=off"):
+        with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)cannot reach NATS at .*certificate.*waited"):
+            await shmrpc.connect("shop", at=f"{server.url}?{option}", timeout=1.5)
+    other, _ = await certificate(tmp_path, "elsewhere")
+    with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)cannot reach NATS at .*certificate"):
+        await shmrpc.connect("shop", at=f"{server.url}?ca={other}", timeout=1.5)
+
+
+class Thief:
+    """Takes itself for a server of NATS, without TLS: all that it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes] = []
+        self.url = ""
+
+    async def greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,'
+                     b'"auth_required":true,"nonce":"abcdefgh"}\r\n')
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                self.told.append(line)
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+        writer.close()
+
+
+@pytest.fixture
+async def thief() -> AsyncIterator[Thief]:
+    found = Thief()
+    async with await asyncio.start_server(found.greet, "127.0.0.1", 0) as server:
+        found.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield found
+
+
+@needs_openssl
+@pytest.mark.parametrize("login", ["me:s3cret@", "s3cret@", "nkey", "creds", ""])
+@pytest.mark.parametrize("option", ["tls", "ca", "cert"])
+async def test_nothing_is_said_to_a_nats_without_tls_that_was_asked_for(
+    thief: Thief, login: str, option: str, tmp_path: Path
+) -> None:
+    cert, key_file = await certificate(tmp_path)
+    options = [{"tls": "tls=on", "ca": f"ca={cert}", "cert": f"cert={cert}&key={key_file}"}[option]]
+    if login in ("nkey", "creds"):
+        seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER).decode()
+        text = f"-----BEGIN NATS USER JWT-----\njwt\n------END NATS USER JWT------\n"
+        text += f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        (tmp_path / "file").write_text(seed if login == "nkey" else text)
+        options.append(f"{login}={tmp_path}/file")
+        login = ""
+    url = f"{thief.url.replace('://', f'://{login}')}?{'&'.join(options)}"
+    with pytest.raises(shmrpc.ServiceUnavailable, match="it has no TLS, which tls=, ca= or cert="):
+        await shmrpc.connect("shop", at=url, timeout=0)
+    with pytest.raises(shmrpc.ServiceUnavailable, match="it has no TLS"):
+        await use(url)
+    assert thief.told == []
+    with pytest.raises(shmrpc.ServiceUnavailable):  # Who asks for none is heard, and so this test sees what is said.
+        await shmrpc.connect("shop", at=url.replace(options[0], "tls=off"), timeout=0)
+    assert thief.told[0].startswith(b"CONNECT")
+
+
+async def test_tls_is_insisted_on_with_a_server_that_has_none(
+    start: Callable[[str], NatsServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start("")
+    with pytest.raises(shmrpc.ServiceUnavailable, match="it has no TLS"):
+        await use(f"{server.url}?tls=on")
+    monkeypatch.setenv("NATS_TLS", "on")
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"it has no TLS.*waited"):
+        await shmrpc.connect("shop", at=server.url, timeout=1)
+    await use(f"{server.url}?tls=off")
+
+
+@needs_openssl
+async def test_a_mistake_of_this_side_is_told_at_once_and_names_its_option(
+    start: Callable[[str], NatsServer], tmp_path: Path
+) -> None:
+    server = start("")
+    rubbish = tmp_path / "rubbish"
+    rubbish.write_text("nonsense s3cret")
+    cert, _ = await certificate(tmp_path)
+    _, other = await certificate(tmp_path, "elsewhere")
+    for options, message in {
+        "creds=/absent": "creds=/absent: No such file",
+        f"creds={rubbish}": "creds=.*rubbish: expected a user's JWT and its seed",
+        "nkey=/absent": "nkey=/absent: No such file",
+        f"nkey={rubbish}": "nkey=.*rubbish: expected the seed of an nkey",
+        "ca=/absent": "ca=/absent: No such file",
+        f"ca={rubbish}": "ca=.*rubbish: expected PEM",
+        f"cert={cert}&key={other}": "cert=.*pem and key=.*key: expected PEM, and a key that fits",
+        f"cert={cert}&key=/absent": "cert=.* and key=/absent: No such file",
+    }.items():
+        url = f"{server.url}?{options}"
+        with pytest.raises(shmrpc.ServiceUnavailable, match=f"cannot log in to NATS at .*: {message}") as caught:
+            await asyncio.wait_for(shmrpc.connect("shop", at=url, timeout=math.inf).__aenter__(), PATIENCE)
+        assert "s3cret" not in str(caught.value)
+        with pytest.raises(shmrpc.ServiceUnavailable, match=message):
+            await use(url)
+
+
+async def test_a_login_that_is_refused_is_told_also_when_time_is_over(start: Callable[[str], NatsServer]) -> None:
+    url = start('authorization { user: me, password: "s3cret" }').url
+    for timeout in (0, 1.2):
+        with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)authorization"):
+            await shmrpc.connect("shop", at=url, timeout=timeout)
 
 
 async def test_what_the_page_says_that_nats_has_to_permit_is_enough_and_not_too_much(
@@ -178,6 +297,29 @@ async def test_what_the_page_says_that_nats_has_to_permit_is_enough_and_not_too_
         await use(f"{web}?inbox=web")
     with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)permissions violation"):  # Another one's inbox.
         await use(f"{shop}?inbox=web")
+    at_web, at_shop = f"{web}?inbox=web", f"{shop}?inbox=shop"
+    for at, code, words in ((at_web, 0, "No servers have answered"), (at_shop, 3, "(?i)permissions violation")):
+        command = [sys.executable, "-m", "shmrpc", "ls", "--at", at]
+        listed = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+        assert listed.returncode == code and re.search(words, listed.stdout + listed.stderr)
     async with shmrpc.serve(service, at=f"{shop}?inbox=shop"):
+        with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)cannot reach 'shop' at .*permissions violation"):
+            await shmrpc.connect("shop", at=web, timeout=1.5)  # It has forgotten its inbox.
         with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)permissions violation"):
             await shmrpc.connect("shop", at=f"{shop}?inbox=shop", timeout=0)  # It may serve, and not call.
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [("shop:s@", "(?i)permissions violation"), ("shop:wrong@", "(?i)authorization"), ("", "(?i)authorization")],
+)
+def test_a_server_that_cannot_serve_says_so_at_once_and_ends(
+    start: Callable[[str], NatsServer], login: str, words: str
+) -> None:
+    config = re.search(r"```text\n(accounts: .*?)```", HOSTS, re.DOTALL)
+    assert config is not None
+    url = start(config[1].replace("$WEB", "w").replace("$SHOP", "s")).url.replace("://", f"://{login}")
+    command = [sys.executable, "-m", "shmrpc", "serve", "tests.test_nats_security:service", "--at", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1 and re.search(words, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr

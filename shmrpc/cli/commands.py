@@ -99,9 +99,17 @@ def _user(value: str) -> int:
         raise click.BadParameter(f"there is no user {value!r} here; expected a name or an id") from None
 
 
+def _once(_: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
+    if len(values) > 1:
+        raise click.BadParameter(f"expected it once, got {', '.join(values)}", param=parameter)
+    return values[0] if values else None
+
+
 _at = option(
     "--at",
     metavar="URL",
+    multiple=True,
+    callback=_once,
     help="Where the service is met: nats://HOST:PORT, for one; this host's shared memory if it is not given.",
 )
 _allow_uid = option(

@@ -108,7 +108,7 @@ class BaseClient(Generic[_L]):
 
         Its contents are whatever was there. It may be passed again; but as long as a receiver has a view of it,
         what you write is seen there: take a new one instead. Sent by another client, or after a reconnect, it is
-        an ordinary array.
+        an ordinary array, as it is over ``memory://`` and ``nats://``.
 
         Raises SharedMemoryError if ``max_memory`` is used up, ImportError without NumPy, LocalProtocolError if
         there is no connection, ConnectionLost if it has ended, TypeError and ValueError for a dtype or a shape that

@@ -118,7 +118,7 @@ class ServedClient:
         self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
         self.send = peer.send
         #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
-        self.sharing: Sharing = peer.sharing or NoSharing(peer.send)
+        self.sharing: Sharing = peer.sharing or NoSharing(peer.send, peer.max_memory)
         self.allocate = self.sharing.allocate
         self.service = service
         self.state = state

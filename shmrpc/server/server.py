@@ -160,6 +160,10 @@ class Server:
             raise
         return self
 
+    def __repr__(self) -> str:
+        names = ", ".join(repr(service.name) for service in self.services)
+        return f"<shmrpc.Server of {names}, {self.connections} connections>"
+
     def _opened(self, open_inbox: OpenInbox) -> Inbox:
         inbox: Inbox = open_inbox(lambda: self._pump(inbox.poller))
         return inbox

@@ -163,7 +163,7 @@ class _Faulty(Connection):
             connection.endpoints,
             connection.shapes,
         )
-        self.place = connection.place
+        self.place, self.max_memory = connection.place, connection.max_memory
         self._connection = connection
         self._faults = faults
         #: By call id: frames of calls that are held back, and when each goes on.

@@ -7,6 +7,7 @@ Nothing above this line knows what a segment is. What sending raises is in :mod:
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import os
 import warnings
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from shmrpc import _core
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, LocalProtocolError, SharedMemoryError, ShmrpcError
 from shmrpc.host import fork
 from shmrpc.streams.items import Part
 from shmrpc.streams.sending import PlainSender, Sender
@@ -103,8 +104,9 @@ class ClientSharing(Sharing, Protocol):
 class NoSharing:
     """What stands in for :class:`Sharing` on a transport that has none."""
 
-    def __init__(self, send: Callable[[int, int, Body], object]) -> None:
+    def __init__(self, send: Callable[[int, int, Body], object], max_memory: int | None) -> None:
         self._send = send
+        self._max_memory = max_memory
 
     def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
         """What sends the items of a stream, each as a frame."""
@@ -115,15 +117,22 @@ class NoSharing:
         return False
 
     def allocate(self, size: int) -> bytearray:
-        """Memory of this process's own."""
-        return bytearray(size)
+        """Memory of this process's own; SharedMemoryError if there is not so much, or if it could not be sent."""
+        if self._max_memory is not None and size > self._max_memory:
+            raise SharedMemoryError(
+                errno.ENOMEM, f"{size:,} bytes are over max_memory={self._max_memory:,}, the smaller of both sides'"
+            )
+        try:
+            return bytearray(size)
+        except MemoryError:
+            raise SharedMemoryError(errno.ENOMEM, f"this process has no room for {size:,} bytes") from None
 
 
 class NoClientSharing(NoSharing):
     """The same for a client. Everything comes to it by the loop."""
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(connection.send)
+        super().__init__(connection.send, connection.max_memory)
         self._check_loop = connection.check_loop
         self.begin = connection.send
         self.channel = None
@@ -160,6 +169,8 @@ class Connection(ABC):
     place: str
     #: Sends a frame; False if it waits for room. Raises what is in :mod:`shmrpc.transport.errors`.
     send: Callable[[int, int, Body], bool]
+    #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
+    max_memory: int | None = None
 
     def __init__(
         self, service: str, pid: int, uid: int, max_frame: int, endpoints: list[str], shapes: dict[int, Shape]

@@ -41,6 +41,8 @@ class Peer(ABC):
     uid: int
     #: Bytes of the largest body.
     max_frame: int
+    #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
+    max_memory: int | None = None
     #: Where the poller sends its plain answers.
     channel: Any = None
     #: What stands for it in the layer above.

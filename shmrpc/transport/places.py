@@ -89,6 +89,7 @@ _S = TypeVar("_S")
 
 def _read(url: str) -> tuple[Transport, str]:
     scheme, separator, rest = url.partition("://")
+    _check_slashes(url)
     if scheme not in TRANSPORTS or (not separator and scheme != _HERE):
         known = " and ".join(f"{each}://" for each in TRANSPORTS)
         raise ValueError(
@@ -97,10 +98,16 @@ def _read(url: str) -> tuple[Transport, str]:
     return TRANSPORTS[scheme](rest)
 
 
+def _check_slashes(url: str) -> None:
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme in TRANSPORTS and rest.startswith("/") and not rest.startswith("//"):
+        raise ValueError(f"{_shown(url)}: expected two slashes, {scheme}://")
+
+
 def _shown(url: str) -> str:
     """A URL for a message: its secrets are nobody's business."""
     before, at, after = url.rpartition("@")
-    return repr(f"{before.partition('://')[0]}://…@{after}" if at else url)
+    return repr(f"{before.partition(':')[0]}://…@{after}" if at else url)
 
 
 def transport_at(at: str | Transport | None) -> Transport:
@@ -147,6 +154,8 @@ def find(service: _S, at: At) -> tuple[Transport, _S | str]:
         if not name:
             raise ValueError(f"{_shown(service)} says where, and no service: expected its name behind that")
         return place, name
+    if isinstance(service, str):
+        _check_slashes(service)
     transports = transports_at(at)
     transport: Transport = transports[0] if len(transports) == 1 else _Several(transports)
     return transport, service

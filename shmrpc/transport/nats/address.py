@@ -27,14 +27,17 @@ for a token if there are a user and a password.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
-import ssl
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from shmrpc.basics.spelling import closest
+from shmrpc.transport.nats import tls
 
 DEFAULT_PORT: Final = 4222
 #: Seconds within which a dead peer is noticed: each side says each quarter of it that it lives.
@@ -69,23 +72,32 @@ class Address:
         return "nats://" + ",".join(self.servers)
 
     def arguments(self) -> dict[str, Any]:
-        """What ``nats.connect`` takes of it. Raises OSError for a file that cannot be read."""
+        """What ``nats.connect`` takes of it. Raises ValueError for a file that cannot be used; it names the option."""
         named = {"creds": "user_credentials", "nkey": "nkeys_seed"}
         arguments: dict[str, Any] = {named.get(name, name): value for name, value in self.login}
-        for name in named.values():
-            if name in arguments:
-                with open(arguments[name], "rb"):
-                    pass  # Not to be read here: NATS's client would not say which file is missing.
+        for name, file in self.login:
+            if name in named:
+                _check_file(name, file)
         if self.tls:
-            arguments["tls"] = _context(dict(self.tls))
+            arguments["tls"] = tls.context(dict(self.tls))
         return {"servers": [f"nats://{server}" for server in self.servers], **arguments}
 
 
-def _context(files: Mapping[str, str]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=files.get("ca"))
-    if "cert" in files:
-        context.load_cert_chain(files["cert"], files.get("key"))
-    return context
+def _check_file(name: str, file: str) -> None:
+    """Raises ValueError for what is no file of this kind: NATS's client would find out later, and not say which."""
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{name}={file}: {error.strerror}") from None
+    if name == "creds":
+        if not all(part in data for part in (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")):
+            raise ValueError(f"creds={file}: expected a user's JWT and its seed, as NATS's tools write them")
+        return
+    nkeys = importlib.import_module("nkeys")
+    try:
+        nkeys.from_seed(bytearray(data.strip())).wipe()
+    except Exception:  # Of many kinds, and some would say what is in the file.
+        raise ValueError(f"nkey={file}: expected the seed of an nkey, which begins with SU") from None
 
 
 def parse(rest: str) -> tuple[Address, str]:
@@ -98,8 +110,6 @@ def parse(rest: str) -> tuple[Address, str]:
             "expected USER:PASSWORD@HOST or TOKEN@HOST, with %2F for each / in it, %3F for ? and %40 for @"
         )
     options = _options(query)
-    if options.get("tls", "on") not in ("on", "off"):
-        raise ValueError(f"tls: expected on or off, got {options['tls']!r}")
     return Address(
         tuple(_server(host) for host in hosts.split(",")),
         _heartbeat(options.get("heartbeat")),
@@ -124,6 +134,9 @@ def _options(query: str) -> dict[str, str]:
             raise ValueError(f"a URL of nats:// has no option {name!r}; {meant}")
         if not value:
             raise ValueError(f"{name}: expected a value after '{name}='")
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"{name}: expected it once, got it {count} times")
     return dict(pairs)
 
 
@@ -176,12 +189,16 @@ def _login(userinfo: str, options: Mapping[str, str]) -> tuple[tuple[str, str], 
 
 
 def _tls(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    if options.get("tls") == "off":
-        return ()
     names = ("ca", "cert", "key", "tls")
-    given = {name: options[name] for name in names if name in options}
+    given, where = {name: options[name] for name in names if name in options}, "tls"
     if not given:
         given = {name: os.environ[f"NATS_{name.upper()}"] for name in names if os.environ.get(f"NATS_{name.upper()}")}
+        where = "NATS_TLS"
+    wanted = given.get("tls", "on")
+    if wanted not in ("on", "off"):
+        raise ValueError(f"{where}: expected on or off, got {wanted!r}")
+    if wanted == "off":
+        return ()
     if "key" in given and "cert" not in given:
         raise ValueError("key: it belongs to a certificate: give cert=FILE too")
     return tuple(given.items())

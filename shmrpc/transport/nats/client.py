@@ -37,8 +37,12 @@ class _NotNow(Exception):
     """No server can take the client at this moment; why, in words."""
 
 
-class _NoNats(_NotNow):
-    """NATS itself cannot be reached: whether there are servers, nobody knows."""
+class _Unknown(_NotNow):
+    """Whether there are servers, nobody knows: NATS cannot be reached, or refuses, or somebody is there and silent."""
+
+
+class _OutOfTime(_Unknown):
+    """The time was over before anything was known."""
 
 
 async def connect(
@@ -53,19 +57,23 @@ async def connect(
     end = None if timeout is None else began + timeout
     pause, longest = _FIRST_PAUSE, _LONGEST_PAUSE_FOR_EVER if timeout is None else _LONGEST_PAUSE
     joined: Link | None = None
+    reason, is_known = "", False
     try:
         while True:
             left = math.inf if end is None else _ANSWER if timeout == 0 else end - time.monotonic()
             try:
-                if joined is None or not joined.is_open:
-                    joined = await _joined(address, left, joined)
+                if joined is not None and not joined.is_open:
+                    joined.leave()
+                    joined = None
+                joined = joined or await _joined(address, left)
                 return await _greet(service, joined, left, options)
             except _NotNow as why:
-                reason, is_there = str(why), not isinstance(why, _NoNats)
+                if not reason or not isinstance(why, _OutOfTime):  # Else what was said before says more.
+                    reason, is_known = str(why), not isinstance(why, _Unknown)
             note(reason)
             if end is not None and time.monotonic() + pause >= end:
                 waited = time.monotonic() - began
-                if not is_there:
+                if not is_known:
                     raise ServiceUnavailable(f"{reason} (waited {waited:.3g} s)")
                 raise ServiceUnavailable(
                     f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; start one with "
@@ -79,27 +87,27 @@ async def connect(
             await joined.wait_closed()
 
 
-async def _joined(address: Address, timeout: float, broken: Link | None) -> Link:
-    if broken is not None:
-        broken.leave()
+async def _joined(address: Address, timeout: float) -> Link:
     try:
-        async with asyncio.timeout(min(timeout, _NATS)):
-            return await link.join(address)
+        return await link.join(address, max(0.0, min(timeout, _NATS)))
+    except link.Misconfigured:
+        raise
+    except link.Silent as error:
+        raise _OutOfTime(str(error)) from None
     except ServiceUnavailable as error:
-        raise _NoNats(str(error)) from None
-    except TimeoutError:
-        raise _NoNats(f"NATS at {address} does not answer") from None
+        raise _Unknown(str(error)) from None
 
 
 async def _greet(service: str, joined: Link, timeout: float, options: ConnectionOptions) -> NatsConnection:
     pipe = Pipe(joined, Limits(options.max_frame, options.max_memory))
     pipe.words = f"the server of {service!r}"
+    patience = max(0.0, min(_ANSWER, timeout))
     try:
         versions = (messages.VERSION, control.VERSION)
         host, pid = messages.here()
         hello = Hello(versions, options.max_frame, options.max_memory, pipe.heartbeat, options.pickle, host, pid)
         joined.post(subjects.hello(service), messages.encode(hello), pipe.subject)
-        async with asyncio.timeout(max(0.0, min(_ANSWER, timeout))):
+        async with asyncio.timeout(patience):
             welcome = await pipe.first()
         if isinstance(welcome, Welcome):
             return NatsConnection(service, joined, pipe, welcome)
@@ -111,8 +119,14 @@ async def _greet(service: str, joined: Link, timeout: float, options: Connection
     except BaseException as error:
         pipe.gone()
         if isinstance(error, TimeoutError):
-            silent = f"somebody is there, and no answer has come within {_ANSWER:g} s"
-            raise _NotNow(joined.why_silent().removeprefix(": ") or silent) from None
+            refused = joined.why_silent().removeprefix(": ")
+            if refused:
+                raise _Unknown(f"cannot reach {service!r} at {joined}: {refused}") from None
+            silent = "it is stopped, too busy, or may not send to this side's inbox"
+            kind = _Unknown if patience == _ANSWER else _OutOfTime
+            raise kind(
+                f"a server of {service!r} is there at {joined}, and has not answered within {patience:.2g} s: {silent}"
+            ) from None
         if isinstance(error, ConnectionLost):
             raise _NotNow(str(error)) from None
         raise
@@ -133,7 +147,7 @@ class NatsConnection(Connection):
             Limits(min(pipe.limits.max_frame, welcome.max_frame), min(pipe.limits.max_memory, welcome.max_memory))
         )
         super().__init__(service, 0, UNKNOWN_UID, pipe.limits.max_frame, welcome.endpoints, shapes)
-        #: Bytes of the large buffers of one frame.
+        self.limits = pipe.limits
         self.max_memory = pipe.limits.max_memory
         self.place = str(joined)
         self.send = pipe.send

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from shmrpc.basics.missing import why_missing
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.transport.nats import subjects
+from shmrpc.transport.nats import subjects, tls
 from shmrpc.transport.nats.address import Address
 from shmrpc.transport.nats.pipe import BESIDE, PIECE, Pipe
 from shmrpc.transport.queued_inbox import Mail
@@ -33,6 +33,8 @@ _CONNECT_TIMEOUT: Final = 2
 _ROUND_TRIP: Final = 2.0
 #: Seconds that what was begun has to end when a link is closed.
 _LAST: Final = 1.0
+#: The same for a link that was never open: a handshake of TLS that failed never ends.
+_LAST_OF_NONE: Final = 0.1
 #: What NATS's client says when it has tried each server; why, it has complained of before.
 _NO_SERVERS: Final = "no servers available for connection"
 #: Nobody listens at the subject to which a message was sent.
@@ -44,10 +46,19 @@ Letter = Callable[[bytes, str], None]
 _links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Address, Link]]] = weakref.WeakKeyDictionary()
 
 
-async def join(address: Address) -> Link:
+class Misconfigured(ServiceUnavailable):
+    """What this side was given to reach NATS with cannot be used, and trying again does not help."""
+
+
+class Silent(ServiceUnavailable):
+    """NATS has said nothing in time."""
+
+
+async def join(address: Address, timeout: float | None = None) -> Link:
     """The link of this loop to an address, made if there is none; to be left by :meth:`Link.leave`.
 
-    Raises ServiceUnavailable if NATS cannot be reached, or lets nobody in.
+    Raises ServiceUnavailable if NATS cannot be reached, lets nobody in, or has not done so within ``timeout`` seconds;
+    Misconfigured for a mistake on this side.
     """
     links = _links.setdefault(asyncio.get_running_loop(), {})
     link = links.get(address)
@@ -55,10 +66,13 @@ async def join(address: Address) -> Link:
         link = links[address] = Link(address, links)
     link.users += 1
     try:
-        await link.opened()
-    except BaseException:
+        async with asyncio.timeout(timeout):
+            await link.opened()
+    except BaseException as error:
         link.leave()
         await link.wait_closed()
+        if isinstance(error, TimeoutError):
+            raise link.why_closed(error) from None
         raise
     return link
 
@@ -96,6 +110,12 @@ class Link:
         #: What NATS's client last complained of, and when.
         self._complaint = ""
         self._complained = 0.0
+        #: Those that wait for what NATS has to say.
+        self._settling: set[asyncio.Future[bool]] = set()
+        #: What sees to it that TLS is spoken, if it was asked for.
+        self._tls: tls.Context | None = None
+        #: When the loop last stood still for longer than it should, and for how many seconds.
+        self._stood = (0.0, 0.0)
         self._arrived: deque[tuple[Letter, bytes, str]] = deque()
         self._mail = Mail(self._deliver)
         self._speakers: deque[Pipe] = deque()
@@ -119,9 +139,17 @@ class Link:
         client = package()
         errors = (OSError, TimeoutError, client.errors.Error)
         try:
+            arguments = self._address.arguments()
+        except ValueError as error:
+            self._forget()
+            raise Misconfigured(f"cannot log in to NATS at {self}: {error}") from None
+        self._tls = arguments.get("tls")
+        try:
             self._nats = nats = client.NATS()
+            if self._tls is not None:
+                nats.options = tls.Options(self._tls)
             await nats.connect(
-                **self._address.arguments(),
+                **arguments,
                 name="shmrpc",
                 allow_reconnect=False,
                 max_reconnect_attempts=1,  # Each server is tried twice: once more after a moment.
@@ -133,6 +161,8 @@ class Link:
                 closed_cb=self._on_closed,
                 pending_size=8 << 20,
             )
+            if self._tls is not None and not self._tls.has_begun:
+                raise tls.NoTls
             await nats.subscribe(f"{self._prefix}.*", cb=self._on_message)
         except errors as error:
             self._forget()
@@ -163,6 +193,11 @@ class Link:
         self._complaint, self._complained = _words(error), time.monotonic()
         if self.is_open:
             logger.warning("NATS at %s: %s", self, self._complaint)
+        elif self._tls is not None:
+            self._tls.has_begun = False  # The next server has to begin it, too.
+        for settled in self._settling:
+            if not settled.done():
+                settled.set_result(False)
 
     async def _on_closed(self) -> None:
         self._lose(self._recent())
@@ -173,6 +208,12 @@ class Link:
         if self._complaint and time.monotonic() - self._complained < 5:
             return f": {self._complaint}"
         return f": {_words(last)}" if last is not None else ""
+
+    def why_closed(self, late: TimeoutError) -> ServiceUnavailable:
+        """The error for a link that is not open in time."""
+        if not self._complaint:
+            return Silent(f"NATS at {self} does not answer")
+        return ServiceUnavailable(f"cannot reach NATS at {self}: {_why_not(late, self._complaint)}")
 
     def why_lost(self) -> str:
         """Why messages may have been lost, in words."""
@@ -300,16 +341,18 @@ class Link:
         """Waits until NATS has done all that it was told before, and what it had to say has come; False if it has not.
 
         A message to ourselves goes there and back. NATS's client has flush() for that, and breaks when somebody who
-        waits for it is cancelled or does not wait for long enough.
+        waits for it is cancelled or does not wait for long enough. False at once if NATS complains meanwhile.
         """
-        back: asyncio.Future[None] = self._loop.create_future()
-        box = self.open_box(lambda data, _: None if back.done() else back.set_result(None))
+        back: asyncio.Future[bool] = self._loop.create_future()
+        box = self.open_box(lambda data, _: None if back.done() else back.set_result(True))
+        self._settling.add(back)
         try:
             if self.is_open:
                 self.post(box, b"?")
                 await asyncio.wait([back], timeout=_ROUND_TRIP)
-            return back.done() and self.is_open
+            return back.done() and back.result() and self.is_open
         finally:
+            self._settling.discard(back)
             self.close_box(box)
 
     def _look(self) -> None:
@@ -319,6 +362,8 @@ class Link:
         now, period = time.monotonic(), self.heartbeat / 4
         late = now - self._looked - period
         self._looked = now
+        if late > self.heartbeat / 2:
+            self._stood = now, late
         for pipe in list(self._pipes.values()):
             if late > period:  # It was we who stood still: what came meanwhile was not read yet.
                 pipe.heard += late
@@ -333,6 +378,13 @@ class Link:
             else:
                 pipe.beat()
         self._timer = self._loop.call_later(period, self._look)
+
+    def standstill(self) -> str:
+        """That the loop of this process stood still, if it just did, in words."""
+        when, seconds = self._stood
+        if when and time.monotonic() - when < self.heartbeat:
+            return f"; the loop of this process stood still for {seconds:.2g} s, and may have been given up for that"
+        return ""
 
     def _lose(self, how: str) -> None:
         """The connection to NATS is gone, and with it all that went through it."""
@@ -385,7 +437,7 @@ class Link:
         if self._nats is not None and not self._nats.is_closed:
             # AssertionError: it never began to connect. After a handshake of TLS that failed it waits for ever.
             with contextlib.suppress(AssertionError, TimeoutError):
-                async with asyncio.timeout(_LAST):
+                async with asyncio.timeout(_LAST if self._writer is not None else _LAST_OF_NONE):
                     await self._nats.close()
 
     async def wait_closed(self) -> None:
@@ -405,12 +457,14 @@ def _words(error: BaseException) -> str:
 def _why_not(error: BaseException, complaint: str) -> str:
     """Why there is no connection, and what to do."""
     text = _words(error)
+    if isinstance(error, TimeoutError) and complaint:
+        text = complaint
     if complaint and complaint not in text:
         text = complaint if text == _NO_SERVERS else f"{text} ({complaint})"
     if "authorization" in text.lower():
         where = "in the URL (USER:PASSWORD@, TOKEN@, creds=, nkey=) or the environment (NATS_USER and so on)"
         return f"{text}: it wants another login, {where}"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) and text != complaint:
         why = "the address is wrong, its host is down, or a firewall is in the way"
         return f"no answer within {_CONNECT_TIMEOUT} s: {why}"
     refused = "refused" in text or "Connect call failed" in text

@@ -28,7 +28,7 @@ import msgspec
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.transport.base import End
-from shmrpc.transport.errors import Backlog, ChannelError, check_size
+from shmrpc.transport.errors import Backlog, ChannelError, Oversize, check_size
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.messages import Message
 from shmrpc.wire import control, frames
@@ -192,7 +192,9 @@ class Pipe:
             buffers = [memoryview(buffer).cast("B") for buffer in body.buffers]
             sizes = [len(buffer) for buffer in buffers]
             if sum(sizes) > self.limits.max_memory:
-                raise Backlog(f"buffers of {sum(sizes):,} bytes are more than max_memory={self.limits.max_memory:,}")
+                raise Oversize(
+                    f"buffers of {sum(sizes):,} bytes, and the smaller of both sides' max_memory={self.limits.max_memory:,}"
+                )
             table = struct.pack(f"<{len(sizes)}Q", *sizes)
             self._put(_FRAME.pack(opcode, call_id, len(body.body), len(sizes)), request, table, body.body, *buffers)
         return self._waiting <= ROOM
@@ -293,10 +295,16 @@ class Pipe:
     async def _end_unheard(self) -> None:
         """Ends the connection, once it is known how many of our messages have reached nobody."""
         await self._link.settle()
-        self.end(ConnectionLost(f"{self.words} is gone: it died, was killed, or left without a word"))
+        why = f"it died, was killed, or left without a word{self._link.standstill()}"
+        self.end(ConnectionLost(f"{self.words} is gone: {why}"))
 
     def _take(self, data: bytes, sender: str) -> None:
+        if self.peer and sender != self.peer:
+            logger.debug("dropped what %r sent as if it were %s", sender, self.words)
+            return
         number, got, clock = _HEADER.unpack_from(data)
+        if number - self._expected > WINDOW:  # More than can be on the way.
+            raise RemoteProtocolError(f"it numbered a message {number}, and {self._expected} was expected")
         if number != self._expected:
             lost = f"{number - self._expected:,} messages" if number > self._expected else "the order of messages"
             if self._closing:

@@ -131,7 +131,7 @@ class Relay:
         self.closed: concurrent.futures.Future[None] = concurrent.futures.Future()
         #: Of the way between the client and here.
         self.options = dataclasses.replace(
-            options, max_frame=connection.max_frame, max_memory=connection.max_memory, spin=0
+            options, max_frame=connection.max_frame, max_memory=connection.limits.max_memory, spin=0
         )
         self._loop = asyncio.get_running_loop()
         self._peer: Peer | None = None

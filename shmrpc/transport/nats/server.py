@@ -16,6 +16,7 @@ from shmrpc.errors import (
     ServiceUnavailable,
     ShmrpcError,
 )
+from shmrpc.host.exhaustion import Refusals
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError
@@ -46,7 +47,7 @@ class NatsPeer(Peer):
         self.channel = self
         options = listener.inbox.options
         limits = Limits(min(hello.max_frame, options.max_frame), min(hello.max_memory, options.max_memory))
-        self.max_frame = limits.max_frame
+        self.max_frame, self.max_memory = limits.max_frame, limits.max_memory
         self._listener = listener
         #: The highest id of a call that was taken.
         self._reached = 0
@@ -150,6 +151,7 @@ class NatsListener(Listener[NatsPeer]):
         self.inbox, self.offer = inbox, offer
         self._subscription: Any = None
         self._started = time.monotonic()
+        self._refusals = Refusals()
 
     @property
     def connections(self) -> int:
@@ -165,7 +167,8 @@ class NatsListener(Listener[NatsPeer]):
     def _greet(self, joined: Link, data: bytes, subject: str) -> None:
         """Answers a client that wants a server."""
         if not subjects.is_end(subject):
-            logger.warning("a hello to %r was dropped, since no answer could be sent to %r", self.service, subject)
+            level = self._refusals.level("no subject", logging.WARNING)
+            logger.log(level, "a hello to %r was dropped, since no answer could be sent to %r", self.service, subject)
             return
         try:
             hello = messages.decode(data)
@@ -174,7 +177,8 @@ class NatsListener(Listener[NatsPeer]):
             reason = self._objection(hello)
         except RemoteProtocolError as error:
             reason = str(error)
-            logger.warning("a client of %r was refused: %s", self.service, reason)
+            level = self._refusals.level("unreadable", logging.WARNING)  # Whoever may publish there may send rubbish.
+            logger.log(level, "a client of %r was refused: %s", self.service, reason)
         else:
             if reason is None and self.health == "serving" and joined.is_open:
                 peer = NatsPeer(self, joined, hello, subject)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from shmrpc.errors import RemoteProtocolError
+from shmrpc.errors import RemoteProtocolError, ServiceUnavailable
 from shmrpc.transport.nats import link, messages, subjects
 from shmrpc.transport.nats.address import Address
 from shmrpc.transport.nats.messages import Report
@@ -18,7 +18,7 @@ _LONGEST: Final = 2.0
 async def statuses(address: Address) -> list[Report]:
     """What the servers that reach NATS here say of themselves, by service and host.
 
-    A server that is stopped, or far away, may be missing. Raises ServiceUnavailable if NATS cannot be reached.
+    A server that is stopped, or far away, may be missing. Raises ServiceUnavailable if NATS cannot be reached, or refuses.
     """
     joined = await link.join(address)
     found: list[Report] = []
@@ -43,6 +43,8 @@ async def statuses(address: Address) -> list[Report]:
                     await answered.wait()
                 answered.clear()
     except TimeoutError:
+        if not found and (refused := joined.why_silent().removeprefix(": ")):
+            raise ServiceUnavailable(f"NATS at {joined} does not let this side ask: {refused}") from None
         return sorted(found, key=lambda each: (each.report.service, each.host, each.report.pid))
     finally:
         joined.close_box(box)

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import shmrpc
+from shmrpc import access_log
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.wire import control, frames
 from tests.helpers.nats_servers import NatsServer
@@ -110,6 +111,15 @@ async def test_a_url_names_the_service_and_the_client_its_place(nats: NatsServer
     async with shmrpc.serve(service, at=nats.url), shmrpc.connect(f"{nats.url}/{service.name}") as client:
         assert await client.double(4) == 8
         assert client.place == nats.url
+
+
+async def test_the_access_log_has_no_process_that_nobody_knows(
+    nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shmrpc.access")
+    async with shmrpc.serve(service, at=nats.url, interceptors=[access_log.interceptor()]), connect(nats) as client:
+        await client.double(1)
+    assert any("tested.nats.double() pid=- uid=- " in each.getMessage() for each in caplog.records)
 
 
 async def test_nobody_is_known_at_once(nats: NatsServer) -> None:
@@ -377,6 +387,8 @@ async def test_the_command_line_calls_and_describes(nats: NatsServer) -> None:
         assert done.stdout == "0\n1\n2\n"
         done = await asyncio.to_thread(run, "describe", "--at", nats.url, service.name)
         assert "double(number: int) -> int" in done.stdout
+    done = await asyncio.to_thread(run, "call", "--at", nats.url, "--at", "shm", service.name, "double", "21")
+    assert done.returncode == 2 and "expected it once" in done.stderr
     done = await asyncio.to_thread(run, "call", "--timeout", "0", "--at", nats.url, service.name, "double", "21")
     assert done.returncode == 3 and "nobody serves 'tested.nats'" in done.stderr
 
@@ -435,6 +447,7 @@ async def test_one_server_is_met_at_several_places_with_the_options_of_each(nats
             assert (near.place, far.place) == ("shm://", nats.url)
             assert (await near.double(1), await far.double(2)) == (2, 4)
             assert server.connections_by_service == {service.name: 2}
+            assert repr(server) == "<shmrpc.Server of 'tested.nats', 2 connections>"
             with pytest.raises(shmrpc.ServiceInUse):
                 await shmrpc.serve(service, at=places).__aenter__()
 

@@ -238,6 +238,19 @@ async def test_nothing_is_said_to_a_nats_without_tls_that_was_asked_for(
     assert thief.told[0].startswith(b"CONNECT")
 
 
+async def test_a_server_that_says_nothing_is_told() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(shmrpc.ServiceUnavailable, match="does not answer"):
+            await shmrpc.connect("shop", at=url, timeout=0.1)
+        with pytest.raises(shmrpc.ServiceUnavailable, match="cannot reach NATS at .*: no answer within 2 s: the addr"):
+            await shmrpc.connect("shop", at=url, timeout=3)
+
+
 async def test_tls_is_insisted_on_with_a_server_that_has_none(
     start: Callable[[str], NatsServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

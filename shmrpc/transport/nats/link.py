@@ -37,6 +37,10 @@ _LAST: Final = 1.0
 _LAST_OF_NONE: Final = 0.1
 #: What NATS's client says when it has tried each server; why, it has complained of before.
 _NO_SERVERS: Final = "no servers available for connection"
+#: Why there may be no answer at all.
+_MUTE: Final = (
+    f"no answer within {_CONNECT_TIMEOUT} s: the address is wrong, its host is down, or a firewall is in the way"
+)
 #: Nobody listens at the subject to which a message was sent.
 _NO_RESPONDERS: Final = "503"
 
@@ -190,7 +194,8 @@ class Link:
             del self._links[self._address]
 
     async def _on_error(self, error: Exception) -> None:
-        self._complaint, self._complained = _words(error), time.monotonic()
+        is_mute = isinstance(error, TimeoutError) and not self.is_open
+        self._complaint, self._complained = _MUTE if is_mute else _words(error), time.monotonic()
         if self.is_open:
             logger.warning("NATS at %s: %s", self, self._complaint)
         elif self._tls is not None:
@@ -456,16 +461,11 @@ def _words(error: BaseException) -> str:
 
 def _why_not(error: BaseException, complaint: str) -> str:
     """Why there is no connection, and what to do."""
-    text = _words(error)
-    if isinstance(error, TimeoutError) and complaint:
-        text = complaint
+    text = (complaint or _MUTE) if isinstance(error, TimeoutError) else _words(error)
     if complaint and complaint not in text:
         text = complaint if text == _NO_SERVERS else f"{text} ({complaint})"
     if "authorization" in text.lower():
         where = "in the URL (USER:PASSWORD@, TOKEN@, creds=, nkey=) or the environment (NATS_USER and so on)"
         return f"{text}: it wants another login, {where}"
-    if isinstance(error, TimeoutError) and text != complaint:
-        why = "the address is wrong, its host is down, or a firewall is in the way"
-        return f"no answer within {_CONNECT_TIMEOUT} s: {why}"
     refused = "refused" in text or "Connect call failed" in text
     return f"{text}; is nats-server running there?" if refused else text

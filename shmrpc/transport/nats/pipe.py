@@ -192,9 +192,8 @@ class Pipe:
             buffers = [memoryview(buffer).cast("B") for buffer in body.buffers]
             sizes = [len(buffer) for buffer in buffers]
             if sum(sizes) > self.limits.max_memory:
-                raise Oversize(
-                    f"buffers of {sum(sizes):,} bytes, and the smaller of both sides' max_memory={self.limits.max_memory:,}"
-                )
+                most = self.limits.max_memory
+                raise Oversize(f"buffers of {sum(sizes):,} bytes, and the smaller of both sides' max_memory={most:,}")
             table = struct.pack(f"<{len(sizes)}Q", *sizes)
             self._put(_FRAME.pack(opcode, call_id, len(body.body), len(sizes)), request, table, body.body, *buffers)
         return self._waiting <= ROOM

@@ -18,7 +18,8 @@ _LONGEST: Final = 2.0
 async def statuses(address: Address) -> list[Report]:
     """What the servers that reach NATS here say of themselves, by service and host.
 
-    A server that is stopped, or far away, may be missing. Raises ServiceUnavailable if NATS cannot be reached, or refuses.
+    A server that is stopped, or far away, may be missing. Raises ServiceUnavailable if NATS cannot be reached, or
+    refuses.
     """
     joined = await link.join(address)
     found: list[Report] = []

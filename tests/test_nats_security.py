@@ -6,8 +6,8 @@ import asyncio
 import base64
 import contextlib
 import json
-import math
 import logging
+import math
 import os
 import re
 import shutil
@@ -194,8 +194,10 @@ class Thief:
         self.url = ""
 
     async def greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,'
-                     b'"auth_required":true,"nonce":"abcdefgh"}\r\n')
+        writer.write(
+            b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,'
+            b'"auth_required":true,"nonce":"abcdefgh"}\r\n'
+        )
         with contextlib.suppress(OSError):
             while line := await reader.readline():
                 self.told.append(line)
@@ -222,7 +224,7 @@ async def test_nothing_is_said_to_a_nats_without_tls_that_was_asked_for(
     options = [{"tls": "tls=on", "ca": f"ca={cert}", "cert": f"cert={cert}&key={key_file}"}[option]]
     if login in ("nkey", "creds"):
         seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER).decode()
-        text = f"-----BEGIN NATS USER JWT-----\njwt\n------END NATS USER JWT------\n"
+        text = "-----BEGIN NATS USER JWT-----\njwt\n------END NATS USER JWT------\n"
         text += f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
         (tmp_path / "file").write_text(seed if login == "nkey" else text)
         options.append(f"{login}={tmp_path}/file")

@@ -233,6 +233,12 @@ mod enabled {
         ContentsMade,
         /// They are, and nobody was told.
         ContentsFound,
+        /// The readers of a store were told of them, and not waited for.
+        OwnerTold,
+        /// A reader has mapped the contents of an owner, and has not said so.
+        ReaderFollows,
+        /// A reader has mapped a dead owner's half commit privately, and has not ended it.
+        MendBegun,
         /// A change of such a store is committed, and its readers were not told.
         ChangeUntold,
         /// A reader has pinned a buffer, and has not looked whether it is there.

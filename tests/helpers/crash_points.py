@@ -107,8 +107,11 @@ POINTS_OF_STORES: Final = frozenset(
 POINTS_OF_COPIES: Final = frozenset(("ReplaceBegun", "CopyMade", "CopyFound", "CopyUsed"))
 
 #: Those that only an owner of a store passes, and its readers.
-POINTS_OF_OWNERS: Final = frozenset(("OwnerBegun", "ContentsMade", "ContentsFound", "ChangeUntold"))
-POINTS_OF_READERS: Final = frozenset(("ReaderPinned", "ReaderWatches"))
+POINTS_OF_OWNERS: Final = frozenset(("OwnerBegun", "ContentsMade", "ContentsFound", "OwnerTold", "ChangeUntold"))
+POINTS_OF_READERS: Final = frozenset(("ReaderFollows", "ReaderPinned", "ReaderWatches"))
+
+#: Those that only a reader passes that ends the half commit of a dead owner.
+POINTS_OF_MENDING: Final = frozenset(("MendBegun",))
 
 #: A line by file and number, or a native point by name and how often it was passed.
 Place = tuple[str, int]

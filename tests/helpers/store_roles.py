@@ -9,7 +9,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import shmrpc
 import shmrpc.sync
@@ -178,10 +178,10 @@ def play(store: Any, role: str, n: int, steps: int | None = None) -> Iterator[No
         yield
 
 
-def follow(name: str, role: str, n: int, ledger: str) -> None:
+def follow(name: str, role: str, n: int, ledger: str, writable: Literal["all", "owner"] = "all") -> None:
     """What a victim does: it opens a store, plays its role, notes each step that it has done, and closes the store."""
     noted = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with shmrpc.sync.store(name, max_memory="64MiB", patience=PATIENCE) as store:
+    with shmrpc.sync.store(name, max_memory="64MiB", patience=PATIENCE, writable=writable) as store:
         for _ in play(store, role, n):
             os.write(noted, b".")
 

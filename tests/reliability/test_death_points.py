@@ -18,6 +18,7 @@ import shmrpc
 from tests.helpers import conversations, figures, traces
 from tests.helpers.crash_points import (
     POINTS_OF_COPIES,
+    POINTS_OF_MENDING,
     POINTS_OF_NAMES,
     POINTS_OF_OWNERS,
     POINTS_OF_QUEUES,
@@ -432,7 +433,7 @@ async def test_every_native_point_is_passed_in_some_conversation(
     passed: Counter[str] = Counter()
 
     def not_passed() -> list[str]:
-        of_stores = POINTS_OF_STORES | POINTS_OF_COPIES | POINTS_OF_OWNERS | POINTS_OF_READERS
+        of_stores = POINTS_OF_STORES | POINTS_OF_COPIES | POINTS_OF_OWNERS | POINTS_OF_READERS | POINTS_OF_MENDING
         others = POINTS_OF_NAMES | POINTS_OF_QUEUES | of_stores
         return [name for name, times in passed.items() if not times and name not in others]
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import ctypes
 import gc
 import mmap
 import os
+import signal
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
 import shmrpc
 import shmrpc.sync
-from tests.helpers import store_roles
+from tests.helpers import crash_points, figures, store_roles
 from tests.helpers.host_names import assert_none_left
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.scale import scaled
-from tests.helpers.store_roles import LARGE
+from tests.helpers.stopped_processes import stopped
+from tests.helpers.store_roles import LARGE, ROLES, Plain
 from tests.helpers.time_bound import bounded
 
 #: A name that no other run of these tests has.
@@ -28,6 +33,19 @@ OURS = f"storeowner{os.getpid()}"
 OWN = f"s = sync.store({OURS!r}, writable='owner')"
 PLAYER = "from tests.helpers.store_roles import Player; s['ada'] = Player('Ada')"
 FILL = f"import numpy as np; {OWN}; s['list'] = [1, 2]; s['frame'] = np.arange(1000); s['raw'] = bytearray(b'abc')"
+#: Points at which an owner dies, and whether what was under way is committed then.
+POINTS: Final = {
+    "LeaseTaken": False,
+    "OnlyWordStored": True,
+    "LogWritten": False,
+    "LogCounted": True,
+    "LogWordStored": True,
+    "LogEnded": True,
+    "LogSettled": True,
+    "HeapGrown": False,
+    "ChangeUntold": True,
+}
+DEATHS = scaled(4, 60)
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 #: Where what readers say begins, in bytes from the wait set before it.
 READERS: Final = 4224
@@ -195,6 +213,7 @@ def test_a_reader_is_woken_by_what_it_watches_alone(runtime: Path) -> None:
 
 
 COUNTS = """
+import time
 while 'end' not in seen:
     with s.transaction():
         s['list'][0] += 1
@@ -286,11 +305,54 @@ def test_readers_go_on_when_the_owner_dies_and_one_of_them_becomes_it(runtime: P
             del frame
         assert other.do("result = l.copy()") == [1, 2, 3], "the owner has left"
         with MemberProcess() as newcomer:
-            newcomer.do(f"{OWN}; s['list'].append(4)")
-            assert other.do("result = l.copy()") == [1, 2, 3, 4], "one who has never read it has become the owner"
-            newcomer.do("s.close()")
-        assert other.do("result = l.copy()") == [1, 2, 3, 4]
+            newcomer.do(f"{OWN}; s['list'].append(4); s.close()")
+        assert other.do("result = l.copy()") == [1, 2, 3, 4], "one who has never read it has become the owner"
         other.do("del frame; r.close()")
+
+
+@pytest.mark.parametrize("end", ["s.close()", None])
+def test_what_each_owner_commits_is_kept_though_no_reader_looks(runtime: Path, end: str | None) -> None:
+    with MemberProcess() as other:
+        with MemberProcess() as owner:
+            owner.do(FILL)
+            other.do(f"r = sync.attach({OURS!r}); l = r['list']; frame = r['frame']")
+        for number in range(3, 8):
+            with MemberProcess() as newcomer:
+                newcomer.do(f"{OWN}; s['list'].append({number}); {end}")
+        assert other.do("result = [l.copy(), int(frame[999])]") == [[*range(1, 8)], 999]
+        other.do("del frame; r.close()")
+
+
+def test_a_reader_that_never_looked_becomes_the_owner_with_what_the_last_one_committed(runtime: Path) -> None:
+    with MemberProcess() as first, MemberProcess() as other:
+        first.do(FILL)
+        other.do(f"r = sync.attach({OURS!r})")
+        first.kill()
+        with MemberProcess() as second:
+            second.do(f"{OWN}; s['list'].append(3)")
+            second.kill()
+        assert other.do(f"{OWN}; s['list'].append(4); result = r['list'].copy()") == [1, 2, 3, 4]
+        other.do("s.close(); r.close()")
+
+
+def test_a_stopped_reader_holds_no_new_owner_up_and_finds_what_others_have(runtime: Path) -> None:
+    crash_points.require_core()
+    with MemberProcess() as owner, MemberProcess() as slow, MemberProcess() as other:
+        owner.do(FILL)
+        for each in (slow, other):
+            each.do(f"r = sync.attach({OURS!r}); l = r['list']")
+        with stopped(slow.pid):
+            owner.kill()
+            with MemberProcess() as newcomer:
+                newcomer.do(f"{OWN}; s['list'].append(3)")
+            # The next one says that it has contents, and takes them along.
+            with MemberProcess(points=True) as short:
+                short.begin(f"crash_points.die_at_point('ContentsFound', 1, -1); {OWN}")
+                assert short.wait() == -signal.SIGKILL
+            assert other.do("result = l.copy()") == [1, 2, 3], "not what the stopped one has, which is older"
+        assert slow.do("result = l.copy()") == [1, 2, 3]
+        for each in (slow, other):
+            each.do("r.close()")
 
 
 def test_those_who_wait_for_a_change_are_told_that_the_owner_has_gone_once(runtime: Path) -> None:
@@ -368,3 +430,128 @@ def test_a_reader_that_writes_over_what_all_can_write_changes_no_value(runtime: 
                 assert bytes(store["list"].copy()) == b"\1\2\3"
                 owner.do("[s.__setitem__('frame', np.arange(100)) for _ in range(10)]")
         owner.do("s.close()")
+
+
+def _expected(plain: Plain, role: str, n: int, done: int) -> list[Plain]:
+    for _ in store_roles.play(plain, role, n, done):
+        pass
+    found = [plain]
+    if done < len(ROLES[role]):
+        more = copy.deepcopy(plain)
+        ROLES[role][done](more, n)
+        found.append(more)
+    return found
+
+
+#: A reader that does nothing but wait for changes: those who commit are to tell it.
+WATCH = f"""
+import threading
+r, ends = sync.attach({OURS!r}), []
+
+def wait():
+    while not ends:
+        try:
+            r.wait_changed(0.2)
+        except shmrpc.WaitTimeout:
+            pass
+
+thread = threading.Thread(target=wait)
+thread.start()
+"""
+
+
+@pytest.mark.parametrize("point", [*POINTS, "OwnerBegun", "ContentsMade", "ContentsFound", "OwnerTold"])
+def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Path, tmp_path: Path, point: str) -> None:
+    crash_points.require_core()
+    deaths, serial, seconds = 0, 0, []
+    with MemberProcess(points=True) as parent, MemberProcess() as first, MemberProcess() as idle:
+        parent.do("from tests.helpers import store_roles; names = globals()")
+
+        def own(code: str) -> object:
+            return parent.do(f"result = forked({code!r}, names)")
+
+        first.do(f"{OWN}; s['n'] = 1")
+        idle.do(WATCH)
+        with reader() as store:
+            first.kill()
+            for role in [each for each in ROLES if each not in ("waits", "takes messages")]:
+                for times in range(1, DEATHS):
+                    serial += 1
+                    ledger = tmp_path / str(serial)
+                    assert own(f"{OWN}; store_roles.begin(s); s.close()") == 0
+                    plain = Plain()
+                    store_roles.begin(plain)
+                    ended = own(
+                        f"crash_points.die_at_point({point!r}, {times}, -1); "
+                        f"store_roles.follow({OURS!r}, {role!r}, {serial}, {str(ledger)!r}, 'owner')"
+                    )
+                    assert ended in (0, -signal.SIGKILL)
+                    wanted = _expected(plain, role, serial, store_roles.acknowledged(ledger))
+                    began = time.monotonic()
+                    found = store.copy()
+                    seconds.append(time.monotonic() - began)
+                    seen = [number for number, each in enumerate(wanted) if dict(each) == found]
+                    assert seen, "a reader finds what is whole, and all that was acknowledged"
+                    # What counts is committed, if not seen before there is another owner.
+                    assert own(f"{OWN}; s['after'] = None; del s['after']; s.close()") == 0
+                    found = store.copy()
+                    assert any(dict(each) == found for each in wanted[seen[0] :])
+                    assert store.stats().holder is None
+                    if not ended:
+                        break
+                    deaths += 1
+            assert idle.do("ends.append(1); thread.join(); result = len(r.copy())") == len(found)
+        idle.do("r.close()")
+    assert deaths
+    figures.note("deaths of an owner of a store", **{point: deaths})
+    figures.note("the first read after the death of an owner", **{point: figures.times(seconds)})
+
+
+@pytest.mark.parametrize("point", sorted(crash_points.POINTS_OF_READERS))
+def test_a_reader_that_dies_at_a_point_holds_nothing(runtime: Path, point: str) -> None:
+    crash_points.require_core()
+    with MemberProcess() as owner, MemberProcess(points=True) as victim:
+        owner.do(FILL)
+        victim.begin(
+            f"crash_points.die_at_point({point!r}, 1, -1); r = sync.attach({OURS!r}); "
+            "v = r['raw']; r['list'].wait_changed(5)"
+        )
+        assert victim.wait() == -signal.SIGKILL
+        owner.do("s['raw'] = bytearray(b'another one'); s['list'].append(3)")
+        with reader() as store:
+            assert bytes(store["raw"]) == b"another one"
+            assert np.array_equal(store["frame"], np.arange(1000))
+        owner.do("s.close()")
+
+
+@pytest.mark.parametrize("point", ["MendBegun", "RedoBegun", "RedoWordStored", "RedoDone"])
+def test_a_reader_that_dies_as_it_ends_a_half_commit_leaves_that_to_others(runtime: Path, point: str) -> None:
+    crash_points.require_core()
+    with MemberProcess(points=True) as owner, MemberProcess(points=True) as victim:
+        owner.do(FILL)
+        victim.do(f"r = sync.attach({OURS!r}); l = r['list']")
+        with reader() as store:
+            owner.begin(
+                "crash_points.die_at_point('LogWordStored', 1, -1)\n"
+                "with s.transaction():\n    s['list'][0] = 11\n    s['list'][1] = 12"
+            )
+            assert owner.wait() == -signal.SIGKILL
+            victim.begin(f"crash_points.die_at_point({point!r}, 1, -1); l.copy()")
+            assert victim.wait() == -signal.SIGKILL
+            assert store["list"].copy() == [11, 12]
+            with MemberProcess() as newcomer:
+                newcomer.do(f"{OWN}; s['list'].append(3)")
+            assert store["list"].copy() == [11, 12, 3]
+
+
+def test_a_reader_that_dies_as_it_follows_holds_no_owner_up(runtime: Path) -> None:
+    crash_points.require_core()
+    with MemberProcess() as owner, MemberProcess(points=True) as victim:
+        owner.do(FILL)
+        victim.do(f"r = sync.attach({OURS!r}); crash_points.die_at_point('ReaderFollows', 1, -1)")
+        with reader() as store:
+            owner.kill()
+            with MemberProcess() as newcomer:
+                newcomer.do(f"{OWN}; s['list'].append(3)")
+            assert victim.wait() == -signal.SIGKILL, "it followed though it did nothing"
+            assert store["list"].copy() == [1, 2, 3]

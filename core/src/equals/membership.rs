@@ -274,6 +274,10 @@ impl Membership {
         if remains {
             membership.recover(membership.members.slot());
         }
+        if let Some(contents) = &membership.store {
+            // It has nothing so far, whatever the last member of the slot had.
+            contents.store.follow(membership.members.slot(), 0);
+        }
         membership.members.enter();
         crash::point!(MemberEntered);
         match membership.shape.is_owned() {
@@ -282,6 +286,7 @@ impl Membership {
                     membership.own_store()?;
                 }
                 membership.read_store()?;
+                membership.begin_following()?;
             }
             false => membership.finish_replacing()?,
         }

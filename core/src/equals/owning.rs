@@ -6,8 +6,12 @@
 //! in whose middle it died does so in memory of its own.
 //!
 //! Whoever opens the store so while nobody has the byte becomes the owner: it copies what was committed to a file of its
-//! own, and stores the number of that in the memory of the name, at which all others look, and follow. One who comes and has
-//! nothing to copy so far takes what any member has, and so does a reader who comes while there is no owner.
+//! own, stores the number of that in the memory of the name, and rings for the [watchers](super::watcher) of all readers, which
+//! map it, whether their programs look at the store or not. Before it has waited for them it changes nothing: so whatever it
+//! commits is kept by each reader that could follow. One that is stopped is not waited for any longer than [`FOLLOWING`].
+//!
+//! While there is no owner, the contents that the most owners have had are the last ones: the number of contents counts them,
+//! and is in the sealed file. One who comes and has nothing to copy so far takes those, and so does a reader.
 
 use super::layout::AT_CONTENTS;
 use super::members::Holder;
@@ -28,14 +32,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 use std::thread;
 use std::time::Duration;
 
 /// What the descriptors of contents lead to, as /proc shows it.
 const MEMFD: &str = "/memfd:shmrpc-store";
-/// Between two looks for an owner that is about to have contents.
+/// Between two looks for an owner that is about to have contents, or for readers that are about to map them.
 const PAUSE: Duration = Duration::from_micros(200);
+/// How long, in nanoseconds, a new owner waits until all readers have its contents.
+const FOLLOWING: u64 = 1_000_000_000;
+/// Bits of the number of contents that tell them from all others; above them is how many owners there were.
+const OWNERS: u32 = 32;
 /// How long, in nanoseconds, a reader looks before it asks whether the owner lives.
 const SLICE: u64 = 5_000_000;
 
@@ -92,7 +101,7 @@ impl Membership {
         if !contents.store.is_reading() {
             return Ok(());
         }
-        match self.find_contents()? {
+        match self.find_contents(0, PATIENCE)? {
             Some((file, title)) => self.map_contents(contents, &file, title),
             None => Err(NameError::NotHeld(
                 "it has no owner, and nobody has its contents any more: open it with writable='owner' to become its owner",
@@ -100,21 +109,58 @@ impl Membership {
         }
     }
 
-    /// Goes on with the contents of a new owner.
-    pub(super) fn follow_owner(&self, contents: &Contents) -> Result<(), Refusal> {
+    /// Goes on with the contents of a new owner. `patience`, in nanoseconds, if it does not show them.
+    pub(super) fn follow_owner(&self, contents: &Contents, patience: u64) -> Result<(), Refusal> {
         let _alone = contents.stay();
         if !contents.is_behind(self.mapping()) {
             return Ok(());
         }
         let word = self.mark();
-        if let Some((file, title)) = self.find_contents()? {
-            // Relaxed: changed by whoever is alone.
-            if title.mark != contents.current.load(Relaxed) {
-                self.map_contents(contents, &file, title)?;
-            }
+        // Relaxed: changed by whoever is alone.
+        let current = contents.current.load(Relaxed);
+        if let Some((file, title)) = self.find_contents(current, patience)?
+            && title.mark != current
+        {
+            self.map_contents(contents, &file, title)?;
         }
         contents.seen.store(word, Relaxed);
         Ok(())
+    }
+
+    /// The same, for the watcher: as soon as there is a new owner, and whether this process looks at the store or not.
+    pub(super) fn keep_up(&self) {
+        if let Some(contents) = &self.store
+            && self.shape().is_owned()
+            && contents.is_behind(self.mapping())
+        {
+            // An owner that does not show its contents rings again once it does. If it cannot be done for another reason,
+            // the next one who looks at the store is told why.
+            let _ = self.follow_owner(contents, 0);
+        }
+    }
+
+    /// From now on the watcher follows new owners.
+    pub(super) fn begin_following(self: &Arc<Self>) -> Result<(), NameError> {
+        if self.may_write() {
+            return Ok(());
+        }
+        self.watch()?;
+        // That we watch is before this look, by the fence of `Members::watch`.
+        self.keep_up();
+        Ok(())
+    }
+
+    /// Waits until all readers that live have the contents of this number, but not for long: one may be stopped.
+    fn wait_for_readers(&self, contents: &Contents, mark: u64) {
+        let (members, end) = (self.others(), deadline(FOLLOWING));
+        let is_missing = |slot| {
+            slot != members.slot()
+                && !contents.store.has_followed(slot, mark)
+                && members.lives(slot)
+        };
+        while members.used().any(is_missing) && clock::now() < end {
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Reads the contents; `operate` until a deadline.
@@ -142,11 +188,12 @@ impl Membership {
     /// If the owner has died in the middle of a commit, ends that in memory that nobody else sees.
     fn mend_contents(&self, contents: &Contents) -> Result<(), Refusal> {
         let failed = || NameError::os("its memory cannot be mapped");
-        if self.lock_file.owner().map_err(failed())?.is_some() {
-            return Ok(());
-        }
+        // First: what is mapped may be a new owner's by the time that we are alone.
         let _alone = contents.stay();
-        if !contents.store.is_committing() || !contents.store.is_reading() {
+        if !contents.store.is_committing()
+            || !contents.store.is_reading()
+            || self.lock_file.owner().map_err(failed())?.is_some()
+        {
             return Ok(());
         }
         let start = self.shape().contents_at();
@@ -154,6 +201,7 @@ impl Membership {
             .mapping()
             .exchange(contents.file.as_fd(), start, Access::Private);
         mapped.map_err(failed())?;
+        crash::point!(MendBegun);
         contents.store.mend().map_err(|error| self.told_of(error))
     }
 
@@ -170,10 +218,15 @@ impl Membership {
         u64::from_str_radix(ending, 16).unwrap_or(0)
     }
 
-    /// The contents, of the owner if there is one, or else of any member that has them; None if nobody has.
-    pub(super) fn find_contents(&self) -> Result<Option<(File, Title)>, NameError> {
+    /// The contents, of the owner if there is one, or else the last ones that any member has, if they are later than `known`;
+    /// None if nobody has such. `patience` if the owner does not show them.
+    pub(super) fn find_contents(
+        &self,
+        known: u64,
+        patience: u64,
+    ) -> Result<Option<(File, Title)>, NameError> {
         let failed = || NameError::os("its lock file cannot be read");
-        let end = deadline(PATIENCE);
+        let end = deadline(patience);
         loop {
             match self.lock_file.owner().map_err(failed())? {
                 Some(Holder::Process(owner)) => {
@@ -206,7 +259,8 @@ impl Membership {
                             Holder::Process(process) => self.contents_of(process),
                             Holder::Elsewhere => None,
                         })
-                        .max_by_key(|(_, title)| title.mark == self.mark()));
+                        .filter(|(_, title)| title.mark >> OWNERS > known >> OWNERS)
+                        .max_by_key(|(_, title)| title.mark));
                 }
             }
         }
@@ -242,7 +296,7 @@ impl Membership {
             };
             (title.mark != 0 && title.name == self.ending()).then_some((file, title))
         });
-        found.max_by_key(|(_, title)| title.mark == self.mark())
+        found.max_by_key(|(_, title)| title.mark)
     }
 
     /// Maps contents for reading.
@@ -262,6 +316,8 @@ impl Membership {
         // Relaxed, both: changed by whoever is alone.
         contents.current.store(title.mark, Relaxed);
         contents.seen.store(word, Relaxed);
+        crash::point!(ReaderFollows);
+        contents.store.follow(self.others().slot(), title.mark);
         Ok(())
     }
 
@@ -269,7 +325,7 @@ impl Membership {
     pub(super) fn allocated_in(&self, contents: &Contents) -> io::Result<u64> {
         // One who only looks has not mapped them. Relaxed: a look.
         if self.shape().is_owned() && contents.current.load(Relaxed) == 0 {
-            let found = self.find_contents().ok().flatten();
+            let found = self.find_contents(0, 0).ok().flatten();
             return found.map_or(Ok(0), |(file, _)| Ok(512 * file.metadata()?.blocks()));
         }
         contents.allocated()
@@ -280,13 +336,13 @@ impl Membership {
         let failed = || NameError::os("there is no room for its contents");
         let shape = self.shape();
         let (size, start) = (shape.layout().size, shape.contents_at());
-        // One who has read it has what it needs, unless there was another owner since.
-        if (contents.current.load(Relaxed) == 0 || contents.is_behind(self.mapping()))
-            && let Some((file, title)) = self.find_contents()?
-        {
+        // One who has read it has what it needs, unless another one has what a later owner has left.
+        let known = contents.current.load(Relaxed);
+        if let Some((file, title)) = self.find_contents(known, PATIENCE)? {
             self.map_contents(contents, &file, title)?;
         }
-        let is_new = contents.current.load(Relaxed) == 0;
+        let before = contents.current.load(Relaxed);
+        let is_new = before == 0;
         let file = Arc::new(sealed::create(c"shmrpc-store", size as u64).map_err(failed())?);
         let mapping = Arc::new(SharedMapping::new(file.as_fd(), size).map_err(failed())?);
         sealed::seal(&file).map_err(failed())?;
@@ -312,7 +368,9 @@ impl Membership {
                 io::Error::from_raw_os_error(libc::EIO),
             ),
         })?;
-        let mark = (random()? as u64).max(1);
+        // Told from all others by the lower half.
+        let owners = (before >> OWNERS).saturating_add(1).min(u64::MAX >> OWNERS);
+        let mark = owners << OWNERS | u64::from(random()? as u32);
         store.entitle(Title {
             mark,
             owner: self.others().us().0,
@@ -329,11 +387,17 @@ impl Membership {
         contents.seen.store(mark, Relaxed);
         // Release: whoever finds the number finds the contents.
         self.mapping().u64_at(AT_CONTENTS).store(mark, Release);
+        // SeqCst: the number is before our look at who watches, and that one watches before its look at the number.
+        fence(SeqCst);
         crash::point!(ContentsFound);
         // What earlier owners looked at and waited for is over.
         let us = self.others().us().0;
         let _ = contents.store.disinherit(us, deadline(PATIENCE));
+        self.tell_watchers();
+        contents.store.tell_all_readers(); // The last owner may have committed what it has told nobody.
         self.wake_everybody();
+        crash::point!(OwnerTold);
+        self.wait_for_readers(contents, mark);
         Ok(())
     }
 }

@@ -16,7 +16,7 @@
 use super::layout::{AT_CONTENTS, Shape};
 use super::members::{Holder, Number};
 use super::membership::{Membership, NameError};
-use super::queueing::deadline;
+use super::queueing::{self, deadline};
 use super::registry::random;
 use super::stores::{Contents, Refusal, Shared};
 use crate::crash;
@@ -189,7 +189,7 @@ impl Membership {
     pub(super) fn follow(&self) -> Result<(), Refusal> {
         let contents = self.stored()?;
         if self.shape().is_owned() {
-            return self.follow_owner(contents);
+            return self.follow_owner(contents, queueing::PATIENCE);
         }
         let _alone = contents.stay();
         // Another thread may have been there before.

@@ -131,6 +131,7 @@ impl Contents {
         if !self.store.is_reading() {
             self.store.tell_all_readers(); // Nobody changes it any more until there is another owner.
         }
+        self.store.stop_following(us.slot().unwrap_or_default());
         // Other threads of ours first: a lease of somebody who is no member would be taken over.
         self.store.close(clock::now() + PATIENCE);
         let is_gone = |member| member == us.0;

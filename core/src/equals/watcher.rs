@@ -7,7 +7,7 @@
 //! It also sees to it that a permit which is free does not wait for somebody who has been woken for it and does not
 //! hear, since its loop computes or it is stopped: after a while the next one is woken. It gives memory of a queue back
 //! that is not used any more, and claims that nobody refers to, if a process that was stopped has kept us from that. And it
-//! attaches the subscriptions of a topic to a publisher that has come.
+//! attaches the subscriptions of a topic to a publisher that has come, and maps the contents of a store's new owner.
 
 use super::members::Holder;
 use super::members::Number;
@@ -213,6 +213,7 @@ fn look_on(watcher: &Watcher) {
             let name = lock(&watcher.names).get(&number).and_then(Weak::upgrade);
             if let Some(name) = name.filter(|name| !name.has_left()) {
                 look_at(&name, &mut lock(&name.watch), &watcher.poll, number);
+                name.keep_up(); // First: its owner waits for that.
                 name.recover_dead();
                 name.attach_subscriptions();
             }

@@ -258,6 +258,26 @@ impl<W: Words, M: Members> Store<W, M> {
         .inspect_err(|_| self.dooms.store(true, Relaxed))
     }
 
+    /// Says to the owner that the member of a slot has mapped the contents of this number; 0: none so far.
+    pub fn follow(&self, slot: u32, mark: u64) {
+        if let Some(readers) = self.readers() {
+            readers.follow(slot, mark);
+        }
+    }
+
+    /// Says to it that the member leaves, and will map nothing more.
+    pub fn stop_following(&self, slot: u32) {
+        if let Some(readers) = self.readers() {
+            readers.stop_following(slot);
+        }
+    }
+
+    /// Whether the member of a slot has mapped the contents of this number, or leaves.
+    pub fn has_followed(&self, slot: u32, mark: u64) -> bool {
+        self.readers()
+            .is_none_or(|readers| readers.has_followed(slot, mark))
+    }
+
     /// Gives back what all but this member looked at and waited for when they were owners.
     pub fn disinherit(&self, us: u64, deadline: u64) -> Result<(), StoreError> {
         self.recover_contents(&|member| member != us && member != DOOMED, deadline)

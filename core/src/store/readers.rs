@@ -1,5 +1,5 @@
 //! What those tell the owner of a store who can only read its contents: which buffers they look at, and which containers they
-//! wait for. It lies before the contents, where all write.
+//! wait for; and whose contents they read. It lies before the contents, where all write.
 //!
 //! ```text
 //!    0  begun    u64   how many watches were ever begun
@@ -7,6 +7,7 @@
 //!   16  watched  u64   entries of watches that were ever used
 //!   64  pins     2 u64 each: a member's number, or 0; its block
 //!       watches  3 u64 each: a member's number, or 0; the number of a container; how often that was changed since
+//!       follows  256 u64, by the slots of members: the number of the contents that it has mapped; 2^64 - 1 once it leaves
 //! ```
 //!
 //! An entry is taken by one exchange, by whoever reads, and nobody takes a lease for it. So the owner waits for no reader; one
@@ -27,8 +28,13 @@ const AT_PINNED: u64 = 8;
 const AT_WATCHED: u64 = 16;
 const AT_PINS: u64 = 64;
 const AT_WATCHES: u64 = AT_PINS + 16 * PINS;
+const AT_FOLLOWS: u64 = AT_WATCHES + 24 * WATCHES;
+/// Members that may say what they have mapped.
+const SLOTS: u64 = 256;
+/// What a member says that leaves.
+const LEAVES: u64 = u64::MAX;
 /// Bytes of all of it.
-pub const SIZE: u64 = AT_WATCHES + 24 * WATCHES;
+pub const SIZE: u64 = AT_FOLLOWS + 8 * SLOTS;
 
 /// A table of entries.
 #[derive(Clone, Copy)]
@@ -192,6 +198,26 @@ impl<'w, W: Words> Readers<'w, W> {
                 self.word(AT_WATCHED).fetch_max(high, Ordering::SeqCst);
             }
         }
+    }
+
+    fn follows(&self, slot: u32) -> &AtomicU64 {
+        self.word(AT_FOLLOWS + 8 * u64::from(slot).min(SLOTS - 1))
+    }
+
+    /// Says that the member of a slot has mapped the contents of this number; 0: none so far.
+    pub(super) fn follow(&self, slot: u32, mark: u64) {
+        // SeqCst, as all: they are mapped before.
+        self.follows(slot).store(mark, Ordering::SeqCst);
+    }
+
+    /// Says that it leaves, and will map nothing more.
+    pub(super) fn stop_following(&self, slot: u32) {
+        self.follow(slot, LEAVES);
+    }
+
+    /// Whether the member of a slot has mapped the contents of this number, or leaves.
+    pub(super) fn has_followed(&self, slot: u32, mark: u64) -> bool {
+        [mark, LEAVES].contains(&self.follows(slot).load(Ordering::SeqCst))
     }
 
     /// Ends all that members have said who are gone.

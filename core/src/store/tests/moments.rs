@@ -282,20 +282,18 @@ fn fields_that_are_read_one_after_the_other_are_no_halves_of_a_transaction() {
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let store = store(&shared, 2 << 32 | 2);
             for round in 0..scaled(20_000, 2_000_000) {
-                let place = place(&store);
-                let mut open = store.begin(soon()).unwrap();
+                let place = place(&ours);
+                let mut open = ours.begin(soon()).unwrap();
                 for field in [0, 1] {
                     let (t, one) = (Some(&mut open), Number::Int(1));
-                    store
-                        .add(t, soon(), place, &Item::Field(field), one)
+                    ours.add(t, soon(), place, &Item::Field(field), one)
                         .unwrap();
                 }
-                store.commit(open).unwrap();
+                ours.commit(open).unwrap();
                 if round % 64 == 0 {
                     // The record is another one, with the same fields, and its memory is something else's.
-                    let found = store.copy(None, soon(), place).unwrap();
+                    let found = ours.copy(None, soon(), place).unwrap();
                     let Found::Record(_, fields, _) = found else {
                         panic!()
                     };
@@ -306,19 +304,17 @@ fn fields_that_are_read_one_after_the_other_are_no_halves_of_a_transaction() {
                         Value::Immediate(*cell)
                     });
                     let again = Value::Record(0, fields.collect(), None);
-                    store
-                        .set(None, soon(), root(&store), &Item::Key(&key), &again)
+                    ours.set(None, soon(), root(&ours), &Item::Key(&key), &again)
                         .unwrap();
                     let other = Value::Blob(Type::Text, value::Bytes::Owned(vec![b'x'; 40]));
-                    store
-                        .set(
-                            None,
-                            soon(),
-                            root(&store),
-                            &Item::Key(&Key::Immediate(Cell::int(1).unwrap())),
-                            &other,
-                        )
-                        .unwrap();
+                    ours.set(
+                        None,
+                        soon(),
+                        root(&ours),
+                        &Item::Key(&Key::Immediate(Cell::int(1).unwrap())),
+                        &other,
+                    )
+                    .unwrap();
                 }
             }
             end.store(true, Ordering::Relaxed);

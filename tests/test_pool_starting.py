@@ -312,8 +312,8 @@ def test_a_program_that_is_no_file_has_its_functions_in_workers(tmp_path: Path, 
         (
             "sys.path.insert(0, 'lib'); import beside",
             "os.chdir('/')",
-            r"No module named 'beside'\): it looks for modules where sys.path says, and for relative entries of that from "
-            r"the working directory, /$",
+            r"No module named 'beside'\): it looks for modules where sys.path says, and for relative entries of that "
+            r"from the working directory, /$",
         ),
         (
             "open(sys.argv[0] + '.txt').close()",

@@ -94,7 +94,7 @@ class Failed:
 
 
 class _Remade:
-    """Pickles an exception by what it has, and not by a call of its class, whose ``__init__`` may want something else."""
+    """Pickles an exception by what it has, not by a call of its class, whose ``__init__`` may want something else."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error

@@ -121,8 +121,8 @@ class RemoteWorker:
             failed = await self._client.initialize(initializer, args, levels)
         except EncodeError as error:
             raise EncodeError(
-                f"initargs: {_BEFORE.sub('', str(error))}; locks, queues and the like of multiprocessing go to children "
-                "that it starts itself: give workers those of a multiprocessing.Manager()"
+                f"initargs: {_BEFORE.sub('', str(error))}; locks, queues and the like of multiprocessing go to "
+                "children that it starts itself: give workers those of a multiprocessing.Manager()"
             ) from error.__cause__
         return read(failed, "initializer") if type(failed) is Later else failed
 

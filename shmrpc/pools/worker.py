@@ -243,7 +243,7 @@ class _Tasks:
             self._slot = slot
             try:
                 if type(item) is Later:
-                    item = self._read(number, item)  # noqa: PLW2901
+                    item = self._read(number, item)
                 _set_running_loop(None)
                 result = function(item) if single else function(*item)
             except BaseException as error:

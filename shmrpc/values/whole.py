@@ -19,7 +19,7 @@ _IMMUTABLE: Final = (type(None), bool, int, float, str, bytes, tuple, frozenset)
 _ATOMS: Final = (type(None), bool, int, float, bytes)
 
 
-class _NotWhole(Exception):  # noqa: N818  It is no error.
+class _NotWhole(Exception):
     """A value has to be pickled, and with it all of which it is a part."""
 
 

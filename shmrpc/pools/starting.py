@@ -397,7 +397,9 @@ def _preparation() -> bytes:
         known: dict[str, Any] = spawn.get_preparation_data("shmrpc-worker")
     except FileNotFoundError:
         raise FileNotFoundError("the working directory of this process has been removed: os.chdir() first") from None
-    kept = {name: known[name] for name in ("init_main_from_name", "init_main_from_path", "dir") if name in known}
+    kept: dict[str, Any] = {
+        name: known[name] for name in ("init_main_from_name", "init_main_from_path", "dir") if name in known
+    }
     if not os.path.exists(kept.get("init_main_from_path", "")):  # As of a program that is read from a pipe: `<stdin>`.
         kept.pop("init_main_from_path", None)
     kept["authkey"] = bytes(known["authkey"])  # What multiprocessing's managers know each other by.

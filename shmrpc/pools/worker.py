@@ -275,7 +275,7 @@ class _Tasks:
         if self._slot is None:
             sys.setprofile(_leave_at_return)  # What costs nothing in the worker.
         else:
-            self.__class__ = _ForkedTasks
+            self.__class__ = _ForkedTasks  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Ends the task that is to be stopped, if that is the one which holds this thread."""
@@ -292,7 +292,7 @@ class _ForkedTasks(_Tasks):
         return 0
 
     @_slot.setter
-    def _slot(self, slot: int | None) -> None:
+    def _slot(self, slot: int | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         _leave(sys.exception())
 
 

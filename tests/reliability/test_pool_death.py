@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ import shmrpc
 from tests.helpers.pool_tasks import entered
 from tests.helpers.processes import gone
 from tests.helpers.scale import scaled
+from tests.helpers.server_process import eventually
 
 WORKERS = 3
 
@@ -145,10 +147,10 @@ def left_of_pools() -> list[str]:
 
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have."""
-    try:
-        children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
+    children: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It may go meanwhile.
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (thread / "children").read_text().split())
     return [*children, *(each for child in children for each in descendants(child))]
 
 
@@ -162,6 +164,7 @@ def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tm
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as master:
             assert master.stdout is not None
             assert master.stdout.readline() == "ready\n"
+            assert eventually(lambda: (directory / "told").exists() and (directory / "told").stat().st_size > 0)
             time.sleep(generator.uniform(0, 0.2))
             processes = descendants(master.pid)
             master.kill()

@@ -133,6 +133,7 @@ async def test_calls_that_are_cancelled_leave_nothing_that_waits(size: int) -> N
     many = 60
     async with shmrpc.serve(unread.service) as server:
         with await asyncio.to_thread(WireClient, "tested.unread") as wire:
+            wire.grow(wire.out.capacity)  # It sends all before it looks for room again.
             for n in range(many):
                 stream, answer = wire.request("items", bytes(size)), wire.request("answer_later", 10_000)
                 await becomes(lambda n=n: unread.answered == n + 1)  # type: ignore[misc]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -154,6 +155,12 @@ def descendants(pid: int) -> list[int]:
     return [*children, *(each for child in children for each in descendants(child))]
 
 
+def has_told(directory: Path) -> bool:
+    """Whether a master was told of any result."""
+    told = directory / "told"
+    return told.exists() and told.stat().st_size > 0
+
+
 @pytest.mark.parametrize("kind", ["map", "submit", "run", "scatter"])
 def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tmp_path: Path, kind: str) -> None:
     generator, all_told = random.Random(kind), 0
@@ -164,7 +171,7 @@ def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tm
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as master:
             assert master.stdout is not None
             assert master.stdout.readline() == "ready\n"
-            assert eventually(lambda: (directory / "told").exists() and (directory / "told").stat().st_size > 0)
+            assert eventually(functools.partial(has_told, directory))
             time.sleep(generator.uniform(0, 0.2))
             processes = descendants(master.pid)
             master.kill()

@@ -42,7 +42,9 @@ def pytest_collection_finish() -> None:
 
 #: Modules that take longest. They are begun first, so that no worker is left with one when the others are done.
 LONGEST = (
-    "test_benchmark",
+    "test_benchmark_questions",
+    "test_pool",
+    "test_store_owner",
     "test_equals_lies",
     "test_serve",
     "test_docs",

@@ -1,4 +1,4 @@
-"""The benchmark: every question is answered, its figures are what they claim to be, and targets are judged by them."""
+"""The benchmark: its figures are what they claim to be, and targets are judged by them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmark import fractal_loads, loads, nats_server, pool_loads, store_work, study_work
+from benchmark import fractal_loads, loads, pool_loads, store_work, study_work
 from benchmark.histogram import Histogram, bucket_of, width_of
 from benchmark.processes import Caller, Place
 from benchmark.questions import (
-    QUESTIONS,
     acquire,
     bulk,
     contention,
@@ -35,7 +34,6 @@ from benchmark.questions import (
     pool_map,
     pool_mixed,
     pool_replacement,
-    pool_results,
     pool_run,
     pool_study,
     pool_submit,
@@ -46,7 +44,6 @@ from benchmark.questions import (
     queue_hand_over,
     queue_idle,
     queue_single,
-    queue_study,
     shared_bytes,
     signals,
     startup,
@@ -66,18 +63,15 @@ from benchmark.questions import (
 )
 from benchmark.queue_work import COPIED, IN_PLACE, Follower, Ledger, Part, Stock, check
 from benchmark.results import Result
-from benchmark.rivals import RIVALS
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
-from benchmark.run import Form, Run, Turn
+from benchmark.run import Run, Turn
 from benchmark.subjects import (
     DIRECT,
     FLOORS,
     HOSTS,
     INBOX,
-    NAMES,
     NEAR_ALONE,
     NEAR_EITHER,
-    OURS,
     POOLS,
     QUEUES,
     STORES,
@@ -88,47 +82,9 @@ from benchmark.subjects import (
 from benchmark.targets import verdicts
 from benchmark.work import nested
 from shmrpc.server import server
+from tests.helpers.benchmark_form import TINY
 
-TINY = Form(
-    "tiny",
-    rounds=1,
-    seconds=0.01,
-    warm_up=0.005,
-    in_flight=(1, 64),
-    clients=(1, 8),
-    sizes=(1, 1_000_000),
-    rates=(200,),
-    messages=5,
-    idle=0.1,
-    connections=3,
-    most_ints=1,
-    broadcast=1 << 20,
-    all_starts=False,
-)
-#: Rivals that need nothing but what the product needs.
-AT_HAND = [rival for rival in RIVALS if rival.family in ("asyncio_protocol", "pipe") and "msgspec" not in rival.name]
-#: The same of locks and signals.
-EQUALS_AT_HAND = [
-    rival for rival in RIVALS if rival.family in ("multiprocessing_locks", "posix_semaphores", "record_locks")
-]
-#: The same of queues.
-QUEUES_AT_HAND = [rival for rival in RIVALS if "queue" in rival.abilities and not rival.needs]
-#: The same of topics.
-TOPICS_AT_HAND = [rival for rival in RIVALS if {"topic", "study"} & rival.abilities and not rival.needs]
-#: The same of stores.
-STORES_AT_HAND = [rival for rival in RIVALS if "store" in rival.abilities and not rival.needs]
-#: The same of pools. A killed worker of multiprocessing.Pool may be waited for for ever.
-POOLS_AT_HAND = [rival for rival in RIVALS if rival.name == "ProcessPoolExecutor"]
 SOCKET = "socket, msgpack, uvloop"
-ALL_AT_HAND = [
-    *OURS,
-    *AT_HAND,
-    *EQUALS_AT_HAND,
-    *QUEUES_AT_HAND,
-    *TOPICS_AT_HAND,
-    *STORES_AT_HAND,
-    *POOLS_AT_HAND,
-]
 #: Questions of rates that are judged by the best rival.
 RATES = (contention.NAME, queue_single.NAME, topic_single.NAME, topic_batches.NAME)
 UVLOOP, ASYNCIO = "shmrpc, uvloop", "shmrpc, asyncio"
@@ -366,166 +322,6 @@ def test_an_increment_that_is_lost_is_found(lost: int) -> None:
         return
     with pytest.raises(ValueError, match="times each was changed, and the fields are"):
         measured()
-
-
-# Every question, in a form that tells nothing but that it works.
-
-
-@pytest.fixture(scope="module")
-def answers() -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        Run(TINY, ALL_AT_HAND) as run,
-    ):
-        patch.setattr(queue_study, "SIZES", (8, 64))
-        patch.setattr(topic_study, "SIZES", (1_000, 100_000))
-        patch.setattr(queue_study, "MOST", 1)
-        for name, question in QUESTIONS.items():
-            if name == hosts.NAME and nats_server.program() is None:
-                continue  # Its tests are skipped.
-            found[name] = question.ask(run)
-        assert not run.absent
-    return found
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_every_row_has_figures(answers: dict[str, list[Row]], name: str) -> None:
-    assert QUESTIONS[name].title
-    assert QUESTIONS[name].about
-    if name not in answers:
-        pytest.skip("no nats-server: `make nats-server` gets one, and says what it needs for that")
-    assert answers[name]
-    for each in answers[name]:
-        assert each.line.question == name
-        if each.note:
-            # A busy machine may be too slow for a rate; nothing else may be wrong.
-            assert each.note.startswith("cannot keep up"), each
-            continue
-        assert each.value is not None
-        assert math.isfinite(each.value)
-        # What is a difference, as memory is, may be nothing, and less where others are at work; and a crowd of clients
-        # on a busy machine may have no answer in so short a time.
-        assert each.value > 0 or each.line.lead not in ("p50", "rate") or name in (many_clients.NAME, contention.NAME)
-        if each.p50 is not None and each.p99 is not None and each.longest is not None:
-            assert each.p50 <= each.p99 <= each.longest
-
-
-def test_a_row_stands_once(answers: dict[str, list[Row]]) -> None:
-    names = [(each.line, each.subject) for rows in answers.values() for each in rows]
-    assert len(names) == len(set(names))
-
-
-def subjects(rows: list[Row], case: str = "") -> set[str]:
-    return {each.subject for each in rows if each.line.case == case}
-
-
-def test_whoever_can_takes_part(answers: dict[str, list[Row]]) -> None:
-    everybody = {subject.name for subject in (*OURS, *AT_HAND)}
-    assert everybody < subjects(answers["small"])
-    assert everybody == subjects(answers["sparse"], "every 2 ms")
-    assert everybody < subjects(answers["record"])
-    for size in ("1", "1,000,000"):
-        assert everybody < subjects(answers["payload-bytes"], size)
-    assert {each.line.case for each in answers["payload-ints"]} == {"1"}
-    assert everybody == subjects(answers["many-clients"], "1") == subjects(answers["many-clients"], "8")
-    assert everybody == subjects(answers["idle"], "3 connections") == subjects(answers["memory"])
-    assert everybody == subjects(answers["startup"], "connection")
-    assert subjects(answers["startup"], "server") == everybody - {"multiprocessing Pipe"}
-    with_loop = {subject.name for subject in (*OURS, *AT_HAND) if subject.loop != "none"}
-    assert with_loop == subjects(answers["in-flight"], "64") == subjects(answers["streams"])
-    assert with_loop == subjects(answers["open-loop"], "200 a second")
-    assert with_loop | {"multiprocessing Pipe", bulk.FLOOR, "memcpy, one place"} == subjects(answers["bulk"], "copied")
-
-
-def test_locks_and_signals_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
-    subjects_ = [*NAMES, *EQUALS_AT_HAND]
-    locks = {subject.name for subject in subjects_ if "lock" in subject.abilities}
-    assert subjects(answers["contention"], "8 processes") == locks
-    assert subjects(answers["acquire"], "threads") | subjects(answers["acquire"], "asyncio") == locks
-    signals = {subject.name for subject in subjects_ if "signals" in subject.abilities}
-    assert signals == subjects(answers["signals"], "busy") == subjects(answers["signals"], "asleep")
-
-
-def test_queues_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
-    subjects_ = [*QUEUES, *QUEUES_AT_HAND]
-    for name, ability in ((queue_batches.NAME, "queue"), (queue_single.NAME, "queue, one")):
-        assert {each.line.case for each in answers[name]} == {case for case, _, _ in queue_batches.cases()}
-        able = {subject.name for subject in subjects_ if ability in subject.abilities}
-        assert able == subjects(answers[name], "ints, 3 to 3") == subjects(answers[name], "50 bytes, 1 to 3")
-    assert able == subjects(answers[queue_hand_over.NAME], "awake") == subjects(answers[queue_hand_over.NAME], "asleep")
-    assert able == subjects(answers[queue_idle.NAME], "3 processes")
-    assert able == subjects(answers[queue_crowd.NAME], "one at a time, 4 to 4")
-    assert {each.subject for each in answers[queue_study.NAME] if each.line.case == "64 B, 1 to 1"} == {
-        queue_study.batches(count) for count in queue_study.BATCHES
-    }
-
-
-def test_topics_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
-    able = {subject.name for subject in (*TOPICS, *TOPICS_AT_HAND) if "topic" in subject.abilities}
-    for name in (topic_batches.NAME, topic_single.NAME):
-        assert able == subjects(answers[name], "ints, 1 to 1") == subjects(answers[name], "50 bytes, 1 to 3")
-    for how in (topic_readers.BUSY, topic_readers.ASLEEP):
-        assert able == subjects(answers[topic_readers.NAME], topic_readers.case(how, 8))
-    assert able == subjects(answers[topic_hand_over.NAME], "awake") == subjects(answers[topic_hand_over.NAME], "asleep")
-    arrays = {subject.name for subject in (*TOPICS, *TOPICS_AT_HAND) if "topic, arrays" in subject.abilities}
-    assert arrays == subjects(answers[topic_arrays.NAME], topic_arrays.CASE)
-    studied = {subject.name for subject in (*STUDIED, *TOPICS_AT_HAND) if "study" in subject.abilities}
-    for readers in topic_study.READERS:
-        assert studied == subjects(answers[topic_study.NAME], topic_study.case(100_000, readers))
-
-
-def test_stores_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
-    subjects_ = [*STORES, *STORES_AT_HAND]
-    able = {subject.name for subject in subjects_}
-    for writers in store_players.WRITERS:
-        assert able == subjects(answers[store_players.NAME], store_players.case(writers))
-    for case in (store_field.added(8), store_field.ALONE):
-        assert able == subjects(answers[store_field.NAME], case)
-    beside = {subject.name for subject in subjects_ if "store, read beside" in subject.abilities}
-    assert beside == subjects(answers[store_field.NAME], store_field.BESIDE)
-    dicts = {subject.name for subject in subjects_ if "store, dict" in subject.abilities}
-    assert dicts == subjects(answers[store_dict.NAME], store_dict.GET)
-    whole = {subject.name for subject in subjects_ if "store, transaction" in subject.abilities}
-    assert whole == subjects(answers[store_transaction.NAME])
-    assert subjects(answers[store_memory.NAME], store_memory.LIST) == {"shmrpc store", store_memory.PLAIN}
-    assert subjects(answers[store_messages.NAME]) == {INBOX.name}
-
-
-def test_pools_are_asked_for_what_they_can_do(answers: dict[str, list[Row]]) -> None:
-    able = {subject.name for subject in (*POOLS, *POOLS_AT_HAND)}
-    assert able | {pool_run.CALL} == subjects(answers[pool_run.NAME])
-    for question in (pool_submit, pool_map, pool_replacement):
-        assert able == subjects(answers[question.NAME])
-    assert able | {pool_mixed.FLOOR} == subjects(answers[pool_mixed.NAME])
-    assert able == subjects(answers[pool_broadcast.NAME], "1 MiB")
-    assert able == subjects(answers[pool_results.NAME], pool_results.case("array", 1_000_000))
-    assert {each.name for each in POOLS[:2]} == subjects(answers[pool_fractals.NAME])
-
-
-def test_only_the_studies_are_asked_by_name_alone() -> None:
-    apart = [name for name, question in QUESTIONS.items() if question.apart]
-    stores = (store_players, store_field, store_dict, store_transaction, store_memory, store_messages)
-    assert apart == [queue_study.NAME, topic_study.NAME, pool_study.NAME, *(each.NAME for each in stores)]
-
-
-def test_the_floors_are_there(answers: dict[str, list[Row]]) -> None:
-    assert {each.role for each in answers["floors"]} == {"floor"}
-    for name in ("small", "record", "payload-bytes", "bulk", "frame", "shared-bytes"):
-        assert "floor" in {each.role for each in answers[name]}, name
-
-
-def test_bulk_is_counted_in_bytes(answers: dict[str, list[Row]]) -> None:
-    for each in answers["bulk"]:
-        assert each.calls_per_second is not None
-        assert each.value == pytest.approx(each.calls_per_second * 400_000 / 1e9)
-
-
-def test_every_target_of_the_questions_is_judged(answers: dict[str, list[Row]]) -> None:
-    judged = verdicts([each for rows in answers.values() for each in rows])
-    # All but those that are set against rivals which did not take part.
-    assert len(judged) == (104 if hosts.NAME in answers else 103)
-    assert {type(verdict.met) for verdict in judged} == {bool}
 
 
 # Who does not answer.

@@ -451,15 +451,15 @@ impl Membership {
             if store.is_long() {
                 return Err(None);
             }
-            // Others follow each other without end, or one does not end.
-            let now = clock::now();
+            // Others follow each other without end, and it may be one process that does so, or one does not end.
+            let (now, found) = (clock::now(), (holder, store.sequence()));
             match since {
-                Some((known, from)) if known == holder => {
+                Some((known, from)) if known == found => {
                     if now.saturating_sub(from) > LEASE_PATIENCE {
                         return Err(Some(error));
                     }
                 }
-                _ => since = Some((holder, now)),
+                _ => since = Some((found, now)),
             }
             patience = SOON;
         }

@@ -78,7 +78,8 @@ impl Channel {
 
 impl Exchange for Channel {
     /// Anything but its plain answer is a frame, as (opcode, id, payload); so is that one if the loop is to turn before
-    /// it is given.
+    /// it is given. A task in another thread than the loop's takes no frames: it may be told that it is in the wrong
+    /// place, and what it had in its hands would miss a call that the loop is about to wait for.
     #[inline]
     fn look_for<'py>(
         &self,
@@ -89,6 +90,10 @@ impl Exchange for Channel {
         body: &mut Vec<u8>,
     ) -> PyResult<Answer<'py>> {
         let channel = self.open()?;
+        if self.sleep == Sleep::Loop && !self.overlap.is_home() {
+            let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
+            return sent.map(|_| Answer::Further(None)).map_err(unsent);
+        }
         let found = py.detach(|| payload.exchange(&channel, opcode, id));
         let (arrived, now) = found.map_err(unsent)?;
         if !arrived {
@@ -119,6 +124,9 @@ impl Exchange for InTurn<'_> {
     ) -> PyResult<Answer<'py>> {
         let InTurn(this) = self;
         let channel = this.open()?;
+        if !this.overlap.is_home() {
+            return this.look_for(py, opcode, id, payload, body);
+        }
         if !this.overlap.is_empty() && channel.shares_cpu() && !payload.is_large() {
             this.overlap.add(id, Early::Sent);
             let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
@@ -320,7 +328,7 @@ impl Channel {
             sleep,
             answer,
             slice: AtomicU64::new(0),
-            overlap: Overlap::default(),
+            overlap: Overlap::new(),
         })
     }
 

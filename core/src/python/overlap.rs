@@ -5,7 +5,7 @@
 //! come was maybe taken out of the ring by another one, and lies here. No future is made for it, and the loop is not woken.
 
 use super::incoming::{Arrival, Frame};
-use crate::sync::lock;
+use crate::sync::{lock, this_thread};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -23,36 +23,53 @@ pub(super) enum Early {
 }
 
 /// By id, the calls that are under way.
-#[derive(Default)]
-pub(super) struct Overlap(Mutex<BTreeMap<u64, Early>>);
+pub(super) struct Overlap {
+    calls: Mutex<BTreeMap<u64, Early>>,
+    /// The thread of the loop.
+    home: usize,
+}
 
 impl Overlap {
+    /// Those of a loop in this thread.
+    pub(super) fn new() -> Self {
+        Overlap {
+            calls: Mutex::default(),
+            home: this_thread(),
+        }
+    }
+
+    /// Whether this thread is that of the loop.
+    #[inline]
+    pub(super) fn is_home(&self) -> bool {
+        self.home == this_thread()
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
+        lock(&self.calls).is_empty()
     }
 
     /// Whether a call is one of these.
     #[inline]
     pub(super) fn expects(&self, id: u64) -> bool {
-        lock(&self.0).contains_key(&id)
+        lock(&self.calls).contains_key(&id)
     }
 
     #[inline]
     pub(super) fn add(&self, id: u64, early: Early) {
-        lock(&self.0).insert(id, early);
+        lock(&self.calls).insert(id, early);
     }
 
     /// How far a call is, which is one of these no longer; None if it was none.
     #[inline]
     pub(super) fn remove(&self, id: u64) -> Option<Early> {
-        lock(&self.0).remove(&id)
+        lock(&self.calls).remove(&id)
     }
 
     /// Keeps what has come, if it is for one of these. Else it goes back. `body`: the payload of a short frame.
     #[inline]
     pub(super) fn keep(&self, arrival: Arrival, body: &[u8]) -> Option<Arrival> {
-        let mut calls = lock(&self.0);
+        let mut calls = lock(&self.calls);
         let Some(early) = calls.get_mut(&arrival.id()) else {
             return Some(arrival);
         };

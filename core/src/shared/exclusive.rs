@@ -24,7 +24,7 @@ use super::lease;
 use super::{Failure, Lie, Members, Poison, SharedError, Words};
 #[cfg(not(loom))]
 use crate::origin::Origin;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, this_thread};
 use std::io;
 use std::sync::atomic::AtomicBool as PrivateBool;
 use std::sync::atomic::AtomicUsize as PrivateUsize;
@@ -109,6 +109,12 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     /// The member that has the lease just now; 0 if none does.
     pub fn holder(&self) -> u64 {
         lease::holder(self.word(0))
+    }
+
+    /// A number that is another one after each change.
+    pub fn sequence(&self) -> u64 {
+        // Relaxed: a look.
+        self.word(AT_SEQUENCE).load(Ordering::Relaxed)
     }
 
     /// Where it begins.
@@ -400,13 +406,6 @@ impl Looks {
         let since = *self.since.get_or_insert(now);
         now.saturating_sub(since) > LONGEST
     }
-}
-
-/// A number that no other thread has as long as this one lives; not 0.
-#[cold]
-fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 /// A thread that is about to take the lease, or has it.

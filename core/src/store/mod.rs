@@ -254,6 +254,11 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.exclusive().holder()
     }
 
+    /// A number that is another one after each change.
+    pub fn sequence(&self) -> u64 {
+        self.log.exclusive().sequence()
+    }
+
     /// How much memory it has.
     pub fn usage(&self, deadline: u64) -> Result<HeapUsage, StoreError> {
         self.log.read(deadline, |t| Ok(self.heap.usage(t)?))

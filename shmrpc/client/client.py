@@ -47,6 +47,7 @@ from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.streams.items import Reader
+from shmrpc.transport.errors import UNSENT
 from shmrpc.transport.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
@@ -233,10 +234,16 @@ class Client(CallEngine[LoopReconnector]):
             if number in session.shapes:
                 return None
             body = self._codec.encode_all((_ONE_WAY, [*args], kwargs))
-            call_id = session.next_id()
-            sent = session.begin(opcode(frames.CALL_WITH, number), call_id, body)
         except Exception:
             return None
+        call_id = session.next_id()
+        try:
+            sent = session.begin(opcode(frames.CALL_WITH, number), call_id, body)
+        except UNSENT:
+            return None
+        except BaseException as error:
+            error = session.unsent(name, error)
+            raise error from error.__cause__
         return session, None if sent else Call(session, name, call_id, None), type(body) is not bytes
 
     @overload

@@ -15,7 +15,10 @@ raises the same ones. What a caller sees of them is in :mod:`shmrpc.errors`.
 from shmrpc._core import Backlog, ChannelError, Oversize, Overtaken, PeerLeft
 from shmrpc.wire.codec import Body, body_size
 
-__all__ = ["Backlog", "ChannelError", "Oversize", "Overtaken", "PeerLeft", "check_size"]
+__all__ = ["UNSENT", "Backlog", "ChannelError", "Oversize", "Overtaken", "PeerLeft", "check_size"]
+
+#: What says that nothing was sent. Any other exception may have come out of a signal's handler, after that.
+UNSENT = (PeerLeft, Overtaken, Oversize, Backlog)
 
 
 def check_size(body: Body, max_frame: int) -> None:

@@ -11,7 +11,8 @@ file                                               its owner lives while
 =================================================  =====================================================
 ``DIR/SPELLED.lock``, ``DIR/SPELLED.sock``         it holds the flock on the ``.lock``, or listens at the
                                                    ``.sock``, as one does whose ``.lock`` was removed
-``/dev/shm/shmrpc.SPELLED.RANDOM``                 it holds the flock on the file itself
+``/dev/shm/shmrpc.SPELLED.RANDOM``                 it holds the flock on the file itself, or, of a store, on
+                                                   one with the same 16 digits at the beginning of RANDOM
 ``/dev/shm/sem.shmrpc.SPELLED.RANDOM.c2s, .s2c``   the segment with the same stem has a living owner
 ``DIR/NAME@shared.lock``                           a member holds a record lock on one of its bytes
 ``DIR/NAME@shared.SET.SLOT``                       the ``.lock`` beside it has a living member
@@ -264,17 +265,27 @@ def _own_status(path: Path | str) -> os.stat_result | None:
 
 def _dead_segments() -> Found:
     for path, status, match in _own_files(SHM_DIRECTORY, _SEGMENT):
-        with contextlib.suppress(FileNotFoundError):
-            lock = take_lock(path, create=False)
-            if lock is None:
-                continue
-            try:
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as locks:
+            for each in (path, *_other_memory(path, _kind(match))):
+                lock = take_lock(each, create=False)
+                if lock is None:
+                    break
+                locks.callback(os.close, lock)
+            else:
                 has_members = _kind(match) in MEMBER_KINDS
                 end = "its members were killed" if has_members else "its owner died during a handshake"
                 why = f"no process holds its lock: {end}"
                 yield _leftover(path, match, "segment", status, why), path.unlink
-            finally:
-                os.close(lock)
+
+
+def _other_memory(path: Path, kind: str) -> Iterable[Path]:
+    """The other files of a store, whose contents may be in a copy that has the first half of its random digits.
+
+    Members that have not found the copy yet hold the lock of the memory before it alone.
+    """
+    if kind != "store":
+        return ()
+    return sorted(each for each in path.parent.glob(f"{path.name[:-16]}*") if each != path)
 
 
 def _dead_semaphores() -> Found:

@@ -201,7 +201,6 @@ def test_who_is_stopped_at_a_point_is_left_behind(runtime: Path, tmp_path: Path,
 @pytest.mark.parametrize("point", sorted(crash_points.POINTS_OF_COPIES))
 def test_who_dies_while_it_replaces_a_store_leaves_that_to_the_next_one(runtime: Path, point: str) -> None:
     with (
-        host_to_oneself(),  # A clean-up takes the copy of one that has just died for left behind.
         MemberProcess() as member,
         MemberProcess(points=True) as replacing,
         shmrpc.sync.store(OURS, patience=0.1) as store,
@@ -212,6 +211,8 @@ def test_who_dies_while_it_replaces_a_store_leaves_that_to_the_next_one(runtime:
         with stopped(member.pid):
             replacing.begin(f"crash_points.die_at_point({point!r}, 1, -1); s.replace()")
             assert replacing.wait() == -signal.SIGKILL
+            with host_to_oneself():  # A clean-up leaves a copy that nobody has found yet to those who will.
+                cleanup.clean()
             store["list"].append(2)
             assert store.copy() == {"n": 1, "list": [1, 2]}
             with MemberProcess() as newcomer:

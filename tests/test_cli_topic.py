@@ -241,7 +241,7 @@ def test_a_full_topic_names_the_slowest(s: shmrpc.sync.Subscription) -> None:
         (["watch", "../x"], 2, "name"),
         (["publish", NAME, "1", "text"], 2, "text is not JSON"),
         (["publish", NAME, "[" * 100_000], 2, "nested too deeply"),
-        (["publish", NAME, f'"{"x" * (65 << 20)}"'], 2, "of its max_memory"),
+        (["publish", NAME, f'"{"x" * (65 << 20)}"'], 2, "for which max_memory="),
     ],
     ids=lambda each: str(each).replace(NAME, "NAME")[:30],
 )

@@ -31,6 +31,7 @@ from tests.helpers.wire_client import (
     ITEM,
     RESULT,
     RESULT_WITH,
+    Gone,
     Parcel,
     WireClient,
     extension,
@@ -267,8 +268,11 @@ LIES = [
 
 
 def fault_of(wire: WireClient) -> str:
-    """What the server says as it ends the connection for a fault of ours."""
-    goodbye, _ = wire.control.receive()
+    """What the server says as it ends the connection for a fault of ours. What is unsent goes meanwhile."""
+    with pytest.raises(Gone) as ended:
+        wire.receive()
+    goodbye = ended.value.message
+    assert goodbye is not None
     assert (goodbye["type"], goodbye["fault"]) == ("goodbye", True)
     return str(goodbye["reason"])
 

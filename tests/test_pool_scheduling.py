@@ -14,6 +14,8 @@ import pytest
 import shmrpc
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone
+from tests.helpers.server_process import eventually_in_loop
+from tests.helpers.stopped_processes import stands_still
 
 PATIENCE = 60
 
@@ -72,7 +74,9 @@ async def test_coroutines_that_had_not_begun_go_to_others(
     paths = [tmp_path / "one", tmp_path / "two"]
     ending = asyncio.create_task(pool.run(end, str(paths[0])))
     busy = asyncio.create_task(pool.run(tasks.spin, str(paths[1])))
-    await noted(paths[1])
+    other = await noted(paths[1])
+    (doomed,) = {worker.pid for worker in pool.stats().workers} - {other}
+    assert await eventually_in_loop(lambda: bool(text_of(paths[0])) or stands_still(doomed)), "it has begun"
     coroutines = asyncio.gather(*[pool.run(tasks.later, each) for each in range(50)])
     await asyncio.sleep(0.05)
     ending.cancel()

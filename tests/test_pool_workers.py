@@ -13,6 +13,8 @@ import pytest
 
 from shmrpc.pools.cpus import usable
 from tests.helpers.processes import gone, parent_of
+from tests.helpers.server_process import eventually
+from tests.helpers.stopped_processes import stands_still
 
 MASTER = """
 import asyncio, sys
@@ -59,9 +61,9 @@ def test_a_stopped_worker_or_template_goes_with_its_master_too(tmp_path: Path, a
                 time.sleep(0.01)
             workers = [int(path.read_text()) for path in paths]
             template = parent_of(workers[0])
-            os.kill(workers[0], signal.SIGSTOP)
-            if also == "template":
-                os.kill(template, signal.SIGSTOP)
+            for pid in [workers[0], *([template] if also == "template" else [])]:
+                os.kill(pid, signal.SIGSTOP)
+                assert eventually(lambda: stands_still(pid), 60)  # noqa: B023
         finally:
             master.send_signal(signal.SIGKILL)
     end = time.monotonic() + 30

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from shmrpc.values import pickling
 from shmrpc.values.blocks import LARGE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import get_codec
@@ -149,6 +150,13 @@ def test_only_who_asked_for_pickles_reads_them() -> None:
         FAST.encode([Plain(1)])
 
 
+@pytest.fixture
+def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a pool has found that no other process can import this program."""
+    monkeypatch.setattr(pickling, "_dumps", pickle.dumps)
+
+
+@pytest.mark.usefixtures("by_reference")
 @pytest.mark.parametrize("value", [lambda: 1, Failing(), open], ids=["lambda", "failing", "open"])
 def test_what_cannot_be_pickled(value: Any) -> None:
     if value is open:

@@ -82,6 +82,7 @@ def test_what_a_server_had_sent_is_read_though_another_call_hears_of_its_end(ser
         assert next(items) == 0
         while client.seen().get("count:finished") != 1:
             pass
+        client.sleep(0.01)  # The end is sent once the generator has ended, in another turn of the server's loop.
         server.kill()
         with pytest.raises(shmrpc.ConnectionLost):
             client.wait_for_ready(0)

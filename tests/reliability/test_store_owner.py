@@ -123,6 +123,7 @@ def _descriptors() -> list[int]:
 
 
 def _descriptor() -> int:
+    gc.collect()  # What an earlier test has left to errors' tracebacks.
     assert eventually(lambda: len(_descriptors()) == 1)
     return _descriptors()[0]
 

@@ -77,39 +77,20 @@ impl Channel {
 }
 
 impl Exchange for Channel {
-    /// Anything but its plain answer is a frame, as (opcode, id, payload); so is that one if the loop is to turn before
-    /// it is given. A task in another thread than the loop's takes no frames: it may be told that it is in the wrong
-    /// place, and what it had in its hands would miss a call that the loop is about to wait for.
     #[inline]
     fn look_for<'py>(
         &self,
         py: Python<'py>,
         opcode: u32,
         id: u64,
-        mut payload: Payload<'_>,
+        payload: Payload<'_>,
         body: &mut Vec<u8>,
     ) -> PyResult<Answer<'py>> {
-        let channel = self.open()?;
-        if self.sleep == Sleep::Loop && !self.overlap.is_home() {
-            let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
-            return sent.map(|_| Answer::Further(None)).map_err(unsent);
-        }
-        let found = py.detach(|| payload.exchange(&channel, opcode, id));
-        let (arrived, now) = found.map_err(unsent)?;
-        if !arrived {
-            return Ok(Answer::Further(None));
-        }
-        match self.seek(py, &channel, id, body, true)? {
-            Some(arrival) if arrival.id() == id && self.slice_is_over(now) => {
-                self.further(py, &channel, arrival, body)
-            }
-            arrival => self.answer(py, &channel, id, arrival, body),
-        }
+        self.ask(py, opcode, id, payload, body, false)
     }
 }
 
-/// The way of calls whose tasks let the loop turn: anything but a plain answer is as above, but for calls that are asked
-/// for in turn.
+/// The way of calls whose tasks let the loop turn.
 pub(super) struct InTurn<'a>(pub(super) &'a Channel);
 
 impl Exchange for InTurn<'_> {
@@ -119,19 +100,40 @@ impl Exchange for InTurn<'_> {
         py: Python<'py>,
         opcode: u32,
         id: u64,
-        mut payload: Payload<'_>,
+        payload: Payload<'_>,
         body: &mut Vec<u8>,
     ) -> PyResult<Answer<'py>> {
-        let InTurn(this) = self;
-        let channel = this.open()?;
-        if !this.overlap.is_home() {
-            return this.look_for(py, opcode, id, payload, body);
+        self.0.ask(py, opcode, id, payload, body, true)
+    }
+}
+
+impl Channel {
+    /// Sends a request, and looks for its answer for as long as it pays.
+    ///
+    /// Anything but its plain answer is a frame, as (opcode, id, payload); so is that one if the loop is to turn before
+    /// it is given. If it `turns`, the task lets the loop turn itself, and what others have under way is asked for in
+    /// turn. A task in another thread than the loop's takes no frames: it may be told that it is in the wrong place,
+    /// and what it had in its hands would miss a call that the loop is about to wait for.
+    #[inline(always)]
+    fn ask<'py>(
+        &self,
+        py: Python<'py>,
+        opcode: u32,
+        id: u64,
+        mut payload: Payload<'_>,
+        body: &mut Vec<u8>,
+        turns: bool,
+    ) -> PyResult<Answer<'py>> {
+        let channel = self.open()?;
+        if self.sleep == Sleep::Loop && !self.overlap.is_home() {
+            let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
+            return sent.map(|_| Answer::Further(None)).map_err(unsent);
         }
-        if !this.overlap.is_empty() && channel.shares_cpu() && !payload.is_large() {
-            this.overlap.add(id, Early::Sent);
+        if turns && !self.overlap.is_empty() && channel.shares_cpu() && !payload.is_large() {
+            self.overlap.add(id, Early::Sent);
             let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
             if let Err(error) = sent {
-                this.forget(id);
+                self.forget(id);
                 return Err(unsent(error));
             }
             return Ok(Answer::InTurn);
@@ -139,23 +141,24 @@ impl Exchange for InTurn<'_> {
         let found = py.detach(|| payload.exchange(&channel, opcode, id));
         let (arrived, now) = found.map_err(unsent)?;
         if !arrived {
-            if channel.shares_cpu() {
-                this.overlap.add(id, Early::Looked);
+            if turns && channel.shares_cpu() {
+                self.overlap.add(id, Early::Looked);
                 return Ok(Answer::InTurn);
             }
             return Ok(Answer::Further(None));
         }
-        match this.seek(py, &channel, id, body, true)? {
-            Some(arrival) if arrival.id() == id && this.slice_is_over(now) => {
-                this.overlap.add(id, Early::of(arrival, body));
-                Ok(Answer::InTurn)
+        match self.seek(py, &channel, id, body, true)? {
+            Some(arrival) if arrival.id() == id && self.slice_is_over(now) => {
+                if turns {
+                    self.overlap.add(id, Early::of(arrival, body));
+                    return Ok(Answer::InTurn);
+                }
+                self.further(py, &channel, arrival, body)
             }
-            arrival => this.answer(py, &channel, id, arrival, body),
+            arrival => self.answer(py, &channel, id, arrival, body),
         }
     }
-}
 
-impl Channel {
     /// What has come for a call whose task has its turn.
     #[inline]
     pub(super) fn answer_in_turn<'py>(

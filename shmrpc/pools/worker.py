@@ -13,9 +13,9 @@ import socket
 import sys
 import time
 from asyncio.events import _get_running_loop, _set_running_loop
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import uvloop
 
@@ -27,6 +27,7 @@ from shmrpc.pools.functions import Reference, find
 from shmrpc.server.server import serve
 from shmrpc.service.call import internal
 from shmrpc.service.service import Service
+from shmrpc.streams.sending import Enclosed
 from shmrpc.values.pickling import Later
 from shmrpc.wire.codec import whole_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
@@ -124,6 +125,18 @@ def _cure(error: BaseException) -> str:
     return 'put what is to run in the program alone behind `if __name__ == "__main__":`'
 
 
+class _OutsideLoop:
+    """Hides the loop of this thread, for as long as this is entered. In Python 3.11 that takes a call of the kernel."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def __enter__(self) -> None:
+        _set_running_loop(None)
+
+    def __exit__(self, *error: object) -> None:
+        _set_running_loop(self.loop)
+
+
 class _Tasks:
     """Runs the tasks that the pool sends."""
 
@@ -132,8 +145,12 @@ class _Tasks:
         self._progress = progress
         self._begin = progress.begin
         self._functions: dict[int, Callable[..., Any]] = {}
+        #: Where a task runs: with no loop, since it may have one of its own, as by asyncio.run().
+        self._outside = _OutsideLoop()
         #: The slot of the task that holds this thread.
         self._slot: int | None = None
+        #: Whether this is a child that a task has forked: it ends with that task, and is no second worker of the pool.
+        self._is_forked = False
 
     def service(self) -> Service:
         """What the pool calls."""
@@ -155,17 +172,15 @@ class _Tasks:
                 self._prepare()
         except BaseException as error:
             return Failed.of(_not_imported(error))
-        loop = _get_running_loop()
+        self._outside.loop = _get_running_loop()
         try:
-            if type(args) is Later:
-                args = args.read()
-            _set_running_loop(None)
-            if reference is not None:
-                _here.state = find(reference)(*args)
+            with self._outside:
+                if type(args) is Later:
+                    args = args.read()
+                if reference is not None:
+                    _here.state = find(reference)(*args)
         except BaseException as error:
             return Failed.of(error)
-        finally:
-            _set_running_loop(loop)
         logs.forward(self._records, levels)
         return None
 
@@ -188,36 +203,45 @@ class _Tasks:
         """Runs one task, unless it was taken back. What was pickled is read once it has begun: that is part of it."""
         if not self._begin(slot):
             return None
-        loop = _get_running_loop()
         self._slot = slot
         try:
+            _set_running_loop(None)  # As self._outside does.
             if type(args) is Later:
                 args = self._read(number, args)
-            _set_running_loop(None)  # It may have a loop of its own, as by asyncio.run().
-            return self._functions[number](*args)
+            result = self._functions[number](*args)
         except BaseException as error:
-            self._slot = None  # Nothing is to be stopped any more.
-            return Failed.of(error)
+            result = self._failed(error)
         finally:
             self._slot = None
-            _set_running_loop(loop)
+            _set_running_loop(self._outside.loop)
+        if self._is_forked:
+            _leave(None)
+        return result
 
     def run_named(self, slot: int, number: int, both: Any) -> Any:
         """The same with arguments by name: a list of arguments, and a dict of others."""
         if not self._begin(slot):
             return None
-        loop = _get_running_loop()
         self._slot = slot
         try:
-            args, kwargs = self._read(number, both) if type(both) is Later else both
             _set_running_loop(None)
-            return self._functions[number](*args, **kwargs)
+            args, kwargs = self._read(number, both) if type(both) is Later else both
+            result = self._functions[number](*args, **kwargs)
         except BaseException as error:
-            self._slot = None  # Nothing is to be stopped any more.
-            return Failed.of(error)
+            result = self._failed(error)
         finally:
             self._slot = None
-            _set_running_loop(loop)
+            _set_running_loop(self._outside.loop)
+        if self._is_forked:
+            _leave(None)
+        return result
+
+    def _failed(self, error: BaseException) -> Failed:
+        """What is told of a task that has raised."""
+        self._slot = None  # Nothing is to be stopped any more.
+        if self._is_forked:
+            _leave(error)
+        return Failed.of(error)
 
     def _read(self, number: int, later: Later) -> Any:
         """The arguments of a task. Raises DecodeError if they cannot be read."""
@@ -235,7 +259,10 @@ class _Tasks:
 
         ``single``: each item is an argument, and not the arguments of a task.
         """
-        function, begin, loop = self._functions[number], self._begin, _get_running_loop()
+        return Enclosed(self._results(slot, number, single, items), self._outside)  # type: ignore[return-value]
+
+    def _results(self, slot: int, number: int, single: bool, items: list[Any]) -> Generator[Any, None, None]:
+        function, begin = self._functions[number], self._begin
         began = time.monotonic()
         for item in items:
             if not begin(slot):
@@ -244,14 +271,13 @@ class _Tasks:
             try:
                 if type(item) is Later:
                     item = self._read(number, item)
-                _set_running_loop(None)
                 result = function(item) if single else function(*item)
             except BaseException as error:
-                self._slot = None
-                result = Failed.of(error)
+                result = self._failed(error)
             finally:
                 self._slot = None
-                _set_running_loop(loop)
+            if self._is_forked:
+                _leave(None)
             yield result
         yield time.monotonic() - began
 
@@ -275,7 +301,7 @@ class _Tasks:
         if self._slot is None:
             sys.setprofile(_leave_at_return)  # What costs nothing in the worker.
         else:
-            self.__class__ = _ForkedTasks  # pyright: ignore[reportAttributeAccessIssue]
+            self._is_forked = True
 
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Ends the task that is to be stopped, if that is the one which holds this thread."""
@@ -284,19 +310,7 @@ class _Tasks:
             raise TaskStopped
 
 
-class _ForkedTasks(_Tasks):
-    """Those of a child that a task has forked: it ends with that task, and is no second worker of the pool."""
-
-    @property
-    def _slot(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 0
-
-    @_slot.setter
-    def _slot(self, slot: int | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        _leave(sys.exception())
-
-
-def _leave(error: BaseException | None) -> None:
+def _leave(error: BaseException | None) -> NoReturn:
     """Ends a forked child as a program that has ended so would."""
     status: Any = 0
     if isinstance(error, SystemExit):

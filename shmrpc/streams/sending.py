@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
 from shmrpc import _core
@@ -16,6 +18,21 @@ from shmrpc.wire.codec import Body
 Encode = _core.Encoder | Callable[[Any], Body]
 #: Seconds after which a producer that never waits lets the loop turn.
 SLICE: Final = 300e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Enclosed(Iterable[Any]):
+    """A source whose items are made within a context manager, which is left whenever the loop goes on."""
+
+    source: Generator[Any, None, None]
+    within: AbstractContextManager[object]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.source
+
+    def close(self) -> None:
+        """Ends the source."""
+        self.source.close()
 
 
 class Sender(Protocol):
@@ -196,7 +213,7 @@ class Outgoing:
                 if not send(body):
                     await self._pause()
             return
-        source = iter(items)
+        source, within = iter(items), items.within if isinstance(items, Enclosed) else nullcontext()
         if before_first is not None:
             for item in source:
                 body = prepare(item)
@@ -204,7 +221,11 @@ class Outgoing:
                 if not send(body):
                     await self._pause()
                 break
-        while self._sender.send_all(source, encode, explain):
+        while True:
+            with within:
+                is_paused = self._sender.send_all(source, encode, explain)
+            if not is_paused:
+                return
             await self._pause()
 
 

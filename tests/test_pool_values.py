@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -96,11 +96,37 @@ async def test_an_argument_that_kills_its_worker_fails_its_own_task(retries: int
         assert len(log.read_text()) == retries + 1
 
 
-async def _one(pool: shmrpc.Pool, way: str, value: Any) -> None:
+@pytest.mark.parametrize("way", ["run", "submit", "map"])
+async def test_an_argument_that_kills_all_who_read_it_before_they_begin_fails_its_own_task(
+    way: str, tmp_path: Any
+) -> None:
+    """It is no pickle, which is read as a part of the task."""
+    killer = values.KillerByCodec(str(tmp_path / "log"))
+    told = r"exited with status 3 before it began given\(\), as 4 others did: do they die of its arguments\?$"
+    async with shmrpc.pool(2) as pool:
+        given = [_one(pool, way, value, values.given) for value in (1, killer, 2)]
+        one, died, two = await asyncio.gather(*given, return_exceptions=True)
+        assert (one, two) == (1, 2)
+        with pytest.raises(shmrpc.WorkerDied, match=told):
+            raise died
+    assert 5 <= len((tmp_path / "log").read_text()) < 10, "a death beside a task that had begun says nothing"
+
+
+async def test_of_many_the_one_is_found_whose_argument_kills_all_who_read_it(tmp_path: Any) -> None:
+    killer = values.KillerByCodec(str(tmp_path / "log"))
+    async with shmrpc.pool(2) as pool:
+        assert len([each async for each in pool.map(values.given, range(2000))]) == 2000  # Chunks are large now.
+        futures = [pool.submit(values.given, killer if each == 100 else each) for each in range(200)]
+        found = await asyncio.gather(*futures, return_exceptions=True)
+    assert [each for each in found if isinstance(each, Exception)] == [found[100]]
+    assert isinstance(found[100], shmrpc.WorkerDied)
+
+
+async def _one(pool: shmrpc.Pool, way: str, value: Any, function: Callable[[Any], Any] = tasks.same) -> Any:
     if way == "map":
-        assert [each async for each in pool.map(tasks.same, [value])]
-    else:
-        await getattr(pool, way)(tasks.same, value)
+        (result,) = [each async for each in pool.map(function, [value])]
+        return result
+    return await getattr(pool, way)(function, value)
 
 
 async def test_an_argument_that_cannot_be_read_fails_its_own_task(pool: shmrpc.Pool) -> None:

@@ -23,7 +23,7 @@ LONG: Final = 100e-6
 class Chunk:
     """Tasks that one worker is given at once: the arguments of each."""
 
-    __slots__ = ("items", "limit", "next", "read", "results", "retries", "source")
+    __slots__ = ("deaths", "items", "limit", "next", "read", "results", "retries", "source")
 
     def __init__(self, source: Source, items: list[Any]) -> None:
         self.source, self.items = source, items
@@ -35,6 +35,8 @@ class Chunk:
         self.read = 0
         #: How often a worker has died within its first task.
         self.retries = 0
+        #: How often one has died that had begun nothing, this first of all.
+        self.deaths = 0
         #: The chunk behind it, for a source that keeps their order.
         self.next: Chunk | None = None
 
@@ -67,6 +69,10 @@ class Source(ABC):
         self._link(chunk, rest)
         self._returned.append(rest)
         return rest
+
+    def give_back(self, chunk: Chunk) -> None:
+        """Takes back a chunk that no worker has got."""
+        self._returned.append(chunk)
 
     def cancel(self) -> None:  # noqa: B027  A map has none of these.
         """Cancels the tasks of it that have a future, and were not begun."""

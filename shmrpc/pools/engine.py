@@ -26,7 +26,7 @@ from shmrpc.pools.chunks import LONG, Chunk, Source, Submitted
 from shmrpc.pools.failed import Failed, of_task, read
 from shmrpc.pools.functions import Function, Functions, Reference
 from shmrpc.pools.logs import levels
-from shmrpc.pools.remote_worker import RemoteWorker
+from shmrpc.pools.remote_worker import RemoteWorker, current_task
 from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import Settings, Starter, WorkerProcess
 from shmrpc.pools.task_future import TaskFuture, withdraw
@@ -201,6 +201,7 @@ class Engine:
         """A worker has died, or is killed; another one takes its place. Again: nothing."""
         if worker.gone:
             return
+        worker.was_at_work = any(map(worker.progress.begun, worker.chunks))
         self._loop.remove_reader(worker.process.pidfd)
         self.workers.remove(worker)
         if worker in self._idle:
@@ -253,7 +254,8 @@ class Engine:
 
     async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one task."""
-        self.check()
+        if self.ended is not None:
+            raise self.ended
         known, args = self.functions.of(function, args)
         there: Any = args
         if self.shared.places:
@@ -261,11 +263,10 @@ class Engine:
             kwargs = dict(zip(kwargs, self.shared.placed(kwargs.values()), strict=True))
         if known.is_async:
             return await self._run_in_loop(known, there, kwargs)
-        retries = self.options.retries
+        retries, deaths = self.options.retries, 0
         while True:
-            self.check()
             worker = self._idle.pop() if self._idle else await self._turn()
-            worker.open(0, None, asyncio.current_task())
+            worker.open_call(current_task(self._loop))
             if self._watching is None:
                 self._watch_later()
             try:
@@ -278,15 +279,18 @@ class Engine:
             except asyncio.CancelledError:
                 if worker.call_was_taken():
                     self.begin(self._leave(worker, 0))
+                    self.check()
                     continue
                 self._stop(worker, 0)
                 raise
             except ConnectionLost:
                 self._lost(worker)
-                begun = worker.progress.begun(0)
-                if begun and not retries:
-                    raise await self._died(worker, known) from None
-                retries -= bool(begun)
+                begun = worker.progress.begun(0) > 0
+                deaths += not begun and not worker.killed
+                if (begun and not retries) or deaths >= DEATHS:
+                    raise await self._died(worker, known, begun=begun) from None
+                retries -= begun
+                self.check()
                 continue
             except (EncodeError, DecodeError, RemoteError) as misfit:
                 self._left(worker, 0)
@@ -297,10 +301,12 @@ class Engine:
             self.completed += 1
             worker.caller = None
             del worker.chunks[0]
-            if worker.chunks:
+            if worker.chunks or worker.gone or worker.stopped or worker.retiring or self._turns or self._sources:
                 self._left(worker, 0)
-            else:
+            elif self.options.max_tasks_per_child is not None:
                 self._free(worker)
+            else:
+                self._idle.append(worker)  # As _free() does, in short.
             if type(result) is Later:
                 result = read(result, known.name)
             if type(result) is Failed:
@@ -427,7 +433,7 @@ class Engine:
                 self._lost(worker)
                 deaths += not begun and not worker.killed
                 if (begun and not retries) or deaths >= DEATHS:
-                    raise await self._died(worker, function) from None
+                    raise await self._died(worker, function, begun=begun) from None
                 retries -= begun
                 continue
             except (EncodeError, DecodeError, RemoteError) as error:
@@ -518,6 +524,9 @@ class Engine:
             chunk = self._next()
             if chunk is None:
                 break
+            if chunk.deaths and worker.chunks:  # It is to be seen of what a worker dies.
+                chunk.source.give_back(chunk)
+                continue
             if not worker.chunks:
                 self._idle.remove(worker)
             worker.open(slot, chunk)
@@ -533,7 +542,7 @@ class Engine:
         for worker in self.workers:
             if len(worker.chunks) == 1 and worker.takes_tasks:
                 (slot, chunk), *_ = worker.chunks.items()
-                if chunk is not None and (chunk.source.function.seconds or LONG) < LONG:
+                if chunk is not None and not chunk.deaths and (chunk.source.function.seconds or LONG) < LONG:
                     yield worker, 1 - slot
 
     def _next(self) -> Chunk | None:
@@ -587,18 +596,34 @@ class Engine:
         if begun > got and chunk.retries >= self.options.retries:
             source.deliver(chunk, [Failed.of(await self._died(worker, source.function))])
             begun, got = got, got + 1
-        if got < chunk.limit and not source.is_over:
+        if begun == got == 0 and not worker.killed and not worker.was_at_work:
+            chunk.deaths += 1
+        if chunk.deaths >= DEATHS:  # The arguments kill whoever reads them: those of one task.
+            if chunk.limit == 1:
+                source.deliver(chunk, [Failed.of(await self._died(worker, source.function, begun=False))])
+            else:
+                for part in (source.split(chunk, chunk.limit // 2), source.split(chunk, 0)):
+                    part.deaths = DEATHS - 1
+                self.add(source)
+        elif got < chunk.limit and not source.is_over:
             rest = source.split(chunk, got)
             if begun > got:
                 rest.retries = chunk.retries + 1
+            elif not got:
+                rest.deaths = chunk.deaths
             self.add(source)
 
-    async def _died(self, worker: RemoteWorker, function: Function) -> Exception:
-        """The error of the task with which a worker has died."""
+    async def _died(self, worker: RemoteWorker, function: Function, *, begun: bool = True) -> Exception:
+        """The error of the task with which a worker has died, the last one of several if it was not ``begun``."""
         if self.ended is not None:
             return self.ended
         await worker.settled(_DYING)
         who = f"worker {worker.number} (process {worker.pid})"
+        if not begun:
+            return WorkerDied(
+                f"{who} {_how(worker)} before it began {function.name}(), as {DEATHS - 1} others did: do they die of "
+                "its arguments?"
+            )
         return WorkerDied(
             f"{who} {_how(worker)} while it ran {function.name}(): nobody knows how far it came; pool(retries=1) runs "
             "such a task once more"

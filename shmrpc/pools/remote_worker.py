@@ -10,6 +10,7 @@ import math
 import os
 import re
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -34,6 +35,15 @@ from shmrpc.values.pickling import Later
 from shmrpc.wire.codec import whole_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME
+
+if sys.version_info >= (3, 12):
+    from asyncio import current_task
+else:  # That one is Python's there, and takes longer than all that a pool does with a task.
+
+    def current_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
+        """The task that runs in this loop."""
+        return asyncio.tasks._current_tasks.get(loop)  # type: ignore[attr-defined,no-any-return]
+
 
 #: A task may be as large as there is room for.
 _OPTIONS = ConnectionOptions(codec="pickle", max_frame=MAX_MAX_FRAME, max_memory=MAX_MAX_MEMORY)
@@ -95,6 +105,8 @@ class RemoteWorker:
         #: It was stopped, by a signal, when that was last looked at.
         self.stopped = False
         self.gone = False
+        #: Whether it had begun something when it was lost.
+        self.was_at_work = False
         #: Why its pool has killed it.
         self.killed = ""
         #: The numbers of the functions that it was sent.
@@ -137,14 +149,18 @@ class RemoteWorker:
             await self._client.define(function.number, function.reference)
             self.known.add(function.number)
 
-    def open(self, slot: int, chunk: Chunk | None, caller: asyncio.Task[Any] | None = None) -> None:
-        """Opens a slot for a chunk, or for a call: at once, so that what is taken back of it is its own."""
-        if chunk is None:
-            self.caller = caller
-        count = 1 if chunk is None else len(chunk.items)
-        self.progress.open(slot, count)
+    def open(self, slot: int, chunk: Chunk) -> None:
+        """Opens a slot for a chunk: at once, so that what is taken back of it is its own."""
+        self.progress.open(slot, len(chunk.items))
         self.chunks[slot] = chunk
-        self.tasks += count
+        self.tasks += len(chunk.items)
+
+    def open_call(self, caller: asyncio.Task[Any] | None) -> None:
+        """Opens the first slot for a call."""
+        self.caller = caller
+        self.progress.open(0, 1)
+        self.chunks[0] = None
+        self.tasks += 1
 
     def seat(self, task: asyncio.Task[Any]) -> Waiting | None:
         """A seat for a coroutine, for which a task waits; None if there is none."""

@@ -26,10 +26,25 @@ class Killer:
         return _die, (self.path,)
 
 
+class KillerByCodec:
+    """The same for one that is not pickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def given(value: Any) -> Any:
+    """A task of this module, which workers import for it."""
+    return value
+
+
 def _die(path: str) -> None:
     with Path(path).open("a") as file:
         file.write("x")
     os._exit(3)
+
+
+shmrpc.register(KillerByCodec, encode=lambda value: value.path, decode=_die)
 
 
 class Unreadable:

@@ -300,9 +300,7 @@ async def test_what_cannot_be_sent_is_an_error_of_its_task(pool: shmrpc.Pool, ki
     with pytest.raises(shmrpc.EncodeError, match=r"<lambda>\(\) returned frame, which cannot be sent"):
         async for _ in pool.map(lambda ignored: tasks.lock(), [1]):
             pass
-    with pytest.raises(
-        shmrpc.EncodeError, match=r"returned generator, which cannot be sent: return a list$"
-    ):
+    with pytest.raises(shmrpc.EncodeError, match=r"returned generator, which cannot be sent: return a list$"):
         await pool.run(lambda: (each for each in [1]))
     assert await pool.run(tasks.add, 1) == 2
 

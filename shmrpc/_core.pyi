@@ -410,6 +410,13 @@ class StreamSender:
 
     def __new__(cls, channel: Channel, opcode: int, id: int, credit: int, overhead: int, /) -> StreamSender: ...
     def send(self, payload: bytes | Parcel, /) -> bool: ...
+    def send_value(
+        self,
+        item: Any,
+        encode: Encoder | Callable[[Any], bytes | Parcel],
+        explain: Callable[[Any, Exception], Exception],
+        /,
+    ) -> bool: ...
     def send_all(
         self,
         items: Iterator[Any],

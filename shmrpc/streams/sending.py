@@ -42,10 +42,17 @@ class Sender(Protocol):
         """Sends an item. False if there has to be a pause before the next one."""
         ...
 
-    def send_all(self, items: Iterator[Any], encode: Encode, explain: Callable[[Any, Exception], Exception], /) -> bool:
-        """Sends what ``items`` yields. True if there has to be a pause before the next one, False at the end.
+    def send_value(self, item: Any, encode: Encode, explain: Callable[[Any, Exception], Exception], /) -> bool:
+        """Encodes an item and sends it. False if there has to be a pause before the next one.
 
-        What ``encode`` raises for an item is raised as what ``explain`` makes of the item and the exception.
+        What ``encode`` raises is raised as what ``explain`` makes of the item and the exception.
+        """
+        ...
+
+    def send_all(self, items: Iterator[Any], encode: Encode, explain: Callable[[Any, Exception], Exception], /) -> bool:
+        """Sends what ``items`` yields, as ``send_value()`` does.
+
+        True if there has to be a pause before the next one, False at the end.
         """
         ...
 
@@ -72,17 +79,17 @@ class PlainSender:
         self._window.spend(weight(payload))
         return self._window.is_open and time.monotonic() < self._slice_end
 
+    def send_value(self, item: Any, encode: Encode, explain: Callable[[Any, Exception], Exception]) -> bool:
+        """Encodes an item and sends it. False if there has to be a pause before the next one."""
+        try:
+            body = function_of(encode)(item)
+        except Exception as error:
+            raise explain(item, error) from None
+        return self.send(body)
+
     def send_all(self, items: Iterator[Any], encode: Encode, explain: Callable[[Any, Exception], Exception]) -> bool:
         """Sends what ``items`` yields. True if there has to be a pause before the next one, False at the end."""
-        encode = function_of(encode)
-        for item in items:
-            try:
-                body = encode(item)
-            except Exception as error:
-                raise explain(item, error) from None
-            if not self.send(body):
-                return True
-        return False
+        return any(not self.send_value(item, encode, explain) for item in items)
 
     def grant(self, size: int) -> None:
         """Adds credit: the receiver has consumed this many bytes."""
@@ -197,33 +204,34 @@ class Outgoing:
         def explain(item: Any, error: Exception) -> Exception:
             return unsendable_item(item, error, unsendable)
 
-        def prepare(item: Any) -> Body:
+        def send_first(item: Any) -> bool:
             try:
-                return body_of(item)
+                body = function_of(encode)(item)
             except Exception as error:
                 raise explain(item, error) from None
+            assert before_first is not None
+            before_first()
+            return sender.send(body)
 
-        send, body_of = self._sender.send, function_of(encode)
+        sender = self._sender
         if isinstance(items, AsyncIterable):
             async for item in items:
-                body = prepare(item)
-                if before_first is not None:
-                    before_first()
-                    before_first = None
-                if not send(body):
+                if before_first is None:
+                    may_go_on = sender.send_value(item, encode, explain)
+                else:
+                    may_go_on, before_first = send_first(item), None
+                if not may_go_on:
                     await self._pause()
             return
         source, within = iter(items), items.within if isinstance(items, Enclosed) else nullcontext()
         if before_first is not None:
             for item in source:
-                body = prepare(item)
-                before_first()
-                if not send(body):
+                if not send_first(item):
                     await self._pause()
                 break
         while True:
             with within:
-                is_paused = self._sender.send_all(source, encode, explain)
+                is_paused = sender.send_all(source, encode, explain)
             if not is_paused:
                 return
             await self._pause()

@@ -57,7 +57,7 @@ impl StreamSender {
 
     /// Encodes an item and sends it: the short way, if there is one.
     #[inline]
-    fn send_value(
+    fn encode_and_send(
         &self,
         item: &Bound<'_, PyAny>,
         encode: &Bound<'_, PyAny>,
@@ -106,6 +106,17 @@ impl StreamSender {
         self.send_payload(py, Payload::new(item)?)
     }
 
+    /// Encodes an item and sends it; `encode`, `explain` and what is returned are as in `send_all` and `send`.
+    fn send_value(
+        &self,
+        item: &Bound<'_, PyAny>,
+        encode: &Bound<'_, PyAny>,
+        explain: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let encoder = encode.cast::<Encoder>().ok();
+        self.encode_and_send(item, encode, encoder.map(|encoder| encoder.get()), explain)
+    }
+
     /// Sends what an iterator yields. True if there has to be a pause before the next item, for credit or for the loop;
     /// False at its end.
     ///
@@ -120,7 +131,7 @@ impl StreamSender {
         let encoder = encode.cast::<Encoder>().ok();
         let encoder = encoder.map(|encoder| encoder.get());
         for item in items {
-            if !self.send_value(&item?, encode, encoder, explain)? {
+            if !self.encode_and_send(&item?, encode, encoder, explain)? {
                 return Ok(true);
             }
         }

@@ -87,11 +87,14 @@ class Outcomes:
         self.ends["done"] += 1
         return result
 
-    async def note_in_loop(self, use: Awaitable[object]) -> None:
+    async def note_in_loop(self, use: Awaitable[object], wrong: tuple[type[Exception], ...] = ()) -> None:
+        """The same in a loop."""
         try:
             await use
         except shmrpc.ShmrpcError as error:
             self._failed(error)
+        except wrong as error:
+            self.ends[type(error).__name__] += 1
         else:
             self.ends["done"] += 1
 
@@ -255,8 +258,8 @@ async def use_store_in_loop(outcomes: Outcomes, held: shmrpc.Store) -> None:
         async with held.transaction(SOON):
             held["n"] = 1
 
-    await asyncio.gather(*(note(change()) for _ in range(2)))
-    await asyncio.gather(note(held.changed(SOON)), note(held.inbox.take(SOON)))
+    await asyncio.gather(*(note(change(), WRONG) for _ in range(2)))
+    await asyncio.gather(note(held.changed(SOON)), note(held.inbox.take(SOON), WRONG))
 
 
 def look(outcomes: Outcomes, name: str) -> None:

@@ -10,7 +10,8 @@ FUZZ_SECONDS ?= 60
 WORKERS ?= $(shell expr $$(nproc) + 1)
 # What may take longer than a test may otherwise.
 LONG := -o faulthandler_timeout=7200
-PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# No worker takes the place of one that crashed, or was ended since a test hung: the run would not come to its end.
+PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # A test's module is made to tell what an assertion has seen, which takes longer than to import it: pytest keeps that.
 KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 CORE := --manifest-path core/Cargo.toml

@@ -21,6 +21,7 @@ from tests.helpers.cli_runner import cli_runner
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
+from tests.helpers.time_bound import bounded
 
 LONG = 60.0
 NAME = f"cli_topic{os.getpid()}"
@@ -42,7 +43,8 @@ def _command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def _line(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
-    return json.loads(process.stdout.readline())
+    with bounded(60):
+        return json.loads(process.stdout.readline())
 
 
 @pytest.fixture

@@ -54,3 +54,18 @@ def test_who_was_not_told_of_a_permit_finds_it_by_its_deadline(wait: str) -> Non
         victim.end()
         waiting.do("gate.close(); in_loop.close()")
         victim.do("gate.close()")
+
+
+@pytest.mark.parametrize("point", ["SeatTaken", "SeatJoining"])
+def test_one_that_is_about_to_subscribe_is_no_subscriber_yet(point: str) -> None:
+    """What is published while it stands still is not for it, so who waits for subscribers waits on."""
+    with bounded(), MemberProcess(points=True) as joining, shmrpc.sync.topic("ticks") as topic:
+        joining.do(f"crash_points.stop_at_point({point!r}, 1)")
+        joining.begin('s = sync.subscribe("ticks"); s.__enter__(); result = s.get(timeout=20).value; s.close()')
+        assert eventually(lambda: stands_still(joining.pid))
+        assert topic.subscribers() == []
+        topic.publish(1)
+        joining.signal(signal.SIGCONT)
+        assert eventually(lambda: len(topic.subscribers()) == 1)
+        topic.publish(2)
+        assert joining.end() == 2

@@ -8,7 +8,7 @@ use crate::memory::mapping::SharedMapping;
 use crate::os::fallocate;
 use crate::sync::lock;
 use crate::topic::Policy;
-use crate::topic::directory::{Capacity, Directory, Listed, Seated};
+use crate::topic::directory::{Capacity, Directory, Listed, Seated, State};
 use crate::topic::log::{self, Limits, Shape as LogShape};
 use crate::topic::memory::{self, BLOCK, LogMemory};
 use crate::topic::publisher::{Block, Patience, Publisher, Refused, Slowest, Waiter};
@@ -320,6 +320,10 @@ impl Membership {
     ) -> Vec<SubscriberSeen> {
         let directory = &topic.directory;
         let seen = |each: Seated| {
+            // It may begin behind what is published now.
+            if each.claim.state() == State::Joining {
+                return None;
+            }
             let (mut lag, mut lost, mut held) = (None, 0_u64, 0_u64);
             for &(listing, generation, next) in publishers {
                 if let Some(progress) = directory.progress(each.seat, listing, generation) {

@@ -129,7 +129,7 @@ def test_an_exception_ends_what_has_not_begun(by_name: bool) -> None:
         futures[0].result(60)
         raise KeyboardInterrupt
     assert all(future.done() for future in futures)
-    assert sum(future.cancelled() for future in futures) > 490
+    assert sum(future.cancelled() for future in futures) > 400
 
 
 CLOSED = """

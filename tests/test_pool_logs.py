@@ -108,20 +108,20 @@ async def test_logging_of_the_workers_own_is_left_alone(tmp_path: Path, caplog: 
 
 
 PROGRAM = """
-import logging
+import logging, sys
 import shmrpc
 
 print("the program begins")
 
 def task(number):
-    print("task", number)
+    sys.stdout.write(f"task {number}\\n")  # At once: with -u print() writes a line in pieces, and those of two mix.
     logging.getLogger("own").info("logged %d", number)
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     with shmrpc.sync.pool(2) as pool:
         list(pool.map(task, range(3)))
-        print("still open")
+        sys.stdout.write("still open\\n")
         input()
 """
 

@@ -123,13 +123,15 @@ def test_a_shutdown_can_cancel_what_waits() -> None:
 def test_an_exception_ends_what_has_not_begun(by_name: bool) -> None:
     with pytest.raises(KeyboardInterrupt), shmrpc.sync.pool(1) as pool:
         list(pool.map(tasks.slow, [0.0] * 10_000))  # From now on they are taken for quick ones, many to a chunk.
+        began = time.monotonic()
         futures = [
             pool.submit(tasks.slow, seconds=0.2) if by_name else pool.submit(tasks.slow, 0.2) for _ in range(500)
         ]
         futures[0].result(60)
+        begun = (time.monotonic() - began) / 0.2  # On a busy machine more than one may have been done by then.
         raise KeyboardInterrupt
     assert all(future.done() for future in futures)
-    assert sum(future.cancelled() for future in futures) > 400
+    assert sum(future.cancelled() for future in futures) > 490 - begun
 
 
 CLOSED = """

@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
@@ -26,12 +27,21 @@ from shmrpc.pools.chunks import LONG, Chunk, Source, Submitted
 from shmrpc.pools.failed import Failed, of_task, read
 from shmrpc.pools.functions import Function, Functions, Reference
 from shmrpc.pools.logs import levels
-from shmrpc.pools.remote_worker import RemoteWorker, current_task
+from shmrpc.pools.remote_worker import RemoteWorker
 from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import Settings, Starter, WorkerProcess
 from shmrpc.pools.task_future import TaskFuture, withdraw
 from shmrpc.pools.worker import TaskStopped
 from shmrpc.values.pickling import Later
+
+if sys.version_info >= (3, 12):
+    from asyncio import current_task
+else:  # That one is Python's there, and takes longer than all that a pool does with a task.
+
+    def current_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
+        """The task that runs in this loop."""
+        return asyncio.tasks._current_tasks.get(loop)  # type: ignore[attr-defined,no-any-return]
+
 
 logger = logging.getLogger("shmrpc.pool")
 

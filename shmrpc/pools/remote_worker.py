@@ -10,7 +10,6 @@ import math
 import os
 import re
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -35,15 +34,6 @@ from shmrpc.values.pickling import Later
 from shmrpc.wire.codec import whole_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME
-
-if sys.version_info >= (3, 12):
-    from asyncio import current_task
-else:  # That one is Python's there, and takes longer than all that a pool does with a task.
-
-    def current_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
-        """The task that runs in this loop."""
-        return asyncio.tasks._current_tasks.get(loop)  # type: ignore[attr-defined,no-any-return]
-
 
 #: A task may be as large as there is room for.
 _OPTIONS = ConnectionOptions(codec="pickle", max_frame=MAX_MAX_FRAME, max_memory=MAX_MAX_MEMORY)

@@ -47,14 +47,14 @@ class Load:
 
 
 def test_the_other_host_goes_on_when_one_is_killed(
-    nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nats: NatsServer, tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def host(name: str) -> ServerProcess:
-        (tmp_path / name).mkdir(mode=0o700, exist_ok=True)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / name))
+        directory = runtime.parent / name
+        directory.mkdir(mode=0o700, exist_ok=True)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
         return ServerProcess(SMALL, "--at", "shm", "--at", nats.url)
 
-    monkeypatch.delenv("SHMRPC_DIRECTORY", raising=False)
     far = host("far")
     with host("near") as near:  # The directory of the web application, too.
         monkeypatch.setenv("CODE_SEARCH_AT", f"shm {nats.url}")

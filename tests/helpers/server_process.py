@@ -48,7 +48,8 @@ class ServerProcess:
             self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()
-        assert self.greeting.startswith("Serving"), self.greeting + self.process.stderr.read()
+        if not self.greeting.startswith("Serving"):  # Nothing of it may be left: another test would be blamed for it.
+            raise AssertionError(self.greeting + self.process.communicate(timeout=STOPPING)[1])
         #: Of the first service that it serves.
         self.name = self.greeting.split("'")[1]
 

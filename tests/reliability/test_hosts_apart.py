@@ -28,11 +28,11 @@ HEARTBEAT = 0.8
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host, NatsServer]]:
+def hosts(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host, NatsServer]]:
     """The near one, on which NATS runs, the far one, and NATS."""
     monkeypatch.setenv(LEDGER, str(tmp_path / "ledger"))
     (tmp_path / "ledger").touch()
-    with two_hosts(tmp_path) as (near, far):
+    with two_hosts(runtime.parent) as (near, far):
         nats = NatsServer(host=near)
         yield near, far, nats
         nats.close()
@@ -148,7 +148,7 @@ CLIENT = """
 
 
 def test_a_client_takes_its_own_hosts_server_and_is_told_when_the_way_to_another_is_cut(
-    hosts: tuple[Host, Host, NatsServer], tmp_path: Path
+    hosts: tuple[Host, Host, NatsServer],
 ) -> None:
     near, far, nats = hosts
     url = f"{nats.url}?heartbeat={HEARTBEAT}"

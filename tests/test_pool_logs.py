@@ -108,29 +108,32 @@ async def test_logging_of_the_workers_own_is_left_alone(tmp_path: Path, caplog: 
 
 
 PROGRAM = """
-import logging, sys
+import logging
 import shmrpc
 
 print("the program begins")
 
 def task(number):
-    sys.stdout.write(f"task {number}\\n")  # At once: with -u print() writes a line in pieces, and those of two mix.
+    print(f"task {number}")
     logging.getLogger("own").info("logged %d", number)
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     with shmrpc.sync.pool(2) as pool:
         list(pool.map(task, range(3)))
-        sys.stdout.write("still open\\n")
+        print("still open", flush=True)
         input()
 """
 
 
-def test_a_program_s_tasks_print_and_log_at_once_through_pipes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("-u",)])
+def test_a_program_s_tasks_print_and_log_at_once_through_pipes(options: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-u", path], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as program:
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, *options, path]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=variables) as program:
         assert program.stdout is not None
         said: list[str] = []
         while "still open\n" not in said or sum(line.startswith("task") for line in said) < 3:

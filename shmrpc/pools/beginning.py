@@ -43,7 +43,8 @@ def become(control: socket.socket, order: Order, *, prepared: bool) -> None:
     """Works as ordered. ``prepared``: the program is imported already."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # What is printed arrives, also through a pipe.
+            # What is printed arrives, also through a pipe; and whole, also with -u: print() writes twice, and workers mix.
+            stream.reconfigure(line_buffering=True, write_through=False)
     if order.cpu is not None:
         os.sched_setaffinity(0, {order.cpu})
     if order.memory is not None:

@@ -305,6 +305,29 @@ async def test_what_cannot_be_sent_is_an_error_of_its_task(pool: shmrpc.Pool, ki
     assert await pool.run(tasks.add, 1) == 2
 
 
+async def test_slow_tasks_take_and_give_anything(pool: shmrpc.Pool) -> None:
+    """They are sent one by one, which is another way than that of many quick ones."""
+    array = np.arange(5.0)
+    shared = await pool.broadcast(np.ones(1000))
+    values: list[Any] = [1, (1, (2, [3])), {4}, array, shared, b"x" * 100_000, [array], None]
+    for results in (
+        [result async for result in pool.map(tasks.slow_call, values * 3)],
+        [result async for result in pool.map(tasks.slow_call, values * 3, [None] * 24)],
+        [await each for each in [pool.submit(tasks.slow_call, value) for value in values * 3]],
+        [await each for each in [pool.submit(tasks.slow_call, value, None) for value in values * 3]],
+    ):
+        for value, result in zip(values * 3, results, strict=True):
+            assert type(result) is type(value)
+            np.testing.assert_equal(result, value)
+    functions: list[Any] = [tasks.same] * 8 + [tasks.fail, tasks.same, lambda _: tasks.lock(), tasks.same, tasks.die]
+    futures = [pool.submit(tasks.slow_call, "value", each) for each in [*functions, tasks.same, tasks.same]]
+    told = await asyncio.gather(*[asyncio.wrap_future(each) for each in futures], return_exceptions=True)
+    errors = [each for each in told if isinstance(each, BaseException)]
+    assert list(map(type, errors)) == [ValueError, shmrpc.EncodeError, shmrpc.WorkerDied]
+    assert [each for each in told if each not in errors] == ["value"] * 12
+    assert pool.stats().completed
+
+
 async def test_a_function_that_cannot_be_had_is_an_error_of_its_task(pool: shmrpc.Pool) -> None:
     def strange() -> None: ...
 

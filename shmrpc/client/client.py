@@ -435,14 +435,16 @@ class Client(CallEngine[LoopReconnector]):
         return await self._call_endpoint(name, decode, args, kwargs)
 
     async def _runs(self, name: str, /, *args: Any) -> AsyncGenerator[list[Any], None]:
-        """A call whose answer is a stream, as the items that have come together."""
+        """A call whose answer is a stream, as the items that have come together, when the connection is woken."""
         call, reader = self._new_call(name), Reader(self._codec, Any)
         conversation: LoopConversation = await self._open_stream(call, args, {})
-        incoming, pull = conversation.incoming, conversation.pull
+        incoming = conversation.incoming
         try:
-            while await incoming.ready(pull):
+            while await incoming.ready():
+                items: list[Any] = []
                 for count, data in incoming.take():
-                    yield [*reader.many(data)] if count else [reader.one(data)]
+                    items += reader.many(data) if count else [reader.one(data)]
+                yield items
         finally:
             await conversation.close()
 

@@ -43,7 +43,7 @@ def become(control: socket.socket, order: Order, *, prepared: bool) -> None:
     """Works as ordered. ``prepared``: the program is imported already."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What is printed arrives, also through a pipe; and whole, also with -u: print() writes twice, and workers mix.
+            # What is printed arrives, also through a pipe, and in whole lines, for which print() writes twice with -u.
             stream.reconfigure(line_buffering=True, write_through=False)
     if order.cpu is not None:
         os.sched_setaffinity(0, {order.cpu})

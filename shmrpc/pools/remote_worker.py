@@ -21,7 +21,7 @@ from shmrpc.client.loop_reconnector import LoopReconnector
 from shmrpc.client.options import Options
 from shmrpc.errors import ConnectionLost, EncodeError
 from shmrpc.pools import logs
-from shmrpc.pools.chunks import Chunk
+from shmrpc.pools.chunks import LONG, Chunk
 from shmrpc.pools.failed import read, read_all
 from shmrpc.pools.functions import Function, Reference
 from shmrpc.pools.shared_values import SharedValues
@@ -99,6 +99,8 @@ class RemoteWorker:
         self.was_at_work = False
         #: Why its pool has killed it.
         self.killed = ""
+        #: When the last chunk ended that it had.
+        self._last_end = 0.0
         #: The numbers of the functions that it was sent.
         self.known: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
@@ -229,9 +231,27 @@ class RemoteWorker:
         items = chunk.items
         if shared.places:
             items = shared.placed(items) if source.single else list(map(shared.placed, items))
+        if len(items) == 1 and (source.function.seconds or 0) > LONG:
+            yield await self._perform_one(slot, chunk, items[0])
+            return
         async for results in self._client._runs("chunk", slot, source.function.number, source.single, items):
             # Those that were not pickled are there.
             yield read_all(results, source.function.name) if Later in map(type, results) else results
+        self._last_end = time.monotonic()
+
+    async def _perform_one(self, slot: int, chunk: Chunk, item: Any) -> list[Any]:
+        """Has it run a chunk of one long task by a call, which costs less than a stream.
+
+        A call does not say how long the task took: that is counted from when the one before it ended.
+        """
+        source, sent = chunk.source, time.monotonic()
+        try:
+            result = await self.run(slot, source.function.number, (item,) if source.single else tuple(item))
+        finally:
+            began, self._last_end = max(sent, self._last_end), time.monotonic()
+        if not self.progress.begun(slot):  # It was taken back.
+            return [0.0]
+        return [read(result, source.function.name) if type(result) is Later else result, self._last_end - began]
 
     async def forget(self, function: int) -> None:
         """Has it forget a function, if it knows it."""

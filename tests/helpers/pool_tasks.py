@@ -45,6 +45,12 @@ def slow(seconds: float) -> float:
     return seconds
 
 
+def slow_call(value: Any, function: Any = None) -> Any:
+    """What a function makes of a value, or the value, after a while."""
+    time.sleep(0.002)
+    return value if function is None else function(value)
+
+
 def wait_for(path: str) -> str:
     """Waits for a file, if there is to be one."""
     while path and not Path(path).exists():

@@ -148,6 +148,11 @@ impl Receiver {
         self.reader.came()
     }
 
+    /// See [`FrameReader::is_at_end`].
+    pub fn is_at_end(&self) -> bool {
+        self.reader.is_at_end()
+    }
+
     /// See [`FrameReader::reached`].
     pub fn reached(&self) -> u64 {
         self.reader.reached()

@@ -453,6 +453,11 @@ impl Channel {
         Ok(rings)
     }
 
+    /// Whether all was received that was there when we last looked.
+    fn is_at_end(&self) -> PyResult<bool> {
+        Ok(self.open()?.receiver().is_at_end())
+    }
+
     /// Announces that we sleep: the peer will ring; `patient`: not for an item of a stream. False if there is something
     /// to do first.
     #[pyo3(signature = (patient=false))]

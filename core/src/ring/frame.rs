@@ -337,6 +337,12 @@ impl<M: RingMemory> FrameReader<M> {
         self.ring.known() <= self.ring.used() / 2
     }
 
+    /// Whether all was taken that was there when we last looked.
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.ring.known() == 0
+    }
+
     /// Bytes that have come of a frame in pieces: more than before means that it moves.
     #[inline]
     pub fn came(&self) -> usize {

@@ -154,7 +154,7 @@ class LoopConnection(Connection):
         try:
             if self._again is None and self._open and not self.channel.park(self.patient):
                 self._drain()
-                if self._open and not self.channel.park(self.patient):
+                if self._open and not (self.channel.is_at_end() if self.patient else self.channel.park()):
                     self._again = self._loop.call_soon(self._listen_again)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -271,7 +271,7 @@ class LoopConnection(Connection):
         return part[0]
 
     def _drain(self) -> None:
-        """Takes what is there, up to a bound."""
+        """Takes what is there, up to a bound; if it is patient, without what comes meanwhile: later that is more."""
         receive, on_frame, left = self.channel.receive, self._on_frame, TURN
         feeds = self._feeds
         frame: Frame | None
@@ -280,6 +280,8 @@ class LoopConnection(Connection):
             left -= 1
             if frame[0] == frames.ITEM and (feed := feeds.get(frame[1])) is not None:
                 left -= self._take_run(frame[1], feed)
+                if self.patient and self.channel.is_at_end():
+                    break
 
     def _on_control(self) -> None:
         try:

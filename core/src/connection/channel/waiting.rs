@@ -133,7 +133,8 @@ impl Channel {
     /// Announces that we sleep. False if there is something to do first.
     ///
     /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is still behind. If we
-    /// are `patient`, in a loop, the peer does not wake us for items of streams.
+    /// are `patient`, in a loop, the peer does not wake us for items of streams; it wakes us for what comes behind them
+    /// from now on, also if this says false: then we are to take what is there now.
     pub fn park(&self, reading: bool, patient: bool) -> Result<bool, Violation> {
         self.await_room()?;
         if !reading {
@@ -151,10 +152,10 @@ impl Channel {
             let how = flags::claim(receiver.reader.memory().writer_waits());
             self.ring(how);
         }
-        if arrived {
-            flags::withdraw(receiver.reader.memory().reader_waits());
-        } else {
+        if !arrived {
             crash::point!(Parked);
+        } else if how != flags::PATIENT {
+            flags::withdraw(receiver.reader.memory().reader_waits());
         }
         Ok(!arrived)
     }

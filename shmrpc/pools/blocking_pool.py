@@ -130,7 +130,10 @@ class BlockingPool(concurrent.futures.Executor):
         :meth:`shmrpc.Pool.map`; it is called in the pool's thread.
         """
         self._check_open()
-        columns: Sequence[Iterable[Any]] = list(zip(*zip(*iterables, strict=False), strict=True)) or [()]
+        if len(iterables) == 1:
+            columns: Sequence[Iterable[Any]] = [list(iterables[0])]
+        else:
+            columns = list(zip(*zip(*iterables, strict=False), strict=True)) or [()]
         results = self._call(_begin_map(self._pool, fn, columns))
         reported = None if on_progress is None else reporting(on_progress, columns)
         return self._read(results, timeout, reported)

@@ -355,7 +355,8 @@ impl<W: Words, M: Members> Exclusive<W, M> {
         }
         // Relaxed: as in `check`.
         let is_ended = || self.word(AT_POISON).load(Ordering::Relaxed) != 0;
-        let taken = lease::take(self.word(0), &self.members, deadline, is_ended);
+        let changes = || self.sequence() / 2;
+        let taken = lease::take(self.word(0), &self.members, deadline, is_ended, changes);
         let taken_over = match taken {
             Ok(taken_over) => taken_over,
             Err(error) => return self.check().and(Err(error)),

@@ -4,6 +4,7 @@
 //!   0                  nobody
 //!   member's number    it holds the lease
 //!   with bit 31        and somebody sleeps, whom it wakes when it gives the lease back
+//!   with bit 30        it leaves the lease to those that sleep, or has left it to them
 //! ```
 //!
 //! It is taken by one exchange, and given back by another. The threads of one process exclude each other by the same
@@ -12,6 +13,10 @@
 //! A waiter looks again for a moment, then asks whether the holder lives. If not, the waiter takes over: nobody else
 //! gives back what a dead one held. If it does, the waiter sets the bit, and sleeps on the word; in slices, since one
 //! that dies wakes nobody. What a *stopped* process holds it keeps, and others end at their deadline.
+//!
+//! Whoever gives the lease back and wants it again has it long before the one that it wakes. With small transactions that is
+//! as it should be: a wake-up takes as long as many of them. One that waits beside large ones, or for long, sets bit 30: then
+//! the lease is nobody's for a moment, and those that have not slept for it leave it to those that have.
 //!
 //! Whoever was woken cannot know whether others still sleep, and so takes the lease with the bit set: that costs one
 //! wake-up in vain. One that is killed after it was woken has taken a wake-up along; the others' slices make up for it.
@@ -22,6 +27,10 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Somebody sleeps.
 const SLEEPERS: u64 = 1 << 31;
+/// It is left to those that have slept.
+const FOR_SLEEPERS: u64 = 1 << 30;
+/// What is not the holder's number.
+const MARKS: u64 = SLEEPERS | FOR_SLEEPERS;
 /// How often a waiter looks before it asks whether the holder lives: a few microseconds, many times what a small
 /// transaction takes.
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 64 };
@@ -30,13 +39,15 @@ const LOOKS: u32 = if cfg!(loom) { 1 } else { 64 };
 pub const NEVER: u64 = u64::MAX;
 
 /// Takes the lease for `me` until [`give_back`]. The caller looks at the entries next: the last holder may have
-/// died. Whether it is known to have. `is_ended`: nobody is to wait for it any more.
+/// died. Whether it is known to have. `is_ended`: nobody is to wait for it any more. `changes`: how often it was held so
+/// far.
 #[inline]
 pub(super) fn take<M: Members>(
     word: &AtomicU64,
     members: &M,
     deadline: u64,
     is_ended: impl Fn() -> bool,
+    changes: impl Fn() -> u64,
 ) -> Result<bool, SharedError> {
     let me = members.me();
     // SeqCst: what the last holder has changed is seen, and the lease is ours before the caller looks for a mark. Relaxed: a
@@ -44,7 +55,7 @@ pub(super) fn take<M: Members>(
     let taken = word.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed);
     let taken_over = match taken {
         Ok(_) => false,
-        Err(_) => wait(word, members, deadline, is_ended)?,
+        Err(_) => wait(word, members, deadline, is_ended, changes)?,
     };
     crash::point!(LeaseTaken);
     Ok(taken_over)
@@ -56,6 +67,7 @@ fn wait<M: Members>(
     members: &M,
     deadline: u64,
     is_ended: impl Fn() -> bool,
+    changes: impl Fn() -> u64,
 ) -> Result<bool, SharedError> {
     let me = members.me();
     for _ in 0..LOOKS {
@@ -70,16 +82,27 @@ fn wait<M: Members>(
         }
     }
     let mut sleep = Sleep::new(deadline);
+    let before = changes();
     // Relaxed: what counts is what the exchange finds.
     let mut found = word.load(Ordering::Relaxed);
     loop {
-        let holder = found & !SLEEPERS;
+        let holder = found & !MARKS;
         // That a holder is dead, and what it did before, is ordered by the kernel.
-        let is_free = holder == 0 || (holder != me && !members.lives(holder));
+        let is_free = match holder {
+            0 if found & FOR_SLEEPERS == 0 => true,
+            // One that may not wait at all is refused, and comes again with a deadline. At that the lease is left to nobody:
+            // those who were to have it may have died.
+            0 => sleep.has_slept() || (deadline > 0 && sleep.is_over()),
+            _ => holder != me && !members.lives(holder),
+        };
         if !is_free && (sleep.is_over() || is_ended()) {
             return Err(SharedError::Busy { holder });
         }
-        let wanted = if is_free { me } else { found } | SLEEPERS;
+        let wanted = match is_free {
+            true => me,
+            false if sleep.is_too_long(changes().wrapping_sub(before)) => found | FOR_SLEEPERS,
+            false => found,
+        } | SLEEPERS;
         // SeqCst: see `take`. The kernel looks at the word once more before we sleep.
         match word.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) if is_free => {
@@ -100,7 +123,7 @@ fn wait<M: Members>(
 /// The member that has the lease just now.
 pub(super) fn holder(word: &AtomicU64) -> u64 {
     // Relaxed: a look.
-    word.load(Ordering::Relaxed) & !SLEEPERS
+    word.load(Ordering::Relaxed) & !MARKS
 }
 
 /// Gives the lease back. What was found in its place if that was not ours: somebody has written over it.
@@ -110,9 +133,14 @@ pub(super) fn give_back<M: Members>(word: &AtomicU64, members: &M) -> Result<(),
     let found = word.swap(0, Ordering::SeqCst);
     crash::point!(LeaseGivenBack);
     if found & SLEEPERS != 0 {
+        if found & FOR_SLEEPERS != 0 {
+            // Relaxed, both: the next holder sees what the exchange above has released, since this continues it. If it
+            // fails, somebody has come meanwhile.
+            let _ = word.compare_exchange(0, FOR_SLEEPERS, Ordering::Relaxed, Ordering::Relaxed);
+        }
         wake(word);
     }
-    if found & !SLEEPERS == members.me() {
+    if found & !MARKS == members.me() {
         return Ok(());
     }
     Err(found)
@@ -137,10 +165,18 @@ mod asleep {
         std::hint::spin_loop();
     }
 
+    /// How long the lease is held, in nanoseconds, if leaving it to a sleeper costs little beside that: about as long as it
+    /// takes to wake one.
+    const LARGE: u64 = 30_000;
+    /// For how long one waits, in nanoseconds, until it comes before others whatever that costs.
+    const PATIENCE: u64 = 10_000_000;
+
     /// Slices of sleep, until a deadline.
     pub(super) struct Sleep {
         deadline: u64,
         slice: u64,
+        /// When the first one began.
+        since: Option<u64>,
     }
 
     impl Sleep {
@@ -148,7 +184,19 @@ mod asleep {
             Sleep {
                 deadline,
                 slice: FIRST,
+                since: None,
             }
+        }
+
+        pub(super) fn has_slept(&self) -> bool {
+            self.since.is_some()
+        }
+
+        /// Whether others are to leave the lease to us; it was held so often meanwhile.
+        pub(super) fn is_too_long(&self, held: u64) -> bool {
+            let enough = PATIENCE.min(LARGE.saturating_mul(held.max(1)));
+            self.since
+                .is_some_and(|since| clock::now() - since > enough)
         }
 
         pub(super) fn is_over(&self) -> bool {
@@ -157,7 +205,9 @@ mod asleep {
 
         /// Sleeps for a slice if the word still holds `value`.
         pub(super) fn on(&mut self, word: &AtomicU64, value: u64) {
-            let left = self.deadline.saturating_sub(clock::now());
+            let now = clock::now();
+            self.since.get_or_insert(now);
+            let left = self.deadline.saturating_sub(now);
             let slice = Duration::from_nanos(self.slice.min(left));
             let half = futex::low_half(word.as_ptr());
             futex::wait(half, value as u32, slice, Reach::Host);
@@ -182,17 +232,24 @@ mod modelled {
         loom::thread::yield_now();
     }
 
-    /// Lets the others go on, without a deadline.
-    pub(super) struct Sleep;
+    /// Lets the others go on, without a deadline. The first time was too long.
+    pub(super) struct Sleep(bool);
 
     impl Sleep {
         pub(super) fn new(_deadline: u64) -> Self {
-            Sleep
+            Sleep(false)
+        }
+        pub(super) fn has_slept(&self) -> bool {
+            self.0
+        }
+        pub(super) fn is_too_long(&self, _held: u64) -> bool {
+            self.0
         }
         pub(super) fn is_over(&self) -> bool {
             false
         }
         pub(super) fn on(&mut self, _word: &AtomicU64, _value: u64) {
+            self.0 = true;
             pause();
         }
     }

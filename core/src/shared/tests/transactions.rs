@@ -1,6 +1,7 @@
 use super::*;
 use crate::shared::journal::{CAPACITY, Change, See};
 use crate::shared::{Field, SharedError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -159,6 +160,37 @@ fn a_sleeper_is_woken_and_need_not_wait_for_its_slice() {
     });
     assert_eq!(shared.load(0), 200);
     assert_eq!(shared.load(START), 0, "nobody holds the lease");
+}
+
+#[test]
+fn one_that_waits_beside_large_transactions_has_its_turn() {
+    let shared = Shared::new(SMALL);
+    let journal = shared.journal(ME);
+    let hold = || {
+        let held = journal.transact(soon(), |t| {
+            thread::sleep(Duration::from_micros(200));
+            let was = t.get(0)?;
+            t.set(0, was + 1)
+        });
+        held.unwrap();
+    };
+    let done = AtomicBool::new(false);
+    let turns = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut turns = 0;
+            while !done.load(Ordering::Relaxed) {
+                hold();
+                turns += 1;
+            }
+            turns
+        });
+        for _ in 0..200 {
+            hold(); // And at once the next time.
+        }
+        done.store(true, Ordering::Relaxed);
+        other.join().unwrap()
+    });
+    assert!(turns >= 50, "{turns} turns beside 200");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! as fast as from another CPU. Nothing tells which CPUs those are on a virtual machine, and its host moves them while
 //! it runs. So copies are timed, and the other way is tried again now and then.
 
+use super::bytes;
 use crate::clock;
 use crate::sync::lock;
 use std::sync::Mutex;
@@ -97,8 +98,8 @@ impl Copier {
 /// # Safety
 /// As of [`Copier::copy`].
 unsafe fn plain(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller's promise. By C's memcpy, of which the compiler assumes nothing.
-    unsafe { libc::memcpy(to.cast(), from.cast(), len) };
+    // SAFETY: the caller's promise.
+    unsafe { bytes::copy(to, from, len) };
 }
 
 /// # Safety
@@ -109,7 +110,7 @@ unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
     let head = to.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let body = lines * LINE;
-    // SAFETY: the caller's promise. By C's memcpy and by instructions, of which the compiler assumes nothing; they
+    // SAFETY: the caller's promise. By `plain` and by instructions, of which the compiler assumes nothing; they
     // touch `lines` whole lines, aligned at `to`, and the last one makes what is stored by them visible before any
     // later store: by itself no release does.
     unsafe {

@@ -8,6 +8,7 @@
 //!   no reference or slice into it is made here, bytes are copied by raw pointers, and what is read may be anything.
 
 use crate::crash;
+use crate::memory::bytes;
 use crate::memory::copier::Copier;
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::view::{Mode, View};
@@ -208,8 +209,8 @@ impl Extent {
     /// read.
     pub unsafe fn read(&self, offset: u64, to: *mut u8, len: usize) {
         let from = self.at(offset, len);
-        // SAFETY: as in `write`. By C's memcpy, of which the compiler assumes nothing.
-        unsafe { libc::memcpy(to.cast(), from.cast(), len) };
+        // SAFETY: as in `write`.
+        unsafe { bytes::copy(to, from, len) };
     }
 
     /// Gives the memory back to the system now, although processes may still have it mapped: they read zeros from then

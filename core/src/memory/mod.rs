@@ -3,6 +3,8 @@
 
 pub mod arena;
 #[cfg(not(loom))]
+pub mod bytes;
+#[cfg(not(loom))]
 pub mod copier;
 #[cfg(not(loom))]
 pub mod extent;

@@ -2,6 +2,7 @@
 
 use super::errors::{succeeded, unmapped};
 use crate::connection::buffer;
+use crate::memory::bytes;
 use crate::memory::extent::Extent;
 use crate::memory::view::{self, Mode};
 use crate::sync::lock;
@@ -56,23 +57,36 @@ pub(super) fn bytes_of<'py>(
     len: usize,
     fill: impl FnOnce(*mut u8) + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
+    let (bytes, to) = unfilled(py, len)?;
+    let to = to.addr();
+    if len < LONG {
+        fill(to as *mut u8);
+    } else {
+        py.detach(|| fill(to as *mut u8));
+    }
+    Ok(bytes)
+}
+
+/// A new bytes object that nobody else has seen, and where its bytes are to be written: also without the GIL.
+fn unfilled(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyBytes>, *mut u8)> {
     if len >= LONG {
         keep_freed_memory();
     }
-    // SAFETY: a new object of this length, or an error; no other thread has seen it, so that it may be written, and
-    // without the GIL too.
+    // SAFETY: a new object of this length, or an error.
     unsafe {
         let made =
             ffi::PyBytes_FromStringAndSize(std::ptr::null::<c_char>(), len as ffi::Py_ssize_t);
         let bytes = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>();
-        let to = ffi::PyBytes_AsString(made).addr();
-        if len < LONG {
-            fill(to as *mut u8);
-        } else {
-            py.detach(|| fill(to as *mut u8));
-        }
-        Ok(bytes)
+        Ok((bytes, ffi::PyBytes_AsString(made).cast()))
     }
+}
+
+/// A bytes object that is a copy of private bytes.
+pub(super) fn copy_of<'py>(py: Python<'py>, from: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let (made, to) = unfilled(py, from.len())?;
+    // SAFETY: it is as long, and nobody else has it; of an empty one nothing is written.
+    unsafe { bytes::copy(to, from.as_ptr(), from.len()) };
+    Ok(made)
 }
 
 impl Buffer {
@@ -139,7 +153,7 @@ impl Buffer {
         let (from, len) = (self.address, self.len);
         bytes_of(py, len, move |to| {
             // SAFETY: mapped for as long as this object, which the caller holds; `to` is as long.
-            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len) }
+            unsafe { bytes::copy(to, from as *const u8, len) }
         })
     }
 

@@ -1,6 +1,6 @@
 //! `Channel`: one side of a connection.
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, copy_of};
 use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
 use super::incoming::{Arrival, Frame};
 use super::overlap::{Early, Overlap};
@@ -436,7 +436,7 @@ impl Channel {
             return Ok(None);
         }
         joined[head.len()..head.len() + 4].copy_from_slice(&taken.to_be_bytes());
-        Ok(Some((taken as usize, PyBytes::new(py, &joined))))
+        Ok(Some((taken as usize, copy_of(py, &joined)?)))
     }
 
     /// Silences our bell, which rang, and sends what was kept as far as there is room now. False if it will never ring

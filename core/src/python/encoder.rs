@@ -4,11 +4,12 @@ use crate::sync::lock;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyMemoryView, PyString, PyTuple, PyType};
+use pyo3::types::{PyList, PyMemoryView, PyString, PyTuple, PyType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::buffer::copy_of;
 use super::fields::Names;
 use super::msgpack::writer::{Foreign, Rules, Writer, Written};
 use super::numpy::NumPy;
@@ -64,7 +65,7 @@ type Look = Result<(), Obstacle>;
 /// What was written, as Python has it: bytes, or a parcel.
 #[inline]
 fn body_of(py: Python<'_>, written: Written) -> PyResult<Bound<'_, PyAny>> {
-    let body = PyBytes::new(py, &written.body);
+    let body = copy_of(py, &written.body)?;
     if written.beside.is_empty() {
         return Ok(body.into_any());
     }

@@ -1,7 +1,7 @@
 //! Frames on their way in: taken out of the ring, and made objects of Python's. A frame is large, so that each call on
 //! its way is inlined: otherwise it is copied again and again, 30 ns in all.
 
-use super::buffer::{Buffer, copy_out};
+use super::buffer::{Buffer, copy_of, copy_out};
 use super::errors::broken;
 use super::msgpack::reader::Buffers;
 use super::parcel::{self as body, Parcel};
@@ -234,7 +234,7 @@ impl<'py> Body<'py> {
             Body::WithBuffers(all) => {
                 let body = match all.body {
                     Bytes::Whole(body) => body,
-                    Bytes::Part(payload, range) => PyBytes::new(py, &payload[range]),
+                    Bytes::Part(payload, range) => copy_of(py, &payload[range])?,
                 };
                 Parcel::make(body, all.buffers.into_tuple(py)?, all.size)
             }
@@ -324,14 +324,14 @@ fn open_parcel<'py>(
             }
             body = Some(match &memory {
                 Some(memory) => copy_out(py, memory)?,
-                None => PyBytes::new(py, split_off(&mut here, entry.len as usize)),
+                None => copy_of(py, split_off(&mut here, entry.len as usize))?,
             });
             continue;
         }
         bytes = entry.len.saturating_add(bytes as u64) as usize;
         buffers.push(match memory {
             Some(memory) => Bound::new(py, Buffer::new(memory, false))?.into_any(),
-            None => PyBytes::new(py, split_off(&mut here, entry.len as usize)).into_any(),
+            None => copy_of(py, split_off(&mut here, entry.len as usize))?.into_any(),
         });
     }
     let body = match (body, parsed.body) {
@@ -341,7 +341,7 @@ fn open_parcel<'py>(
     };
     Ok(match (buffers.is_empty(), body) {
         (true, Bytes::Whole(body)) => Body::Plain(body),
-        (true, Bytes::Part(payload, range)) => Body::Plain(PyBytes::new(py, &payload[range])),
+        (true, Bytes::Part(payload, range)) => Body::Plain(copy_of(py, &payload[range])?),
         (false, body) => Body::WithBuffers(Box::new(WithBuffers {
             body,
             buffers: Buffers::new(buffers),

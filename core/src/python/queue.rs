@@ -1,6 +1,6 @@
 //! `Queue`: what Python does with a queue that members of a name share.
 
-use super::buffer::bytes_of;
+use super::buffer::{bytes_of, copy_of};
 use super::claim::{Claim, Held};
 use super::encoder::Encoder;
 use super::items::Encoded;
@@ -260,7 +260,7 @@ impl Queue {
         };
         *at = (*at + 8 + payload.len()).next_multiple_of(8);
         match head.form() {
-            Some(Form::Raw) => Ok(PyBytes::new(py, payload).into_any()),
+            Some(Form::Raw) => Ok(copy_of(py, payload)?.into_any()),
             Some(Form::Value) => self.values.read(py, payload, number),
             Some(Form::Parcel) => {
                 let parts = Parts::read(head.size(), |at, to| {
@@ -270,11 +270,18 @@ impl Queue {
                     return Err(self.unreadable(py, Field::Copied, 0, first_word(payload)));
                 };
                 let part = |&(at, len): &(u64, u64)| {
-                    PyBytes::new(py, &payload[at as usize..(at + len) as usize])
+                    copy_of(py, &payload[at as usize..(at + len) as usize])
                 };
-                let buffers = PyTuple::new(py, parts.buffers.iter().map(part))?;
+                let buffers = PyTuple::new(
+                    py,
+                    parts
+                        .buffers
+                        .iter()
+                        .map(part)
+                        .collect::<PyResult<Vec<_>>>()?,
+                )?;
                 self.values
-                    .read_parcel(py, part(&parts.body), buffers, number)
+                    .read_parcel(py, part(&parts.body)?, buffers, number)
             }
             None => Err(self.unreadable(py, Field::Copied, 0, head.0)),
         }

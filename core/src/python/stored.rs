@@ -1,5 +1,6 @@
 //! Python's values on their way into a store, and out of it.
 
+use super::buffer::copy_of;
 use super::store::Carrier;
 use crate::store::cell::{Cell, Content, Type};
 use crate::store::value::{Bytes, Found, Key, Value, trim};
@@ -222,9 +223,9 @@ impl Hooks {
             Found::Immediate(cell) => immediate(py, cell)?,
             Found::Blob(kind, bytes) => match kind {
                 Type::Text => PyString::from_bytes(py, &bytes)?.into_any(),
-                Type::Bytes => PyBytes::new(py, &bytes).into_any(),
+                Type::Bytes => copy_of(py, &bytes)?.into_any(),
                 Type::Int => int_of(py, &bytes)?,
-                _ => self.unpack.bind(py).call1((PyBytes::new(py, &bytes),))?,
+                _ => self.unpack.bind(py).call1((copy_of(py, &bytes)?,))?,
             },
             Found::Tuple(items) => PyTuple::new(py, self.all(carrier, items)?)?.into_any(),
             Found::FrozenSet(items) => PyFrozenSet::new(py, self.all(carrier, items)?)?.into_any(),
@@ -247,7 +248,7 @@ impl Hooks {
                 self.instance.bind(py).call1((class, fields, extra))?
             }
             Found::Buffer(said, bytes) => {
-                let said = (PyBytes::new(py, &said), PyBytes::new(py, &bytes));
+                let said = (PyBytes::new(py, &said), copy_of(py, &bytes)?);
                 self.copied.bind(py).call1(said)?
             }
         })

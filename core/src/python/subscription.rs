@@ -1,7 +1,7 @@
 //! `Subscription`: what Python reads of a topic.
 
 use super::block::Block;
-use super::buffer::bytes_of;
+use super::buffer::{bytes_of, copy_of};
 use super::encoder::Encoder;
 use super::loop_sleeper::LoopSleeper;
 use super::message;
@@ -20,7 +20,7 @@ use crate::topic::log::Why;
 use crate::topic::subscriber::{History, Source, Taken};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
+use pyo3::types::{PyList, PyTuple, PyType};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -295,17 +295,24 @@ impl Subscription {
     ) -> PyResult<Bound<'py, PyAny>> {
         match form {
             Some(Form::Value) => self.values.read(py, payload, Some(seq)),
-            Some(Form::Raw) => Ok(PyBytes::new(py, payload).into_any()),
+            Some(Form::Raw) => Ok(copy_of(py, payload)?.into_any()),
             Some(Form::Parcel) => {
                 let parts = Parts::read(payload.len() as u64, |at, to| {
                     to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
                 });
                 let parts = parts.ok_or_else(|| self.unreadable(py, seq))?;
                 let part = |&(at, len): &(u64, u64)| {
-                    PyBytes::new(py, &payload[at as usize..(at + len) as usize])
+                    copy_of(py, &payload[at as usize..(at + len) as usize])
                 };
-                let buffers = PyTuple::new(py, parts.buffers.iter().map(part))?;
-                let body = part(&parts.body);
+                let buffers = PyTuple::new(
+                    py,
+                    parts
+                        .buffers
+                        .iter()
+                        .map(part)
+                        .collect::<PyResult<Vec<_>>>()?,
+                )?;
+                let body = part(&parts.body)?;
                 self.values.read_parcel(py, body, buffers, Some(seq))
             }
             None => Err(self.unreadable(py, seq)),

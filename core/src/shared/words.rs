@@ -1,6 +1,8 @@
 //! Where shared words lie.
 
 #[cfg(not(loom))]
+use crate::memory::bytes as many;
+#[cfg(not(loom))]
 use crate::sync::fence;
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -99,9 +101,9 @@ impl Words for crate::memory::mapping::SharedMapping {
         let (from, len) = (self.address(at as usize, len as usize), len as usize);
         out.reserve(len);
         // SAFETY: `from` is within the mapping, and this many bytes are reserved behind those of `out`, which are filled
-        // before they count. By C's memcpy, of which the compiler assumes nothing: others may write meanwhile.
+        // before they count.
         unsafe {
-            libc::memcpy(out.as_mut_ptr().add(out.len()).cast(), from.cast(), len);
+            many::copy(out.as_mut_ptr().add(out.len()), from, len);
             out.set_len(out.len() + len);
         }
         true
@@ -116,8 +118,8 @@ impl Words for crate::memory::mapping::SharedMapping {
         // Release: what the program has stored before is seen by whoever sees these bytes.
         fence(Ordering::Release);
         let to = self.address(at as usize, bytes.len());
-        // SAFETY: `to` is within the mapping, and `bytes` are ours, and not there. By C's memcpy: others may read meanwhile.
-        unsafe { libc::memcpy(to.cast(), bytes.as_ptr().cast(), bytes.len()) };
+        // SAFETY: `to` is within the mapping, and `bytes` are ours, and not there.
+        unsafe { many::copy(to, bytes.as_ptr(), bytes.len()) };
         true
     }
 }

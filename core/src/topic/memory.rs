@@ -9,6 +9,7 @@
 
 use super::Space;
 use super::log::Shape;
+use crate::memory::bytes::copy;
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::sealed;
 use crate::os::fallocate;
@@ -123,9 +124,8 @@ impl Space for LogMemory {
     fn write(&self, at: u64, bytes: &[u8]) {
         assert!(self.file.is_some(), "the log of another process");
         let to = self.address(at, bytes.len() as u64);
-        // SAFETY: `to` is within the mapping, which is writable, and `bytes` are ours, and not there. By C's memcpy, of
-        // which the compiler assumes nothing: others may read meanwhile.
-        unsafe { libc::memcpy(to.cast(), bytes.as_ptr().cast(), bytes.len()) };
+        // SAFETY: `to` is within the mapping, which is writable, and `bytes` are ours, and not there.
+        unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
     }
 
     #[inline]
@@ -134,9 +134,9 @@ impl Space for LogMemory {
         let len = len as usize;
         out.reserve(len);
         // SAFETY: `from` is within the mapping, and this many bytes are reserved behind those of `out`, which are filled
-        // before they count. By C's memcpy: others may write meanwhile.
+        // before they count.
         unsafe {
-            libc::memcpy(out.as_mut_ptr().add(out.len()).cast(), from.cast(), len);
+            copy(out.as_mut_ptr().add(out.len()), from, len);
             out.set_len(out.len() + len);
         }
     }

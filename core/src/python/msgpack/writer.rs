@@ -6,6 +6,7 @@ use super::super::parcel::Flat;
 use super::super::scratch::Scratch;
 use super::seen::Seen;
 use super::{ARRAY, BYTES, MAX_DEPTH, MEMORYVIEW};
+use crate::memory::bytes::append;
 use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -189,7 +190,7 @@ impl<'a> Writer<'a> {
     fn blob(&mut self, bytes: &[u8], wide: u8) -> Result {
         self.out.reserve(bytes.len() + 5);
         self.blob_head(bytes.len(), wide)?;
-        self.out.extend_from_slice(bytes);
+        append(&mut self.out, bytes);
         Ok(())
     }
 

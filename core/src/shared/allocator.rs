@@ -49,6 +49,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
+/// Pages that may be spare, however few are in use.
+const LEAST_SPARE: u64 = 64;
 const BOOKS: u64 = journal::SIZE;
 const TABLE: u64 = BOOKS + 4096 + HEADS;
 const MAP: u64 = TABLE + filling::SIZE;
@@ -235,7 +237,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub fn free(&self, offset: u64, deadline: u64) -> Result<(), SharedError> {
         let excess = self.journal.transact(deadline, |t| {
             self.free_within(t, offset)?;
-            self.blocks.excess(t)
+            self.blocks.excess(t, LEAST_SPARE)
         })?;
         if let Some(most) = excess {
             // The block is free all the same. What is wrong, whoever comes next reads too.
@@ -255,13 +257,17 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     /// Whether much of the memory is free.
     pub fn has_excess(&self, deadline: u64) -> Result<bool, SharedError> {
-        let excess = self.journal.read(deadline, |t| self.blocks.excess(t))?;
+        let excess = self
+            .journal
+            .read(deadline, |t| self.blocks.excess(t, LEAST_SPARE))?;
         Ok(excess.is_some())
     }
 
     /// Gives memory back if much of it is free. If that takes longer than the deadline, the next one does it.
     pub fn settle(&self, deadline: u64) {
-        let much = self.journal.transact(deadline, |t| self.blocks.excess(t));
+        let much = self
+            .journal
+            .transact(deadline, |t| self.blocks.excess(t, LEAST_SPARE));
         if let Ok(Some(most)) = much {
             // What is wrong, whoever comes next reads too.
             let _ = self.shrink(most, deadline);

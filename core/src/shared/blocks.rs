@@ -138,11 +138,11 @@ impl Blocks {
         }
     }
 
-    /// If more is spare than need be, how many pages may stay so.
-    pub(super) fn excess(&self, t: &impl See) -> Result<Option<u64>, SharedError> {
+    /// If more is spare than need be, and than `least`, how many pages may stay so.
+    pub(super) fn excess(&self, t: &impl See, least: u64) -> Result<Option<u64>, SharedError> {
         let spare = self.pages.spare(t)?;
         let used = self.pages.backed(t)?.saturating_sub(spare);
-        let limit = growth::spare_limit(used);
+        let limit = growth::spare_limit(used, least);
         Ok((spare > limit).then_some(limit / 2))
     }
 

@@ -20,17 +20,15 @@ pub const PAGE: u64 = GRANULE;
 /// Pages by which memory grows at least, and at most unless more are needed: a call of the kernel costs as much as
 /// to fill a few pages with zeros.
 const STEP: (u64, u64) = (16, 1024);
-/// Pages that may be spare, however few are in use.
-const LEAST_SPARE: u64 = 64;
 
 /// Pages to ask for while this many have memory.
 pub(super) fn step(backed: u64) -> u64 {
     (backed / 16).clamp(STEP.0, STEP.1)
 }
 
-/// Pages that may be spare while this many are in use.
-pub(super) fn spare_limit(used: u64) -> u64 {
-    (used / 8).max(LEAST_SPARE)
+/// Pages that may be spare while this many are in use, `least` if those are few.
+pub(super) fn spare_limit(used: u64, least: u64) -> u64 {
+    (used / 8).max(least)
 }
 
 /// The file, of whose parts some have memory.

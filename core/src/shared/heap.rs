@@ -27,6 +27,9 @@ use std::sync::Arc;
 
 /// Runs of pages whose memory is given back at the end of one transaction, at most.
 const MOST_RUNS: usize = 64;
+/// Pages that may be spare, however few are in use: then a large value that takes the place of another one, or a message
+/// behind another one, lies in memory that is there. To have new pages takes ten times as long as to write them.
+const LEAST_SPARE: u64 = 1024;
 
 /// The memory of a store, as one process has it.
 pub struct Heap {
@@ -241,7 +244,7 @@ impl Heap {
         if self.keeps {
             return Ok(());
         }
-        let Some(most) = self.blocks.excess(t)? else {
+        let Some(most) = self.blocks.excess(t, LEAST_SPARE)? else {
             return Ok(());
         };
         let pages = &self.blocks.pages;

@@ -308,6 +308,37 @@ async def test_another_task_of_the_thread_is_told_that_it_cannot_wait() -> None:
         assert s["it"] == "mine"
 
 
+async def test_a_task_waits_for_changes_beside_the_transaction_of_another_one() -> None:
+    async with shmrpc.store(OURS) as s:
+        s["it"] = []
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def change() -> None:
+            async with s.transaction():
+                s["it"].append(1)
+                begun.set()
+                await goes_on.wait()
+
+        for _ in range(3):  # There may be 1,024 watches at a time.
+            before = [asyncio.create_task(s["it"].changed(LONG)) for _ in range(500)]
+            await asyncio.sleep(0)
+            changing = asyncio.create_task(change())
+            await begun.wait()
+            beside = [asyncio.create_task(each.changed(LONG)) for each in (s["it"], s)]
+            with pytest.raises(shmrpc.WaitTimeout, match="another transaction has not ended"):
+                await s["it"].changed(0.01)
+            assert not any(each.done() for each in [*before, *beside])
+            for each in before:
+                each.cancel()  # What it watches cannot be forgotten now, but later.
+            await asyncio.wait(before)
+            goes_on.set()
+            await asyncio.gather(changing, *beside)
+            begun.clear()
+            goes_on.clear()
+            await asyncio.sleep(0.1)
+        assert s["it"] == [1, 1, 1]
+
+
 async def test_a_task_reads_what_is_committed_beside_the_transaction_of_another_one() -> None:
     """A change in between would block the loop in which the other one has to end: it is refused at once."""
     async with shmrpc.store(OURS, patience=LONG) as s:

@@ -385,7 +385,8 @@ impl Membership {
         is_beside
     }
 
-    fn is_beside_sibling(&self, owner: impl Fn() -> u64) -> bool {
+    /// Whether another task of this thread is within a transaction.
+    pub fn is_beside_sibling(&self, owner: impl Fn() -> u64) -> bool {
         let Some(contents) = self.store.as_ref().filter(|contents| contents.is_open()) else {
             return false;
         };

@@ -882,6 +882,12 @@ impl Proxy {
             })
     }
 
+    /// Whether another task of this thread is within a transaction.
+    fn _is_beside_sibling(&self, py: Python<'_>) -> bool {
+        let owner = || current_owner(py).unwrap_or(0);
+        self.inner.membership.is_beside_sibling(owner)
+    }
+
     fn _unwatch(&self, py: Python<'_>, watch: u64) -> PyResult<()> {
         self.inner
             .run_whole(py, |store, _, deadline| store.unwatch(deadline, watch))

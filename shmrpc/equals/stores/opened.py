@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -22,6 +23,8 @@ _H = TypeVar("_H", bound=Handle)
 
 #: The wait set of those that wait for a change.
 _CHANGES: Final = 1
+#: Seconds until a watch is ended that could not be before.
+_LATER: Final = 0.01
 
 #: By the names of the stores.
 _opened: Final[weakref.WeakValueDictionary[str, Opened]] = weakref.WeakValueDictionary()
@@ -136,6 +139,10 @@ class Opened(StoreUse):
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
         """Waits until a container has changed. Raises WaitTimeout and Gone."""
         timeout = bounded(timeout)
+        if proxy._is_beside_sibling():
+            # What that changes nobody sees before its end. It cannot be watched now, so it counts as a change.
+            async with Transaction.of(self, timeout):
+                return
         with self.watch(proxy) as watch:
             await self.wait_for(proxy, watch, timeout)
 
@@ -152,8 +159,16 @@ class Opened(StoreUse):
         try:
             yield watch
         finally:
-            if not self._name.is_closed:
-                proxy._unwatch(watch)
+            self._unwatch(proxy, watch)
+
+    def _unwatch(self, proxy: _core.Proxy, watch: int) -> None:
+        """Ends a watch, later if another task of this loop is within a transaction."""
+        if self._name.is_closed:
+            return
+        if proxy._is_beside_sibling():
+            asyncio.get_running_loop().call_later(_LATER, self._unwatch, proxy, watch)
+        else:
+            proxy._unwatch(watch)
 
     async def wait_for(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
         """Waits until a container has changed since a watch began. Raises WaitTimeout."""

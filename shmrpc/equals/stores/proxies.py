@@ -78,6 +78,7 @@ class Shared(Referable):
     async def changed(self, timeout: float | None = None) -> None:
         """Waits until somebody changes it, or something in it, or removes it; for ``timeout`` seconds at most.
 
+        While another task of this loop is within a transaction it waits for the end of that, which may have changed it.
         Raises WaitTimeout, and Gone if it was removed before.
         """
         await self._opened.wait_for_change(cast(_core.Proxy, self), timeout)

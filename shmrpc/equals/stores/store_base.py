@@ -130,7 +130,10 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         return self._root._copy()
 
     async def changed(self, timeout: float | None = None) -> None:
-        """Waits until somebody changes anything in it, for ``timeout`` seconds at most. Raises WaitTimeout."""
+        """Waits until somebody changes anything in it, for ``timeout`` seconds at most. Raises WaitTimeout.
+
+        While another task of this loop is within a transaction it waits for the end of that, which may have changed it.
+        """
         await self._root.changed(timeout)
 
     def wait_changed(self, timeout: float | None = None) -> None:

@@ -21,8 +21,7 @@ _PATIENCE: Final = 30.0
 
 
 def _open() -> shmrpc.sync.Store:
-    # Who copies 400 KB in and out all the time leaves the other side waiting for longer than a second, now and then.
-    return shmrpc.sync.store(_NAME, _ROOM, patience=_PATIENCE)
+    return shmrpc.sync.store(_NAME, _ROOM)
 
 
 def serve(place: Place, ready: Callable[[], None]) -> None:

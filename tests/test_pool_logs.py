@@ -132,7 +132,7 @@ def test_a_program_s_tasks_print_and_log_at_once_through_pipes(options: tuple[st
     path.write_text(PROGRAM)
     pipe = subprocess.PIPE
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, *options, path]
+    command = [sys.executable, *options, str(path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=variables) as program:
         assert program.stdout is not None
         said: list[str] = []

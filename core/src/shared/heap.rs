@@ -28,8 +28,9 @@ use std::sync::Arc;
 /// Runs of pages whose memory is given back at the end of one transaction, at most.
 const MOST_RUNS: usize = 64;
 /// Pages that may be spare, however few are in use: then a large value that takes the place of another one, or a message
-/// behind another one, lies in memory that is there. To have new pages takes ten times as long as to write them.
-const LEAST_SPARE: u64 = 1024;
+/// behind another one, lies in memory that is there. To have new pages takes ten times as long as to write them. Few in tests,
+/// whose stores are small, and are to give memory back.
+const LEAST_SPARE: u64 = if cfg!(test) { 64 } else { 1024 };
 
 /// The memory of a store, as one process has it.
 pub struct Heap {

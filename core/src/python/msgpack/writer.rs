@@ -190,7 +190,7 @@ impl<'a> Writer<'a> {
     fn blob(&mut self, bytes: &[u8], wide: u8) -> Result {
         self.out.reserve(bytes.len() + 5);
         self.blob_head(bytes.len(), wide)?;
-        append(&mut self.out, bytes);
+        append(self.out, bytes);
         Ok(())
     }
 

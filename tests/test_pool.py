@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import os
+import re
 import signal
 import sys
 import time
@@ -319,13 +320,26 @@ async def test_slow_tasks_take_and_give_anything(pool: shmrpc.Pool) -> None:
         for value, result in zip(values * 3, results, strict=True):
             assert type(result) is type(value)
             np.testing.assert_equal(result, value)
-    functions: list[Any] = [tasks.same] * 8 + [tasks.fail, tasks.same, lambda _: tasks.lock(), tasks.same, tasks.die]
+    functions: list[Any] = [tasks.same] * 8 + [tasks.fail, tasks.same, tasks.lock_of, tasks.same, tasks.die]
     futures = [pool.submit(tasks.slow_call, "value", each) for each in [*functions, tasks.same, tasks.same]]
     told = await asyncio.gather(*[asyncio.wrap_future(each) for each in futures], return_exceptions=True)
     errors = [each for each in told if isinstance(each, BaseException)]
     assert list(map(type, errors)) == [ValueError, shmrpc.EncodeError, shmrpc.WorkerDied]
+    assert re.match(r"slow_call\(\) returned frame, which cannot be sent", str(errors[1]))
     assert [each for each in told if each not in errors] == ["value"] * 12
-    assert pool.stats().completed
+
+
+async def test_a_result_that_cannot_be_read_is_an_error_of_its_task_and_of_no_other(
+    pool: shmrpc.Pool, tmp_path: Path
+) -> None:
+    path, store = tmp_path / "counted", f"countedbypool{os.getpid()}"
+    futures = [asyncio.wrap_future(pool.submit(tasks.counted, str(path), store, number)) for number in range(100)]
+    told = await asyncio.gather(*futures, return_exceptions=True)
+    assert isinstance(told[50], shmrpc.DecodeError)
+    assert re.match(r"counted\(\): the result cannot be read", str(told[50]))
+    del told[50]
+    assert told == [number for number in range(100) if number != 50]
+    assert sorted(map(int, path.read_text().split())) == [*range(100)], "a task was run again"
 
 
 async def test_a_function_that_cannot_be_had_is_an_error_of_its_task(pool: shmrpc.Pool) -> None:

@@ -464,6 +464,16 @@ def test_a_transaction_goes_on_after_what_had_no_room() -> None:
         assert s.copy() == {"it": [1, 2]}
 
 
+def test_half_of_a_small_store_is_to_be_had_for_what_is_larger_than_its_parts() -> None:
+    with shmrpc.sync.store(OURS, "1MiB") as s:
+        for number in range(22):
+            s[str(number)] = bytes(40_000)
+        for number in range(0, 22, 2):
+            del s[str(number)]
+        s["large"] = bytes(120_000)
+        assert s["large"] == bytes(120_000) and s["1"] == bytes(40_000)
+
+
 def test_memory_of_what_was_removed_is_given_back() -> None:
     with shmrpc.sync.store(OURS, max_memory="1MiB") as s:
         for number in range(50):

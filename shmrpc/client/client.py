@@ -434,16 +434,21 @@ class Client(CallEngine[LoopReconnector]):
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         return await self._call_endpoint(name, decode, args, kwargs)
 
-    async def _runs(self, name: str, /, *args: Any) -> AsyncGenerator[list[Any], None]:
-        """A call whose answer is a stream, as the items that have come together, when the connection is woken."""
+    async def _runs(
+        self, instead: Callable[[Exception], Any], name: str, /, *args: Any
+    ) -> AsyncGenerator[list[Any], None]:
+        """A call whose answer is a stream, as the items that have come together, when the connection is woken.
+
+        In the place of an item that cannot be read there is what ``instead`` makes of the error.
+        """
         call, reader = self._new_call(name), Reader(self._codec, Any)
         conversation: LoopConversation = await self._open_stream(call, args, {})
         incoming = conversation.incoming
         try:
             while await incoming.ready():
                 items: list[Any] = []
-                for count, data in incoming.take():
-                    items += reader.many(data) if count else [reader.one(data)]
+                for part in incoming.take():
+                    items += reader.all(part, instead)
                 yield items
         finally:
             await conversation.close()

@@ -11,7 +11,7 @@ from shmrpc.values.pickling import Later, dumps
 from shmrpc.wire import frames
 
 #: The calls that carry tasks, as errors name them.
-_CARRIERS: Final = re.compile(r"^(run|run_named|run_async|chunk)\(\)")
+_CARRIERS: Final = re.compile(r"^(run|run_named|run_timed|run_async|chunk)\(\)")
 _ITEM: Final = re.compile(r"^an item, (.+?), cannot be sent")
 #: What an endpoint may do, and a task not.
 _STREAMS: Final = re.compile(r"declare the result as \S+, and it streams; or return a list")

@@ -19,10 +19,11 @@ from shmrpc import _core
 from shmrpc.client.client import Client
 from shmrpc.client.loop_reconnector import LoopReconnector
 from shmrpc.client.options import Options
+from shmrpc.client.requests import undecodable
 from shmrpc.errors import ConnectionLost, EncodeError
 from shmrpc.pools import logs
 from shmrpc.pools.chunks import LONG, Chunk
-from shmrpc.pools.failed import read, read_all
+from shmrpc.pools.failed import Failed, of_task, read, read_all
 from shmrpc.pools.functions import Function, Reference
 from shmrpc.pools.shared_values import SharedValues
 from shmrpc.pools.starting import WorkerProcess
@@ -99,8 +100,6 @@ class RemoteWorker:
         self.was_at_work = False
         #: Why its pool has killed it.
         self.killed = ""
-        #: When the last chunk ended that it had.
-        self._last_end = 0.0
         #: The numbers of the functions that it was sent.
         self.known: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
@@ -116,7 +115,7 @@ class RemoteWorker:
     async def connect(self) -> None:
         """Connects. Raises ConnectionLost if it has died."""
         await self._client.__aenter__()
-        self.run, self.run_named, self._chunk = self._client.run, self._client.run_named, self._client.chunk
+        self.run, self.run_named, self.run_timed = self._client.run, self._client.run_named, self._client.run_timed
         self.run_async, self.ready = self._client.run_async, self._client.ready
 
     async def initialize(self, initializer: Reference | None, args: tuple[Any, ...], levels: logs.Levels) -> Any:
@@ -234,24 +233,27 @@ class RemoteWorker:
         if len(items) == 1 and (source.function.seconds or 0) > LONG:
             yield await self._perform_one(slot, chunk, items[0])
             return
-        async for results in self._client._runs("chunk", slot, source.function.number, source.single, items):
+        name = source.function.name
+
+        def unreadable(error: Exception) -> Failed:
+            return Failed.of(of_task(undecodable(name, error), name))
+
+        number, single = source.function.number, source.single
+        async for results in self._client._runs(unreadable, "chunk", slot, number, single, items):
             # Those that were not pickled are there.
-            yield read_all(results, source.function.name) if Later in map(type, results) else results
-        self._last_end = time.monotonic()
+            yield read_all(results, name) if Later in map(type, results) else results
 
     async def _perform_one(self, slot: int, chunk: Chunk, item: Any) -> list[Any]:
-        """Has it run a chunk of one long task by a call, which costs less than a stream.
-
-        A call does not say how long the task took: that is counted from when the one before it ended.
-        """
+        """Has it run a chunk of one long task by a call, which costs less than a stream."""
         source, sent = chunk.source, time.monotonic()
-        try:
-            result = await self.run(slot, source.function.number, (item,) if source.single else tuple(item))
-        finally:
-            began, self._last_end = max(sent, self._last_end), time.monotonic()
-        if not self.progress.begun(slot):  # It was taken back.
+        args = (item,) if source.single else tuple(item)
+        result = await self.run_timed(slot, source.function.number, args)
+        if not chunk.limit:  # It was taken back.
             return [0.0]
-        return [read(result, source.function.name) if type(result) is Later else result, self._last_end - began]
+        if not self.progress.begun(slot):  # It has a result, and has not begun: it lies.
+            return []
+        seconds = min(self.progress.time(slot) * 1e-9, time.monotonic() - sent)
+        return [*read_all([result], source.function.name), seconds]
 
     async def forget(self, function: int) -> None:
         """Has it forget a function, if it knows it."""

@@ -155,9 +155,9 @@ class _Tasks:
     def service(self) -> Service:
         """What the pool calls."""
         service = Service(SERVICE)
-        for endpoint in (self.initialize, self.define, self.run, self.run_named, self.chunk, self.ready):
+        for endpoint in (self.initialize, self.define, self.run, self.run_timed, self.run_named, self.ready):
             service.endpoint(endpoint)
-        for other in (self.run_async, self.forget, self.forget_file):
+        for other in (self.chunk, self.run_async, self.forget, self.forget_file):
             service.endpoint(other)
         return service
 
@@ -216,6 +216,13 @@ class _Tasks:
             _set_running_loop(self._outside.loop)
         if self._is_forked:
             _leave(None)
+        return result
+
+    def run_timed(self, slot: int, number: int, args: Any) -> Any:
+        """The same, and notes how long it took."""
+        began = time.monotonic_ns()
+        result = self.run(slot, number, args)
+        self._progress.took(slot, time.monotonic_ns() - began)
         return result
 
     def run_named(self, slot: int, number: int, both: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -40,6 +40,21 @@ class Reader:
         except UNREADABLE:
             return self._one_by_one(data)
         return items  # type: ignore[no-any-return]
+
+    def all(self, part: Part, instead: Callable[[Exception], Any]) -> Iterable[Any]:
+        """The items that have come together; what ``instead`` makes of the error of one that cannot be read."""
+        count, data = part
+        try:
+            return self._many(data) if count else [self.one(data)]
+        except UNREADABLE:
+            bodies: Iterable[Body] = map(bytes, _split.decode(data)) if count else [data]
+        items: list[Any] = []
+        for body in bodies:
+            try:
+                items.append(self.one(body))
+            except UNREADABLE as error:
+                items.append(instead(error))
+        return items
 
     def _one_by_one(self, data: Body) -> Iterator[Any]:
         for body in _split.decode(data):

@@ -15,7 +15,7 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -221,6 +221,10 @@ def lock() -> Any:
     return sys._getframe()
 
 
+def lock_of(value: Any) -> Any:
+    return lock()
+
+
 async def later(value: Any) -> Any:
     await asyncio.sleep(0.01)
     return value
@@ -311,6 +315,28 @@ def write_over(words: list[int]) -> None:
             page = (ctypes.c_uint64 * 512).from_address(start)
             for slot in (0, 1):
                 page[slot * 16], page[slot * 16 + 1] = words
+
+
+def tell_and_lie(words: list[int]) -> str:
+    """A task that takes a while, and what is so."""
+    time.sleep(0.002)
+    write_over(words)
+    return "truth"
+
+
+#: The stores that this worker has opened.
+_stores: Final[dict[str, shmrpc.sync.Store]] = {}
+
+
+def counted(path: str, store: str, number: int) -> Any:
+    """The number, which is noted; an object of a store instead of 50."""
+    with open(path, "a") as file:
+        file.write(f"{number:07}\n")
+    if number != 50:
+        return number
+    opened = _stores.setdefault(store, shmrpc.sync.store(store))
+    opened["it"] = {"a": 1}
+    return opened["it"]
 
 
 async def nested(values: list[int]) -> list[int]:

@@ -51,6 +51,17 @@ async def test_what_a_worker_claims_ends_its_tasks_and_no_others(words: list[int
             assert await asyncio.gather(*[pool.submit(tasks.add, each) for each in range(50)]) == [*range(1, 51)]
 
 
+@pytest.mark.parametrize("words", [[0, 0], [1, 0], [1 << 32, 0]])
+async def test_a_slow_task_has_its_own_result_or_none_whatever_its_worker_claims(words: list[int]) -> None:
+    async with shmrpc.pool(2, grace=0.2) as pool:
+        assert [each async for each in pool.map(tasks.slow_call, range(10))] == [*range(10)]
+        async with asyncio.timeout(PATIENCE):
+            futures = [asyncio.wrap_future(pool.submit(tasks.tell_and_lie, words)) for _ in range(4)]
+            for told in await asyncio.gather(*futures, return_exceptions=True):
+                assert told == "truth" or isinstance(told, shmrpc.WorkerDied)
+            assert await pool.run(tasks.add, 1) == 2
+
+
 async def test_words_at_random_make_nobody_grow() -> None:
     generator = random.Random(1)
     async with shmrpc.pool(2, grace=0.2) as pool:

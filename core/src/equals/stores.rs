@@ -508,7 +508,7 @@ impl Membership {
             let Some(block) = lock(&contents.unpinned).pop() else {
                 return;
             };
-            if contents.is_open() || contents.store.unpin(deadline(0), block).is_err() {
+            if contents.is_open() || contents.store.unpin(deadline(1), block).is_err() {
                 // With the next one, or when this process leaves.
                 lock(&contents.unpinned).push(block);
                 return;

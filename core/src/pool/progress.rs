@@ -25,6 +25,8 @@ pub const SIZE: usize = 16384;
 const STRIDE: usize = 128;
 /// Where in a slot the task stands that is to be stopped.
 const STOPPED: usize = 8;
+/// Where in a slot it stands how long its last task took, in nanoseconds.
+const TOOK: usize = 16;
 /// Where the seats of coroutines begin.
 const SEATED: usize = SLOTS * STRIDE;
 /// Coroutines that a worker has at a time.
@@ -118,6 +120,22 @@ impl Progress {
                 state
             }
         }
+    }
+
+    /// Says how long the last task of a slot took, in nanoseconds. By the worker.
+    pub fn took(&self, slot: usize, nanoseconds: u64) {
+        // Relaxed: its result is published after it.
+        self.page
+            .u64_at(slot * STRIDE + TOOK)
+            .store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// How long the last task of a slot took, in nanoseconds: a claim. By the pool.
+    pub fn time(&self, slot: usize) -> u64 {
+        // Relaxed: its result was read before.
+        self.page
+            .u64_at(slot * STRIDE + TOOK)
+            .load(Ordering::Relaxed)
     }
 
     /// The word of a seat, and its bit there.

@@ -458,6 +458,11 @@ impl Channel {
         Ok(self.open()?.receiver().is_at_end())
     }
 
+    /// The same, and wakes a peer that waits for room.
+    fn settle(&self) -> PyResult<bool> {
+        Ok(self.open()?.settle())
+    }
+
     /// Announces that we sleep: the peer will ring; `patient`: not for an item of a stream. False if there is something
     /// to do first.
     #[pyo3(signature = (patient=false))]

@@ -67,6 +67,15 @@ impl Progress {
         Ok(self.0.is_stopped(check(slot)?))
     }
 
+    fn took(&self, slot: usize, nanoseconds: u64) -> PyResult<()> {
+        self.0.took(check(slot)?, nanoseconds);
+        Ok(())
+    }
+
+    fn time(&self, slot: usize) -> PyResult<u64> {
+        Ok(self.0.time(check(slot)?))
+    }
+
     fn seat(&self, seat: usize) -> PyResult<()> {
         self.0.seat_for(check_seat(seat)?);
         Ok(())

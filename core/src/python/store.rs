@@ -590,7 +590,7 @@ impl Store {
     /// another container; None if nobody does.
     fn _replace(&self, py: Python<'_>) -> PyResult<Option<i32>> {
         let us = self.inner(py)?;
-        let patience = us.patience();
+        let patience = us.patience_of_waits();
         let replaced = py.detach(|| us.membership.replace_store(patience));
         match replaced.map_err(|error| us.refused(py, error))? {
             Some(Holder::Process(pid)) => Ok(Some(pid)),

@@ -337,6 +337,12 @@ impl<M: RingMemory> FrameReader<M> {
         self.ring.known() <= self.ring.used() / 2
     }
 
+    /// Looks at what the writer has announced.
+    #[inline]
+    pub fn look(&mut self) -> Result<(), Violation> {
+        self.ring.available().map(drop)
+    }
+
     /// Whether all was taken that was there when we last looked.
     #[inline]
     pub fn is_at_end(&self) -> bool {

@@ -27,10 +27,10 @@ use std::sync::Arc;
 
 /// Runs of pages whose memory is given back at the end of one transaction, at most.
 const MOST_RUNS: usize = 64;
-/// Pages that may be spare, however few are in use: then a large value that takes the place of another one, or a message
-/// behind another one, lies in memory that is there. To have new pages takes ten times as long as to write them. Few in tests,
-/// whose stores are small, and are to give memory back.
-const LEAST_SPARE: u64 = if cfg!(test) { 64 } else { 1024 };
+/// Pages that may be spare, however few are in use, of a large store and of a small one. Then a large value that takes the place of
+/// another one, or a message behind another one, lies in memory that is there: to have new pages takes ten times as long as
+/// to write them. Not more of a small one, in which what is spare is not to be had for what is larger than each part of it.
+const LEAST_SPARE: std::ops::RangeInclusive<u64> = 64..=if cfg!(test) { 64 } else { 1024 };
 
 /// The memory of a store, as one process has it.
 pub struct Heap {
@@ -148,6 +148,11 @@ impl Heap {
         })
     }
 
+    fn least_spare(&self) -> u64 {
+        let share = self.blocks.most / 16;
+        share.clamp(*LEAST_SPARE.start(), *LEAST_SPARE.end())
+    }
+
     /// Fetches memory for `need` pages, or for more. False if `max_memory` or the file has no room for them.
     fn grow<W: Words, M: Members>(
         &self,
@@ -245,7 +250,7 @@ impl Heap {
         if self.keeps {
             return Ok(());
         }
-        let Some(most) = self.blocks.excess(t, LEAST_SPARE)? else {
+        let Some(most) = self.blocks.excess(t, self.least_spare())? else {
             return Ok(());
         };
         let pages = &self.blocks.pages;

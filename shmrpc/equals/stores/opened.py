@@ -93,6 +93,8 @@ class Opened(StoreUse):
         self.values = Values(name.name)
         #: Seconds for which an operation waits, if it is a part of what its caller does: the longest of all handles.
         self.patience = 0.0
+        #: Watches that are over, and have not been ended.
+        self._over: list[tuple[_core.Proxy, int]] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._stopped: weakref.WeakSet[Handle] = weakref.WeakSet()
 
@@ -139,10 +141,8 @@ class Opened(StoreUse):
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
         """Waits until a container has changed. Raises WaitTimeout and Gone."""
         timeout = bounded(timeout)
-        if proxy._is_beside_sibling():
-            # What that changes nobody sees before its end. It cannot be watched now, so it counts as a change.
-            async with Transaction.of(self, timeout):
-                return
+        if await self.apart(proxy, timeout):
+            return  # What the other one has changed was not watched: it counts as a change.
         with self.watch(proxy) as watch:
             await self.wait_for(proxy, watch, timeout)
 
@@ -155,20 +155,36 @@ class Opened(StoreUse):
     @contextlib.contextmanager
     def watch(self, proxy: _core.Proxy) -> Iterator[int]:
         """Watches a container within the block: the number of the watch. Raises Gone."""
+        self._end_watches()
         watch = proxy._watch()
         try:
             yield watch
         finally:
-            self._unwatch(proxy, watch)
+            self._over.append((proxy, watch))
+            self._end_watches()
 
-    def _unwatch(self, proxy: _core.Proxy, watch: int) -> None:
-        """Ends a watch, later if another task of this loop is within a transaction."""
-        if self._name.is_closed:
-            return
-        if proxy._is_beside_sibling():
-            asyncio.get_running_loop().call_later(_LATER, self._unwatch, proxy, watch)
-        else:
-            proxy._unwatch(watch)
+    def _end_watches(self) -> None:
+        """Ends the watches that are over; later if another task of this loop is within a transaction."""
+        while self._over and not self._name.is_closed:
+            proxy, watch = over = self._over.pop()
+            try:
+                if not (is_beside := proxy._is_beside_sibling()):
+                    proxy._unwatch(watch)
+            except BaseException:
+                self._over.append(over)
+                raise
+            if is_beside:
+                self._over.append(over)
+                with contextlib.suppress(RuntimeError):  # The loop has ended: with the next watch.
+                    asyncio.get_running_loop().call_later(_LATER, self._end_watches)
+                return
+
+    async def apart(self, proxy: _core.Proxy, timeout: float | None) -> bool:
+        """Waits for the end of a transaction of another task of this loop; whether there is one. Raises WaitTimeout."""
+        if not proxy._is_beside_sibling():
+            return False
+        async with Transaction.of(self, timeout):
+            return True
 
     async def wait_for(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
         """Waits until a container has changed since a watch began. Raises WaitTimeout."""

@@ -154,7 +154,7 @@ class LoopConnection(Connection):
         try:
             if self._again is None and self._open and not self.channel.park(self.patient):
                 self._drain()
-                if self._open and not (self.channel.is_at_end() if self.patient else self.channel.park()):
+                if self._open and not (self.channel.settle() if self.patient else self.channel.park()):
                     self._again = self._loop.call_soon(self._listen_again)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -196,7 +196,8 @@ class LoopConnection(Connection):
         if not self._open:
             return
         try:
-            self._drain()  # This loop may have stood still: what the server has answered meanwhile is still good.
+            while self._open and self.channel.has_frame():
+                self._drain()  # This loop may have stood still: what the server has answered meanwhile is still good.
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
         except BaseException as error:

@@ -147,6 +147,9 @@ impl Channel {
             sleep => sleep.flag(),
         };
         flags::announce(receiver.reader.memory().reader_waits(), how);
+        if how == flags::PATIENT {
+            receiver.reader.look()?; // Else what came before the announcement may be behind what is known.
+        }
         let arrived = receiver.peek()?.is_some();
         if receiver.reader.has_room() {
             let how = flags::claim(receiver.reader.memory().writer_waits());
@@ -158,6 +161,16 @@ impl Channel {
             flags::withdraw(receiver.reader.memory().reader_waits());
         }
         Ok(!arrived)
+    }
+
+    /// Wakes a peer that waits for room, after all reads. Whether these have taken what was there when we last looked.
+    pub fn settle(&self) -> bool {
+        let receiver = lock(&self.receiver);
+        if receiver.reader.has_room() {
+            let how = flags::claim(receiver.reader.memory().writer_waits());
+            self.ring(how);
+        }
+        receiver.reader.is_at_end()
     }
 
     /// Withdraws the announcement: we are awake and need not be rung for what comes.

@@ -109,6 +109,20 @@ fn a_patient_peer_is_rung_for_what_is_no_item_or_by_a_nudge() {
 }
 
 #[test]
+fn a_patient_peer_knows_of_all_that_came_before_it_said_that_it_sleeps() {
+    let [server, client] = pair::pair_that_sleeps(Sleep::Loop, 0);
+    send(&client, 1, b"");
+    assert!(server.receiver().peek().unwrap().is_some()); // It knows of this one.
+    assert_eq!(send(&client, 2, b""), Sent::Hot, "nobody is rung");
+    assert!(!server.park(true, true).unwrap());
+    assert_eq!(receive(&server).0, 1);
+    assert!(!server.settle(), "there is another one");
+    assert_eq!(receive(&server).0, 2);
+    assert!(server.settle());
+    assert_eq!(send(&client, 3, b""), Sent::Rang, "it sleeps still");
+}
+
+#[test]
 fn calls_are_begun_in_the_order_of_their_ids() {
     let (server, client) = pair(0);
     let begin = |id| client.publish(1, id, b"x", || Box::new(*b"x"), Role::Begins);

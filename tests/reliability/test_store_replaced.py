@@ -262,8 +262,8 @@ def test_additions_beside_replacements_are_all_there(runtime: Path, tmp_path: Pa
         members = [stack.enter_context(MemberProcess()) for _ in range(WORKERS)]
         with shmrpc.sync.store(OURS, patience=0.02) as store:
             store["one"] = store["other"] = 0
+            store.update({f"w{number}": 0 for number in range(WORKERS)})
             for number, member in enumerate(members):
-                store[f"w{number}"] = 0
                 ledger = str(tmp_path / f"w{number}")
                 member.begin(ADDS.format(ledger=ledger, end=str(end), name=OURS, worker=f"w{number}"))
             while replaced < REPLACEMENTS:

@@ -97,9 +97,10 @@ async def test_a_call_is_sent_and_has_its_answer_on_the_next_turn(busy: shmrpc.C
             while call.send(None) is None:
                 pass
         except StopIteration as ended:
-            assert ended.value == 42
+            answer = ended.value
             break
         call.close()  # A busy machine: it waits in the loop then.
+    assert answer == 42
     with pytest.raises(RuntimeError, match="already awaited"):
         call.send(None)
 

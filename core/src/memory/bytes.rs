@@ -28,15 +28,25 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     unsafe { libc::memcpy(to.add(done).cast(), from.add(done).cast(), len - done) };
 }
 
+/// Appends `len` bytes to others, as [`copy`] copies them.
+///
+/// # Safety
+/// `from` is readable for `len` bytes, and none of them lies behind those of `to`.
+#[inline]
+pub unsafe fn append_from(to: &mut Vec<u8>, from: *const u8, len: usize) {
+    to.reserve(len);
+    // SAFETY: the caller's promise; this many bytes are reserved behind those of `to`, and filled before they count.
+    unsafe {
+        copy(to.as_mut_ptr().add(to.len()), from, len);
+        to.set_len(to.len() + len);
+    }
+}
+
 /// Appends bytes to others.
 #[inline]
 pub fn append(to: &mut Vec<u8>, from: &[u8]) {
-    to.reserve(from.len());
-    // SAFETY: this many bytes are reserved behind those of `to`, elsewhere than `from`, and filled before they count.
-    unsafe {
-        copy(to.as_mut_ptr().add(to.len()), from.as_ptr(), from.len());
-        to.set_len(to.len() + from.len());
-    }
+    // SAFETY: it is readable, and a reference that may write is to bytes that no other leads to.
+    unsafe { append_from(to, from.as_ptr(), from.len()) };
 }
 
 #[cfg(test)]

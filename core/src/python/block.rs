@@ -1,6 +1,7 @@
 //! `Block`: bytes that others have written, and that are looked at where they lie.
 
 use super::buffer::{bytes_of, fill};
+use crate::memory::bytes;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -48,7 +49,7 @@ impl Block {
         let from = self.address;
         // SAFETY: mapped for as long as it is held; `to` is as long.
         bytes_of(py, self.len, |to| unsafe {
-            std::ptr::copy_nonoverlapping(from as *const u8, to, self.len);
+            bytes::copy(to, from as *const u8, self.len);
         })
     }
 
@@ -58,7 +59,7 @@ impl Block {
             // SAFETY: as above; it is our own, and of this length.
             unsafe {
                 let from = self.address as *const u8;
-                std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+                bytes::copy(to.as_mut_ptr(), from, to.len());
             }
             Ok(())
         })

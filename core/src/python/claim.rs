@@ -4,6 +4,7 @@ use super::block::Block;
 use super::name::failed;
 use super::queue::{Queue, attempt_to_end, copied, first_word};
 use crate::equals::membership::Membership;
+use crate::memory::bytes;
 use crate::queue::parcel::Parts;
 use crate::queue::{self, End, Form};
 use crate::shared::Field;
@@ -72,7 +73,7 @@ impl Held {
             // SAFETY: `read` asks for bytes within the payload alone, which is mapped.
             unsafe {
                 let from = all.wrapping_add(at as usize);
-                std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+                bytes::copy(to.as_mut_ptr(), from, to.len());
             }
             if at == 0 {
                 found = first_word(to);

@@ -3,6 +3,7 @@
 use super::msgpack::writer::Written;
 use super::parcel::Flat;
 use crate::equals::membership::{Membership, NameError};
+use crate::memory::bytes;
 use crate::queue::parcel::{MOST_BUFFERS, Parts};
 use crate::queue::{Form, Head, Put};
 use pyo3::exceptions::PyValueError;
@@ -63,7 +64,7 @@ impl Encoded {
                 Piece::Small(len) => {
                     let from = self.small.body[done..done + len].as_ptr();
                     // SAFETY: the chunk has room for all pieces with their gaps, see `add_large`; it is nobody else's.
-                    unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(used), *len) };
+                    unsafe { bytes::copy(to.wrapping_add(used), from, *len) };
                     done += len;
                     used += len;
                 }
@@ -165,7 +166,7 @@ impl Large {
         // SAFETY: the chunk has `room`, and is nobody else's.
         unsafe {
             let head = self.head.0.to_ne_bytes();
-            std::ptr::copy_nonoverlapping(head.as_ptr(), to.wrapping_add(used), head.len());
+            bytes::copy(to.wrapping_add(used), head.as_ptr(), head.len());
             self.write_payload(to.wrapping_add(begin as usize));
         }
         (begin + self.parts.len).next_multiple_of(8) as usize
@@ -185,9 +186,9 @@ impl Large {
         // SAFETY: the parts lie within the payload, and do not overlap.
         unsafe {
             let before = &self.before;
-            std::ptr::copy_nonoverlapping(before.as_ptr(), place(0), before.len());
+            bytes::copy(place(0), before.as_ptr(), before.len());
             for (buffer, &(part, len)) in self.buffers.iter().zip(&self.parts.buffers) {
-                std::ptr::copy_nonoverlapping(buffer.as_ptr(), place(part), len as usize);
+                bytes::copy(place(part), buffer.as_ptr(), len as usize);
             }
         }
     }
@@ -204,14 +205,8 @@ pub(super) fn finish(items: &mut Vec<u8>, at: usize, form: Form) {
 pub(super) fn append(items: &mut Vec<u8>, payload: &Flat, form: Form) {
     let at = items.len();
     items.extend_from_slice(&[0; 8]);
-    let len = payload.len();
-    items.reserve(len);
-    // SAFETY: there is room for them; a buffer of Python's that another thread writes meanwhile is its user's affair.
-    unsafe {
-        let to = items.as_mut_ptr().add(at + 8);
-        std::ptr::copy_nonoverlapping(payload.as_ptr(), to, len);
-        items.set_len(at + 8 + len);
-    }
+    // SAFETY: they are elsewhere; a buffer of Python's that another thread writes meanwhile is its user's affair.
+    unsafe { bytes::append_from(items, payload.as_ptr(), payload.len()) };
     finish(items, at, form);
 }
 

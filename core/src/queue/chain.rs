@@ -3,6 +3,7 @@
 use super::claims::{self, State};
 use super::layout::*;
 use super::{Bytes, CHUNKS, Queue, TAKEN_AT_ONCE};
+use crate::memory::bytes::append_from;
 use crate::shared::allocator::Reserved;
 use crate::shared::growth::PAGE;
 use crate::shared::journal::{Change, See, Transaction};
@@ -326,15 +327,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     fn copy_bytes(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError> {
         let from = self.bytes(at, len)?;
-        let len = len as usize;
-        out.reserve(len);
-        let had = out.len();
-        // SAFETY: this many bytes are within the mapping, which lives as long as we do, and there is room for them in
-        // `out`; they are bytes whatever a peer writes there meanwhile.
-        unsafe {
-            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(had), len);
-            out.set_len(had + len);
-        }
+        // SAFETY: this many bytes are within the mapping, which lives as long as we do, and where `out` is not.
+        unsafe { append_from(out, from, len as usize) };
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use super::layout::{CHUNK_HEAD, FULL, OF_ITEMS, OF_MEMORY, PUT, SHUT, TAIL_AT};
 use super::{Bytes, Chunk, Put, Queue, SMALL};
 use crate::crash;
+use crate::memory::bytes::copy;
 use crate::shared::growth::PAGE;
 use crate::shared::journal::{Change, Transaction};
 use crate::shared::{Members, SharedError};
@@ -15,7 +16,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         if len > SMALL {
             return self.put_aside(len, count, deadline, |to, _| {
                 // SAFETY: the chunk has room for them, and is nobody else's.
-                unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), to, items.len()) };
+                unsafe { copy(to, items.as_ptr(), items.len()) };
                 len
             });
         }
@@ -31,7 +32,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 let to = self.bytes(at, len)?;
                 // SAFETY: it is within the mapping; nobody reads it before the tail has moved but one who breaks the
                 // rules, and then it is bytes.
-                unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), to, items.len()) };
+                unsafe { copy(to, items.as_ptr(), items.len()) };
                 crash::point!(ItemsWritten);
                 self.set(t, TAIL_AT, at + len)?;
                 self.count_in(t, count)?;

@@ -99,13 +99,8 @@ impl Words for crate::memory::mapping::SharedMapping {
             return false;
         }
         let (from, len) = (self.address(at as usize, len as usize), len as usize);
-        out.reserve(len);
-        // SAFETY: `from` is within the mapping, and this many bytes are reserved behind those of `out`, which are filled
-        // before they count.
-        unsafe {
-            many::copy(out.as_mut_ptr().add(out.len()), from, len);
-            out.set_len(out.len() + len);
-        }
+        // SAFETY: `from` is within the mapping, where `out` is not.
+        unsafe { many::append_from(out, from, len) };
         true
     }
 

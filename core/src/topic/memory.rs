@@ -9,7 +9,7 @@
 
 use super::Space;
 use super::log::Shape;
-use crate::memory::bytes::copy;
+use crate::memory::bytes::{append_from, copy};
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::sealed;
 use crate::os::fallocate;
@@ -131,14 +131,8 @@ impl Space for LogMemory {
     #[inline]
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>) {
         let from = self.address(at, len);
-        let len = len as usize;
-        out.reserve(len);
-        // SAFETY: `from` is within the mapping, and this many bytes are reserved behind those of `out`, which are filled
-        // before they count.
-        unsafe {
-            copy(out.as_mut_ptr().add(out.len()), from, len);
-            out.set_len(out.len() + len);
-        }
+        // SAFETY: `from` is within the mapping, where `out` is not.
+        unsafe { append_from(out, from, len as usize) };
     }
 
     fn set_aside(&self, at: u64, len: u64) -> io::Result<()> {

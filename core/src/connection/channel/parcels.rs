@@ -6,6 +6,7 @@ use crate::connection::ledger::Carrier;
 use crate::connection::lending::Lending;
 use crate::connection::parcel::{self, Entry, Lies, PARCEL};
 use crate::crash;
+use crate::memory::bytes::append_from;
 use crate::ring::frame::Kept;
 use crate::violation::Violation;
 use std::hint::spin_loop;
@@ -99,12 +100,8 @@ impl Channel {
             payload.extend_from_slice(body);
         }
         for (from, len) in here {
-            // SAFETY: the caller's promise; room for it was reserved, and it is ours.
-            unsafe {
-                let to = payload.as_mut_ptr().add(payload.len());
-                std::ptr::copy_nonoverlapping(from, to, len);
-                payload.set_len(payload.len() + len);
-            }
+            // SAFETY: the caller's promise.
+            unsafe { append_from(&mut payload, from, len) };
         }
         let payload = Arc::new(payload);
         let kept = payload.clone();

@@ -6,7 +6,7 @@ use super::super::parcel::Flat;
 use super::super::scratch::Scratch;
 use super::seen::Seen;
 use super::{ARRAY, BYTES, MAX_DEPTH, MEMORYVIEW};
-use crate::memory::bytes::append;
+use crate::memory::bytes::{append, append_from};
 use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -381,14 +381,8 @@ impl<'a> Writer<'a> {
         }
         self.described(&array, |writer| {
             writer.blob_head(array.len, 0xc4)?;
-            let body = &mut *writer.out;
-            body.reserve(array.len);
-            // SAFETY: there is room for them, and the bytes are those of the array.
-            unsafe {
-                let end = body.as_mut_ptr().add(body.len());
-                std::ptr::copy_nonoverlapping(array.data, end, array.len);
-                body.set_len(body.len() + array.len);
-            }
+            // SAFETY: the bytes are those of the array.
+            unsafe { append_from(writer.out, array.data, array.len) };
             Ok(())
         })
     }

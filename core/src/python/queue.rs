@@ -1,6 +1,6 @@
 //! `Queue`: what Python does with a queue that members of a name share.
 
-use super::buffer::{bytes_of, copy_of};
+use super::buffer::bytes_of;
 use super::claim::{Claim, Held};
 use super::encoder::Encoder;
 use super::items::Encoded;
@@ -12,8 +12,8 @@ use super::values::{Values, item_at};
 use crate::equals::membership::{Membership, NameError};
 pub(super) use crate::equals::queueing::LEASE_PATIENCE as PATIENCE;
 use crate::equals::queueing::{DONE, ITEMS, ROOM};
-use crate::queue::parcel::Parts;
-use crate::queue::{Claimed, End, Form, Put, Source, Taken};
+use crate::memory::bytes;
+use crate::queue::{Claimed, End, Put, Source, Taken};
 use crate::shared::{Field, Lie};
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
@@ -259,32 +259,11 @@ impl Queue {
             return Err(self.unreadable(py, Field::Copied, 0, found));
         };
         *at = (*at + 8 + payload.len()).next_multiple_of(8);
-        match head.form() {
-            Some(Form::Raw) => Ok(copy_of(py, payload)?.into_any()),
-            Some(Form::Value) => self.values.read(py, payload, number),
-            Some(Form::Parcel) => {
-                let parts = Parts::read(head.size(), |at, to| {
-                    to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
-                });
-                let Some(parts) = parts else {
-                    return Err(self.unreadable(py, Field::Copied, 0, first_word(payload)));
-                };
-                let part = |&(at, len): &(u64, u64)| {
-                    copy_of(py, &payload[at as usize..(at + len) as usize])
-                };
-                let buffers = PyTuple::new(
-                    py,
-                    parts
-                        .buffers
-                        .iter()
-                        .map(part)
-                        .collect::<PyResult<Vec<_>>>()?,
-                )?;
-                self.values
-                    .read_parcel(py, part(&parts.body)?, buffers, number)
-            }
-            None => Err(self.unreadable(py, Field::Copied, 0, head.0)),
-        }
+        let value = self.values.read_copied(py, head.form(), payload, number)?;
+        value.ok_or_else(|| {
+            let found = head.form().map_or(head.0, |_| first_word(payload));
+            self.unreadable(py, Field::Copied, 0, found)
+        })
     }
 
     /// An item cannot be what is found `at` a byte.
@@ -789,6 +768,6 @@ pub(super) fn copied<'py>(
     let from = from.map_err(|error| failed(py, membership, error))?.addr();
     bytes_of(py, len as usize, move |to| {
         // SAFETY: mapped for as long as the membership, which the caller holds; `to` is as long.
-        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to, len as usize) }
+        unsafe { bytes::copy(to, from as *const u8, len as usize) }
     })
 }

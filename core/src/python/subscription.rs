@@ -1,7 +1,7 @@
 //! `Subscription`: what Python reads of a topic.
 
 use super::block::Block;
-use super::buffer::{bytes_of, copy_of};
+use super::buffer::bytes_of;
 use super::encoder::Encoder;
 use super::loop_sleeper::LoopSleeper;
 use super::message;
@@ -12,6 +12,7 @@ use crate::equals::membership::{Membership, NameError};
 use crate::equals::queueing::ITEMS;
 use crate::equals::registry::Handle;
 use crate::equals::topics::{self, Look, Payload, Pin};
+use crate::memory::bytes;
 use crate::queue::Form;
 use crate::queue::parcel::Parts;
 use crate::sync::lock;
@@ -293,30 +294,8 @@ impl Subscription {
         payload: &[u8],
         seq: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
-        match form {
-            Some(Form::Value) => self.values.read(py, payload, Some(seq)),
-            Some(Form::Raw) => Ok(copy_of(py, payload)?.into_any()),
-            Some(Form::Parcel) => {
-                let parts = Parts::read(payload.len() as u64, |at, to| {
-                    to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
-                });
-                let parts = parts.ok_or_else(|| self.unreadable(py, seq))?;
-                let part = |&(at, len): &(u64, u64)| {
-                    copy_of(py, &payload[at as usize..(at + len) as usize])
-                };
-                let buffers = PyTuple::new(
-                    py,
-                    parts
-                        .buffers
-                        .iter()
-                        .map(part)
-                        .collect::<PyResult<Vec<_>>>()?,
-                )?;
-                let body = part(&parts.body)?;
-                self.values.read_parcel(py, body, buffers, Some(seq))
-            }
-            None => Err(self.unreadable(py, seq)),
-        }
+        let value = self.values.read_copied(py, form, payload, Some(seq))?;
+        value.ok_or_else(|| self.unreadable(py, seq))
     }
 
     fn looked_at<'py>(
@@ -332,7 +311,7 @@ impl Subscription {
                 // SAFETY: within the payload, which is mapped as long as it is held; `to` is as long.
                 unsafe {
                     let from = (from as *const u8).wrapping_add(at as usize);
-                    std::ptr::copy_nonoverlapping(from, to, len as usize);
+                    bytes::copy(to, from, len as usize);
                 }
             })
         };
@@ -344,7 +323,7 @@ impl Subscription {
                     // SAFETY: `read` asks for bytes within the payload alone.
                     unsafe {
                         let from = (from as *const u8).wrapping_add(at as usize);
-                        std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+                        bytes::copy(to.as_mut_ptr(), from, to.len());
                     }
                 });
                 let parts = parts.ok_or_else(|| self.unreadable(py, seq))?;

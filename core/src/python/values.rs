@@ -1,5 +1,6 @@
 //! Values as items of a queue or records of a topic: written into shared memory, and read out of it.
 
+use super::buffer::copy_of;
 use super::encoder::Encoder;
 use super::items::{Large, append, finish};
 use super::msgpack::expected::Expected;
@@ -7,6 +8,7 @@ use super::msgpack::reader::{Buffers, Reader};
 use super::msgpack::writer::Written;
 use super::parcel::{Flat, Parcel};
 use crate::bytes::u64_at;
+use crate::queue::parcel::Parts;
 use crate::queue::{Form, Head};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
@@ -102,6 +104,38 @@ impl Values {
     ) -> PyResult<Bound<'py, PyAny>> {
         let value = self.decode.bind(py).call1((body,));
         value.map_err(|error| told_as(py, &self.undecodable, error, number))
+    }
+
+    /// The value of an item whose payload was copied; None of a payload that no item has.
+    #[inline]
+    pub(super) fn read_copied<'py>(
+        &self,
+        py: Python<'py>,
+        form: Option<Form>,
+        payload: &[u8],
+        number: Option<u64>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let value = match form {
+            Some(Form::Value) => self.read(py, payload, number),
+            Some(Form::Raw) => copy_of(py, payload).map(Bound::into_any),
+            Some(Form::Parcel) => {
+                let parts = Parts::read(payload.len() as u64, |at, to| {
+                    to.copy_from_slice(&payload[at as usize..at as usize + to.len()]);
+                });
+                let Some(parts) = parts else {
+                    return Ok(None);
+                };
+                let part = |&(at, len): &(u64, u64)| {
+                    copy_of(py, &payload[at as usize..(at + len) as usize])
+                };
+                let buffers = parts.buffers.iter().map(part);
+                let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
+                let body = part(&parts.body)?;
+                self.read_parcel(py, body, PyTuple::new(py, buffers)?, number)
+            }
+            None => return Ok(None),
+        };
+        value.map(Some)
     }
 
     /// The value of an item's body with buffers.

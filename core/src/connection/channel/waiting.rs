@@ -151,10 +151,7 @@ impl Channel {
             receiver.reader.look()?; // Else what came before the announcement may be behind what is known.
         }
         let arrived = receiver.peek()?.is_some();
-        if receiver.reader.has_room() {
-            let how = flags::claim(receiver.reader.memory().writer_waits());
-            self.ring(how);
-        }
+        self.wake_writer(&receiver);
         if !arrived {
             crash::point!(Parked);
         } else if how != flags::PATIENT {
@@ -166,11 +163,16 @@ impl Channel {
     /// Wakes a peer that waits for room, after all reads. Whether these have taken what was there when we last looked.
     pub fn settle(&self) -> bool {
         let receiver = lock(&self.receiver);
+        self.wake_writer(&receiver);
+        receiver.is_at_end()
+    }
+
+    /// Wakes the writer if it waits for room, before a sleep: [`Channel::release`] does so on the way.
+    fn wake_writer(&self, receiver: &Receiver) {
         if receiver.reader.has_room() {
             let how = flags::claim(receiver.reader.memory().writer_waits());
             self.ring(how);
         }
-        receiver.reader.is_at_end()
     }
 
     /// Withdraws the announcement: we are awake and need not be rung for what comes.

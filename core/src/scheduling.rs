@@ -1,4 +1,4 @@
-//! For how long the kernel lets a thread run in one go, and so how soon it has its turn.
+//! For how long the kernel lets a thread run in one go, and so how soon it has its turn; and where it runs.
 //!
 //! Since Linux 6.12 a thread may ask for a time slice of its own, without any rights. Its share of the CPU stays what
 //! it was; but of two that may run the kernel takes the one whose slice ends first, and so one that asks for little at
@@ -26,6 +26,13 @@ pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
     // SAFETY: the kernel reads as many bytes as the struct says it has.
     done(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
     Ok(true)
+}
+
+/// The CPU that the calling thread runs on, as far as it is known; it may be another one a moment later.
+#[inline]
+pub fn cpu() -> Option<u32> {
+    // SAFETY: no memory is involved. glibc reads it from what the kernel keeps for each thread: no system call.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
 /// Whether the thread was given a priority, of whatever kind.

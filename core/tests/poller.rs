@@ -1,12 +1,15 @@
 //! A poller whose channels come and go while it goes round.
 #![cfg(not(loom))]
 
-#[expect(dead_code)] // Its `receive`: here a poller does that.
 mod pair;
 
-use _core::connection::channel::Channel;
+use _core::connection::channel::{Channel, Sent};
 use _core::connection::poller::{Found, Poller};
+use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// A poller of so many channels, which finds what is there and lays none to rest; and their other ends.
 fn poller(count: usize) -> (Poller<usize>, Vec<Arc<Channel>>) {
@@ -75,4 +78,112 @@ fn the_turn_goes_on_from_where_it_was_when_another_channel_goes() {
     send(&clients[1]);
     let order = [take(&mut poller), take(&mut poller), take(&mut poller)];
     assert_eq!(order, [Some(2), Some(3), Some(1)]);
+}
+
+/// The CPUs that this thread may run on.
+fn usable_cpus() -> Vec<usize> {
+    // SAFETY: all zeros are a valid set, which the kernel fills.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_getaffinity(0, size, &raw mut set), 0);
+        set
+    };
+    // SAFETY: the number is within the set.
+    let usable = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    (0..libc::CPU_SETSIZE as usize).filter(usable).collect()
+}
+
+/// Keeps the calling thread on one CPU.
+fn stay_on(cpu: usize) {
+    // SAFETY: the number is within the set, which the kernel reads.
+    unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        let size = size_of::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_setaffinity(0, size, &raw const set), 0);
+    }
+}
+
+/// Sends, and waits for the answer.
+fn call(client: &Channel) {
+    let now = client.look().unwrap();
+    let sent = client.send(1, 1, b"", || Box::new([])).unwrap();
+    client.spin(sent, now).unwrap();
+    pair::receive(client);
+}
+
+/// Answers all that comes until it is told to stop.
+fn serve(channels: [Arc<Channel>; 2], stop: &AtomicBool) {
+    let mut poller = Poller::new(200_000);
+    for (key, channel) in channels.into_iter().enumerate() {
+        poller.add(channel, key);
+    }
+    // Relaxed: whoever stops us waits for our end.
+    while !stop.load(Ordering::Relaxed) {
+        match poller.find() {
+            Found::Frame(index) => {
+                let channel = poller.channel(index).unwrap().clone();
+                pair::receive(&channel);
+                if channel.send(2, 1, b"", || Box::new([])).unwrap() == Sent::Rang {
+                    poller.rang();
+                }
+            }
+            Found::Broken(_, violation) => panic!("{violation:?}"),
+            Found::Nothing if poller.rest() => {
+                // Nobody rings for a thread here.
+                thread::sleep(Duration::from_micros(50));
+                (0..2).for_each(|index| assert!(poller.wake(index)));
+            }
+            Found::Nothing => {}
+        }
+    }
+}
+
+/// Whoever calls from another CPU always has the next request ready. Beside it, a client that the server keeps from running
+/// got a hundredth of its calls, or less.
+#[test]
+fn a_client_on_the_cpu_of_its_server_is_served_beside_one_that_has_its_own() {
+    const CALLS: usize = 500;
+    let cpus = usable_cpus();
+    let [ours, other, ..] = cpus[..] else {
+        eprintln!("not tested: there is one CPU");
+        return;
+    };
+    let ([server_here, here], [server_there, there]) = (pair::pair(200_000), pair::pair(200_000));
+    let (over, closed, calls) = (
+        AtomicBool::new(false),
+        AtomicBool::new(false),
+        AtomicUsize::new(0),
+    );
+    // Relaxed, all: counted, and not relied upon.
+    let meanwhile = thread::scope(|scope| {
+        scope.spawn(|| {
+            stay_on(ours);
+            serve([server_here, server_there], &closed);
+        });
+        let busy = scope.spawn(|| {
+            stay_on(other);
+            while !over.load(Ordering::Relaxed) {
+                call(&there);
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let meanwhile = scope.spawn(|| {
+            stay_on(ours);
+            (0..10).for_each(|_| call(&here));
+            let before = calls.load(Ordering::Relaxed);
+            (0..CALLS).for_each(|_| call(&here));
+            calls.load(Ordering::Relaxed) - before
+        });
+        let meanwhile = meanwhile.join();
+        over.store(true, Ordering::Relaxed);
+        busy.join().unwrap();
+        closed.store(true, Ordering::Relaxed);
+        meanwhile.unwrap()
+    });
+    assert!(
+        meanwhile < CALLS * 20,
+        "{meanwhile} calls of the other one, beside {CALLS}"
+    );
 }

@@ -21,7 +21,7 @@ use crate::wait::closing::Closing;
 use crate::wait::flags;
 use crate::wait::spin::{Crowding, Spin};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use thiserror::Error;
 
@@ -201,6 +201,8 @@ pub struct Channel {
     in_vain: AtomicU64,
     /// When the peer was last there: a wait ended, or it was looked whether it is. In nanoseconds; only ever a hint.
     heard: AtomicU64,
+    /// What we have told the peer of the CPU that we send on.
+    cpu: AtomicU32,
 }
 
 /// A payload of up to this many bytes is kept whatever waits before it: it belongs to a call that is under way.
@@ -272,6 +274,7 @@ impl Channel {
                 is_client: direction == Direction::ClientToServer,
                 in_vain: AtomicU64::new(u64::MAX),
                 heard: AtomicU64::new(0),
+                cpu: AtomicU32::new(0),
             }
         })
     }
@@ -339,6 +342,7 @@ impl Channel {
             self.set_aside(&mut writer, opcode, id, keep())?;
             return Ok(Sent::Kept);
         }
+        self.tell_cpu();
         let waits = writer.memory().reader_waits();
         let how = match role {
             Role::Item => flags::claim_for_item(waits),

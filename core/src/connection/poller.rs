@@ -12,7 +12,7 @@ use crate::clock;
 use crate::connection::channel::{Channel, LOOKS_PER_CLOCK, SLICE};
 use crate::crash;
 use crate::violation::Violation;
-use crate::wait::spin::{Crowding, Spin};
+use crate::wait::spin::{Crowding, Offer, Spin};
 use std::hint::spin_loop;
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ use std::sync::Arc;
 const AHEAD: u64 = 100_000;
 /// The most that a channel which took little may have saved up, in nanoseconds.
 const SAVED: u64 = 1_000_000;
+/// How many frames of each hot channel, on the average, may be found before peers that want our CPU have it.
+const ROUNDS: usize = 3;
 /// How often an awake poller glances at its cold channels, in nanoseconds.
 const GLANCE: u64 = 10_000;
 
@@ -61,6 +63,8 @@ pub struct Poller<K> {
     since: u64,
     /// Whose frame the caller works on, and since when.
     served: Option<(usize, u64)>,
+    /// How many frames were found since our CPU was offered to peers last, or there was none.
+    in_a_row: usize,
     /// How much time the one that was served last had taken before.
     reached: u64,
     /// Since when nothing has moved, in nanoseconds; 0 if the next look is the first one of a wait.
@@ -89,6 +93,7 @@ impl<K> Poller<K> {
             crowding: Crowding::default(),
             since: 0,
             served: None,
+            in_a_row: 0,
             reached: 0,
             idle_since: 0,
             sleeps: 0,
@@ -193,11 +198,12 @@ impl<K> Poller<K> {
         if self.since == 0 {
             self.since = start;
         }
-        let mut now = start;
+        let mut now = self.give_way(start);
         if self.idle_since == 0 {
             self.idle_since = start;
         }
         let mut looks = 0u32;
+        let mut offers = true;
         let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep(start);
         let mut budget = match (fruitless, std::mem::take(&mut self.expects)) {
             (true, _) => 0,
@@ -221,6 +227,16 @@ impl<K> Poller<K> {
             if now.saturating_sub(self.idle_since) >= budget {
                 return Found::Nothing;
             }
+            if offers && self.waiting_here().count() == self.hot.len() {
+                match self.crowding.offer() {
+                    Offer::Taken => {}
+                    Offer::Refused => offers = false,
+                    Offer::Regretted => budget = 0,
+                }
+                now = clock::now();
+                continue;
+            }
+            offers = false;
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
                 now = clock::now();
@@ -230,6 +246,30 @@ impl<K> Poller<K> {
             }
             spin_loop();
         }
+    }
+
+    /// Lets the peers that want our CPU run if it is their turn; the time afterwards.
+    ///
+    /// Whoever calls from another CPU is answered on the spot, and keeps us from ever waiting. A peer on ours would have to
+    /// wait until the kernel takes it away from us.
+    #[inline]
+    fn give_way(&mut self, now: u64) -> u64 {
+        if self.in_a_row < ROUNDS * self.hot.len() || !self.spinning || self.crowding.regrets(now) {
+            return now;
+        }
+        self.in_a_row = 0;
+        // Where all are on our CPU, they have it as soon as there is nothing more to do.
+        if !(1..self.hot.len()).contains(&self.waiting_here().count()) {
+            return now;
+        }
+        self.crowding.offer();
+        clock::now()
+    }
+
+    /// The peers that need our CPU to read what they were answered.
+    fn waiting_here(&self) -> impl Iterator<Item = &Arc<Channel>> {
+        let hot = self.hot.iter().filter_map(|&index| self.channel(index));
+        hot.filter(|channel| channel.needs_our_cpu())
     }
 
     /// One look at every hot channel, and sometimes at the cold ones.
@@ -313,6 +353,7 @@ impl<K> Poller<K> {
             place + 1
         };
         self.served = Some((index, now));
+        self.in_a_row += 1;
         crash::point!(ChannelFound);
         Found::Frame(index)
     }

@@ -14,8 +14,9 @@
 //! Of the data, the first bytes alone have memory at first. A writer fetches more, as its ring grows ([`crate::ring`]).
 //!
 //! From 1152 on, each on a pair of lines of its own, are two hints, u64: when the server was last rung, and at 1280 the
-//! client, in nanoseconds of CLOCK_MONOTONIC. A side that does not store them leaves zeros, so they are no part of the
-//! signature.
+//! client, in nanoseconds of CLOCK_MONOTONIC. From 1408 on, in the same way, two more, u32: one more than the number of the
+//! CPU on which the server has sent last, and at 1536 the client. A side that does not store them leaves zeros, so they
+//! are no part of the signature.
 //!
 //! The control of a ring is four words, each on a pair of cache lines of its own: `tail` +0, `head` +128,
 //! `reader_waits` +256, `writer_waits` +384.
@@ -40,7 +41,8 @@ const HEAD: usize = 128;
 const READER_WAITS: usize = 256;
 const WRITER_WAITS: usize = 384;
 const AT_RUNG: usize = AT_CONTROL + RINGS * CONTROL_SIZE;
-const RUNG_SIZE: usize = 128;
+const AT_CPU: usize = AT_RUNG + 2 * HINT_SIZE;
+const HINT_SIZE: usize = 128;
 const AT_DATA: usize = 2048;
 
 /// The smallest ring: a header, a word, and some.
@@ -158,7 +160,14 @@ impl Segment {
     /// When a side was last rung.
     pub fn rung_at(&self, is_client: bool) -> &AtomicU64 {
         let place = usize::from(is_client);
-        self.mapping.u64_at(AT_RUNG + place * RUNG_SIZE)
+        self.mapping.u64_at(AT_RUNG + place * HINT_SIZE)
+    }
+
+    /// One more than the number of the CPU on which a side has sent last; 0 if that is not known.
+    #[inline]
+    pub fn cpu(&self, is_client: bool) -> &AtomicU32 {
+        let place = usize::from(is_client);
+        self.mapping.u32_at(AT_CPU + place * HINT_SIZE)
     }
 
     /// Marks it as cut off, since something else of its connection was.

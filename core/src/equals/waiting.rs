@@ -4,6 +4,7 @@ use super::fairness::LONG as LONG_WAIT;
 use super::looking::{self, Looking};
 use super::membership::{Membership, NameError};
 use crate::clock;
+use crate::wait::spin::Offer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -201,7 +202,7 @@ impl Membership {
                 break;
             }
             let is_enough = match offers {
-                true => crowding.offer(),
+                true => crowding.offer() == Offer::Regretted,
                 false => crowding.pause(spun),
             };
             if is_enough {

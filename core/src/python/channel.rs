@@ -129,7 +129,7 @@ impl Channel {
             let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
             return sent.map(|_| Answer::Further(None)).map_err(unsent);
         }
-        if turns && !self.overlap.is_empty() && channel.shares_cpu() && !payload.is_large() {
+        if turns && !self.overlap.is_empty() && channel.is_on_our_cpu() && !payload.is_large() {
             self.overlap.add(id, Early::Sent);
             let sent = py.detach(|| payload.send_or_keep(&channel, opcode, id, Role::Begins));
             if let Err(error) = sent {
@@ -141,7 +141,7 @@ impl Channel {
         let found = py.detach(|| payload.exchange(&channel, opcode, id));
         let (arrived, now) = found.map_err(unsent)?;
         if !arrived {
-            if turns && channel.shares_cpu() {
+            if turns && channel.is_on_our_cpu() {
                 self.overlap.add(id, Early::Looked);
                 return Ok(Answer::InTurn);
             }

@@ -4,9 +4,11 @@ use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, Sent, Sleep};
 use crate::clock;
 use crate::crash;
 use crate::ring::RingMemory;
+use crate::scheduling;
 use crate::sync::lock;
 use crate::violation::Violation;
 use crate::wait::flags;
+use crate::wait::spin::Offer;
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -60,6 +62,8 @@ impl Channel {
         let mut now = start;
         let mut idle_since = start;
         let mut looks = 0u32;
+        // A peer on our CPU cannot answer as long as we look.
+        let mut offers = self.is_on_our_cpu();
         loop {
             let came = receiver.came();
             if receiver.peek()?.is_some() {
@@ -80,6 +84,15 @@ impl Channel {
             if budget == 0 {
                 return Ok((false, now));
             }
+            if offers {
+                match receiver.crowding.offer() {
+                    Offer::Taken => {}
+                    Offer::Refused => offers = false,
+                    Offer::Regretted => budget = 0,
+                }
+                now = clock::now();
+                continue;
+            }
             if looks % LOOKS_PER_CLOCK == 0 {
                 self.release(&receiver);
                 now = clock::now();
@@ -94,9 +107,30 @@ impl Channel {
         }
     }
 
-    /// Whether it seems that the peer and we take turns on one CPU.
-    pub fn shares_cpu(&self) -> bool {
-        lock(&self.receiver).crowding.shared_lately()
+    /// Tells the peer on which CPU we send; that changes seldom.
+    #[inline]
+    pub(super) fn tell_cpu(&self) {
+        let cpu = scheduling::cpu().map_or(0, |number| number.wrapping_add(1));
+        // Relaxed, all: hints.
+        if self.cpu.load(Ordering::Relaxed) != cpu {
+            self.cpu.store(cpu, Ordering::Relaxed);
+            self.segment
+                .cpu(self.is_client)
+                .store(cpu, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer has sent last on the CPU that we run on, as it says.
+    #[inline]
+    pub fn is_on_our_cpu(&self) -> bool {
+        // Relaxed: a hint.
+        let theirs = self.segment.cpu(!self.is_client).load(Ordering::Relaxed);
+        scheduling::cpu().is_some_and(|ours| theirs == ours.wrapping_add(1))
+    }
+
+    /// Whether the peer has something to read, and needs our CPU to do so.
+    pub fn needs_our_cpu(&self) -> bool {
+        self.is_on_our_cpu() && self.untaken().is_ok_and(|untaken| untaken.in_ring > 0)
     }
 
     /// Notes, for the rhythm, that a frame came after a sleep.

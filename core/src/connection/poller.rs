@@ -20,8 +20,13 @@ use std::sync::Arc;
 const AHEAD: u64 = 100_000;
 /// The most that a channel which took little may have saved up, in nanoseconds.
 const SAVED: u64 = 1_000_000;
-/// How many frames of each hot channel, on the average, may be found before peers that want our CPU have it.
-const ROUNDS: usize = 3;
+/// A peer that needs our CPU has it for one frame of so many for each hot channel: a third of an equal share, at least.
+const SHARE: u64 = 3;
+/// How far behind that it may be, in frames of all channels, before it is given our CPU. By then the kernel has mostly moved
+/// it to another one, which is better for all; it moves none that has run a moment ago.
+const LAG: u64 = 2_000;
+/// The most frames of all for which it may be owed its share.
+const OWED: u64 = 20_000;
 /// How often an awake poller glances at its cold channels, in nanoseconds.
 const GLANCE: u64 = 10_000;
 
@@ -33,6 +38,8 @@ struct Entry<K> {
     hot: bool,
     /// How much of the caller's time its frames have taken, in nanoseconds; it counts on from where others are.
     taken: u64,
+    /// Up to which of all frames it has had its share, if it should need our CPU.
+    content: u64,
 }
 
 /// What a poller found.
@@ -63,8 +70,11 @@ pub struct Poller<K> {
     since: u64,
     /// Whose frame the caller works on, and since when.
     served: Option<(usize, u64)>,
-    /// How many frames were found since our CPU was offered to peers last, or there was none.
-    in_a_row: usize,
+    /// How many frames were found, and how many it had been when we last looked who needs our CPU.
+    found: u64,
+    looked: u64,
+    /// Whether we let others run until all have had their share.
+    gives_way: bool,
     /// How much time the one that was served last had taken before.
     reached: u64,
     /// Since when nothing has moved, in nanoseconds; 0 if the next look is the first one of a wait.
@@ -93,7 +103,9 @@ impl<K> Poller<K> {
             crowding: Crowding::default(),
             since: 0,
             served: None,
-            in_a_row: 0,
+            found: 0,
+            looked: 0,
+            gives_way: false,
             reached: 0,
             idle_since: 0,
             sleeps: 0,
@@ -111,6 +123,7 @@ impl<K> Poller<K> {
             last: clock::now(),
             hot: true,
             taken: self.reached,
+            content: self.found,
         };
         let index = match self.entries.iter().position(Option::is_none) {
             Some(index) => index,
@@ -248,18 +261,26 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Lets the peers that want our CPU run if it is their turn; the time afterwards.
+    /// Lets the peers that need our CPU run, if one of them has had too little; the time afterwards.
     ///
-    /// Whoever calls from another CPU is answered on the spot, and keeps us from ever waiting. A peer on ours would have to
-    /// wait until the kernel takes it away from us.
+    /// Whoever calls from another CPU has the next frame ready before we have looked around, and keeps us from ever waiting. A
+    /// peer on our CPU would run only when the kernel takes it away from us.
     #[inline]
     fn give_way(&mut self, now: u64) -> u64 {
-        if self.in_a_row < ROUNDS * self.hot.len() || !self.spinning || self.crowding.regrets(now) {
+        let is_early = self.found - self.looked < self.hot.len() as u64;
+        if is_early || !self.spinning || self.crowding.regrets(now) {
             return now;
         }
-        self.in_a_row = 0;
+        self.looked = self.found;
+        let lag = if self.gives_way { 0 } else { LAG };
+        let (mut count, mut behind) = (0, 0);
+        for entry in self.waiting_here() {
+            count += 1;
+            behind = behind.max(self.found.saturating_sub(entry.content));
+        }
         // Where all are on our CPU, they have it as soon as there is nothing more to do.
-        if !(1..self.hot.len()).contains(&self.waiting_here().count()) {
+        self.gives_way = behind > lag && count < self.hot.len();
+        if !self.gives_way {
             return now;
         }
         self.crowding.offer();
@@ -267,9 +288,12 @@ impl<K> Poller<K> {
     }
 
     /// The peers that need our CPU to read what they were answered.
-    fn waiting_here(&self) -> impl Iterator<Item = &Arc<Channel>> {
-        let hot = self.hot.iter().filter_map(|&index| self.channel(index));
-        hot.filter(|channel| channel.needs_our_cpu())
+    fn waiting_here(&self) -> impl Iterator<Item = &Entry<K>> {
+        let hot = self
+            .hot
+            .iter()
+            .filter_map(|&index| self.entries[index].as_ref());
+        hot.filter(|entry| entry.channel.needs_our_cpu())
     }
 
     /// One look at every hot channel, and sometimes at the cold ones.
@@ -343,6 +367,10 @@ impl<K> Poller<K> {
             entry.last = now;
             entry.taken = entry.taken.max(self.reached.saturating_sub(SAVED));
             self.reached = entry.taken;
+            self.found += 1;
+            let share = SHARE * self.hot.len() as u64;
+            let content = entry.content.max(self.found.saturating_sub(OWED)) + share;
+            entry.content = content.min(self.found + LAG);
         }
         let sleeps = std::mem::take(&mut self.sleeps).min(2);
         self.spin.record(now.saturating_sub(self.since), sleeps);
@@ -353,7 +381,6 @@ impl<K> Poller<K> {
             place + 1
         };
         self.served = Some((index, now));
-        self.in_a_row += 1;
         crash::point!(ChannelFound);
         Found::Frame(index)
     }

@@ -241,10 +241,10 @@ impl<K> Poller<K> {
                 return Found::Nothing;
             }
             if offers && self.waiting_here().count() == self.hot.len() {
-                match self.crowding.offer() {
-                    Offer::Taken => {}
-                    Offer::Refused => offers = false,
-                    Offer::Regretted => budget = 0,
+                let offer = self.crowding.offer();
+                offers = offer == Offer::Taken;
+                if offer == Offer::Regretted {
+                    budget = 0; // One more look.
                 }
                 now = clock::now();
                 continue;

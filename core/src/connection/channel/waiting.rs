@@ -85,12 +85,12 @@ impl Channel {
                 return Ok((false, now));
             }
             if offers {
-                match receiver.crowding.offer() {
-                    Offer::Taken => {}
-                    Offer::Refused => offers = false,
-                    Offer::Regretted => budget = 0,
-                }
+                let offer = receiver.crowding.offer();
                 now = clock::now();
+                offers = offer == Offer::Taken;
+                if offer == Offer::Regretted || now - idle_since > budget {
+                    budget = 0; // One more look.
+                }
                 continue;
             }
             if looks % LOOKS_PER_CLOCK == 0 {

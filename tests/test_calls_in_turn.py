@@ -99,7 +99,8 @@ async def test_a_call_is_sent_and_has_its_answer_on_the_next_turn(busy: shmrpc.C
         except StopIteration as ended:
             answer = ended.value
             break
-        call.close()  # A busy machine: it waits in the loop then.
+        call.close()  # A busy machine: it waits in the loop then, which has to turn for once.
+        assert await busy.add(1, 1) == 2
     assert answer == 42
     with pytest.raises(RuntimeError, match="already awaited"):
         call.send(None)

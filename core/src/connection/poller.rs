@@ -20,7 +20,7 @@ use std::sync::Arc;
 const AHEAD: u64 = 100_000;
 /// The most that a channel which took little may have saved up, in nanoseconds.
 const SAVED: u64 = 1_000_000;
-/// A peer that needs our CPU has it for one frame of so many for each hot channel: a third of an equal share, at least.
+/// A peer on our CPU is due one frame of so many for each hot channel: a third of an equal share.
 const SHARE: u64 = 3;
 /// How far behind that it may be, in frames of all channels, before it is given our CPU. By then the kernel has mostly moved
 /// it to another one, which is better for all; it moves none that has run a moment ago.
@@ -38,7 +38,7 @@ struct Entry<K> {
     hot: bool,
     /// How much of the caller's time its frames have taken, in nanoseconds; it counts on from where others are.
     taken: u64,
-    /// Up to which of all frames it has had its share, if it should need our CPU.
+    /// The number of frames, of all that were found, up to which it has had its share.
     content: u64,
 }
 
@@ -66,6 +66,8 @@ pub struct Poller<K> {
     /// The rhythm of all channels together: one waiter waits for them all.
     spin: Spin,
     crowding: Crowding,
+    /// What came of giving way, which says nothing about waits.
+    ways: Crowding,
     /// When we began to wait for the next frame, in nanoseconds; 0 while the last one is worked on.
     since: u64,
     /// Whose frame the caller works on, and since when.
@@ -73,7 +75,7 @@ pub struct Poller<K> {
     /// How many frames were found, and how many it had been when we last looked who needs our CPU.
     found: u64,
     looked: u64,
-    /// Whether we let others run until all have had their share.
+    /// Whether we let others run until nobody is behind.
     gives_way: bool,
     /// How much time the one that was served last had taken before.
     reached: u64,
@@ -101,6 +103,7 @@ impl<K> Poller<K> {
             glanced: 0,
             spin: Spin::new(limit),
             crowding: Crowding::default(),
+            ways: Crowding::default(),
             since: 0,
             served: None,
             found: 0,
@@ -208,16 +211,17 @@ impl<K> Poller<K> {
         if self.slice == 0 {
             self.slice = start;
         }
-        if self.since == 0 {
-            self.since = start;
-        }
+        // What others had of our CPU was no waiting.
         let mut now = self.give_way(start);
+        if self.since == 0 {
+            self.since = now;
+        }
         if self.idle_since == 0 {
-            self.idle_since = start;
+            self.idle_since = now;
         }
         let mut looks = 0u32;
         let mut offers = true;
-        let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep(start);
+        let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep(now);
         let mut budget = match (fruitless, std::mem::take(&mut self.expects)) {
             (true, _) => 0,
             (false, true) => self.spin.limit(),
@@ -268,23 +272,39 @@ impl<K> Poller<K> {
     #[inline]
     fn give_way(&mut self, now: u64) -> u64 {
         let is_early = self.found - self.looked < self.hot.len() as u64;
-        if is_early || !self.spinning || self.crowding.regrets(now) {
+        if is_early || !self.spinning || self.ways.regrets(now) {
             return now;
         }
         self.looked = self.found;
-        let lag = if self.gives_way { 0 } else { LAG };
         let (mut count, mut behind) = (0, 0);
         for entry in self.waiting_here() {
             count += 1;
             behind = behind.max(self.found.saturating_sub(entry.content));
         }
-        // Where all are on our CPU, they have it as soon as there is nothing more to do.
-        self.gives_way = behind > lag && count < self.hot.len();
+        // Those that have sent something instead are not done yet. And where all wait here, they have our CPU as soon as there
+        // is nothing to do.
+        if count == 0 || count == self.hot.len() {
+            return now;
+        }
+        self.gives_way = behind > if self.gives_way { 0 } else { LAG };
         if !self.gives_way {
             return now;
         }
-        self.crowding.offer();
+        if self.ways.offer() != Offer::Taken {
+            self.forgive();
+        }
         clock::now()
+    }
+
+    /// Nobody has taken our CPU, or somebody who computes has: those that wait here have had their share.
+    #[cold]
+    fn forgive(&mut self) {
+        self.gives_way = false;
+        for &index in &self.hot {
+            if let Some(entry) = &mut self.entries[index] {
+                entry.content = entry.content.max(self.found);
+            }
+        }
     }
 
     /// The peers that need our CPU to read what they were answered.

@@ -107,7 +107,7 @@ const PATIENCE: u64 = 4_000;
 /// A yield that takes longer than this, in nanoseconds, let somebody else run.
 const YIELD: u64 = 1_000;
 /// After this many waits in a row in which somebody else ran on our CPU, one is slept through; if that was in vain, after
-/// twice as many, and so on, this often.
+/// twice as many, and so on, doubled so often at most.
 const CROWDED: u32 = 8;
 const MOST_DOUBLINGS: u32 = 4;
 /// A yield that takes longer than this, in nanoseconds, let somebody compute for a whole turn of the scheduler's.
@@ -145,7 +145,7 @@ pub struct Crowding {
     now: bool,
     /// Whether the last wait was slept through after such ones.
     slept: bool,
-    /// How many such sleeps were in vain.
+    /// How many such sleeps there were in a row.
     in_vain: u32,
     /// Until when waits are slept through, and for how long the last time, in nanoseconds.
     until: u64,

@@ -1,6 +1,6 @@
 //! How a side waits for the other one: it spins for as long as it pays, then it sleeps.
 
-use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, Sent, Sleep};
+use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, Sent, Sleep, Untaken};
 use crate::clock;
 use crate::crash;
 use crate::ring::RingMemory;
@@ -128,9 +128,14 @@ impl Channel {
         scheduling::cpu().is_some_and(|ours| theirs == ours.wrapping_add(1))
     }
 
-    /// Whether the peer has something to read, and needs our CPU to do so.
+    /// Whether the peer has something to read, and needs our CPU to do so. Not while somebody sends to it.
     pub fn needs_our_cpu(&self) -> bool {
-        self.is_on_our_cpu() && self.untaken().is_ok_and(|untaken| untaken.in_ring > 0)
+        let has_some = |untaken: Untaken| untaken.in_ring > 0;
+        self.is_on_our_cpu()
+            && self
+                .writer
+                .try_lock()
+                .is_ok_and(|mut writer| writer.untaken().is_ok_and(has_some))
     }
 
     /// Notes, for the rhythm, that a frame came after a sleep.

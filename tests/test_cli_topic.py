@@ -184,7 +184,8 @@ def test_watch_ends_by_ctrl_c_and_with_the_last_of_the_others(how: str, option: 
                 other.do("t.close(); s.close()")
             _, said = command.communicate(timeout=LONG)
     assert "Traceback" not in said
-    assert (command.returncode, "no other process" in said) == ((130, False) if how == "interrupt" else (0, True))
+    ended = command.returncode, "no other process" in said
+    assert ended == ((130, False) if how == "interrupt" else (0, True)), said
 
 
 def test_watch_ends_when_its_reader_does(t: shmrpc.sync.Topic) -> None:

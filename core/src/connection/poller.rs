@@ -296,7 +296,7 @@ impl<K> Poller<K> {
         clock::now()
     }
 
-    /// Nobody has taken our CPU, or somebody who computes has: those that wait here have had their share.
+    /// Nobody has taken our CPU, or somebody who computes has: nobody is owed anything any more.
     #[cold]
     fn forgive(&mut self) {
         self.gives_way = false;

@@ -107,8 +107,9 @@ const PATIENCE: u64 = 4_000;
 /// A yield that takes longer than this, in nanoseconds, let somebody else run.
 const YIELD: u64 = 1_000;
 /// After this many waits in a row in which somebody else ran on our CPU, one is slept through; if that was in vain, after
-/// twice as many, and so on, doubled so often at most.
+/// twice as many, and so on.
 const CROWDED: u32 = 8;
+/// How often that is doubled at most.
 const MOST_DOUBLINGS: u32 = 4;
 /// A yield that takes longer than this, in nanoseconds, let somebody compute for a whole turn of the scheduler's.
 const TURN: u64 = 2_500_000;

@@ -17,6 +17,12 @@ use std::time::Duration;
 /// sleeps and has to be rung, which costs more than the look.
 const QUIET: u64 = 1_000_000;
 
+/// The CPU that we run on, as a side tells it: one more than its number, 0 if that is not known.
+#[inline]
+fn our_cpu() -> u32 {
+    scheduling::cpu().map_or(0, |number| number.wrapping_add(1))
+}
+
 impl Channel {
     /// Looks before a request is sent: the time, or that the peer has left, if it has been quiet for long enough.
     ///
@@ -110,7 +116,7 @@ impl Channel {
     /// Tells the peer on which CPU we send; that changes seldom.
     #[inline]
     pub(super) fn tell_cpu(&self) {
-        let cpu = scheduling::cpu().map_or(0, |number| number.wrapping_add(1));
+        let cpu = our_cpu();
         // Relaxed, all: hints.
         if self.cpu.load(Ordering::Relaxed) != cpu {
             self.cpu.store(cpu, Ordering::Relaxed);
@@ -125,7 +131,7 @@ impl Channel {
     pub fn is_on_our_cpu(&self) -> bool {
         // Relaxed: a hint.
         let theirs = self.segment.cpu(!self.is_client).load(Ordering::Relaxed);
-        scheduling::cpu().is_some_and(|ours| theirs == ours.wrapping_add(1))
+        theirs != 0 && theirs == our_cpu()
     }
 
     /// Whether the peer has something to read, and needs our CPU to do so. Not while somebody sends to it.

@@ -102,6 +102,14 @@ def test_the_maker_may_leave_and_the_last_takes_the_name_away(kind: str, other: 
     assert files(runtime) == []
 
 
+@pytest.mark.parametrize("opener", ["Lock", "topic", "queue", "store"])
+def test_whoever_looks_as_the_last_member_leaves_sees_it_or_nobody(opener: str, other: MemberProcess) -> None:
+    other.begin(f"for _ in range(200): sync.{opener}({OURS!r}).close()")
+    while not other.ends(0):
+        assert set(pids(OURS)) <= {other.pid}
+    other.end()
+
+
 @pytest.mark.parametrize("asked", KINDS)
 @pytest.mark.parametrize("there", KINDS)
 def test_kinds_that_disagree_are_an_error_with_both(there: str, asked: str) -> None:

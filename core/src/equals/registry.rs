@@ -188,17 +188,31 @@ pub fn look(place: &Place) -> Result<Option<Report>, NameError> {
         return open.membership.report().map(Some);
     }
     let failed = || NameError::os("its lock file cannot be read");
-    let Some(lock_file) = open_lock_file(place, false, &names)? else {
-        return Ok(None);
-    };
-    if !lock_file.has_others().map_err(failed())? {
-        return Ok(None);
+    let mut before: Option<(Vec<u8>, NameError)> = None;
+    for _ in 0..TRIES {
+        let Some(lock_file) = open_lock_file(place, false, &names)? else {
+            return Ok(None);
+        };
+        if !lock_file.has_others().map_err(failed())? {
+            return Ok(None);
+        }
+        let text = lock_file.text().map_err(failed())?;
+        let visited = open_memory(place, &text).and_then(|memory| {
+            Membership::visit(
+                place.name.clone(),
+                memory,
+                lock_file,
+                &stem(&place.lock_file),
+            )
+        });
+        match (visited, before) {
+            (Ok(visitor), _) => return visitor.report().map(Some),
+            (Err(error), Some((seen, _))) if seen == text => return Err(error),
+            // The last of them may have taken the memory away meanwhile, or there is another one in its place.
+            (Err(error), _) => before = Some((text, error)),
+        }
     }
-    let memory = open_memory(place, &lock_file.text().map_err(failed())?)?;
-    let stem = stem(&place.lock_file);
-    Membership::visit(place.name.clone(), memory, lock_file, &stem)?
-        .report()
-        .map(Some)
+    before.map_or(Ok(None), |(_, error)| Err(error))
 }
 
 /// Opens the lock file of a name that is not open here; None if there is none.

@@ -17,11 +17,14 @@ KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
+RUST_TESTS := $(CARGO) test $(CORE) --quiet
+LOOM_TESTS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loom --target-dir core/target/loom --test protocol
+
 # The server of NATS that the tests start: one of the system's, or this version in the project's own folder.
 NATS_SERVER := v2.11.4
 GO := $(shell command -v go || echo /usr/local/go/bin/go)
 
-.PHONY: demo test test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
+.PHONY: demo test rust-tests test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -29,11 +32,17 @@ demo: build  ## The main job on real input: parse the standard library in anothe
 fractals: build  ## A web page on which to explore Mandelbrot and Julia sets, painted by a pool of processes.
 	$(BIN)/python -m examples.fractals
 
-test: test-rust test-python  ## Every test, Rust's and Python's.
+test: | tools  ## Every test, Rust's and Python's.
+	+$(MAKE) --jobs=2 build rust-tests crashpoints nats-server  # Side by side: much of a build is work for one CPU.
+	+$(MAKE) --jobs=1 test-rust test-python
 
-test-rust: tools
-	$(CARGO) test $(CORE) --quiet
-	RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loom --target-dir core/target/loom --test protocol
+test-rust: rust-tests
+	$(RUST_TESTS)
+	$(LOOM_TESTS)
+
+rust-tests: tools
+	$(RUST_TESTS) --no-run
+	$(LOOM_TESTS) --no-run
 
 test-python: build crashpoints compiled nats-server
 	$(BIN)/python $(PYTEST)
@@ -67,7 +76,7 @@ nats-server: | tools  ## A server of NATS for the tests, unless the system has o
 		GOBIN=$(abspath .tools/$(NATS_SERVER)) $(GO) install github.com/nats-io/nats-server/v2@$(NATS_SERVER); } || \
 		echo "no nats-server, so the tests of nats:// are skipped: install it (on Debian and Ubuntu: apt install nats-server), or Go 1.24 or later, which gets it"
 
-crashpoints: build  ## The native core with points where a test lets its process die, beside the one in use.
+crashpoints: $(BIN)/python  ## The native core with points where a test lets its process die, beside the one in use.
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet
 	touch core/target/crashpoints/lib_core.so  # As new as its sources, also if those of this build did not change.
 
@@ -110,8 +119,10 @@ bench: build  ## The benchmark: see benchmark/README.md. A rival that cannot be 
 
 build: $(STAMP)  ## The environment with the package and the developers' tools in it.
 
-$(STAMP): $(SOURCES) | tools
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python: | tools
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group dev --editable .
 	touch $@

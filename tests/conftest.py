@@ -26,16 +26,30 @@ from tests.helpers.wire_client import WireClient
 
 
 def pytest_configure() -> None:
-    """A shell starts what is to run in the background with SIGINT ignored, and its children inherit that.
+    """Gives SIGINT its default, and NumPy one thread, here and in what the tests start.
 
-    A handler is not inherited: the programs that the tests start get the signal's default.
+    A shell starts what is to run in the background with SIGINT ignored, and its children inherit that. A handler is
+    not inherited: the programs that the tests start get the signal's default.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # NumPy's threads, of which no test has work, would spin for a while in each process that imports it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_collection_finish() -> None:
     """Spares the garbage collector thousands of tests, and what they import: a full collection took 0.1 s of them."""
+    _spare_the_collector()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spared_collector() -> Iterator[None]:
+    """Spares it what a module of tests leaves to stay, as what it has imported."""
+    yield
+    _spare_the_collector()
+
+
+def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import pickle
@@ -108,6 +109,29 @@ def test_a_handle_that_nobody_has_any_more_does_not_keep_a_closed_store_open() -
         it.append(2)
     with shmrpc.sync.store(OURS) as s:
         assert len(s) == 0
+
+
+async def test_a_wait_that_is_given_up_beside_a_transaction_does_not_keep_a_closed_store_open() -> None:
+    def files() -> list[str]:
+        found = []
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # That of the directory itself.
+                found.append(os.readlink(f"/proc/self/fd/{number}"))
+        return [file for file in found if f"{OURS}@" in file]
+
+    async with shmrpc.store(OURS) as s:
+        s["it"] = {}
+        waiting = asyncio.create_task(s["it"].changed(30))
+        await asyncio.sleep(0)
+        async with s.transaction(30):
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert files()
+    del s, waiting
+    async with asyncio.timeout(30):
+        while files():
+            gc.collect()
+            await asyncio.sleep(0.01)
 
 
 def test_a_store_that_is_opened_again_is_another_one_for_old_objects() -> None:

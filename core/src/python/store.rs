@@ -68,6 +68,18 @@ impl Carrier {
         Ok(self.inner()?.membership.may_write())
     }
 
+    /// Whether another task of this thread is within a transaction.
+    fn is_beside_sibling(&self, py: Python<'_>) -> PyResult<bool> {
+        let owner = || current_owner(py).unwrap_or(0);
+        Ok(self.inner()?.membership.is_beside_sibling(owner))
+    }
+
+    /// Ends a watch of one of its containers.
+    fn unwatch(&self, py: Python<'_>, watch: u64) -> PyResult<()> {
+        self.inner()?
+            .run_whole(py, |store, _, deadline| store.unwatch(deadline, watch))
+    }
+
     /// The number of a class, of which this is said if there is none of this name.
     fn class_number(
         &self,
@@ -880,17 +892,6 @@ impl Proxy {
                 Some(_) => Err(StoreError::Within),
                 None => store.watch(deadline, self.place),
             })
-    }
-
-    /// Whether another task of this thread is within a transaction.
-    fn _is_beside_sibling(&self, py: Python<'_>) -> bool {
-        let owner = || current_owner(py).unwrap_or(0);
-        self.inner.membership.is_beside_sibling(owner)
-    }
-
-    fn _unwatch(&self, py: Python<'_>, watch: u64) -> PyResult<()> {
-        self.inner
-            .run_whole(py, |store, _, deadline| store.unwatch(deadline, watch))
     }
 
     fn _has_changed(&self, py: Python<'_>, watch: u64) -> PyResult<bool> {

@@ -40,7 +40,7 @@ class Changes(Generic[_T]):
 
     async def __aiter__(self) -> AsyncIterator[_T]:
         while True:
-            await self._opened.apart(self._proxy, self._timeout)
+            await self._opened.apart(self._timeout)
             try:
                 with self._opened.watch(self._proxy) as watch:
                     yield self._proxy._copy()

@@ -93,8 +93,8 @@ class Opened(StoreUse):
         self.values = Values(name.name)
         #: Seconds for which an operation waits, if it is a part of what its caller does: the longest of all handles.
         self.patience = 0.0
-        #: Watches that are over, and have not been ended.
-        self._over: list[tuple[_core.Proxy, int]] = []
+        #: Watches that are over, and have not been ended. Not their proxies: these have us.
+        self._over: list[int] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._stopped: weakref.WeakSet[Handle] = weakref.WeakSet()
 
@@ -141,7 +141,7 @@ class Opened(StoreUse):
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
         """Waits until a container has changed. Raises WaitTimeout and Gone."""
         timeout = bounded(timeout)
-        if await self.apart(proxy, timeout):
+        if await self.apart(timeout):
             return  # What the other one has changed was not watched: it counts as a change.
         with self.watch(proxy) as watch:
             await self.wait_for(proxy, watch, timeout)
@@ -160,28 +160,30 @@ class Opened(StoreUse):
         try:
             yield watch
         finally:
-            self._over.append((proxy, watch))
+            self._over.append(watch)
             self._end_watches()
 
     def _end_watches(self) -> None:
         """Ends the watches that are over; later if another task of this loop is within a transaction."""
         while self._over and not self._name.is_closed:
-            proxy, watch = over = self._over.pop()
+            watch = self._over.pop()
             try:
-                if not (is_beside := proxy._is_beside_sibling()):
-                    proxy._unwatch(watch)
+                if not (is_beside := self._carrier.is_beside_sibling()):
+                    self._carrier.unwatch(watch)
+            except ReferenceError:  # Its last handle is gone, and this process is leaving the store.
+                return
             except BaseException:
-                self._over.append(over)
+                self._over.append(watch)
                 raise
             if is_beside:
-                self._over.append(over)
+                self._over.append(watch)
                 with contextlib.suppress(RuntimeError):  # The loop has ended: with the next watch.
                     asyncio.get_running_loop().call_later(_LATER, self._end_watches)
                 return
 
-    async def apart(self, proxy: _core.Proxy, timeout: float | None) -> bool:
+    async def apart(self, timeout: float | None) -> bool:
         """Waits for the end of a transaction of another task of this loop; whether there is one. Raises WaitTimeout."""
-        if not proxy._is_beside_sibling():
+        if not self._carrier.is_beside_sibling():
             return False
         async with Transaction.of(self, timeout):
             return True

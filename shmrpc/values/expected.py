@@ -1,4 +1,4 @@
-"""Declared types that the core knows: None, bool, int, float, str, bytes, NumPy's arrays, and containers of them."""
+"""Declared types that the core knows: MessagePack's own, memoryviews, NumPy's arrays, and containers of them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _SCALARS: Final[dict[Any, str]] = {
     float: "float",
     str: "str",
     bytes: "bytes",
+    memoryview: "memoryview",
     Any: "any",
 }
 #: A container without the types of what is in it.

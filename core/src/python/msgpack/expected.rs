@@ -6,16 +6,19 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The types of single values, one bit each.
-pub(super) const NONE: u8 = 1;
-pub(super) const BOOL: u8 = 2;
-pub(super) const INT: u8 = 4;
-pub(super) const FLOAT: u8 = 8;
-pub(super) const STR: u8 = 16;
-pub(super) const BYTES: u8 = 32;
+pub(super) type Scalars = u16;
+pub(super) const NONE: Scalars = 1;
+pub(super) const BOOL: Scalars = 2;
+pub(super) const INT: Scalars = 4;
+pub(super) const FLOAT: Scalars = 8;
+pub(super) const STR: Scalars = 16;
+pub(super) const BYTES: Scalars = 32;
 /// Whatever MessagePack has, arrays as lists and maps as dicts; and all else that is read here.
-pub(super) const ANY: u8 = 64;
+pub(super) const ANY: Scalars = 64;
 /// NumPy's arrays.
-pub(super) const NDARRAY: u8 = 128;
+pub(super) const NDARRAY: Scalars = 128;
+/// Read-only views of bytes in a row.
+pub(super) const MEMORYVIEW: Scalars = 256;
 
 /// What an array is to become.
 pub(super) enum Array {
@@ -25,8 +28,8 @@ pub(super) enum Array {
     Fixed(Vec<Py<Expected>>),
 }
 
-/// A declared type, of None, bool, int, float, str, bytes, NumPy's arrays and containers of them: what is read must be of
-/// it.
+/// A declared type, of None, bool, int, float, str, bytes, memoryviews, NumPy's arrays and containers of them: what is read
+/// must be of it.
 ///
 /// `scalars`: the names of the types that a single value may have, such as "int", or "any" for whatever there is;
 /// `dtypes`: of an "ndarray", the texts of the types that its elements may have, if not all. What
@@ -34,7 +37,7 @@ pub(super) enum Array {
 /// types of those of a tuple. `keys` and `values`: those of a dict.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Expected {
-    pub(super) scalars: u8,
+    pub(super) scalars: Scalars,
     pub(super) array: Option<Array>,
     pub(super) map: Option<(Py<Expected>, Py<Expected>)>,
     pub(super) dtypes: Option<Vec<String>>,
@@ -106,7 +109,7 @@ impl Expected {
     }
 }
 
-fn bit(name: &str) -> PyResult<u8> {
+fn bit(name: &str) -> PyResult<Scalars> {
     Ok(match name {
         "None" => NONE,
         "bool" => BOOL,
@@ -116,6 +119,7 @@ fn bit(name: &str) -> PyResult<u8> {
         "bytes" => BYTES,
         "any" => ANY,
         "ndarray" => NDARRAY,
+        "memoryview" => MEMORYVIEW,
         _ => {
             let text = format!("expected the name of a type of MessagePack's, got {name:?}");
             return Err(PyValueError::new_err(text));

@@ -1,5 +1,5 @@
 //! MessagePack for Python's own values: None, bool, int, float, str, bytes, list and dict; and three extensions of ours, for
-//! arrays of numbers and large bytes, with the buffers that they refer to beside the body.
+//! arrays of numbers, large bytes and views of bytes, with the buffers that they refer to beside the body.
 //!
 //! One pass each way, in which no Python code runs. What needs more, such as a dataclass, a tuple, an array of texts or an
 //! int of more than 64 bits, is neither written nor read here: the caller hands the whole over to the codec, which also has

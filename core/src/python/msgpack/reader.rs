@@ -3,12 +3,15 @@
 use super::super::block::Block;
 use super::super::buffer::Buffer;
 use super::super::numpy::{MAX_AXES, NumPy};
-use super::expected::{ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, NDARRAY, NONE, STR};
+use super::expected::{
+    ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, MEMORYVIEW, NDARRAY, NONE, STR, Scalars,
+};
 use super::keys::{key, text};
-use super::{ARRAY, BYTES as BYTES_CODE, MAX_DEPTH};
+use super::{ARRAY, BYTES as BYTES_CODE, MAX_DEPTH, MEMORYVIEW as MEMORYVIEW_CODE};
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -265,7 +268,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         place: Place,
     ) -> Read<Bound<'py, PyAny>> {
         let tag = self.byte()?;
-        let is = |kind: u8| expected.scalars & (kind | ANY) != 0;
+        let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
         match tag {
             0x00..=0x7f => unsigned(py, expected, u64::from(tag)),
             0xe0..=0xff => signed(py, expected, i64::from(tag as i8)),
@@ -336,12 +339,17 @@ impl<'a, 'py> Reader<'a, 'py> {
     ) -> Read<Bound<'py, PyAny>> {
         let code = self.byte()?;
         let mut payload = Reader::new(self.run(len)?, self.buffers);
-        let is = |kind: u8| expected.scalars & (kind | ANY) != 0;
+        let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
         match code {
             BYTES_CODE if is(BYTES) => {
                 let place = payload.unsigned()?;
                 payload.end()?;
                 self.buffers.ok_or(Unread)?.copy(place)
+            }
+            MEMORYVIEW_CODE if is(MEMORYVIEW) => {
+                let view = payload.memoryview(py)?;
+                payload.end()?;
+                Ok(view)
             }
             ARRAY if is(NDARRAY) => {
                 let made = payload.ndarray(py, expected)?;
@@ -350,6 +358,27 @@ impl<'a, 'py> Reader<'a, 'py> {
             }
             _ => Err(Unread),
         }
+    }
+
+    /// A read-only view of bytes in a row, of which this is the payload.
+    fn memoryview(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
+        let owner = match self.bytes.first() {
+            Some(0xc4..=0xc6) => self.bin(py)?,
+            _ => {
+                let place = self.unsigned()?;
+                self.buffers.ok_or(Unread)?.get(place)?.clone()
+            }
+        };
+        let view = PyMemoryView::from(&owner).map_err(|_| Unread)?;
+        view.call_method0(intern!(py, "toreadonly"))
+            .map_err(|_| Unread)
+    }
+
+    /// The bytes that come next, whose tag was looked at.
+    fn bin(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
+        let tag = self.byte()?;
+        let len = self.wide(tag - 0xc4)?;
+        bytes_of(py, self.run(len)?)
     }
 
     /// An array of NumPy's in C order, of which this is the payload.
@@ -370,9 +399,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             *length = isize::try_from(self.unsigned()?).map_err(|_| Unread)?;
         }
         if let Some(0xc4..=0xc6) = self.bytes.first() {
-            let tag = self.byte()?;
-            let len = self.wide(tag - 0xc4)?;
-            let bytes = bytes_of(py, self.run(len)?)?;
+            let bytes = self.bin(py)?;
             let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unread)?;
             return numpy.of_bytes(dtype, shape, bytes).ok_or(Unread);
         }

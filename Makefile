@@ -47,8 +47,8 @@ rust-tests: tools
 test-python: build crashpoints compiled nats-server
 	$(BIN)/python $(PYTEST)
 
-test-long: build  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB.
-	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/test_large_streams.py
+test-long: build nats-server  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB; tests on both loops that are run on either.
+	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/test_large_streams.py $$(grep -rl --include='*.py' '^LOOP = "either"' tests)
 
 test-browser: build  ## The fractals' page in a headless Chromium, which has to be installed (Debian: apt install chromium).
 	$(BIN)/python -m pip install --quiet --group browser

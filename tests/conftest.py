@@ -17,7 +17,7 @@ import pytest
 import shmrpc
 from shmrpc.host import cleanup
 from tests.helpers.host_names import host_to_oneself, nothing_is_left, ours_in_shm
-from tests.helpers.loops import LOOPS
+from tests.helpers.loops import loops_of
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.nats_servers import NatsServer
 from tests.helpers.server_process import PATIENCE, ServerProcess
@@ -92,8 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Every asyncio test runs on both loops, unless it or its module says that this makes no difference."""
     assert isinstance(item, pytest.Function)
-    only = getattr(item.module, "LOOP", None)
-    return LOOPS if only is None else {only: LOOPS[only]}
+    marked = any("loop_factories" in mark.kwargs for mark in item.iter_markers("asyncio"))
+    return loops_of(None if marked else getattr(item.module, "LOOP", None), item.originalname)
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,8 @@ from tests.helpers.nats_servers import NatsServer
 from tests.helpers.prepared_python import run_prepared
 from tests.helpers.server_process import PATIENCE, InThread, Script, ServerProcess, eventually
 
+LOOP = "either"
+
 service = shmrpc.Service("tested.nats")
 #: Calls of process() that have begun here.
 begun: list[float] = []

@@ -24,6 +24,7 @@ import shmrpc
 from tests.helpers.nats_servers import NatsServer
 from tests.helpers.server_process import PATIENCE
 
+LOOP = "either"
 HOSTS = (Path(__file__).parents[1] / "docs" / "hosts.md").read_text()
 
 service = shmrpc.Service("shop")

@@ -22,6 +22,8 @@ import shmrpc
 from shmrpc.pools import engine, functions
 from tests.helpers import pool_tasks as tasks
 
+LOOP = "either"
+
 
 async def wait_until(condition: Callable[[], object]) -> None:
     """Waits until it is so."""

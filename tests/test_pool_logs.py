@@ -15,6 +15,7 @@ import pytest
 import shmrpc
 from tests.helpers import pool_tasks as tasks
 
+LOOP = "either"
 PATIENCE = 60
 
 

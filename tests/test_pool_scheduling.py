@@ -17,6 +17,7 @@ from tests.helpers.processes import gone
 from tests.helpers.server_process import eventually_in_loop
 from tests.helpers.stopped_processes import stands_still
 
+LOOP = "either"
 PATIENCE = 60
 
 

@@ -27,6 +27,8 @@ import asyncio, os, sys, threading, time
 import shmrpc
 from tests.helpers import pool_tasks as tasks
 
+LOOP = "either"
+
 {at_import}
 
 def parent():

@@ -15,6 +15,8 @@ import shmrpc
 from tests.helpers import pool_tasks as tasks
 from tests.helpers import pool_values as values
 
+LOOP = "either"
+
 
 @pytest.fixture
 async def pool() -> AsyncIterator[shmrpc.Pool]:

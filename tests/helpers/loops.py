@@ -1,12 +1,15 @@
 """On which loop a test runs: on both, asyncio's and uvloop's, unless it says that this makes no difference to it.
 
 A test says so with one of these marks. A module whose tests are all of that kind says ``LOOP = "uvloop"`` instead, or
-``LOOP = "asyncio"``.
+``LOOP = "asyncio"``. One whose tests take long, and rest on what others test on both loops, says ``LOOP = "either"``: each
+of its tests is run on the loop that its name falls to, and on both in the long form.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +20,15 @@ LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
+
+
+def loops_of(module: str | None, test: str) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loops of a test of this name, by what its module says; None: nothing."""
+    if module is None or (module == "either" and os.environ.get("SHMRPC_LONG") == "1"):
+        return LOOPS
+    only = sorted(LOOPS)[zlib.crc32(test.encode()) % len(LOOPS)] if module == "either" else module
+    return {only: LOOPS[only]}
+
 
 #: For what has nothing to do with the loop.
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])

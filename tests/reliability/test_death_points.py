@@ -34,8 +34,8 @@ from tests.helpers.victim_roles import GRACE
 from tests.helpers.victims import Ending, Order, Side, Victims, victims
 
 #: Lines and native points that are tried in the short form, in each conversation; in the long one all of them.
-LINES: Final = 8
-POINTS: Final = 5
+LINES: Final = 5
+POINTS: Final = 4
 #: How often a conversation is held until its victim has died of it.
 ROUNDS: Final = 3
 #: Seconds for what must happen, and does not depend on speed.

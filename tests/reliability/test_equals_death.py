@@ -24,7 +24,7 @@ from tests.helpers.name_workers import PATIENCE
 from tests.helpers.scale import LONG, scaled
 from tests.helpers.server_process import eventually
 
-KILLS = 10_000 if LONG else 300
+KILLS = 10_000 if LONG else 150
 
 #: What a victim does, in statements.
 OPEN = 'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config"); world = sync.store("world")'

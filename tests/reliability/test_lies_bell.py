@@ -27,6 +27,8 @@ from tests.helpers.server_process import eventually, eventually_in_loop
 from tests.helpers.services import service
 from tests.helpers.wire_client import ON_BELL, READER_WAITS, WireClient
 
+LOOP = "either"
+
 #: Rings that go unheard, of which a socket holds some hundreds.
 RINGS = scaled(300, 3000)
 

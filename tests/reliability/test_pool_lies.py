@@ -13,6 +13,7 @@ import shmrpc
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.scale import scaled
 
+LOOP = "either"
 PATIENCE = 120
 #: What may stand there: as many tasks begun as a word can say, more than there are, an end beyond them, nothing.
 WORDS = (0, 1, (1 << 64) - 1, 1 << 63, (1 << 32) - 1, (1 << 32) - 1 << 32, (5 << 32) | 3, (1 << 32) | 4096)

@@ -22,7 +22,7 @@ from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually
 from tests.helpers.time_bound import bounded
 
-KILLS = scaled(300, 10_000)
+KILLS = scaled(150, 10_000)
 #: Kills between two looks at the ledger.
 ROUND = 150
 #: Bytes that an empty queue may keep: the chunk that is filled next, and what the allocator does not give back at once.

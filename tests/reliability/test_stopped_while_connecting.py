@@ -23,6 +23,7 @@ from tests.helpers.stopped_processes import stopped
 from tests.helpers.time_bound import bounded
 from tests.helpers.watched_service import as_new
 
+LOOP = "either"
 TARGET = "tests.helpers.watched_service:service"
 NAME = "tested.watched"
 SOON = 0.2

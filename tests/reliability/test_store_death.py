@@ -20,7 +20,7 @@ from tests.helpers.store_roles import LARGE, PATIENCE, ROLES, Plain
 from tests.helpers.time_bound import bounded
 
 OURS = f"storedeath{os.getpid()}"
-KILLS = scaled(120, 10_000)
+KILLS = scaled(80, 10_000)
 ROUND = 60
 
 

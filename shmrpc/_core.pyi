@@ -463,6 +463,12 @@ def die_with(master: int, first: int | None = None) -> None:
     The process of the pidfd ``first`` is killed before. OSError if that cannot be watched.
     """
 
+def is_buffer(value: object, /) -> bool:
+    """Whether it has the buffer protocol."""
+
+def address_of(view: memoryview, /) -> int:
+    """Where its memory begins, which nothing in Python tells of memory that cannot be written."""
+
 def shorten_time_slice(nanoseconds: int, /) -> bool: ...
 
 @final

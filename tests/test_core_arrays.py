@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -225,7 +226,7 @@ KINDS: list[tuple[Any, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "fits"), KINDS, ids=str)
+@pytest.mark.parametrize(("kind", "value", "fits"), KINDS, ids=lambda each: re.sub(" at 0x[0-9a-f]+", "", str(each)))
 def test_a_declared_array_is_read_if_it_fits(kind: Any, value: Any, fits: bool) -> None:
     body = carried(CODEC.encode(value))
     if fits:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-import sysconfig
 from pathlib import Path
 
 #: The folder of this package.
@@ -31,6 +29,9 @@ def why_missing(module: str, error: ImportError, absent: str | None = None) -> s
 
 def without_core(error: ImportError) -> ImportError:
     """What to raise in place of the error of importing ``shmrpc._core``."""
+    import platform
+    import sysconfig
+
     python = f"{platform.python_implementation()} {platform.python_version()} ({sysconfig.get_platform()})"
     if not is_absent("shmrpc._core", error):
         return ImportError(

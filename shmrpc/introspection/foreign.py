@@ -14,6 +14,7 @@ from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.extension import imported
 from shmrpc.values.notation import class_text, union
+from shmrpc.values.standard import ZONE
 
 _ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
 #: An instance of a class derived from one of these arrives as an instance of the first that fits. The names stand for
@@ -21,7 +22,7 @@ _ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
 _BASES: Final[tuple[type | str, ...]] = (
     *("numpy.ndarray", float, int, str, list, dict),
     *(pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath),
-    *(kind for extension in ALL_EXTENSIONS for kind in extension.writers if kind not in _ZONES),
+    *(kind for extension in ALL_EXTENSIONS if extension.code != ZONE for kind in extension.writers),
 )
 #: The types of values that a Literal can name.
 _LITERAL: Final = (int, str, bytes, bool, types.NoneType)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import ctypes
 import pickle
 import struct
 import sys
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
+from shmrpc import _core
 from shmrpc.values.blocks import LARGE, Data, bytes_of
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
@@ -48,7 +48,7 @@ def _write_memoryview(value: memoryview, writing: Writing) -> Ext:
 
 
 def _adopt(value: Any) -> Writer | None:
-    return _write_buffer if is_buffer(value) else None
+    return _write_buffer if _core.is_buffer(value) else None
 
 
 def _write_buffer(value: Any, writing: Writing) -> Ext:
@@ -61,11 +61,6 @@ def _write_buffer(value: Any, writing: Writing) -> Ext:
     if form is None:
         view, form = memoryview(view.tobytes()), "B"
     return _write_view(value, view, form, writing)
-
-
-def is_buffer(value: Any) -> bool:
-    """Whether it has the buffer protocol."""
-    return bool(ctypes.pythonapi.PyObject_CheckBuffer(ctypes.py_object(value)))
 
 
 def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ext:
@@ -88,7 +83,7 @@ def _native_format(form: str) -> str | None:
         return None
     if order == "@":
         return letter
-    # ctypes names the order even where it is the machine's own.
+    # Arrays of ctypes name the order even where it is the machine's own.
     same = letter not in "nNP" and struct.calcsize(f"={letter}") == struct.calcsize(f"@{letter}")
     return letter if same and order in ("=", _OWN_ORDER) else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import math
 import operator
@@ -11,11 +10,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 
+from shmrpc import _core
 from shmrpc.basics.missing import why_missing
 from shmrpc.values import arrays, arrow, tensors
 from shmrpc.values.aliases import UNIONS
 from shmrpc.values.blocks import Block, is_block
-from shmrpc.values.buffers import is_buffer
 
 if TYPE_CHECKING:
     import numpy
@@ -99,7 +98,7 @@ def _writable_array(value: Any) -> Any:
     if block is None:
         return value.copy(order="K")
     np: Any = sys.modules["numpy"]
-    offset = value.__array_interface__["data"][0] - _address(memoryview(block))
+    offset = value.__array_interface__["data"][0] - _core.address_of(memoryview(block))
     return np.ndarray(value.shape, value.dtype, buffer=block.shared(), offset=offset, strides=value.strides)
 
 
@@ -111,7 +110,7 @@ def _writable_view(value: memoryview) -> memoryview:
         return _shaped(memoryview(bytearray(value.tobytes())), value)
     if not value.c_contiguous:
         raise TypeError("a memoryview with gaps cannot be made writable: take the whole one, and then the part of it")
-    offset = _address(value) - _address(memoryview(block))
+    offset = _core.address_of(value) - _core.address_of(memoryview(block))
     return _shaped(memoryview(block.shared())[offset : offset + value.nbytes], value)
 
 
@@ -121,20 +120,13 @@ def _shaped(memory: memoryview, like: memoryview) -> memoryview:
     return memory.cast(like.format, like.shape)  # type: ignore[call-overload, no-any-return]
 
 
-def _address(view: memoryview) -> int:
-    """Where read-only memory begins: nothing in Python tells, but a function of the stable ABI does."""
-    start, size = ctypes.c_void_p(), ctypes.c_ssize_t()
-    ctypes.pythonapi.PyObject_AsReadBuffer(ctypes.py_object(view), ctypes.byref(start), ctypes.byref(size))
-    return start.value or 0
-
-
 class Leased(Generic[_T]):
     """The peer's memory under an array, to be given back before the array is gone; see :func:`leased`."""
 
     def __init__(self, value: _T) -> None:
         self._value = value
         self._block = block_of(value)
-        if self._block is None and not (hasattr(value, "__dlpack__") or is_buffer(value)):
+        if self._block is None and not (hasattr(value, "__dlpack__") or _core.is_buffer(value)):
             raise TypeError(f"expected an array, a tensor, a memoryview or a buffer, got {type(value).__qualname__}")
 
     def release(self) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import fractions
 import os
 import pathlib
 import re
 import uuid
-import zoneinfo
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.msgpack import Ext
 
-from shmrpc.values.extension import Extension
+from shmrpc.values.extension import Extension, imported
 from shmrpc.values.reading import Reader, Reading
 from shmrpc.values.writing import Writing
+
+if TYPE_CHECKING:
+    import fractions
 
 _T = TypeVar("_T")
 
@@ -153,8 +154,8 @@ def _with_zone(kind: Any, value: datetime.time | datetime.datetime) -> Any:
 
 def _zone(value: datetime.tzinfo) -> Any:
     """A zone as it travels; None if its class has neither a fixed offset nor a name that others know."""
-    if isinstance(value, zoneinfo.ZoneInfo):
-        return value.key
+    if isinstance(value, imported("zoneinfo.ZoneInfo") or ()):
+        return value.key  # type: ignore[attr-defined]  # It is a ZoneInfo.
     if not isinstance(value, datetime.timezone):
         return None
     offset = value.utcoffset(None)
@@ -168,6 +169,8 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
     if isinstance(zone, str):
         if not _IANA_NAME.fullmatch(zone):
             raise ValueError(f"{zone[:100]!r} is not the name of a time zone")
+        import zoneinfo  # Few programs need it.
+
         try:
             return zoneinfo.ZoneInfo(zone)
         except zoneinfo.ZoneInfoNotFoundError:
@@ -187,6 +190,8 @@ def _read_fraction(payload: Any, reading: Reading) -> fractions.Fraction:
     numerator, denominator = payload
     if max(_checked(numerator, int).bit_length(), _checked(denominator, int).bit_length()) > MAX_FRACTION_BITS:
         raise ValueError(f"a part is over {MAX_FRACTION_BITS} bits")
+    import fractions  # Few programs need it.
+
     return fractions.Fraction(numerator, denominator)
 
 
@@ -274,7 +279,7 @@ EXTENSIONS: Final = (
         "time zone",
         "zone",
         _read_tzinfo,
-        dict.fromkeys((datetime.timezone, zoneinfo.ZoneInfo, datetime.tzinfo), _write_tzinfo),
+        dict.fromkeys((datetime.timezone, "zoneinfo.ZoneInfo", datetime.tzinfo), _write_tzinfo),
     ),
     Extension(
         DECIMAL,
@@ -284,7 +289,7 @@ EXTENSIONS: Final = (
         {decimal.Decimal: lambda value, writing: Ext(DECIMAL, writing.pack(decimal.Decimal.__str__(value)))},
     ),
     Extension(
-        FRACTION, "Fraction", "`[numerator, denominator]`", _read_fraction, {fractions.Fraction: _write_fraction}
+        FRACTION, "Fraction", "`[numerator, denominator]`", _read_fraction, {"fractions.Fraction": _write_fraction}
     ),
     Extension(
         UUID,

@@ -1,8 +1,8 @@
 """On which loop a test runs: on both, asyncio's and uvloop's, unless it says that this makes no difference to it.
 
 A test says so with one of these marks. A module whose tests are all of that kind says ``LOOP = "uvloop"`` instead, or
-``LOOP = "asyncio"``. One whose tests take long, and rest on what others test on both loops, says ``LOOP = "either"``: each
-of its tests is run on the loop that its name falls to, and on both in the long form.
+``LOOP = "asyncio"``. One whose tests take long, and rest on what others test on both loops, says ``LOOP = "either"``:
+each of its tests is run on the loop that its name falls to, and on both in the long form.
 """
 
 from __future__ import annotations

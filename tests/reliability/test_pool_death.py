@@ -190,4 +190,5 @@ def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tm
         assert len(begun.keys() - ended.keys()) <= WORKERS
         all_told += len(told)
     assert all_told
-    assert eventually(lambda: not left_of_pools()), "a connection has left its name"  # Other tests have some for a moment.
+    # Other tests have some for a moment.
+    assert eventually(lambda: not left_of_pools()), "a connection has left its name"

@@ -10,7 +10,7 @@ use crate::violation::Violation;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, Once};
 
@@ -49,6 +49,28 @@ fn keep_freed_memory() {
             libc::free(memory);
         }
     });
+}
+
+/// Whether a value has the buffer protocol.
+#[pyfunction]
+pub fn is_buffer(value: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the GIL is ours.
+    unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) != 0 }
+}
+
+/// Where the memory of a view begins, which nothing in Python tells of memory that cannot be written.
+#[pyfunction]
+pub fn address_of(view: &Bound<'_, PyMemoryView>) -> PyResult<usize> {
+    let mut found = ffi::Py_buffer::new();
+    // SAFETY: the GIL is ours; `found` is ours to be filled, and is released if it was.
+    unsafe {
+        if ffi::PyObject_GetBuffer(view.as_ptr(), &mut found, ffi::PyBUF_FULL_RO) != 0 {
+            return Err(PyErr::fetch(view.py()));
+        }
+        let address = found.buf.addr();
+        ffi::PyBuffer_Release(&mut found);
+        Ok(address)
+    }
 }
 
 /// A new bytes object, to be filled.

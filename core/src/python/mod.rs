@@ -59,7 +59,7 @@ mod _core {
     #[pymodule_export]
     use super::block::Block;
     #[pymodule_export]
-    use super::buffer::{Buffer, View};
+    use super::buffer::{Buffer, View, address_of, is_buffer};
     #[pymodule_export]
     use super::calls::{Calls, Pending};
     #[pymodule_export]

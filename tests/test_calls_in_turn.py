@@ -18,7 +18,7 @@ from tests.helpers.services import Point
 
 TARGET = "tests.helpers.stream_service:service"
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU nobody looks for an answer")
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="both sides always share the only CPU")
 
 
 def session_of(client: shmrpc.Client) -> LoopSession:

@@ -11,7 +11,6 @@
 //! times the CPU that the work does.
 
 use crate::clock;
-use std::sync::OnceLock;
 
 /// A new gap counts for one part in this many.
 const WEIGHT: u64 = 8;
@@ -44,14 +43,10 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Spins for up to `most` nanoseconds at a time; never where only one CPU is usable.
+    /// Spins for up to `most` nanoseconds at a time.
     pub fn new(most: u64) -> Self {
-        Spin::on(usable_cpus(), most)
-    }
-
-    fn on(cpus: usize, most: u64) -> Self {
         Spin {
-            most: if cpus > 1 { most } else { 0 },
+            most,
             average: 0,
             wake: WAKE,
             work: 0,
@@ -227,23 +222,13 @@ impl Crowding {
     }
 }
 
-/// The CPUs that this process may run on, counted once.
-fn usable_cpus() -> usize {
-    static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    fn spin(most: u64) -> Spin {
-        Spin::on(2, most)
-    }
-
     #[test]
     fn a_quick_rhythm_spins_and_a_slow_one_sleeps() {
-        let mut spin = spin(50_000);
+        let mut spin = Spin::new(50_000);
         for _ in 0..100 {
             spin.record(1_000, 0);
         }
@@ -256,7 +241,7 @@ mod tests {
 
     #[test]
     fn one_pause_does_not_end_a_hot_phase() {
-        let mut spin = spin(50_000);
+        let mut spin = Spin::new(50_000);
         spin.record(1_000, 0);
         spin.record(10_000_000_000, 0);
         assert!(spin.budget() > 0);
@@ -264,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_rhythm_that_quickens_spins_again_soon() {
-        let mut spin = spin(50_000);
+        let mut spin = Spin::new(50_000);
         for _ in 0..1000 {
             spin.record(u64::MAX, 1);
             spin.budget();
@@ -280,7 +265,7 @@ mod tests {
     fn two_sides_that_sleep_find_out_that_they_need_not() {
         const BETWEEN: u64 = 80_000;
         for wake in [30_000, 150_000] {
-            let mut spin = spin(1_000_000);
+            let mut spin = Spin::new(1_000_000);
             spin.record(u64::MAX, 0);
             for _ in 0..50 {
                 spin.record(10_000_000, 0);
@@ -297,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_call_every_so_often_does_not_begin_to_spin_because_of_what_its_sleeps_cost() {
-        let mut spin = spin(1_000_000);
+        let mut spin = Spin::new(1_000_000);
         for _ in 0..50 {
             spin.record(10_000_000, 0);
             spin.budget();
@@ -311,7 +296,7 @@ mod tests {
 
     #[test]
     fn who_works_for_long_waits_for_long_and_no_longer_than_that_helps() {
-        let mut spin = spin(1_000_000);
+        let mut spin = Spin::new(1_000_000);
         assert_eq!(spin.limit(), SLEEPS * WAKE);
         for _ in 0..100 {
             spin.worked(200_000);
@@ -374,6 +359,6 @@ mod tests {
 
     #[test]
     fn a_limit_of_zero_never_spins() {
-        assert_eq!(spin(0).budget(), 0);
+        assert_eq!(Spin::new(0).budget(), 0);
     }
 }

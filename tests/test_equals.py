@@ -25,6 +25,7 @@ import shmrpc
 import shmrpc.sync
 from shmrpc.equals import line
 from shmrpc.host import cleanup
+from tests.helpers import traces
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.loops import one_loop
 from tests.helpers.member_process import MemberProcess
@@ -217,6 +218,18 @@ def test_a_memory_for_which_there_is_no_room_is_an_error_and_leaves_nothing(runt
     assert [name for name in files(runtime) if not name.endswith(".lock")] == []
     shmrpc.memory(OURS, 10).close()
     assert files(runtime) == []
+
+
+def test_names_that_were_waited_for_and_closed_take_no_memory() -> None:
+    def wait(rounds: int) -> None:
+        for _ in range(rounds):
+            with closing(event := shmrpc.sync.Event(OURS)), pytest.raises(shmrpc.WaitTimeout):
+                event.wait(0.0001)
+
+    wait(500)
+    before = traces.resident()
+    wait(4000)
+    assert traces.resident() - before < 4 << 20
 
 
 # --- what is held ---

@@ -29,6 +29,7 @@ from tests.helpers.services import service
 from tests.helpers.wire_client import MAX_MESSAGE, Control, Gone, WireClient, unpacked
 
 LOOP = "either"
+
 HELLO = {"type": "hello", "version": 5, "max_frame": 1 << 20}
 SHAPES = [None, {"streams": True}, {"inputs": [["numbers", 0]]}]
 

@@ -98,7 +98,11 @@ pub(super) fn watch(name: &Arc<Membership>) -> io::Result<()> {
         return Ok(());
     }
     let number = Arc::as_ptr(name).addr() as u64;
-    lock(&names).insert(number, Arc::downgrade(name));
+    let mut known = lock(&names);
+    // What is left of a name that is gone has its memory until then, and the thread may sleep for ever.
+    known.retain(|_, name| name.strong_count() > 0);
+    known.insert(number, Arc::downgrade(name));
+    drop(known);
     let doorbell = Doorbell::new(&watch.doorbell_of(name.others().slot()))?;
     add(&poll, doorbell.as_fd().as_raw_fd(), number)?;
     watch.doorbell = Some(doorbell);

@@ -97,7 +97,7 @@ def ask() -> Iterator[Ask]:
         patch.setattr(queue_study, "SIZES", (8, 64))
         patch.setattr(topic_study, "SIZES", (1_000, 100_000))
         patch.setattr(queue_study, "MOST", 1)
-        patch.setattr(queue_batches, "SHAPES", ((1, 1), (3, 3)))
+        patch.setattr(queue_batches, "SHAPES", ((1, 1), (1, 3), (3, 3)))
         patch.setattr(topic_readers, "READERS", (1, 8))
         yield Answers(run).__getitem__
 

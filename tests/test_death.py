@@ -160,12 +160,14 @@ def test_killed_clients_cost_the_server_nothing(sync_client: shmrpc.sync.Client)
 async def test_a_client_that_dies_before_it_is_welcomed_leaves_no_names_with_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG", logger="shmrpc.server")
     async with shmrpc.serve(service):
         control = Control("tested")
         control.send("hello", version=VERSION, max_frame=1 << 20, pickle=False, semaphores=True)
         control.socket.close()
         assert await eventually_in_loop(lambda: "Broken pipe" in caplog.text)  # Whose records have the exception.
         assert await eventually_in_loop(lambda: ours_in_shm() == [])
+    assert not [each for each in caplog.records if each.levelname != "DEBUG" and "client" in each.getMessage()]
 
 
 async def test_clients_that_come_and_go_leave_nothing(server: ServerProcess) -> None:

@@ -681,16 +681,3 @@ async def test_a_client_that_is_pickled_or_copied_says_what_to_do_instead(server
                 for copying in (copy.copy, copy.deepcopy):
                     with pytest.raises(TypeError, match="neither pickled nor copied"):
                         copying(each)
-
-
-async def test_a_client_that_leaves_while_it_connects_was_not_refused(caplog: pytest.LogCaptureFixture) -> None:
-    calculator = shmrpc.Service("leaving")
-    with caplog.at_level("DEBUG", logger="shmrpc.server"):
-        async with shmrpc.serve(calculator):
-            control = Control(calculator.name)
-            control.send("hello", version=5, max_frame=1 << 20)
-            control.socket.close()
-            async with asyncio.timeout(PATIENCE):
-                while "left during the handshake" not in caplog.text:
-                    await asyncio.sleep(0.001)
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]

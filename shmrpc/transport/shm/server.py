@@ -249,7 +249,7 @@ class ShmPeer(Peer):
     def _turn_down(self, error: Exception) -> None:
         """Refuses a client whose handshake has failed."""
         if isinstance(error, ConnectionError):
-            logger.debug("%s left during the handshake", self)
+            logger.debug("%s left during the handshake: %s", self, error)
             self.abandon(closing=True)
             return
         lacks_descriptors = isinstance(error, OSError) and error.errno in exhaustion.NO_DESCRIPTOR

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import pickle
@@ -15,6 +14,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
+from tests.helpers import traces
 from tests.helpers.member_process import MemberProcess
 
 #: A name that no other run of these tests has.
@@ -113,11 +113,7 @@ def test_a_handle_that_nobody_has_any_more_does_not_keep_a_closed_store_open() -
 
 async def test_a_wait_that_is_given_up_beside_a_transaction_does_not_keep_a_closed_store_open() -> None:
     def files() -> list[str]:
-        found = []
-        for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # That of the directory itself.
-                found.append(os.readlink(f"/proc/self/fd/{number}"))
-        return [file for file in found if f"{OURS}@" in file]
+        return [file for file in traces.open_files() if f"{OURS}@" in file]
 
     async with shmrpc.store(OURS) as s:
         s["it"] = {}

@@ -21,6 +21,7 @@ import numpy as np
 
 import shmrpc
 from shmrpc.pools.handlers import HandlerProcesses
+from tests.helpers import traces
 
 
 def add(a: int, b: int = 1) -> int:
@@ -90,11 +91,7 @@ def made_functions() -> int:
 def open_files() -> list[str]:
     """What is open here, in the order of the descriptors."""
     time.sleep(0.1)  # For the other worker to be asked too.
-    found = []
-    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return found
+    return traces.open_files()
 
 
 def drawn(seconds: float) -> tuple[float, float]:

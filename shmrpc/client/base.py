@@ -66,6 +66,7 @@ class BaseClient(Generic[_L]):
         #: The endpoints of the service that connect() was given; empty if it was given a name.
         self._known = known
         self._views: dict[float, Self] = {}
+        self._other: Self | None = None
 
     def with_options(
         self,
@@ -156,7 +157,9 @@ class BaseClient(Generic[_L]):
 
     def _twin(self) -> Self:
         """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
-        return type(self)(self._reconnector, self._codec, self._options, self._known)
+        if self._other is None:
+            self._other = type(self)(self._reconnector, self._codec, self._options, self._known)
+        return self._other
 
     def _member(self, name: str) -> Any:
         """The endpoint or the group of this name."""

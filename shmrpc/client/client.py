@@ -51,8 +51,8 @@ from shmrpc.transport.errors import UNSENT
 from shmrpc.transport.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
-    ConnectionOptions,
     check_connecting,
+    connection_options,
 )
 from shmrpc.transport.places import At, find
 from shmrpc.wire import frames
@@ -516,7 +516,7 @@ def connect(
     :meth:`Client.__aenter__`.
     """
     check_connecting(timeout, reconnect)
-    connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
+    connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
     transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
     reconnector = LoopReconnector(name, transport.dial(name, connection), timeout, reconnect=reconnect)

@@ -66,9 +66,10 @@ class LoopReconnector(Reconnector[LoopSession]):
     def _begin(self, connection: Connection) -> None:
         told = _Told(self)
         session = LoopSession(connection, told.on_end, told.on_go_away)
-        self.session = session
+        is_first, self.session = self.session is None, session
         self.numbers = session.numbers
-        self._changed()
+        if not is_first:
+            self._changed()
 
     def close(self) -> None:
         """Closes all connections; calls under way fail with ConnectionLost. Again: nothing."""

@@ -47,8 +47,8 @@ from shmrpc.streams.items import Reader
 from shmrpc.transport.options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
-    ConnectionOptions,
     check_connecting,
+    connection_options,
 )
 from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
@@ -390,7 +390,7 @@ def connect(
     The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
     """
     check_connecting(timeout, reconnect)
-    connection = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
+    connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
     transport, service = find(service, at)
     name, endpoints = name_and_endpoints(service)
     reconnector = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)

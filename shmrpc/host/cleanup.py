@@ -103,8 +103,11 @@ def runtime_directories() -> list[Path]:
     matter which of the two has the variable (as in a shell) and which does not (cron, systemd, su, docker exec).
     """
     shared = shared_directory()
-    if shared is not None:
-        return [shared]
+    return own_directories() if shared is None else [shared]
+
+
+def own_directories() -> list[Path]:
+    """The same where ``$SHMRPC_DIRECTORY`` names none."""
     uid = os.geteuid()
     base, login = os.environ.get("XDG_RUNTIME_DIR"), LOGIN_DIRECTORY.format(uid)
     if base and _path(base) != _path(login):

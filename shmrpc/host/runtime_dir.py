@@ -17,6 +17,7 @@ from shmrpc.host.cleanup import (
     SERVICE,
     listener,
     names_of,
+    own_directories,
     runtime_directories,
     runtime_directory,
     shared_directory,
@@ -98,7 +99,11 @@ def directories(owners: Collection[int] = ()) -> list[Path]:
     A directory that ``$SHMRPC_DIRECTORY`` names must exist, and may also belong to root or to one of ``owners``. Raises
     LocalProtocolError if it, or the first of our own, is not safe. An unsafe one further on is left out.
     """
-    return _safe(runtime_directories(), owners)
+    shared = shared_directory()
+    if shared is None:
+        return _safe(own_directories())
+    _check_shared(shared, owners)
+    return [shared]
 
 
 def made_directories() -> list[Path]:
@@ -110,12 +115,9 @@ def made_directories() -> list[Path]:
     return directories()
 
 
-def _safe(places: list[Path], owners: Collection[int]) -> list[Path]:
-    """Those of the :func:`runtime_directories` in which a server may be met; see :func:`directories`."""
+def _safe(places: list[Path]) -> list[Path]:
+    """Those of the :func:`own_directories` in which a server may be met; see :func:`directories`."""
     first, *others = places
-    if shared_directory() is not None:
-        _check_shared(first, owners)
-        return places
     try:
         _check_own(first)
         found = [first]
@@ -142,10 +144,11 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
     In a sticky directory nobody can replace the files of others, so many users may have services there. A stranger may
     take a free name in it; then clients see whose process it is, and do not talk to it.
     """
-    if not path.is_absolute():
-        raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {str(path)!r}; it has to be an absolute path")
+    text = str(path)
+    if not os.path.isabs(text):
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {text!r}; it has to be an absolute path")
     try:
-        status = os.lstat(path)
+        status = os.lstat(text)
     except FileNotFoundError:
         raise LocalProtocolError(
             f"$SHMRPC_DIRECTORY names {path}, which does not exist; make it as the user who serves: "
@@ -168,7 +171,7 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
             f"{path} can be written by others than its owner (mode {mode:04o}), who could put their own service in "
             f"the place of another; run: chmod go-w {path}, or, if several users serve there: chmod +t {path}"
         )
-    if not os.access(path, os.X_OK, effective_ids=True):
+    if not os.access(text, os.X_OK, effective_ids=True):
         raise LocalProtocolError(
             f"{path} (mode {mode:04o}, uid {status.st_uid}) cannot be entered by uid {os.geteuid()}; "
             f"its owner can allow it: chmod +x {path}"
@@ -178,9 +181,14 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
 def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
     """The paths where the socket of a service may be. Raises ValueError if the first is too long."""
     check_name(service)
-    places = runtime_directories()
+    shared = shared_directory()
+    if shared is not None:
+        path = _socket_in(shared, service)
+        _check_shared(shared, owners)
+        return [path]
+    places = own_directories()
     _socket_in(places[0], service)
-    return [_socket_in(path, service) for path in _safe(places, owners)]
+    return [_socket_in(each, service) for each in _safe(places)]
 
 
 def paths_to_serve(service: str) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection
 from typing import Final
 
@@ -65,6 +66,23 @@ class ConnectionOptions:
     def pickle(self) -> bool:
         """Whether this side sends and reads pickles."""
         return self.codec == "pickle"
+
+
+def connection_options(
+    max_frame: int, max_memory: int, spin: float, codec: CodecName, allow_uids: Collection[int]
+) -> ConnectionOptions:
+    """The options of one more connection, checked as :class:`ConnectionOptions` does, if they were not before."""
+    if type(allow_uids) is tuple and not allow_uids:
+        try:
+            return _among_equals(max_frame, max_memory, spin, codec)
+        except TypeError:  # One of them cannot be a key: what it should be is said below.
+            pass
+    return ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _among_equals(max_frame: int, max_memory: int, spin: float, codec: CodecName) -> ConnectionOptions:
+    return ConnectionOptions(max_frame, max_memory, spin, codec)
 
 
 def check_connecting(timeout: float, reconnect: bool) -> None:

@@ -112,13 +112,14 @@ def _shown(url: str) -> str:
 
 def transport_at(at: str | Transport | None) -> Transport:
     """The transport of a place, ``"memory://"``; None: this host's shared memory. ValueError if there is none such."""
-    if at is not None and not isinstance(at, str):
+    if at is None:
+        return SharedMemory()
+    if not isinstance(at, str):
         if not hasattr(at, "inbox"):
             raise TypeError(f"at: expected a URL such as 'memory://', got {at!r}")
         return at
-    transport, name = _read(_HERE if at is None else at)
+    transport, name = _read(at)
     if name:
-        assert at is not None
         raise ValueError(f"at: expected a place alone, got {_shown(at)}; the name {name!r} is the service's own")
     return transport
 

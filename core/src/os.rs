@@ -26,6 +26,16 @@ pub(crate) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     }
 }
 
+/// What the kernel says of an open file.
+pub(crate) fn status(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
+    // SAFETY: zeros are a valid `stat`, which is written.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        done(libc::fstat(file.as_raw_fd(), &raw mut status))?;
+        Ok(status)
+    }
+}
+
 /// Takes memory for a range of a file, or, with other modes of fallocate(2), gives it back.
 pub(crate) fn fallocate(
     file: BorrowedFd<'_>,

@@ -1,9 +1,10 @@
 //! One packet out of a socket, with the descriptors that came along and the process that sent it.
 
+use crate::clock;
 use crate::os::{done, retry};
+use crate::wait::spin::Crowding;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
 
 /// Words of room for what comes beside the bytes of a packet, aligned as the kernel wants it: its sender, and eight
 /// descriptors.
@@ -57,19 +58,41 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// Waits until there is a packet, or its end, for no longer than `limit`. A signal ends it, too.
-pub fn wait(socket: BorrowedFd<'_>, limit: Duration) {
+/// Waits until there is a packet, or its end, for no longer than `limit` nanoseconds. A signal ends it, too.
+///
+/// For the first `spin` of them it looks again and again, unless somebody else needs our CPU: a process that has slept, if
+/// only for the time that the other side takes, goes on more slowly for a while.
+pub fn wait(socket: BorrowedFd<'_>, spin: u64, limit: u64) {
+    let start = clock::now();
+    let mut crowding = Crowding::default();
+    let mut waited = 0;
+    while waited < spin.min(limit) && !crowding.pause(waited) {
+        if is_there(socket.as_raw_fd()) {
+            return;
+        }
+        waited = clock::now() - start;
+    }
+    poll(socket.as_raw_fd(), limit.saturating_sub(waited));
+}
+
+/// Whether there is a packet, or the end of a socket, or no socket at all.
+pub fn is_there(socket: RawFd) -> bool {
+    poll(socket, 0)
+}
+
+/// Whether that is so within `limit` nanoseconds, or a signal has come.
+fn poll(socket: RawFd, limit: u64) -> bool {
     let mut asked = libc::pollfd {
-        fd: socket.as_raw_fd(),
+        fd: socket,
         events: libc::POLLIN,
         revents: 0,
     };
     let limit = libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
+        tv_sec: (limit / 1_000_000_000) as libc::time_t,
+        tv_nsec: (limit % 1_000_000_000) as libc::c_long,
     };
     // SAFETY: one entry, and a limit that lives until the call returns. Whatever comes of it, the caller looks.
-    unsafe { libc::ppoll(&raw mut asked, 1, &raw const limit, std::ptr::null()) };
+    unsafe { libc::ppoll(&raw mut asked, 1, &raw const limit, std::ptr::null()) != 0 }
 }
 
 /// The bytes of the next packet, without a wait; none at the end. `WouldBlock` if there is none.
@@ -225,17 +248,19 @@ mod tests {
 
     #[test]
     fn a_wait_ends_with_a_packet_or_with_the_other_side() {
-        let long = Duration::from_secs(3600);
-        let [ours, theirs] = pair().unwrap();
-        wait(ours.as_fd(), Duration::ZERO);
-        send(theirs.as_fd(), b"here", &[]).unwrap();
-        wait(ours.as_fd(), long);
-        assert_eq!(next_len(ours.as_fd()).unwrap(), 4);
-        let [ours, theirs] = pair().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| wait(ours.as_fd(), long));
-            drop(theirs);
-        });
-        assert_eq!(next_len(ours.as_fd()).unwrap(), 0);
+        let long = 3600 * 1_000_000_000;
+        for spin in [0, 1_000_000, u64::MAX] {
+            let [ours, theirs] = pair().unwrap();
+            wait(ours.as_fd(), spin, 0);
+            send(theirs.as_fd(), b"here", &[]).unwrap();
+            wait(ours.as_fd(), spin, long);
+            assert_eq!(next_len(ours.as_fd()).unwrap(), 4);
+            let [ours, theirs] = pair().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| wait(ours.as_fd(), spin, long));
+                drop(theirs);
+            });
+            assert_eq!(next_len(ours.as_fd()).unwrap(), 0);
+        }
     }
 }

@@ -4,8 +4,10 @@
 mod pair;
 
 use _core::connection::channel::{Channel, Sent};
-use _core::connection::poller::{Found, Poller};
+use _core::connection::poller::{Expected, Found, Poller};
+use _core::packet;
 use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -22,6 +24,28 @@ fn poller(count: usize) -> (Poller<usize>, Vec<Arc<Channel>>) {
     });
     let clients = clients.collect();
     (poller, clients)
+}
+
+/// A packet is waited for also where there is no channel; a frame that comes meanwhile is found.
+#[test]
+fn a_packet_that_is_expected_keeps_no_frame_waiting() {
+    let [ours, theirs] = packet::pair().unwrap();
+    let mut poller = Poller::new(1_000_000_000);
+    let socket = Expected::Packet(ours.as_raw_fd());
+    poller.expect(socket);
+    assert_eq!(poller.find(), Found::Nothing);
+    let [server, client] = pair::pair(0);
+    poller.add(server, 0);
+    send(&client);
+    packet::send(theirs.as_fd(), b"here", &[]).unwrap();
+    poller.expect(socket);
+    assert_eq!(take(&mut poller), Some(0));
+    poller.expect(socket);
+    assert_eq!(take(&mut poller), None);
+    assert_eq!(packet::next_len(ours.as_fd()).unwrap(), 4, "it is left");
+    drop(ours);
+    poller.expect(socket);
+    assert_eq!(take(&mut poller), None);
 }
 
 fn send(client: &Channel) {

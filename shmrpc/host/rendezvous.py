@@ -26,7 +26,7 @@ from shmrpc.host import credentials, exhaustion, fork
 from shmrpc.host.cleanup import is_at, listener, runtime_directories, runtime_directory, shared_directory, take_lock
 from shmrpc.host.held_names import held_by
 from shmrpc.host.processes import lock_holder, process, why_still
-from shmrpc.host.runtime_dir import check_name, paths_to_serve, similar, socket_paths
+from shmrpc.host.runtime_dir import paths_to_serve, similar, socket_paths
 from shmrpc.wire import control
 
 _BACKLOG: Final = 512
@@ -283,7 +283,7 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
             f"service {service!r} is served by uid {uid}, and we speak with {credentials.in_words(allow_uids)}; "
             f"if you trust that user: connect({service!r}, allow_uids=[{uid}])"
         )
-    if shared_directory() is not None and credentials.is_anybody(uid):
+    if credentials.is_anybody(uid) and shared_directory() is not None:
         raise LocalProtocolError(
             f"service {service!r} is served by uid {uid}, which stands for every user that this user namespace does "
             "not know; serve as a user that it knows"
@@ -308,7 +308,7 @@ class Patience:
         allow_uids: Collection[int] = (),
         note: Note = lambda reason: None,
     ) -> None:
-        self._service = check_name(service)
+        self._service = service
         self._allow_uids = allow_uids
         self._timeout = timeout
         began = time.monotonic()
@@ -395,10 +395,13 @@ class Received(NamedTuple):
     pid: int
 
 
-def receive(dialled: socket.socket, patience: int = 0) -> Received:
-    """Receives the next packet of the handshake. BlockingIOError if none comes within ``patience`` nanoseconds."""
+def receive(dialled: socket.socket, patience: int = 0, spin: int = 0) -> Received:
+    """Receives the next packet of the handshake. BlockingIOError if none comes within ``patience`` nanoseconds.
+
+    ``spin``: for how many of them at most it looks again and again.
+    """
     try:
-        data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, patience)
+        data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, patience, spin)
     except ConnectionResetError:
         return Received(b"", [], 0)
     if is_cut and len(descriptors) < 3:  # There was room for eight: it is we who could not take them.

@@ -69,28 +69,27 @@ class Babbler:
         with self._listening, self._listening.accept()[0] as client:
             hello = control.decode(client.recv(1000))
             assert isinstance(hello, control.Hello)
-            steps = handshake.server_side(hello, OFFER, ConnectionOptions(1 << 20, 1 << 20, spin=0))
-            step = next(steps)
-            assert not isinstance(step, handshake.Established)
-            packet, descriptors = step
-            welcome = control.decode(packet)
+            made = handshake.server_side(hello, OFFER, ConnectionOptions(1 << 20, 1 << 20, spin=0))
+            welcome = control.decode(made.welcome)
             assert isinstance(welcome, control.Welcome)
             names = [welcome.segment, *(f"sem.{name}" for name in welcome.semaphores or ())]
             self.files = [os.open(f"/dev/shm/{name}", os.O_RDWR | os.O_CLOEXEC) for name in names]
-            told = self._told_client.fileno() if self._forges else descriptors[1]
-            socket.send_fds(client, [packet], [descriptors[0], told])
-            established = steps.send(client.recv(1000))
-            assert isinstance(established, handshake.Established)
+            bell, told = (each.fileno() for each in made.theirs)
+            if self._forges:
+                told = self._told_client.fileno()
+            socket.send_fds(client, [made.welcome], [bell, told])
+            made.sent()
+            assert isinstance(control.decode(client.recv(1000)), control.Confirm)
+            made.segment.unlink()
             client.settimeout(0)
-            assert established.bell is not None
-            self.channel, self.bell = established.channel, established.bell.fileno()
+            self.channel, self.bell = made.channel, made.bell.fileno()
             try:
                 # The client may have had enough of it at any point.
                 with contextlib.suppress(Died, BrokenPipeError, ConnectionResetError):
                     self._answer(client)
             finally:
                 self.channel.close()
-                established.bell.close()
+                made.bell.close()
                 for file in self.files:
                     os.close(file)
                 self.told.close()

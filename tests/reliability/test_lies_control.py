@@ -247,14 +247,11 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
         offer = Offer("liar", ["add", "count", "total"], {})
-        steps = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
-        step = next(steps)
-        assert not isinstance(step, handshake.Established)
-        packet, files = step
+        made = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         try:
-            lie(client, packet, list(files))
+            lie(client, made.welcome, [each.fileno() for each in made.theirs])
         finally:
-            steps.close()
+            made.close()
 
     def lie(client: socket.socket, packet: bytes, files: list[int]) -> None:
         welcome = unpacked(packet)

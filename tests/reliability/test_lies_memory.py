@@ -285,27 +285,24 @@ class ScribblingServer:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
         offer = Offer("liar", ["add", "echo"], {})
-        steps = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
-        step = next(steps)
-        assert not isinstance(step, handshake.Established)
-        packet, descriptors = step
-        welcome = control.decode(packet)
+        made = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
+        welcome = control.decode(made.welcome)
         assert isinstance(welcome, control.Welcome)
         shared = []
         for name in (welcome.segment, *(f"sem.{each}" for each in welcome.semaphores or ())):
             opened = os.open(f"/dev/shm/{name}", os.O_RDWR)
             shared.append(mmap.mmap(opened, 0))
             os.close(opened)
-        socket.send_fds(client, [packet], descriptors)
-        established = steps.send(client.recv(1000))
-        assert isinstance(established, handshake.Established)
+        socket.send_fds(client, [made.welcome], [each.fileno() for each in made.theirs])
+        made.sent()
+        assert isinstance(control.decode(client.recv(1000)), control.Confirm)
+        made.segment.unlink()
         client.setblocking(False)
         try:
-            self._answer(client, established.channel, shared)
+            self._answer(client, made.channel, shared)
         finally:
-            established.channel.close()
-            assert established.bell is not None
-            established.bell.close()
+            made.channel.close()
+            made.bell.close()
             for each in shared:
                 each.close()
 

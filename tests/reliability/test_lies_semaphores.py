@@ -169,10 +169,10 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
     assert made.semaphores is not None
     opened = [posix_ipc.Semaphore(f"/{name}") for name in made.semaphores]
     # What else it needs to be a channel, and nobody uses.
-    bell, lending = os.open("/dev/null", os.O_RDWR), os.open("/dev/null", os.O_RDWR)
+    bell, lending = _core.Descriptor.pair()
     try:
         side = _core.Channel(
-            segment=made.file.fileno(),
+            segment=made.file,
             capacity=made.capacity,
             server=True,
             bell=bell,
@@ -192,8 +192,6 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
         for each in opened:
             each.close()
         made.unlink()
-        os.close(bell)
-        os.close(lending)
 
 
 #: Where in a segment the reader of each ring says that it sleeps.

@@ -104,7 +104,7 @@ async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, conn
 
 async def test_a_server_that_is_stopped_once_it_has_welcomed_its_client(runtime: Path) -> None:
     """For the client the connection stands. Its calls have deadlines, and the server's death is heard of as ever."""
-    with Script(STOPS_AT.format("_establish")) as script:
+    with Script(STOPS_AT.format("_on_confirm")) as script:
         assert script.line() == "serving"
         async with shmrpc.connect(NAME, call_timeout=SOON) as client:
             with pytest.raises(shmrpc.DeadlineExceeded, match=f"kill -CONT {script.process.pid}"):

@@ -11,9 +11,11 @@
 use crate::clock;
 use crate::connection::channel::{Channel, LOOKS_PER_CLOCK, SLICE};
 use crate::crash;
+use crate::packet;
 use crate::violation::Violation;
 use crate::wait::spin::{Crowding, Offer, Spin};
 use std::hint::spin_loop;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// How much more of the time than another one a channel may have taken before it waits for that one, in nanoseconds.
@@ -40,6 +42,15 @@ struct Entry<K> {
     taken: u64,
     /// The number of frames, of all that were found, up to which it has had its share.
     content: u64,
+}
+
+/// What is about to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// A frame, on any channel.
+    Frame,
+    /// A packet, out of this socket, for somebody else to take. One that is closed by now has none.
+    Packet(RawFd),
 }
 
 /// What a poller found.
@@ -85,8 +96,8 @@ pub struct Poller<K> {
     sleeps: u64,
     /// Whether part of a large frame has moved since we last asked.
     moved: bool,
-    /// Whether a frame is about to come, whatever the rhythm was.
-    expects: bool,
+    /// What is about to come, whatever the rhythm was.
+    expects: Option<Expected>,
     /// Whether to look for more than what is there.
     pub spinning: bool,
 }
@@ -113,7 +124,7 @@ impl<K> Poller<K> {
             idle_since: 0,
             sleeps: 0,
             moved: false,
-            expects: false,
+            expects: None,
             spinning: true,
         }
     }
@@ -193,9 +204,9 @@ impl<K> Poller<K> {
         self.sleeps += 1;
     }
 
-    /// A frame is about to come: the next look goes on for as long as a sleep would cost, if it goes on at all.
-    pub fn expect(&mut self) {
-        self.expects = true;
+    /// Something is about to come: the next look goes on for as long as a sleep would cost, if it goes on at all.
+    pub fn expect(&mut self, expected: Expected) {
+        self.expects = Some(expected);
     }
 
     /// Looks for the next frame on any channel, for as long as it pays.
@@ -221,11 +232,17 @@ impl<K> Poller<K> {
         }
         let mut looks = 0u32;
         let mut offers = true;
-        let fruitless = !self.spinning || self.hot.is_empty() || self.crowding.must_sleep(now);
-        let mut budget = match (fruitless, std::mem::take(&mut self.expects)) {
+        let expected = self.expects.take();
+        let socket = match expected {
+            Some(Expected::Packet(socket)) => Some(socket),
+            _ => None,
+        };
+        let none_come = self.hot.is_empty() && socket.is_none();
+        let fruitless = !self.spinning || none_come || self.crowding.must_sleep(now);
+        let mut budget = match (fruitless, expected) {
             (true, _) => 0,
-            (false, true) => self.spin.limit(),
-            (false, false) => self.spin.budget(),
+            (false, Some(_)) => self.spin.limit(),
+            (false, None) => self.spin.budget(),
         };
         loop {
             // First, since there may always be a frame.
@@ -259,6 +276,9 @@ impl<K> Poller<K> {
                 now = clock::now();
                 if self.crowding.pause(now - self.idle_since) {
                     budget = 0; // One more look.
+                }
+                if socket.is_some_and(packet::is_there) {
+                    return Found::Nothing;
                 }
             }
             spin_loop();

@@ -12,7 +12,7 @@ use crate::memory::bytes;
 use crate::memory::copier::Copier;
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::view::{Mode, View};
-use crate::os::{done, fallocate};
+use crate::os::{done, fallocate, status};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -132,7 +132,7 @@ impl Extent {
             return Err(ExtentError::Unreadable { number });
         }
         // After the seals: only now can it not shrink any more.
-        let stat = stat(file.as_fd())?;
+        let stat = status(file.as_fd())?;
         let found = stat.st_size as u64;
         if found != size as u64 {
             return Err(ExtentError::Size {
@@ -260,14 +260,6 @@ const POPULATED: libc::c_int = libc::MAP_SHARED | libc::MAP_POPULATE;
 
 /// An extent of the peer's is mapped page by page, as it is read, if it is larger than this, in bytes.
 const QUICKLY_MAPPED: usize = 4 << 20;
-
-fn stat(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
-    // SAFETY: all-zero bytes are a valid `stat`, a struct of integers.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open for the borrow's time and `stat` is writable.
-    done(unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) })?;
-    Ok(stat)
-}
 
 fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)

@@ -13,6 +13,7 @@
 //! ```
 
 use crate::memory::mapping::SharedMapping;
+use crate::os::status;
 use crate::sync::Ordering;
 use std::fs::File;
 use std::io;
@@ -177,7 +178,7 @@ pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), Regio
 
 fn map(file: BorrowedFd<'_>, size: usize) -> Result<SharedMapping, RegionError> {
     // Before mapping: what lies beyond the end of the file would be a SIGBUS.
-    let found = File::from(file.try_clone_to_owned()?).metadata()?.len();
+    let found = status(file)?.st_size as u64;
     let expected = size as u64;
     if found != expected {
         return Err(RegionError::Size { found, expected });

@@ -1,6 +1,7 @@
 //! `Channel`: one side of a connection.
 
 use super::buffer::{Buffer, copy_of};
+use super::descriptor::Descriptor;
 use super::errors::{ChannelError, broken, no_memory, os_error, unsent};
 use super::incoming::{Arrival, Frame};
 use super::overlap::{Early, Overlap};
@@ -12,25 +13,18 @@ use crate::connection::channel::{self, Role, SLICE, SendError, Sent, Sleep};
 use crate::connection::ledger::Carrier;
 use crate::connection::segment::{Direction, Segment, SegmentError};
 use crate::memory::region::RegionError;
+use crate::packet;
 use crate::sync::lock;
 use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError, Semaphores};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::ffi::CString;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Payloads from here on are no items of a run: joining them would copy them twice more.
 const SMALL_ITEM: usize = 2 << 10;
-
-/// A duplicate of `fd` that is ours.
-fn duplicate(fd: i32) -> PyResult<OwnedFd> {
-    // SAFETY: the caller keeps `fd` open during the call; a closed one is an error from dup.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fd.try_clone_to_owned().map_err(|error| os_error(&error))
-}
 
 fn open_semaphore(name: &str, owner: u32) -> PyResult<Semaphore> {
     Semaphore::open(&CString::new(format!("/{name}"))?, owner).map_err(|error| match error {
@@ -49,7 +43,7 @@ pub struct Channel {
     sleep: Sleep,
     /// Opcode of the frames whose payload [`Channel::exchange`] returns alone.
     pub(super) answer: u32,
-    /// When the loop last had its turn, in nanoseconds.
+    /// When the loop last had its turn, or this was made, in nanoseconds.
     slice: AtomicU64,
     /// The calls of a loop that are asked for in turn.
     overlap: Overlap,
@@ -274,17 +268,19 @@ impl Channel {
 
 #[pymethods]
 impl Channel {
+    /// A side of a segment that has its file, unless it is the server's: that is laid out. ``bell`` stays the caller's,
+    /// to wait for it in a loop; ``lending`` does not.
     #[new]
     #[pyo3(signature = (*, segment, capacity, server, bell, semaphores, owner, lending, blocking, max_frame, max_memory, spin, answer))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
-        segment: i32,
+        segment: &Descriptor,
         capacity: usize,
         server: bool,
-        bell: i32,
+        bell: &Descriptor,
         semaphores: Option<(String, String)>,
         owner: u32,
-        lending: i32,
+        lending: &Descriptor,
         blocking: bool,
         max_frame: usize,
         max_memory: u64,
@@ -300,18 +296,25 @@ impl Channel {
             let (ours, theirs) = (open_semaphore(&own, owner)?, open_semaphore(&peer, owner)?);
             PyResult::Ok(Semaphores { ours, theirs })
         });
+        // What a client gets may be anything. Only such a socket can be rung, and waited for in a loop.
+        if !server && !bell.with(|file| Ok(packet::is_local_packets(file)))? {
+            return Err(ChannelError::new_err(
+                "its bell is no local socket of packets",
+            ));
+        }
         let bells = Bells {
-            bell: Bell::new(duplicate(bell)?),
+            bell: Bell::new(bell.with(|file| file.try_clone_to_owned())?),
             semaphores: semaphores.transpose()?,
         };
-        // SAFETY: the caller keeps `segment` open during the call.
-        let file = unsafe { BorrowedFd::borrow_raw(segment) };
-        let (segment, direction) = if server {
-            (Segment::create(file, capacity), Direction::ServerToClient)
-        } else {
-            (Segment::open(file, capacity), Direction::ClientToServer)
+        let direction = match server {
+            true => Direction::ServerToClient,
+            false => Direction::ClientToServer,
         };
-        let segment = segment.map_err(|error| match error {
+        let segment = segment.with(|file| match server {
+            true => Ok(Segment::create(file, capacity)),
+            false => Ok(Segment::open(file, capacity)),
+        });
+        let segment = segment?.map_err(|error| match error {
             SegmentError::Region(RegionError::Os(error)) => os_error(&error),
             unfit => ChannelError::new_err(unfit.to_string()),
         })?;
@@ -323,14 +326,14 @@ impl Channel {
             sleep,
             max_frame,
             (spin * 1e3) as u64,
-            duplicate(lending)?,
+            lending.take()?,
             max_memory,
         );
         Ok(Channel {
             inner: Mutex::new(Some(inner)),
             sleep,
             answer,
-            slice: AtomicU64::new(0),
+            slice: AtomicU64::new(clock::now()),
             overlap: Overlap::new(),
         })
     }

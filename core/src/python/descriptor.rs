@@ -6,9 +6,13 @@ use crate::packet;
 use crate::sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+
+fn closed() -> PyErr {
+    os_error(&io::Error::from_raw_os_error(libc::EBADF))
+}
 
 /// An open file of this process. It is closed when this goes.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -21,6 +25,21 @@ impl Descriptor {
 
     fn file(&self) -> MutexGuard<'_, Option<OwnedFd>> {
         lock(&self.0)
+    }
+
+    /// What this comes to for the file; an error if it is closed.
+    pub(super) fn with<T>(
+        &self,
+        use_it: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> PyResult<T> {
+        let file = self.file();
+        let file = file.as_ref().ok_or_else(closed)?;
+        use_it(file.as_fd()).map_err(|error| os_error(&error))
+    }
+
+    /// The file itself. This is closed then.
+    pub(super) fn take(&self) -> PyResult<OwnedFd> {
+        self.file().take().ok_or_else(closed)
     }
 }
 
@@ -38,13 +57,6 @@ impl Descriptor {
         self.file().as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Whether it is a local socket of packets.
-    fn is_local_packets(&self) -> bool {
-        let file = self.file();
-        file.as_ref()
-            .is_some_and(|file| packet::is_local_packets(file.as_fd()))
-    }
-
     /// Closes it. Again: nothing.
     fn close(&self) {
         let file = self.file().take();
@@ -56,19 +68,20 @@ impl Descriptor {
 /// descriptors that came along, eight at least if there are as many; whether there were more, or this process could not
 /// take them; and the id of the process that sent it, 0 if it has none here or the socket does not ask (SO_PASSCRED).
 ///
-/// ``patience``: nanoseconds for which it waits for one.
+/// ``patience``: nanoseconds for which it waits for one; ``spin``: for how many of them it looks again and again.
 #[pyfunction]
-#[pyo3(signature = (socket, size, patience=0, /))]
+#[pyo3(signature = (socket, size, patience=0, spin=0, /))]
 pub fn receive_packet(
     py: Python<'_>,
     socket: i32,
     size: usize,
     patience: u64,
+    spin: u64,
 ) -> PyResult<(Bound<'_, PyBytes>, Vec<Descriptor>, bool, i32)> {
     // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     if patience > 0 {
-        py.detach(|| packet::wait(socket, Duration::from_nanos(patience)));
+        py.detach(|| packet::wait(socket, spin, patience));
     }
     // Most packets are small, and a large buffer would be filled with zeros first.
     let len = packet::next_len(socket).map_err(|error| os_error(&error))?;
@@ -78,4 +91,18 @@ pub fn receive_packet(
     let files = packet.files.into_iter().map(Descriptor::new).collect();
     let bytes = PyBytes::new(py, &bytes[..packet.len]);
     Ok((bytes, files, packet.cut, packet.sender))
+}
+
+/// Sends a packet with descriptors, without a wait: whole, or not at all.
+#[pyfunction]
+pub fn send_packet(socket: i32, bytes: &[u8], files: Vec<PyRef<'_, Descriptor>>) -> PyResult<()> {
+    let held: Vec<_> = files.iter().map(|each| each.file()).collect();
+    let files: Option<Vec<_>> = held
+        .iter()
+        .map(|each| Some(each.as_ref()?.as_fd()))
+        .collect();
+    // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    let files = files.ok_or_else(closed)?;
+    packet::send(socket, bytes, &files).map_err(|error| os_error(&error))
 }

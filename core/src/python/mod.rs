@@ -69,7 +69,7 @@ mod _core {
     #[pymodule_export]
     use super::coroutine::CallCoroutine;
     #[pymodule_export]
-    use super::descriptor::{Descriptor, receive_packet};
+    use super::descriptor::{Descriptor, receive_packet, send_packet};
     #[pymodule_export]
     use super::encoder::Encoder;
     #[pymodule_export]

@@ -8,7 +8,7 @@ use super::msgpack::writer::Written;
 use super::payload::Payload;
 use super::scratch::Scratch;
 use crate::connection::channel::{self, Role, SendError, Sent};
-use crate::connection::poller::{self, Found};
+use crate::connection::poller::{self, Expected, Found};
 use crate::sync::lock;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -285,9 +285,11 @@ impl Poller {
         self.lock().wake(index)
     }
 
-    /// A frame is about to come: the next look waits for it as long as a sleep would cost.
-    fn expect(&self) {
-        self.lock().expect();
+    /// A frame is about to come, or a packet out of `socket`: the next look waits for it as long as a sleep would cost.
+    #[pyo3(signature = (socket=None, /))]
+    fn expect(&self, socket: Option<i32>) {
+        let expected = socket.map_or(Expected::Frame, Expected::Packet);
+        self.lock().expect(expected);
     }
 
     /// Whether to look for more than what is there.

@@ -4,9 +4,11 @@ use super::descriptor::Descriptor;
 use super::errors::os_error;
 use crate::connection::segment;
 use crate::memory::named;
+use crate::os;
 use crate::wait::bell;
 use pyo3::prelude::*;
 use std::ffi::CString;
+use std::os::fd::AsFd;
 
 /// Bytes that are set aside for a segment as it is made whose rings hold ``capacity`` bytes each.
 #[pyfunction]
@@ -37,9 +39,10 @@ pub fn create_semaphore(name: &str) -> PyResult<()> {
     bell::create_semaphore(&CString::new(format!("/{name}"))?).map_err(|error| os_error(&error))
 }
 
-/// Opens the file of a segment that somebody else has made.
+/// Opens the file of a segment that somebody else has made; and the user whose it is.
 #[pyfunction]
-pub fn open_segment(name: &str) -> PyResult<Descriptor> {
+pub fn open_segment(name: &str) -> PyResult<(Descriptor, u32)> {
     let file = named::open(name).map_err(|error| os_error(&error))?;
-    Ok(Descriptor::new(file))
+    let status = os::status(file.as_fd()).map_err(|error| os_error(&error))?;
+    Ok((Descriptor::new(file), status.st_uid))
 }

@@ -9,7 +9,7 @@
 //! leaves its record, and whoever recovers it punches the part again: either way nothing is lost.
 
 use crate::memory::arena::GRANULE;
-use crate::os::{fallocate, retry};
+use crate::os::{fallocate, status};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -54,11 +54,7 @@ impl Growth {
 
     /// Bytes of memory that the file has, as the kernel counts them.
     pub fn allocated(&self) -> io::Result<u64> {
-        // SAFETY: all-zero bytes are a valid `stat`, a struct of integers.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open and `stat` is writable.
-        retry(|| unsafe { libc::fstat(self.0.as_raw_fd(), &raw mut stat) as isize })?;
-        Ok(stat.st_blocks as u64 * 512)
+        Ok(status(self.0.as_fd())?.st_blocks as u64 * 512)
     }
 
     /// The parts from `start` on, up to `end`, that have been written: where each begins, and where it ends.

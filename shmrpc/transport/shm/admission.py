@@ -43,9 +43,9 @@ class Arrivals(Generic[_A]):
         return True
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no client is about to be connected."""
-        return not self._here
+    def is_alone(self) -> bool:
+        """Whether no more than one client is about to be connected."""
+        return len(self._here) <= 1
 
     def want(self, arrival: _A) -> None:
         """Begins a client's handshake now, or once there is a place."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.host import fork, rendezvous
-from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.processes import process
 from shmrpc.host.rendezvous import Note
 from shmrpc.streams.credit import OVERHEAD
@@ -61,27 +60,33 @@ async def _handshake(
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            step = steps.send(await _answer(dialled, step, loop))
+            step = steps.send(await _answer(dialled, step, patience, options, loop))
         return LoopConnection(dialled, step)
     except BaseException:
         steps.close()
-        loop.remove_reader(dialled.fileno())
         dialled.close()
         raise
 
 
-async def _answer(dialled: socket.socket, limit: float, loop: asyncio.AbstractEventLoop) -> rendezvous.Received | None:
-    """The next packet, an empty one at the end, or None after ``limit`` seconds.
+async def _answer(
+    dialled: socket.socket,
+    pid: int,
+    patience: rendezvous.Patience,
+    options: ConnectionOptions,
+    loop: asyncio.AbstractEventLoop,
+) -> rendezvous.Received | None:
+    """The next packet of this process, an empty one at the end, or None if none comes in time.
 
     Most come within a moment, for which it waits in place: a future, a timer and two turns of the loop take as long as
-    the server does. Else the socket stays among the loop's readers, where the connection takes its place. The loop is
-    told its number: of a socket that it does not know it would first make a text, which asks for both of its names.
+    the server does. The loop is told the socket's number: of a socket that it does not know it would first make a text,
+    which asks for both of its names.
     """
-    if peer_credentials(dialled)[0] != os.getpid():  # Else it may need this loop, or this thread.
+    if pid != os.getpid():  # Else it may need this loop, or this thread.
         try:
-            return rendezvous.receive(dialled, min(IN_PLACE, int(limit * 1e9)))
+            return rendezvous.receive(dialled, IN_PLACE, int(options.spin * 1e3))
         except BlockingIOError:
             pass
+    limit = patience.for_welcome(pid)
     readable: asyncio.Future[bool] = loop.create_future()
     loop.add_reader(dialled.fileno(), _settle, readable, True)
     timer = loop.call_later(limit, _settle, readable, False)
@@ -89,6 +94,7 @@ async def _answer(dialled: socket.socket, limit: float, loop: asyncio.AbstractEv
         return rendezvous.receive(dialled) if await readable else None
     finally:
         timer.cancel()
+        loop.remove_reader(dialled.fileno())
 
 
 def _settle(future: asyncio.Future[bool], result: bool) -> None:
@@ -117,6 +123,8 @@ class LoopConnection(Connection):
         self._again: asyncio.Handle | None = None
         #: Packets of the server that are received and not acted on, as after an exception of a signal's handler.
         self._heard: list[bytes] = []
+        #: Has the loop wait for the server.
+        self._watching: asyncio.Handle | None = None
         #: Runs from the end of the bell to that of the connection.
         self._bell_ended: asyncio.TimerHandle | None = None
         #: By call, where the items of the streams go that are being read.
@@ -143,8 +151,16 @@ class LoopConnection(Connection):
     ) -> None:
         """Gives frames that nobody exchanged to ``on_frame`` from now on, and the end to ``on_end``."""
         super().start(pending, on_frame, on_end, on_go_away)
-        self._loop.add_reader(self._control.fileno(), self._on_control)  # In the place of the handshake's.
-        self._loop.add_reader(self._bell.fileno(), self._on_bell)
+        # Nothing comes before the loop's next turn, and the first call need not wait for eight system calls.
+        self._watching = self._loop.call_soon(self._watch)
+
+    def _watch(self) -> None:
+        self._watching = None
+        try:
+            self._loop.add_reader(self._control.fileno(), self._on_control)
+            self._loop.add_reader(self._bell.fileno(), self._on_bell)
+        except OSError as error:
+            self._lose(End(ConnectionLost(f"the loop cannot wait for the server of {self.service!r}: {error}")))
 
     def listen(self) -> None:
         """Before the loop goes on: what is there comes now, and the bell rings for what comes later.
@@ -347,6 +363,8 @@ class LoopConnection(Connection):
         if self._open:
             bell = self._bell.fileno()
             if bell >= 0 and not self._loop.is_closed():
+                if self._watching is not None:
+                    self._watching.cancel()
                 self._loop.remove_reader(bell)
                 if self._bell_ended is not None:
                     self._bell_ended.cancel()

@@ -1,11 +1,12 @@
-"""The handshake, each side as a generator that yields where it has to wait, and is sent what has come.
+"""The handshake: what each side makes of what the other says.
 
-What it yields last is the connection. It returns nothing: a value would travel in a StopIteration, and where a signal's
-handler raises at the end of an ``except`` clause, Python leaves the exception that was caught there to the thread.
-Whoever drives it decides how to wait: a loop (:mod:`.client`, :mod:`.server`) or a thread (:mod:`.thread_client`).
+The client's side is a generator that yields where it has to wait, and is sent what has come. What it yields last is the
+connection. It returns nothing: a value would travel in a StopIteration, and where a signal's handler raises at the end
+of an ``except`` clause, Python leaves the exception that was caught there to the thread. Whoever drives it decides how
+to wait: a loop (:mod:`.client`) or a thread (:mod:`.thread_client`).
 
 A client waits once, for the welcome: when it has mapped the segment, it unlinks the names, says so, and calls. The
-server waits for that once it has sent the welcome, and unlinks what another user's client could not.
+server (:mod:`.server`) waits for that once it has sent the welcome, and unlinks what another user's client could not.
 """
 
 from __future__ import annotations
@@ -14,12 +15,9 @@ import contextlib
 import dataclasses
 import os
 import socket
-import stat
 import time
 from collections.abc import Generator, Sequence
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Final
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
@@ -33,32 +31,53 @@ from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segm
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
-#: The server's packet to send, and the descriptors that are to ride along.
-Packet = tuple[bytes, Sequence[int]]
-
 _CONFIRM: Final = control.encode(control.Confirm())
 
 
 @dataclasses.dataclass
 class Established:
-    """What a side has after the handshake."""
+    """What a client has after the handshake."""
 
     channel: _core.Channel
     #: readable when it rings for our loop, ours to close; None for a side that waits in threads
     bell: _core.Descriptor | None
     service: str
-    #: of the other side, as the kernel has it; 0 if it cannot be seen from here
+    #: the server's, as the kernel has it; 0 if it cannot be seen from here
     pid: int
-    #: the user of the other side
+    #: the server's user
     uid: int
     max_frame: int
     endpoints: list[str]
     shapes: dict[int, Shape]
 
 
-#: Yields the seconds that the answer may take; is sent the answer, None if it did not come.
-ClientSteps = Generator[float | Established, Received | None, None]
-ServerSteps = Generator[Packet | Established, bytes, None]
+@dataclasses.dataclass
+class Welcoming:
+    """What a server has made for a client that it is about to welcome."""
+
+    channel: _core.Channel
+    #: readable when the client rings, ours to close
+    bell: _core.Descriptor
+    #: has its names until the client confirms
+    segment: NewSegment
+    max_frame: int
+    welcome: bytes
+    #: the descriptors that ride along, to be closed once they are on their way
+    theirs: Sequence[_core.Descriptor]
+
+    def sent(self) -> None:
+        """Closes what is the client's now."""
+        _close_all(self.theirs)
+
+    def close(self) -> None:
+        """Closes everything: the client is not welcomed."""
+        self.segment.unlink()
+        self.channel.close()
+        _close_all([self.bell, *self.theirs])
+
+
+#: Yields the process whose answer is waited for; is sent the answer, None if it did not come.
+ClientSteps = Generator[int | Established, Received | None, None]
 
 
 class NotNow(ConnectionLost):
@@ -79,13 +98,13 @@ def client_side(
     hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory, semaphores=blocking)
     since = time.monotonic()
     _send(dialled, control.encode(hello))
-    answer = yield patience.for_welcome(pid)
+    answer = yield pid
     if answer is None:
         raise patience.silent(pid, since)
     data, descriptors, pid = answer  # Of a worker, say: not always the process that listened.
     bell = None
     try:
-        welcome = _expect(data, control.Welcome)
+        welcome = _expect_welcome(data)
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
         shapes = _shapes(welcome)
@@ -96,7 +115,7 @@ def client_side(
                 raise ConnectionLost("it ended the connection during the handshake") from None
             raise
         if not blocking:
-            bell, descriptors = descriptors[0], descriptors[1:]
+            bell, descriptors = descriptors[0], ()
     finally:
         _close_all(descriptors)
     try:
@@ -126,14 +145,6 @@ def _shapes(welcome: control.Welcome) -> dict[int, Shape]:
     return shapes
 
 
-def _check_bell(bell: _core.Descriptor) -> None:
-    """RemoteProtocolError unless it can be rung, and waited for in a loop."""
-    if not stat.S_ISSOCK(os.fstat(bell.fileno()).st_mode):
-        raise RemoteProtocolError("the server sent a bell with its welcome that is no socket")
-    if not bell.is_local_packets():
-        raise RemoteProtocolError("the server sent a bell with its welcome that is a socket of another kind")
-
-
 def _open_channel(
     welcome: control.Welcome,
     descriptors: Sequence[_core.Descriptor],
@@ -154,15 +165,14 @@ def _open_channel(
     segment = open_segment(welcome.segment, server_uid)
     try:
         check_semaphores(welcome.semaphores, welcome.segment, wanted=blocking)
-        _check_bell(descriptors[0])
         return _core.Channel(
-            segment=segment.fileno(),
+            segment=segment,
             capacity=welcome.capacity,
             server=False,
-            bell=descriptors[0].fileno(),
+            bell=descriptors[0],
             semaphores=None if welcome.semaphores is None else (welcome.semaphores[1], welcome.semaphores[0]),
             owner=server_uid,
-            lending=descriptors[1].fileno(),
+            lending=descriptors[1],
             blocking=blocking,
             max_frame=welcome.max_frame,
             max_memory=welcome.max_memory,
@@ -174,13 +184,13 @@ def _open_channel(
             explained = exhaustion.explained(error)
             if isinstance(explained, SharedMemoryError):
                 raise explained from None
-        raise RemoteProtocolError(f"the server's segment cannot be used: {error}") from None
+        raise RemoteProtocolError(f"what the server sent with its welcome cannot be used: {error}") from None
     finally:
         segment.close()
 
 
-def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, client_uid: int = 0) -> ServerSteps:
-    """The server's part, from the client's hello on.
+def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, client_uid: int = 0) -> Welcoming:
+    """What the server makes for a client, from its hello.
 
     ``client_uid`` is let into the segment, if it is another user than ours.
     """
@@ -200,13 +210,13 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
             descriptors += _core.Descriptor.pair()
         bell, their_bell, lending, their_lending = descriptors
         channel = _core.Channel(
-            segment=segment.file.fileno(),
+            segment=segment.file,
             capacity=segment.capacity,
             server=True,
-            bell=bell.fileno(),
+            bell=bell,
             semaphores=segment.semaphores,
             owner=os.geteuid(),
-            lending=lending.fileno(),
+            lending=lending,
             blocking=False,
             max_frame=max_frame,
             max_memory=max_memory,
@@ -224,18 +234,13 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
             offer.shapes_beside_endpoints,
             max_memory,
         )
-        packet = yield control.encode(welcome), (their_bell.fileno(), their_lending.fileno())
-        _expect(packet, control.Confirm)
-    except OSError as error:
-        _close_all(descriptors)
-        raise exhaustion.explained(error) from None
-    except BaseException:
-        _close_all(descriptors)
-        raise
-    finally:
+        return Welcoming(channel, bell, segment, max_frame, control.encode(welcome), (their_bell, their_lending))
+    except BaseException as error:
         segment.unlink()
-    _close_all(descriptors[1:])  # The channel has its own of these.
-    yield Established(channel, bell, offer.service, 0, client_uid, max_frame, offer.endpoints, offer.shapes)
+        _close_all(descriptors)
+        if isinstance(error, OSError):
+            raise exhaustion.explained(error) from None
+        raise
 
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:
@@ -249,11 +254,8 @@ def _close_all(descriptors: Sequence[_core.Descriptor]) -> None:
         descriptor.close()
 
 
-_M = TypeVar("_M", bound=msgspec.Struct)
-
-
-def _expect(packet: bytes, kind: type[_M]) -> _M:
-    """The message in the packet, which has to be of this kind."""
+def _expect_welcome(packet: bytes) -> control.Welcome:
+    """The message in the packet, which has to be a welcome."""
     if not packet:
         raise ConnectionLost("the peer closed the connection during the handshake")
     message = control.decode(packet)
@@ -261,6 +263,6 @@ def _expect(packet: bytes, kind: type[_M]) -> _M:
         if message.try_again:
             raise NotNow(message.reason)
         raise ServiceUnavailable(f"the server refused the connection: {message.reason}")
-    if not isinstance(message, kind):
-        raise RemoteProtocolError(f"expected {kind.__name__.lower()}, got {type(message).__name__.lower()}")
+    if not isinstance(message, control.Welcome):
+        raise RemoteProtocolError(f"expected welcome, got {type(message).__name__.lower()}")
     return message

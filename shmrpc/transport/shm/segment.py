@@ -146,7 +146,7 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
             f"the server named a segment {name[:300]!r} that cannot be opened: none has such a name"
         )
     try:
-        file = _core.open_segment(name)
+        file, found = _core.open_segment(name)
     except OSError as error:
         explained = exhaustion.explained(error)
         if isinstance(explained, SharedMemoryError):
@@ -157,8 +157,8 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
             f"the server named a segment {name!r} that cannot be opened: {error}. Both sides need the same "
             f"{SHM_DIRECTORY} (for containers: docker run --ipc=host, or --ipc=container:NAME)"
         ) from None
-    found = os.fstat(file.fileno()).st_uid
     if found != owner:
+        file.close()
         raise RemoteProtocolError(f"the server (uid {owner}) named a segment {name!r} that belongs to uid {found}")
     return file
 

@@ -44,10 +44,10 @@ class ShmPeer(Peer):
         self.max_frame = 0
         self._listener = listener
         self._control = control_socket
-        #: The handshake, once the client is welcomed.
-        self._steps: handshake.ServerSteps | None = None
-        #: Its hello, until its handshake begins.
+        #: Its hello, once it has come.
         self._hello: control.Hello | None = None
+        #: What was made for it, from the welcome until it confirms.
+        self._welcoming: handshake.Welcoming | None = None
         self._bell: _core.Descriptor | None = None
         self._index = -1
         self._loop = asyncio.get_running_loop()
@@ -120,16 +120,18 @@ class ShmPeer(Peer):
     def _on_control(self, patience: int = 0) -> None:
         try:
             # Descriptors that come along are dropped, and so closed.
-            packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE, patience)[0]
+            packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE, patience, patience)[0]
         except BlockingIOError:
             return
         except ConnectionResetError:
             packet = b""
         try:
-            if self.channel is not None or not packet:
+            if not packet or self.channel is not None:
                 self._hear(packet)
+            elif self._welcoming is not None:
+                self._on_confirm(packet, self._welcoming)
             else:
-                self._step(packet)
+                self._on_hello(packet)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             self._turn_down(error)
 
@@ -163,7 +165,7 @@ class ShmPeer(Peer):
 
     def _refuse(self, reason: str, *, try_again: bool = False) -> None:
         """Ends a handshake. Once a client is welcomed it may be connected on its side: that reads a goodbye."""
-        if self._steps is None:
+        if self._welcoming is None:
             self._say(control.Refuse(reason, try_again))
         else:
             self._say(control.Goodbye(reason, fault=not try_again, reached=0 if try_again else None))
@@ -172,44 +174,65 @@ class ShmPeer(Peer):
     def _refuse_for_now(self) -> None:
         self._refuse(f"the server is {self._listener.health}", try_again=True)
 
-    def _step(self, packet: bytes) -> None:
-        """Takes one step of the handshake."""
-        if self._steps is None:
-            hello = control.decode(packet)
-            if isinstance(hello, control.Status):
-                self._say(self._listener.report())
-                self.abandon(closing=True)
-                return
-            if not isinstance(hello, control.Hello):
-                raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
-            if self._listener.health != "serving":
-                self._refuse_for_now()
-                return
-            if self._hello is not None:
-                raise RemoteProtocolError("it sent a second hello, and was not welcomed yet")
-            self._hello = hello
-            self._listener.arrivals.want(self)
+    def _on_hello(self, packet: bytes) -> None:
+        hello = control.decode(packet)
+        if isinstance(hello, control.Status):
+            self._say(self._listener.report())
+            self.abandon(closing=True)
             return
-        established = self._steps.send(packet)
-        assert isinstance(established, handshake.Established)
-        self._establish(established)
+        if not isinstance(hello, control.Hello):
+            raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
+        if self._listener.health != "serving":
+            self._refuse_for_now()
+            return
+        if self._hello is not None:
+            raise RemoteProtocolError("it sent a second hello, and was not welcomed yet")
+        self._hello = hello
+        self._listener.arrivals.want(self)
 
-    def _establish(self, established: handshake.Established) -> None:
+    def begin(self) -> None:
+        """Welcomes the client, since there is a place for its handshake."""
+        assert self._hello is not None
+        if self._listener.health != "serving":
+            self._refuse_for_now()
+            return
+        welcoming = None
+        try:
+            welcoming = self._listener.welcoming(self._hello, self.uid)
+            _core.send_packet(self._control.fileno(), welcoming.welcome, welcoming.theirs)
+        except (ShmrpcError, _core.ChannelError, OSError) as error:
+            if welcoming is not None:
+                welcoming.close()  # Else it has its segment for as long as the exception, which a log may keep.
+            self._turn_down(error)
+            return
+        welcoming.sent()
+        self._welcoming = welcoming
+        self._expect(self._control.fileno())  # Its confirmation, which it sends once it has mapped the segment.
+        self._listener.inbox.pump_soon()
+
+    def _expect(self, socket: int | None = None) -> None:
+        """Has the wait that comes next look for longer than others, unless more clients are about to be connected."""
+        if self._listener.arrivals.is_alone:
+            self._listener.inbox.poller.expect(socket)
+
+    def _on_confirm(self, packet: bytes, welcoming: handshake.Welcoming) -> None:
+        """Ends the handshake: the client has mapped the segment."""
+        message = control.decode(packet)
+        if not isinstance(message, control.Confirm):
+            raise RemoteProtocolError(f"expected confirm, got {type(message).__name__.lower()}")
+        welcoming.segment.unlink()
         self._timer.cancel()
-        self._steps = None
-        self._listener.arrivals.leave(self)
-        self.channel = established.channel
-        self.max_frame = established.max_frame
-        self._bell = established.bell
+        self._welcoming = None
+        self._bell, self.channel, self.max_frame = welcoming.bell, welcoming.channel, welcoming.max_frame
         self.key = self._listener.connected(self)
-        self._index = self._listener.inbox.poller.add(established.channel, self.key, self.key.serving)
-        assert self._bell is not None
+        inbox = self._listener.inbox
+        self._index = inbox.poller.add(self.channel, self.key, self.key.serving)
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
         if self._listener.health == "draining":  # Everybody else was told before.
             self.go_away()
-        if self._listener.arrivals.is_empty:
-            self._listener.inbox.poller.expect()  # Its first call: as a rule a client connects to make one.
-        self._listener.inbox.pump()
+        self._expect()  # Its first call: as a rule a client connects to make one.
+        self._listener.arrivals.leave(self)
+        inbox.pump()
 
     def _on_bell(self) -> None:
         if not self._listener.inbox.poller.wake(self._index):
@@ -222,23 +245,6 @@ class ShmPeer(Peer):
     def _on_bell_ended(self) -> None:
         if not is_over(self._control):
             self.fault(BELL_ENDED)
-
-    def begin(self) -> None:
-        """Welcomes the client, since there is a place for its handshake."""
-        assert self._hello is not None
-        if self._listener.health != "serving":
-            self._refuse_for_now()
-            return
-        steps = self._listener.begin_handshake(self._hello, self.uid)
-        try:
-            step = next(steps)
-            assert not isinstance(step, handshake.Established)
-            welcome, descriptors = step
-            socket.send_fds(self._control, [welcome], descriptors)
-            self._steps = steps
-        except (ShmrpcError, _core.ChannelError, OSError) as error:
-            steps.close()  # Else it has its segment for as long as the exception, which a log may keep.
-            self._turn_down(error)
 
     def turn_away(self, reason: str) -> None:
         """Refuses a client that is not waited for any longer; it may come again."""
@@ -288,8 +294,8 @@ class ShmPeer(Peer):
             if self._bell is not None:
                 self._loop.remove_reader(self._bell.fileno())
                 self._listener.inbox.poller.remove(self._index)
-            if self._steps is not None:
-                self._steps.close()
+            if self._welcoming is not None:
+                self._welcoming.close()
             self._listener.forget(self)
         if self.channel is not None:
             self.channel.close()
@@ -334,8 +340,8 @@ class ShmListener(Listener[ShmPeer]):
         uptime = time.monotonic() - self._started
         return control.Report(self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health)
 
-    def begin_handshake(self, hello: control.Hello, uid: int) -> handshake.ServerSteps:
-        """The handshake of one client, of this user."""
+    def welcoming(self, hello: control.Hello, uid: int) -> handshake.Welcoming:
+        """What is made for one client, of this user."""
         return handshake.server_side(hello, self._offer, self._options, uid)
 
     def connected(self, peer: ShmPeer) -> Any:
@@ -412,7 +418,12 @@ class ShmInbox(Inbox):
         finally:  # Even if a signal is to end the program: until it does, others are served.
             self._taken = time.monotonic()
             if self._open and not self._poller.rest():
-                self._again = self._loop.call_soon(self.pump)
+                self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """Pumps on the next turn of the loop."""
+        if self._again is None:
+            self._again = self._loop.call_soon(self.pump)
 
     def close(self) -> None:
         """Takes nothing any more."""

@@ -69,7 +69,7 @@ def _handshake(
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            step = steps.send(_answer(dialled, step))
+            step = steps.send(_answer(dialled, patience.for_welcome(step)))
         return make(dialled, step)
     except BaseException:
         steps.close()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::os::retry;
+use crate::os::{retry, status};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -90,12 +90,12 @@ pub(crate) fn traces(inode: u64) -> (usize, usize) {
 }
 
 pub(crate) fn inode(file: BorrowedFd<'_>) -> u64 {
-    stat(file).unwrap().st_ino
+    status(file).unwrap().st_ino
 }
 
 /// Bytes of memory that a file takes.
 pub(crate) fn taken(file: BorrowedFd<'_>) -> usize {
-    stat(file).unwrap().st_blocks as usize * 512
+    status(file).unwrap().st_blocks as usize * 512
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn a_punched_extent_has_no_memory_whoever_has_it_mapped() {
     assert!(taken(ours.file()) >= SIZE);
     ours.punch();
     assert_eq!(taken(ours.file()), 0);
-    assert_eq!(stat(ours.file()).unwrap().st_size, SIZE as libc::off_t);
+    assert_eq!(status(ours.file()).unwrap().st_size, SIZE as libc::off_t);
     assert_eq!(read(&theirs, 0), [0; 4]);
     assert_eq!(
         (peek(&private, 0), peek(&private, 3)),

@@ -24,8 +24,6 @@ from shmrpc.wire import control, frames
 
 #: Seconds until a process that has inherited a connection says that it is there: it may have to import a great deal.
 INHERITED_TIMEOUT: Final = 60.0
-#: Nanoseconds for which a loop waits in place for the server's welcome: no longer than for an answer to a call.
-IN_PLACE: Final = 300_000
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
 RUN: Final = 256
 #: Frames that are taken before the loop has a turn.
@@ -77,15 +75,13 @@ async def _answer(
 ) -> rendezvous.Received | None:
     """The next packet of this process, an empty one at the end, or None if none comes in time.
 
-    Most come within a moment, for which it waits in place: a future, a timer and two turns of the loop take as long as
-    the server does. The loop is told the socket's number: of a socket that it does not know it would first make a text,
-    which asks for both of its names.
+    The loop is told the socket's number: of a socket that it does not know it would first make a text, which asks for
+    both of its names.
     """
     if pid != os.getpid():  # Else it may need this loop, or this thread.
-        try:
-            return rendezvous.receive(dialled, IN_PLACE, int(options.spin * 1e3))
-        except BlockingIOError:
-            pass
+        answer = handshake.answer_in_place(dialled, options)
+        if answer is not None:
+            return answer
     limit = patience.for_welcome(pid)
     readable: asyncio.Future[bool] = loop.create_future()
     loop.add_reader(dialled.fileno(), _settle, readable, True)

@@ -23,7 +23,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
 from shmrpc.host import exhaustion
 from shmrpc.host.credentials import peer_credentials
-from shmrpc.host.rendezvous import Patience, Received
+from shmrpc.host.rendezvous import Patience, Received, receive
 from shmrpc.transport.listening import Offer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm.goodbye import is_over
@@ -31,6 +31,8 @@ from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segm
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
+#: Nanoseconds for which the server's welcome is waited for in place: no longer than for an answer to a call.
+IN_PLACE: Final = 300_000
 _CONFIRM: Final = control.encode(control.Confirm())
 
 
@@ -127,6 +129,17 @@ def client_side(
             bell.close()
         raise
     yield Established(channel, bell, welcome.service, pid, server_uid, welcome.max_frame, welcome.endpoints, shapes)
+
+
+def answer_in_place(dialled: socket.socket, options: ConnectionOptions) -> Received | None:
+    """The next packet, an empty one at the end; None if it does not come within a moment.
+
+    Most do. Whoever sleeps for as long as the server takes goes on more slowly afterwards.
+    """
+    try:
+        return receive(dialled, IN_PLACE, int(options.spin * 1e3))
+    except BlockingIOError:
+        return None
 
 
 def _send(dialled: socket.socket, packet: bytes) -> None:

@@ -69,7 +69,8 @@ def _handshake(
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            step = steps.send(_answer(dialled, patience.for_welcome(step)))
+            answer = handshake.answer_in_place(dialled, options)
+            step = steps.send(answer or _answer(dialled, patience.for_welcome(step)))
         return make(dialled, step)
     except BaseException:
         steps.close()

@@ -526,11 +526,12 @@ def test_what_the_handler_of_a_signal_raises_while_an_item_is_encoded(raised: Ba
     with ServerProcess("tests.helpers.stream_service:service") as server, shmrpc.sync.connect(server.name) as client:
         with pytest.raises(shmrpc.EncodeError, match="object"):
             client.total([1, object()])
-        codec, client._codec = client._codec, Alarming(client._codec, raised)  # type: ignore[assignment]
+        binds = client._twin()
+        codec, binds._codec = binds._codec, Alarming(binds._codec, raised)  # type: ignore[assignment]
         with pytest.raises(type(raised)) as caught:
             client.call("total", [1])
         assert caught.value is raised
-        client._codec = codec
+        binds._codec = codec
         assert client.add(1, 2) == 3
 
 
@@ -539,11 +540,12 @@ async def test_what_the_handler_of_a_signal_raises_while_a_loop_encodes_an_item(
         with pytest.raises(shmrpc.EncodeError, match="object"):
             await client.total([1, object()])
         alarm = Alarm("own")
-        codec, client._codec = client._codec, Alarming(client._codec, alarm)  # type: ignore[assignment]
+        binds = client._twin()
+        codec, binds._codec = binds._codec, Alarming(binds._codec, alarm)  # type: ignore[assignment]
         with pytest.raises(Alarm) as caught:
             await client.call("total", [1])
         assert caught.value is alarm
-        client._codec = codec
+        binds._codec = codec
         assert await client.add(1, 2) == 3
 
 

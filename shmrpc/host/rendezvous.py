@@ -11,7 +11,9 @@ import stat
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from shmrpc import _core
 from shmrpc.errors import (
@@ -385,7 +387,7 @@ class Patience:
         return start
 
 
-class Received(NamedTuple):
+class Received(msgspec.Struct, frozen=True):
     """A packet of the handshake."""
 
     #: Empty at the end of the connection.

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -35,7 +35,7 @@ _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, list[msgspec.Raw]])
 _split_call = msgspec.msgpack.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0)], msgspec.Raw, msgspec.Raw])
 
 
-class _Batch(NamedTuple):
+class _Batch(msgspec.Struct, frozen=True):
     """A batch that has been read, and whose calls are made ready one by one: a thousand take many turns of the loop."""
 
     header: Header

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from shmrpc.basics.checks import check_count
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
@@ -16,8 +17,7 @@ DEFAULT_MAX_PER_CONNECTION: Final = 1_000
 DEFAULT_MAX_WAITING: Final = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """How many calls may be under way at a server, and wait. Raises ValueError for a number that is out of range."""
 
     #: Suspended handlers of the server, and of one connection.
@@ -173,10 +173,10 @@ class Limiter:
         else:
             return False
         call_id = next(iter(client.waiting))
-        run, body, _ = client.waiting[call_id]
+        waiting = client.waiting[call_id]
         self.give_up(client, call_id)
         if client.waiting:  # To the end of the line.
             self._line.pop(client)
             self._line[client] = None
-        self._begin(client, call_id, run, body)
+        self._begin(client, call_id, waiting.run, waiting.body)
         return True

@@ -90,7 +90,7 @@ class Underway(msgspec.Struct, eq=False):
         return self.outgoing is not None or bool(self.inputs)
 
 
-class Waiting(NamedTuple):
+class Waiting(msgspec.Struct, frozen=True):
     """A call that waits for its turn."""
 
     run: RunRequest

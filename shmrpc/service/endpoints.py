@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
-import pickle
 import types
 from collections.abc import Callable
 from typing import Any, Literal
+
+import msgspec
 
 from shmrpc.basics.checks import check_count
 from shmrpc.service.interceptors import Interceptor
@@ -19,8 +19,7 @@ from shmrpc.wire.frames import Shape
 RunIn = Literal["loop", "thread", "process"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """The options of ``@endpoint(...)``."""
 
     name: str | None = None
@@ -80,6 +79,8 @@ class Endpoint:
         """Raises TypeError if another process could not find it and is to run it. Its module must be loaded by now."""
         if self.run_in != "process":
             return
+        import pickle  # Few programs need it.
+
         try:
             pickle.dumps(self.function)
         except Exception as error:  # Pickling may run anybody's code.

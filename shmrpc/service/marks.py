@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, overload
+
+import msgspec
 
 from shmrpc.service.endpoints import Options, RunIn, class_of, takes_self
 
@@ -50,7 +51,7 @@ def marked(source: object) -> Iterator[tuple[Callable[..., Any], Options]]:
         options = _mark_of(type(source), attribute)
         if options is not None:
             name = attribute if options.name is None else options.name
-            yield getattr(source, attribute), dataclasses.replace(options, name=name)
+            yield getattr(source, attribute), msgspec.structs.replace(options, name=name)
 
 
 def _check_method(function: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import keyword
 import warnings
@@ -10,6 +9,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeVar, overload
+
+import msgspec
 
 from shmrpc.basics.checks import check_count
 from shmrpc.errors import LocalProtocolError
@@ -117,7 +118,7 @@ class Group:
         for function, options in offered:
             inner, _, last = str(options.name).rpartition(".")
             group = target.group(inner) if inner else target
-            group.endpoint_of(function, dataclasses.replace(options, name=last))
+            group.endpoint_of(function, msgspec.structs.replace(options, name=last))
 
 
 class Service(Group):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,12 +19,11 @@ Encode = _core.Encoder | Callable[[Any], Body]
 SLICE: Final = 300e-6
 
 
-@dataclasses.dataclass(frozen=True)
 class Enclosed(Iterable[Any]):
     """A source whose items are made within a context manager, which is left whenever the loop goes on."""
 
-    source: Generator[Any, None, None]
-    within: AbstractContextManager[object]
+    def __init__(self, source: Generator[Any, None, None], within: AbstractContextManager[object]) -> None:
+        self.source, self.within = source, within
 
     def __iter__(self) -> Iterator[Any]:
         return self.source

@@ -13,7 +13,9 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, SharedMemoryError, ShmrpcError
@@ -29,7 +31,7 @@ Frame = tuple[int, int, Body]
 OnFrame = Callable[[int, int, Body], None]
 
 
-class End(NamedTuple):
+class End(msgspec.Struct, frozen=True):
     """Why a connection is over."""
 
     error: ShmrpcError

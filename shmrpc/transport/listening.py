@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.transport.base import Sharing
@@ -18,8 +19,7 @@ from shmrpc.wire.frames import Shape
 logger = logging.getLogger("shmrpc.server")
 
 
-@dataclasses.dataclass
-class Offer:
+class Offer(msgspec.Struct):
     """What a server offers: a service, and its endpoints."""
 
     service: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import pickle
 import struct
 import sys
 from typing import Any, Final
@@ -69,7 +68,9 @@ def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ex
         copy = view.tobytes()
         data = copy if size < LARGE else writing.place(owner, copy)
     else:
-        data = writing.place(owner, pickle.PickleBuffer(view).raw())
+        from pickle import PickleBuffer  # Few programs need it.
+
+        data = writing.place(owner, PickleBuffer(view).raw())
     if 0 in shape:  # A memoryview of several dimensions cannot look at nothing.
         shape = (0,)
     plain = form == "B" and len(shape) == 1

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from shmrpc.values.reading import Reader
 from shmrpc.values.writing import Writer
 
 
-@dataclasses.dataclass(frozen=True)
-class Extension:
+class Extension(msgspec.Struct, frozen=True):
     """An extension of MessagePack's: which values travel by it, and how they are written and read."""
 
     #: Its number in a body.
@@ -25,7 +25,7 @@ class Extension:
     read: Reader
     #: What writes instances of each class, and of classes derived from it; the first class that fits counts. A name
     #: such as ``numpy.ndarray`` stands for a class that is looked for only once the program has imported its module.
-    writers: Mapping[type | str, Writer] = dataclasses.field(default_factory=dict)
+    writers: Mapping[type | str, Writer] = {}
     #: Whether a codec that could pickle instances of derived classes writes them this way too.
     covers_derived: bool = False
     #: Finds what writes a value of a class that no extension names; None if the value does not travel by this one.

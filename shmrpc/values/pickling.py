@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
@@ -14,10 +13,14 @@ from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
 from shmrpc.values.writing import Writing
 
+if TYPE_CHECKING:
+    import pickle
+
 PICKLE: Final = 35
 
 _PROTOCOL: Final = 5
-_dumps: Callable[..., bytes] = pickle.dumps
+#: What pickles, if it is not the package of that name.
+_dumps: Callable[..., bytes] | None = None
 
 
 def go_by_value() -> None:
@@ -33,7 +36,15 @@ def go_by_value() -> None:
 
 def dumps(value: Any, take: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
     """A pickle; ``take`` is asked about its buffers. Raises what pickling raises."""
-    return _dumps(value, protocol=_PROTOCOL, buffer_callback=take)
+    import pickle  # Few programs need it.
+
+    return (_dumps or pickle.dumps)(value, protocol=_PROTOCOL, buffer_callback=take)
+
+
+def _loads(data: Data, buffers: list[Data]) -> Any:
+    import pickle
+
+    return pickle.loads(bytes_of(data), buffers=buffers)
 
 
 def write_pickle(value: Any, writing: Writing) -> Ext:
@@ -75,7 +86,7 @@ class Later:
 
     def read(self) -> Any:
         """The value. Raises what reading it raises."""
-        return pickle.loads(bytes_of(self._data), buffers=self._buffers)
+        return _loads(self._data, self._buffers)
 
 
 def read_later(payload: Any, reading: Reading) -> Later:
@@ -91,8 +102,7 @@ def _read_pickle(payload: Any, reading: Reading) -> Any:
             "whoever sends a pickle can run any code at its receiver"
         )
     place, places = payload
-    buffers = [reading.data(each) for each in places]
-    return pickle.loads(bytes_of(reading.data(place)), buffers=buffers)
+    return _loads(reading.data(place), [reading.data(each) for each in places])
 
 
 EXTENSIONS: Final = (

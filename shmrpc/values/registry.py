@@ -30,12 +30,16 @@ _NATIVE: Final = (type(None), bool, int, float, str, bytes, list, dict)
 _MISSING: Final = object()
 
 
-@dataclasses.dataclass(frozen=True)
 class Entry:
     """A registered class, and how its instances travel."""
 
-    cls: Any
-    name: str
+    def __init__(self, cls: Any, name: str) -> None:
+        self.cls, self.name = cls, name
+
+    def is_the_same(self, other: Entry) -> bool:
+        """Whether both say the same of the same class."""
+        return type(self) is type(other) and (self.cls, self.name) == (other.cls, other.name)
+
     #: The names of its fields; none for an Enum, an exception, or a class with functions of its own.
     fields = functools.cached_property[tuple[str, ...]](lambda self: ())
 
@@ -114,12 +118,17 @@ class _Exception(_Object):
         return errors.made_of(self.cls, fields)
 
 
-@dataclasses.dataclass(frozen=True)
 class Custom(Entry):
     """A class that is registered with functions of its own."""
 
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
+    def __init__(self, cls: Any, name: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+        super().__init__(cls, name)
+        self.encode, self.decode = encode, decode
+
+    def is_the_same(self, other: Entry) -> bool:
+        """Whether both have the same functions, too."""
+        both = isinstance(other, Custom) and (self.encode, self.decode) == (other.encode, other.decode)
+        return both and super().is_the_same(other)
 
     def write(self, value: Any, writing: Writing) -> Ext:
         """What its ``encode`` makes of an instance."""
@@ -178,7 +187,7 @@ def register(
                 "give this one a name= of its own"
             )
         known = _by_type.get(cls)
-        if known is not None and known != entry:
+        if known is not None and not known.is_the_same(entry):
             raise ValueError(f"{cls.__qualname__} is registered already, as {known.name!r} or with other functions")
         _by_type[cls] = _by_name[entry.name] = entry
         listeners = [] if known is not None else list(_listeners)

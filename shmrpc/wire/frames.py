@@ -30,6 +30,7 @@ METADATA       server  metadata that there is before the first item of a stream
 
 from __future__ import annotations
 
+import functools
 import re
 import traceback
 from typing import Annotated, Any, Final, Literal
@@ -151,11 +152,15 @@ class Failure(msgspec.Struct, omit_defaults=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Failure)
 #: A traceback or a message is cut here, in characters: an error must always fit into a frame.
 _MAX_TEXT: Final = 16_384
 #: What each process that passes an exception on may add to its traceback.
 _MAX_HOP: Final = 4_096
+
+
+@functools.cache
+def _failures() -> msgspec.msgpack.Decoder[Failure]:
+    return msgspec.msgpack.Decoder(Failure)  # Whose types take a while to look through, and few servers read any.
 
 
 class Rejected(Exception):
@@ -318,7 +323,7 @@ def decode_failure(body: Body) -> errors.ShmrpcError:
 def read_failure(body: Body) -> Failure | errors.DecodeError:
     """The failure in a body, or the error that says why there is none."""
     try:
-        return _decoder.decode(body)
+        return _failures().decode(body)
     except UNREADABLE as error:
         return errors.DecodeError(f"the call failed, and why cannot be read: {error}")
 

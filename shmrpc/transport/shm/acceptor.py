@@ -7,7 +7,9 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from shmrpc.host import credentials, exhaustion, rendezvous
 from shmrpc.host.credentials import NOBODY_ELSE
@@ -25,7 +27,7 @@ _TURN: Final = 16
 _refused: Final[set[int]] = set()
 
 
-class Visitor(NamedTuple):
+class Visitor(msgspec.Struct, frozen=True):
     """A process that has come, as the kernel vouches for it."""
 
     pid: int
@@ -118,9 +120,9 @@ class Acceptor:
 
 def admitted(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> Visitor | None:
     """The process at the other end, if it may use the service; if not, tells it why and closes ``accepted``."""
-    pid, uid = visitor = Visitor(*credentials.peer_credentials(accepted))
+    pid, uid = credentials.peer_credentials(accepted)
     if credentials.is_trusted(uid, allow_uids):
-        return visitor
+        return Visitor(pid, uid)
     level = logging.DEBUG if uid in _refused else logging.WARNING
     _refused.add(uid)
     logger.log(level, "%s of uid %d was refused: it may not use %r", process(pid), uid, service)

@@ -12,12 +12,13 @@ server (:mod:`.server`) waits for that once it has sent the welcome, and unlinks
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import socket
 import time
 from collections.abc import Generator, Sequence
 from typing import Final
+
+import msgspec
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
@@ -36,8 +37,7 @@ IN_PLACE: Final = 300_000
 _CONFIRM: Final = control.encode(control.Confirm())
 
 
-@dataclasses.dataclass
-class Established:
+class Established(msgspec.Struct):
     """What a client has after the handshake."""
 
     channel: _core.Channel
@@ -53,8 +53,7 @@ class Established:
     shapes: dict[int, Shape]
 
 
-@dataclasses.dataclass
-class Welcoming:
+class Welcoming(msgspec.Struct):
     """What a server has made for a client that it is about to welcome."""
 
     channel: _core.Channel
@@ -103,10 +102,10 @@ def client_side(
     answer = yield pid
     if answer is None:
         raise patience.silent(pid, since)
-    data, descriptors, pid = answer  # Of a worker, say: not always the process that listened.
+    descriptors, pid = answer.descriptors, answer.pid  # Of a worker, say: not always the process that listened.
     bell = None
     try:
-        welcome = _expect_welcome(data)
+        welcome = _expect_welcome(answer.data)
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
         shapes = _shapes(welcome)

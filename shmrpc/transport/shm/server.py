@@ -38,7 +38,7 @@ class ShmPeer(Peer):
     """A client, from its arrival to its end."""
 
     def __init__(self, listener: ShmListener, control_socket: socket.socket, visitor: Visitor) -> None:
-        self.pid, self.uid = visitor
+        self.pid, self.uid = visitor.pid, visitor.uid
         #: None until the handshake is over.
         self.channel: _core.Channel | None = None
         self.max_frame = 0

@@ -26,6 +26,7 @@ except ImportError as _error:
     raise _without_core(_error) from None
 
 from shmrpc._core import Message
+from shmrpc.basics.later import later as _later
 from shmrpc.basics.version import VERSION
 from shmrpc.errors import (
     ApplicationError,
@@ -136,23 +137,6 @@ _LATER = {
 _HOMES = {name: module for module, names in _LATER.items() for name in names.split()}
 
 
-if not _typing.TYPE_CHECKING:  # Else no name would be unknown to a type checker.
-
-    def __getattr__(name: str) -> object:
-        """A name of :data:`_LATER`, from now on like any other."""
-        if name == "sync":
-            return _importlib.import_module("shmrpc.sync")  # Which is then an attribute of the package.
-        module = _HOMES.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(_importlib.import_module(module), name)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
 # A server's processes are a pool, and a pool's workers are servers: each is made known to the other here.
 _make_processes_by(lambda: _importlib.import_module("shmrpc.pools.handlers").HandlerProcesses())
 
@@ -253,3 +237,11 @@ __all__ = [
     "update",
     "worker",
 ]
+
+if not _typing.TYPE_CHECKING:  # Else no name would be unknown to a type checker.
+    _find, __dir__ = _later(__name__, globals(), __all__, _HOMES)
+
+    def __getattr__(name: str) -> object:
+        if name == "sync":
+            return _importlib.import_module("shmrpc.sync")  # Which is then an attribute of the package.
+        return _find(name)

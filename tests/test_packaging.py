@@ -124,7 +124,11 @@ def test_what_few_programs_need_is_not_imported_with_the_package() -> None:
         ("import shmrpc.cli", "client|equals|pools|sync|supervisor.(supervisor|reloading)|cli.(queues|stores|topics)"),
         (
             "shmrpc.connect",
-            "server.server|equals|pools|sync|transport.(memory|nats|shm.(server|acceptor|thread_client))",
+            "server.server|equals|pools|sync|introspection|transport.(memory|nats|shm.(server|acceptor|thread_client))",
+        ),
+        (
+            "shmrpc.sync.connect",
+            "server.server|client.(client|loop_.*)|equals|pools|introspection|transport.(memory|nats|shm.(server|client))",
         ),
     ],
 )
@@ -136,18 +140,23 @@ def test_a_program_imports_what_it_uses(program: str, others: str) -> None:
 
 
 def test_the_names_that_are_imported_later_are_those_that_type_checkers_see() -> None:
-    source = ast.parse((ROOT / "shmrpc" / "__init__.py").read_text())
-    tests = {ast.unparse(node.test): node for node in source.body if isinstance(node, ast.If)}
-    seen = tests["_typing.TYPE_CHECKING"]
-    assert all(isinstance(node, ast.ImportFrom) for node in seen.body)
-    names = {each.name: node.module for node in seen.body if isinstance(node, ast.ImportFrom) for each in node.names}
-    assert names.pop("sync") == "shmrpc"
-    assert names == vars(shmrpc)["_HOMES"]
-    for name in shmrpc.__all__:
-        assert getattr(shmrpc, name) is not None
-    assert set(shmrpc.__all__) <= set(dir(shmrpc))
-    with pytest.raises(AttributeError, match="module 'shmrpc' has no attribute 'nothing'"):
-        shmrpc.nothing  # type: ignore[attr-defined]  # noqa: B018
+    for face, file in ((shmrpc, "__init__.py"), (shmrpc.sync, "sync.py")):
+        source = ast.parse((ROOT / "shmrpc" / file).read_text())
+        tests = {ast.unparse(node.test): node for node in source.body if isinstance(node, ast.If)}
+        names = {
+            each.asname or each.name: f"{node.module}:{each.name}" if each.asname else node.module
+            for node in tests["_typing.TYPE_CHECKING"].body
+            if isinstance(node, ast.ImportFrom)
+            for each in node.names
+        }
+        if face is shmrpc:
+            assert names.pop("sync") == "shmrpc"
+        assert names == vars(face)["_HOMES"]
+        for name in face.__all__:
+            assert getattr(face, name) is not None
+        assert set(face.__all__) <= set(dir(face))
+        with pytest.raises(AttributeError, match=f"module '{face.__name__}' has no attribute 'nothing'"):
+            face.nothing  # noqa: B018
 
 
 def test_the_errors_of_a_connection_are_the_transports() -> None:

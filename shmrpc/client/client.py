@@ -41,7 +41,6 @@ from shmrpc.client.requests import (
     undecodable,
 )
 from shmrpc.client.stream_call import StreamCall
-from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors
@@ -59,6 +58,9 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import BODIES, UNREADABLE, Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import opcode
+
+if TYPE_CHECKING:
+    from shmrpc.introspection.describe import Description
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shmrpc.client.base import BaseClient
 from shmrpc.client.conversation import Conversation
@@ -25,12 +25,14 @@ from shmrpc.client.requests import (
     take_sources,
 )
 from shmrpc.client.session import Session
-from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call
 from shmrpc.service.interceptors import enter_all
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import opcode
+
+if TYPE_CHECKING:
+    from shmrpc.introspection.describe import Description
 
 _L = TypeVar("_L", bound=Reconnector[Any])
 _B = TypeVar("_B")
@@ -201,6 +203,8 @@ class CallEngine(BaseClient[_L]):
         return await self._ask(call, many.request, many.read, followed=followed)  # type: ignore[no-any-return]
 
     async def _describe(self) -> Description:
+        from shmrpc.introspection.describe import Description  # Few programs ask.
+
         decode = self._codec.decoder(Description)
         return await self._ask(self._new_call("describe"), lambda session: (frames.DESCRIBE, frames.NIL), decode)  # type: ignore[no-any-return]
 

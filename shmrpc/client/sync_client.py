@@ -39,7 +39,6 @@ from shmrpc.client.sync_stream_call import StreamCall
 from shmrpc.client.thread_conversation import ThreadConversation
 from shmrpc.client.thread_reconnector import ThreadReconnector
 from shmrpc.client.thread_session import ThreadSession, stopped_call
-from shmrpc.introspection.describe import Description
 from shmrpc.service.call import Call, nearest_deadline
 from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.service.service import Service
@@ -54,6 +53,9 @@ from shmrpc.transport.places import Transport, find
 from shmrpc.wire import frames
 from shmrpc.wire.codec import BODIES, UNREADABLE, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
+
+if TYPE_CHECKING:
+    from shmrpc.introspection.describe import Description
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from shmrpc.errors import LocalProtocolError
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
 from shmrpc.values.writing import Writer, Writing
@@ -56,12 +57,21 @@ def _write(value: Referable, writing: Writing) -> Any:
     return writing.extension(STORED, list(value._reference()))
 
 
+def not_open(name: str) -> LocalProtocolError:
+    """The error for an object of a store that this process does not have open."""
+    return LocalProtocolError(
+        f"an object of store {name!r} arrived, and this process does not have that open: open it with "
+        f"shmrpc.store({name!r}) or shmrpc.attach({name!r}) first. An argument of a process or a task arrives "
+        f"before it can do so: hand over the name {name!r} instead, and open it there"
+    )
+
+
 def _read(payload: Any, reading: Reading) -> Any:
     name, *place = payload
     if type(name) is not str or [type(each) for each in place] != [int] * 4 or min(place) < 0:
         raise ValueError("expected the name of a store and four numbers")
-    if _find is None:
-        raise ValueError(f"an object of store {name!r} arrived, and this program has no stores")
+    if _find is None:  # This program has opened no store.
+        raise not_open(name)
     return _find(name, *place)
 
 

@@ -15,9 +15,9 @@ from shmrpc.equals.handle import Handle, bounded
 from shmrpc.equals.line import Line, stopped_wait
 from shmrpc.equals.stores.transaction import Transaction
 from shmrpc.equals.stores.values import Values
-from shmrpc.errors import LocalProtocolError, WaitTimeout
+from shmrpc.errors import WaitTimeout
 from shmrpc.host.processes import process, stopped
-from shmrpc.values.references import on_arrival
+from shmrpc.values.references import not_open, on_arrival
 
 _H = TypeVar("_H", bound=Handle)
 
@@ -65,11 +65,7 @@ def find(name: str, kind: int, number: int, at: int, identity: int) -> Any:
     """Finds a container of a store that this process has open. Raises LocalProtocolError if it does not."""
     found = _opened.get(name)
     if found is None or found._name.is_closed:
-        raise LocalProtocolError(
-            f"an object of store {name!r} arrived, and this process does not have that open: open it with "
-            f"shmrpc.store({name!r}) or shmrpc.attach({name!r}) first. An argument of a process or a task arrives "
-            f"before it can do so: hand over the name {name!r} instead, and open it there"
-        )
+        raise not_open(name)
     return found.values.seen(kind, number, at, identity)
 
 

@@ -24,7 +24,7 @@ LOOM_TESTS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loo
 NATS_SERVER := v2.11.4
 GO := $(shell command -v go || echo /usr/local/go/bin/go)
 
-.PHONY: demo test rust-tests test-rust test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
+.PHONY: demo test rust-tests test-rust test-core test-models test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -37,7 +37,12 @@ test: | tools  ## Every test, Rust's and Python's.
 	+$(MAKE) --jobs=1 test-rust test-python
 
 test-rust: rust-tests
+	+$(MAKE) --jobs=2 test-core test-models  # The models are work for one CPU, too.
+
+test-core:
 	$(RUST_TESTS)
+
+test-models:
 	$(LOOM_TESTS)
 
 rust-tests: tools

@@ -25,7 +25,7 @@ class Form:
 
     name: str
     rounds: int
-    #: Seconds of a turn, and of one that warms up.
+    #: Seconds of a turn, and of one that warms up; 0: none does.
     seconds: float
     warm_up: float
     #: How many tasks call at once, how many processes do, and how large payloads are.
@@ -45,6 +45,11 @@ class Form:
     broadcast: int = 16 << 20
     #: Whether every server is started once more for each round, to see how long that takes, or only some.
     all_starts: bool = True
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the rounds; 0 is the one that warms up."""
+        return range(0 if self.warm_up else 1, self.rounds + 1)
 
 
 FULL: Final = Form(
@@ -282,7 +287,7 @@ class Run:
         failed: dict[str, str] = {}
         for turn in turns:
             turn.pair.rest()
-        for number in range(self.form.rounds + 1):
+        for number in self.form.numbers:
             for turn in turns:
                 if turn.name in failed:
                     continue

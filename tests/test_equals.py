@@ -228,8 +228,8 @@ def test_names_that_were_waited_for_and_closed_take_no_memory() -> None:
 
     wait(500)
     before = traces.resident()
-    wait(4000)
-    assert traces.resident() - before < 4 << 20
+    wait(2000)
+    assert traces.resident() - before < 2 << 20
 
 
 # --- what is held ---

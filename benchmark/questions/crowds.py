@@ -76,7 +76,7 @@ def asked(run: Run, line: Line, clients: int, crowds: list[Crowd]) -> list[Row]:
     results: dict[str, list[Result]] = {each.name: [] for each in crowds}
     roles = {each.name: each.pair.subject.role for each in crowds}
     notes: dict[str, str] = {}
-    for number in range(run.form.rounds + 1):
+    for number in run.form.numbers:
         for each in list(crowds):
             run.tell(line, number, each.name)
             try:

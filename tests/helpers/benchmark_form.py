@@ -8,7 +8,7 @@ TINY = Form(
     "tiny",
     rounds=1,
     seconds=0.01,
-    warm_up=0.005,
+    warm_up=0.0,
     in_flight=(1, 64),
     clients=(1, 8),
     sizes=(1, 1_000_000),

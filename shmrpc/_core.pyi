@@ -1,6 +1,16 @@
 """The native core: see core/src/lib.rs for its contract."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextvars import Context
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self, final
@@ -163,6 +173,12 @@ class ShortCall:
 @final
 class CallCoroutine:
     """One call of a LoopEndpoint; a collections.abc.Coroutine."""
+
+@final
+class ItemStream:
+    """An asynchronous generator of single items; ``runs`` is one of lists of them."""
+
+    def __new__(cls, runs: AsyncGenerator[list[Any]], /) -> AsyncGenerator[Any]: ...  # type: ignore[misc]
 
 class Endpoint:
     """Calls an endpoint, and looks like a function."""
@@ -420,13 +436,6 @@ class StreamSender:
 
     def __new__(cls, channel: Channel, opcode: int, id: int, credit: int, overhead: int, /) -> StreamSender: ...
     def send(self, payload: bytes | Parcel, /) -> bool: ...
-    def send_value(
-        self,
-        item: Any,
-        encode: Encoder | Callable[[Any], bytes | Parcel],
-        explain: Callable[[Any, Exception], Exception],
-        /,
-    ) -> bool: ...
     def send_all(
         self,
         items: Iterator[Any],
@@ -434,6 +443,13 @@ class StreamSender:
         explain: Callable[[Any, Exception], Exception],
         /,
     ) -> bool: ...
+    def send_each(
+        self,
+        items: AsyncIterator[Any],
+        encode: Encoder | Callable[[Any], bytes | Parcel],
+        explain: Callable[[Any, Exception], Exception],
+        /,
+    ) -> Awaitable[bool]: ...
     def grant(self, size: int, /) -> None: ...
     def resume(self) -> bool: ...
 

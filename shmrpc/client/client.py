@@ -455,8 +455,14 @@ class Client(CallEngine[LoopReconnector]):
         finally:
             await conversation.close()
 
-    async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """A call whose answer is a stream."""
+        return _core.ItemStream(self._item_runs(name, reader, args, kwargs))
+
+    async def _item_runs(
+        self, name: str, reader: Reader, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AsyncGenerator[list[Any], None]:
+        """The items of such a call, those together that have come together."""
         call = self._new_call(name)
         async with AsyncExitStack() as stack:
             await self._enter_interceptors(stack, call)
@@ -464,13 +470,10 @@ class Client(CallEngine[LoopReconnector]):
             incoming, pull = conversation.incoming, conversation.pull
             try:
                 while await incoming.ready(pull):
-                    for count, data in incoming.take():
+                    for part in incoming.take():
                         try:
-                            if not count:
-                                yield reader.one(data)
-                                continue
-                            for item in reader.many(data):
-                                yield item
+                            for items in reader.runs(part):
+                                yield items
                         except UNREADABLE as error:  # No further: a handler may raise one of them.
                             raise undecodable(name, error) from None
             except Exception as error:

@@ -41,6 +41,14 @@ class Reader:
             return self._one_by_one(data)
         return items  # type: ignore[no-any-return]
 
+    def runs(self, part: Part) -> Iterable[list[Any]]:
+        """The items that have come together; one of UNREADABLE at the one that cannot be read, after those before."""
+        count, data = part
+        if not count:
+            return ([self.one(data)],)
+        items = self.many(data)
+        return (items,) if isinstance(items, list) else ([item] for item in items)
+
     def all(self, part: Part, instead: Callable[[Exception], Any]) -> Iterable[Any]:
         """The items that have come together; what ``instead`` makes of the error of one that cannot be read."""
         count, data = part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,8 @@ from shmrpc.wire.codec import Body
 
 #: The body for an item: a codec's encoder, or a function.
 Encode = _core.Encoder | Callable[[Any], Body]
+#: What to raise for an item, of what encoding it has raised.
+Explain = Callable[[Any, Exception], Exception]
 #: Seconds after which a producer that never waits lets the loop turn.
 SLICE: Final = 300e-6
 
@@ -40,18 +42,16 @@ class Sender(Protocol):
         """Sends an item. False if there has to be a pause before the next one."""
         ...
 
-    def send_value(self, item: Any, encode: Encode, explain: Callable[[Any, Exception], Exception], /) -> bool:
-        """Encodes an item and sends it. False if there has to be a pause before the next one.
+    def send_all(self, items: Iterator[Any], encode: Encode, explain: Explain, /) -> bool:
+        """Sends what ``items`` yields.
 
-        What ``encode`` raises is raised as what ``explain`` makes of the item and the exception.
+        True if there has to be a pause before the next one, False at the end. What ``encode`` raises is raised as what
+        ``explain`` makes of the item and the exception.
         """
         ...
 
-    def send_all(self, items: Iterator[Any], encode: Encode, explain: Callable[[Any, Exception], Exception], /) -> bool:
-        """Sends what ``items`` yields, as ``send_value()`` does.
-
-        True if there has to be a pause before the next one, False at the end.
-        """
+    def send_each(self, items: AsyncIterator[Any], encode: Encode, explain: Explain, /) -> Awaitable[bool]:
+        """The same for an asynchronous iterator."""
         ...
 
     def grant(self, size: int, /) -> None:
@@ -77,17 +77,16 @@ class PlainSender:
         self._window.spend(weight(payload))
         return self._window.is_open and time.monotonic() < self._slice_end
 
-    def send_value(self, item: Any, encode: Encode, explain: Callable[[Any, Exception], Exception]) -> bool:
-        """Encodes an item and sends it. False if there has to be a pause before the next one."""
-        try:
-            body = function_of(encode)(item)
-        except Exception as error:
-            raise explain(item, error) from None
-        return self.send(body)
-
-    def send_all(self, items: Iterator[Any], encode: Encode, explain: Callable[[Any, Exception], Exception]) -> bool:
+    def send_all(self, items: Iterator[Any], encode: Encode, explain: Explain) -> bool:
         """Sends what ``items`` yields. True if there has to be a pause before the next one, False at the end."""
-        return any(not self.send_value(item, encode, explain) for item in items)
+        return any(not self.send(encoded(item, encode, explain)) for item in items)
+
+    async def send_each(self, items: AsyncIterator[Any], encode: Encode, explain: Explain) -> bool:
+        """The same for an asynchronous iterator."""
+        async for item in items:
+            if not self.send(encoded(item, encode, explain)):
+                return True
+        return False
 
     def grant(self, size: int) -> None:
         """Adds credit: the receiver has consumed this many bytes."""
@@ -203,23 +202,21 @@ class Outgoing:
             return unsendable_item(item, error, unsendable)
 
         def send_first(item: Any) -> bool:
-            try:
-                body = function_of(encode)(item)
-            except Exception as error:
-                raise explain(item, error) from None
+            body = encoded(item, encode, explain)
             assert before_first is not None
             before_first()
             return sender.send(body)
 
         sender = self._sender
         if isinstance(items, AsyncIterable):
-            async for item in items:
-                if before_first is None:
-                    may_go_on = sender.send_value(item, encode, explain)
-                else:
-                    may_go_on, before_first = send_first(item), None
-                if not may_go_on:
-                    await self._pause()
+            each = aiter(items)
+            if before_first is not None:
+                async for item in each:
+                    if not send_first(item):
+                        await self._pause()
+                    break
+            while await sender.send_each(each, encode, explain):
+                await self._pause()
             return
         source, within = iter(items), items.within if isinstance(items, Enclosed) else nullcontext()
         if before_first is not None:
@@ -233,6 +230,14 @@ class Outgoing:
             if not is_paused:
                 return
             await self._pause()
+
+
+def encoded(item: Any, encode: Encode, explain: Explain) -> Body:
+    """The body for an item. What ``encode`` raises is raised as what ``explain`` makes of it."""
+    try:
+        return function_of(encode)(item)
+    except Exception as error:
+        raise explain(item, error) from None
 
 
 def function_of(encode: Encode) -> Callable[[Any], Body]:

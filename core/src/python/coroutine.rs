@@ -5,15 +5,13 @@
 
 use super::endpoint::Led;
 use super::loop_endpoint::LoopEndpoint;
+use super::steps::{self, Awaited, Step, Thrown, send, told};
 use crate::sync::lock;
-use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyStopIteration, PyValueError};
-use pyo3::ffi;
+use pyo3::exceptions::{PyAttributeError, PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple};
 use std::ffi::CString;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 /// How far a call has come.
@@ -27,12 +25,6 @@ enum State {
     /// It goes on in this coroutine.
     Further(Py<PyAny>),
     Ended,
-}
-
-/// What a step has led to.
-enum Step<'py> {
-    Yielded(Bound<'py, PyAny>),
-    Returned(Bound<'py, PyAny>),
 }
 
 /// A call that is awaited.
@@ -63,7 +55,7 @@ impl CallCoroutine {
 
     /// Runs the next step with what `send` brings.
     #[inline]
-    fn step<'py>(&self, py: Python<'py>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
+    fn advance<'py>(&self, py: Python<'py>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
         match self.change(State::Running) {
             State::New(args, kwargs) => {
                 if !sent.is_none() {
@@ -173,37 +165,10 @@ fn bound(
     (args.into_bound(py), kwargs)
 }
 
-/// Sends a value to a coroutine.
-fn send<'py>(further: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
-    let mut result = std::ptr::null_mut();
-    // SAFETY: both objects live, and the GIL is ours. `result` gets a new reference, or null with an exception.
-    unsafe {
-        let led = ffi::PyIter_Send(further.as_ptr(), value.as_ptr(), &mut result);
-        let result = Bound::from_owned_ptr_or_err(further.py(), result)?;
-        Ok(match led {
-            ffi::PySendResult::PYGEN_NEXT => Step::Yielded(result),
-            _ => Step::Returned(result),
-        })
-    }
-}
-
-/// What a method of Python's that returned or raised has led to.
-fn stepped<'py>(py: Python<'py>, done: PyResult<Bound<'py, PyAny>>) -> PyResult<Step<'py>> {
-    match done {
-        Ok(value) => Ok(Step::Yielded(value)),
-        Err(error) if error.is_instance_of::<PyStopIteration>(py) => {
-            Ok(Step::Returned(error.value(py).getattr("value")?))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// The same as Python code is told it: what was yielded, or StopIteration.
-fn told<'py>(step: Step<'py>) -> PyResult<Bound<'py, PyAny>> {
-    match step {
-        Step::Yielded(value) => Ok(value),
-        // In a tuple, or a result that is one would be taken for the arguments of the exception.
-        Step::Returned(value) => Err(PyStopIteration::new_err((value.unbind(),))),
+impl Awaited for CallCoroutine {
+    #[inline]
+    fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
+        slf.get().advance(slf.py(), sent)
     }
 }
 
@@ -215,12 +180,12 @@ impl CallCoroutine {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let none = py.None();
-        told(self.step(py, none.bind(py))?)
+        told(self.advance(py, none.bind(py))?)
     }
 
     /// Runs on to the next point where it waits.
     fn send<'py>(&self, py: Python<'py>, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        told(self.step(py, value)?)
+        told(self.advance(py, value)?)
     }
 
     /// Raises an exception where it waits.
@@ -232,10 +197,11 @@ impl CallCoroutine {
         value: Option<Bound<'py, PyAny>>,
         traceback: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let thrown = Thrown(kind, value, traceback);
         match self.change(State::Running) {
             State::New(..) => {
                 self.change(State::Ended);
-                Err(thrown(&kind, value, traceback)?)
+                Err(thrown.error()?)
             }
             State::InTurn(.., (id, _)) => {
                 self.change(State::Ended);
@@ -243,20 +209,11 @@ impl CallCoroutine {
                 if !endpoint.forget(id) {
                     endpoint.cancel(py, id)?;
                 }
-                Err(thrown(&kind, value, traceback)?)
+                Err(thrown.error()?)
             }
-            State::Further(further) => {
-                let step = self.go_on(further.into_bound(py), |further| {
-                    let done = match (value, traceback) {
-                        (None, None) => further.call_method1("throw", (kind,)),
-                        (value, traceback) => {
-                            further.call_method1("throw", (kind, value, traceback))
-                        }
-                    };
-                    stepped(py, done)
-                })?;
-                told(step)
-            }
+            State::Further(further) => told(self.go_on(further.into_bound(py), |further| {
+                steps::throw(further, thrown)
+            })?),
             other => Err(self.refuse(other)),
         }
     }
@@ -330,26 +287,6 @@ impl CallCoroutine {
     }
 }
 
-/// The exception that `throw` was given.
-fn thrown(
-    kind: &Bound<'_, PyAny>,
-    value: Option<Bound<'_, PyAny>>,
-    traceback: Option<Bound<'_, PyAny>>,
-) -> PyResult<PyErr> {
-    let Ok(class) = kind.cast::<PyType>() else {
-        return Ok(PyErr::from_value(kind.clone()));
-    };
-    let error = match value {
-        None => class.call0()?,
-        Some(value) if value.is_instance(class)? => value,
-        Some(value) => class.call1((value,))?,
-    };
-    if let Some(traceback) = traceback.filter(|traceback| !traceback.is_none()) {
-        error.setattr("__traceback__", traceback)?;
-    }
-    Ok(PyErr::from_value(error))
-}
-
 impl Drop for CallCoroutine {
     /// Warns that it was never awaited, as of any coroutine.
     fn drop(&mut self) {
@@ -392,50 +329,10 @@ fn warn_unawaited(endpoint: &Bound<'_, LoopEndpoint>) {
     }
 }
 
-/// Has it taken for a coroutine, and lets the interpreter run a step without an exception for the result: PyO3 has no word
-/// for that.
+/// Has it taken for a coroutine.
 pub(super) fn prepare(py: Python<'_>) -> PyResult<()> {
-    let class = py.get_type::<CallCoroutine>();
-    // SAFETY: it is a type on the heap, whose slots for `await` lie in itself, and nobody uses it yet. The GIL is ours.
-    unsafe {
-        if let Some(slots) = (*class.as_type_ptr()).tp_as_async.as_mut() {
-            slots.am_send = Some(am_send);
-        }
-    }
+    steps::prepare::<CallCoroutine>(py);
     let abstract_class = py.import("collections.abc")?.getattr("Coroutine")?;
+    let class = py.get_type::<CallCoroutine>();
     abstract_class.call_method1("register", (class,)).map(drop)
-}
-
-/// As `PyIter_Send` says it.
-unsafe extern "C" fn am_send(
-    coroutine: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    result: *mut *mut ffi::PyObject,
-) -> ffi::PySendResult {
-    // SAFETY: the interpreter calls this with the GIL, and with an instance of ours.
-    let py = unsafe { Python::assume_attached() };
-    // SAFETY: both live for the time of the call; `None` may be said as null.
-    let (coroutine, value) = unsafe {
-        let coroutine =
-            Bound::from_borrowed_ptr(py, coroutine).cast_into_unchecked::<CallCoroutine>();
-        let value = Bound::from_borrowed_ptr_or_opt(py, value);
-        (coroutine, value.unwrap_or_else(|| py.None().into_bound(py)))
-    };
-    // A panic must not leave Rust by way of C.
-    let step = AssertUnwindSafe(|| coroutine.get().step(py, &value));
-    let step = catch_unwind(step).unwrap_or_else(|_| {
-        let text = "a panic in the step of a call: see what was printed";
-        Err(PanicException::new_err(text))
-    });
-    let (led, value) = match step {
-        Ok(Step::Yielded(value)) => (ffi::PySendResult::PYGEN_NEXT, value.into_ptr()),
-        Ok(Step::Returned(value)) => (ffi::PySendResult::PYGEN_RETURN, value.into_ptr()),
-        Err(error) => {
-            error.restore(py);
-            (ffi::PySendResult::PYGEN_ERROR, std::ptr::null_mut())
-        }
-    };
-    // SAFETY: the interpreter's own place for the result, which becomes its reference.
-    unsafe { *result = value };
-    led
 }

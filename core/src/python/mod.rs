@@ -14,11 +14,13 @@ mod encoder;
 mod endpoint;
 mod errors;
 mod fields;
+mod handing_on;
 mod handler;
 mod hold;
 mod ids;
 mod incoming;
 mod isolation;
+mod item_stream;
 mod items;
 mod loop_endpoint;
 mod loop_sleeper;
@@ -40,6 +42,7 @@ mod scratch;
 mod segments;
 mod short_call;
 mod slice;
+mod steps;
 mod store;
 mod stored;
 mod stream_sender;
@@ -88,6 +91,8 @@ mod _core {
     use super::ids::Ids;
     #[pymodule_export]
     use super::isolation::Isolation;
+    #[pymodule_export]
+    use super::item_stream::ItemStream;
     #[pymodule_export]
     use super::loop_endpoint::LoopEndpoint;
     #[pymodule_export]
@@ -142,6 +147,8 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::coroutine::prepare(module.py())?;
+        super::item_stream::prepare(module.py())?;
+        super::stream_sender::prepare(module.py());
         module.add("Message", super::message::class(module.py())?)?;
         super::endpoint::prepare(module.py())
     }

@@ -3,16 +3,19 @@
 use super::channel::Channel;
 use super::encoder::Encoder;
 use super::errors::unsent;
+use super::handing_on::{self, Course, HandingOn, Next};
 use super::msgpack::writer::Written;
 use super::payload::Payload;
+use super::steps::{self, Awaited, Step, Thrown};
 use crate::clock;
 use crate::connection::channel;
 use crate::connection::channel::{Role, SLICE};
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyStopAsyncIteration};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyIterator;
-use std::sync::Arc;
+use pyo3::types::{PyBool, PyIterator, PyNone};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The sending end of a stream: its frames, its credit, and its slice of the loop's time.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -106,17 +109,6 @@ impl StreamSender {
         self.send_payload(py, Payload::new(item)?)
     }
 
-    /// Encodes an item and sends it; `encode`, `explain` and what is returned are as in `send_all` and `send`.
-    fn send_value(
-        &self,
-        item: &Bound<'_, PyAny>,
-        encode: &Bound<'_, PyAny>,
-        explain: &Bound<'_, PyAny>,
-    ) -> PyResult<bool> {
-        let encoder = encode.cast::<Encoder>().ok();
-        self.encode_and_send(item, encode, encoder.map(|encoder| encoder.get()), explain)
-    }
-
     /// Sends what an iterator yields. True if there has to be a pause before the next item, for credit or for the loop;
     /// False at its end.
     ///
@@ -138,6 +130,22 @@ impl StreamSender {
         Ok(false)
     }
 
+    /// The same for what an asynchronous iterator yields, to be awaited.
+    fn send_each(
+        slf: Py<Self>,
+        items: Py<PyAny>,
+        encode: Py<PyAny>,
+        explain: Py<PyAny>,
+    ) -> Sending {
+        Sending {
+            sender: slf,
+            items,
+            encode,
+            explain,
+            course: Mutex::new(Course::New),
+        }
+    }
+
     /// Adds credit: the receiver has consumed `size` bytes.
     fn grant(&self, size: i64) {
         self.credit.fetch_add(size, Ordering::Relaxed);
@@ -148,4 +156,62 @@ impl StreamSender {
         self.slice.store(clock::now(), Ordering::Relaxed);
         self.credit.load(Ordering::Relaxed) > 0
     }
+}
+
+/// Sends what an asynchronous iterator yields: see [`StreamSender::send_each`].
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct Sending {
+    sender: Py<StreamSender>,
+    items: Py<PyAny>,
+    encode: Py<PyAny>,
+    explain: Py<PyAny>,
+    course: Mutex<Course>,
+}
+
+impl Awaited for Sending {
+    fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
+        handing_on::step(slf.get(), sent)
+    }
+}
+
+impl HandingOn for Sending {
+    const OVER: Course = Course::Ended;
+
+    #[inline]
+    fn course(&self) -> &Mutex<Course> {
+        &self.course
+    }
+
+    #[inline]
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
+        handing_on::anext(self.items.bind(py)).map(Next::Await)
+    }
+
+    #[inline]
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        came: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let over = |is_paused| Ok(Some(PyBool::new(py, is_paused).to_owned().into_any()));
+        let item = match came {
+            Err(error) if error.is_instance_of::<PyStopAsyncIteration>(py) => return over(false),
+            item => item?,
+        };
+        let encode = self.encode.bind(py);
+        let encoder = encode.cast::<Encoder>().ok();
+        let encoder = encoder.map(|encoder| encoder.get());
+        let sender = self.sender.get();
+        match sender.encode_and_send(&item, encode, encoder, self.explain.bind(py))? {
+            true => Ok(None),
+            false => over(true),
+        }
+    }
+}
+
+handing_on::methods!(Sending, sender, items, encode, explain);
+
+/// Lets the interpreter run steps of what sends.
+pub(super) fn prepare(py: Python<'_>) {
+    steps::prepare::<Sending>(py);
 }

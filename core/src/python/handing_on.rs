@@ -1,0 +1,280 @@
+//! What is awaited and hands its steps on: to one awaitable of Python's after the other, most of which end at once.
+
+use super::steps::{self, Step, Thrown, send};
+use crate::sync::lock;
+use pyo3::PyClass;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyNone;
+use std::sync::Mutex;
+
+/// How far it has come.
+pub(super) enum Course {
+    /// Nothing of it has run.
+    New,
+    /// A step of it is running.
+    Running,
+    /// It waits for this.
+    Further(Py<PyAny>),
+    Ended,
+}
+
+/// What comes next.
+pub(super) enum Next<'py> {
+    Over(Bound<'py, PyAny>),
+    /// The steps of this, as its `__await__` gives it.
+    Await(Bound<'py, PyAny>),
+}
+
+/// What hands its steps on.
+pub(super) trait HandingOn:
+    PyClass<Frozen = pyo3::pyclass::boolean_struct::True> + Sync
+{
+    /// How it begins again, once it is over; or that it does not.
+    const OVER: Course;
+
+    /// How far it has come. Never held while Python code runs.
+    fn course(&self) -> &Mutex<Course>;
+
+    /// What comes next, when nothing is waited for.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>>;
+
+    /// Takes what an awaitable has come to: what it is over with, or None if it goes on.
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        came: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>>;
+}
+
+fn change<T: HandingOn>(it: &T, to: Course) -> Course {
+    std::mem::replace(&mut *lock(it.course()), to)
+}
+
+/// Runs the next step with what `send` brings.
+#[inline]
+pub(super) fn step<'py, T: HandingOn>(it: &T, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
+    match change(it, Course::Running) {
+        Course::New if sent.is_none() => run(it, sent.py(), None),
+        Course::New => {
+            change(it, Course::New);
+            let text = "can't send non-None value to what has just been started";
+            Err(PyTypeError::new_err(text))
+        }
+        Course::Further(further) => {
+            let further = further.into_bound(sent.py());
+            let led = send(&further, sent);
+            run(it, sent.py(), Some((further, led)))
+        }
+        other => Err(refuse(it, other)),
+    }
+}
+
+/// Goes on until it has to wait. `led`: what a step of what it waited for has led to.
+#[inline]
+fn run<'py, T: HandingOn>(
+    it: &T,
+    py: Python<'py>,
+    led: Option<(Bound<'py, PyAny>, PyResult<Step<'py>>)>,
+) -> PyResult<Step<'py>> {
+    let led = go(it, py, led);
+    match led {
+        Ok(Led::Waits(further, yielded)) => {
+            change(it, Course::Further(further.unbind()));
+            Ok(Step::Yielded(yielded))
+        }
+        Ok(Led::Over(value)) => {
+            change(it, T::OVER);
+            Ok(Step::Returned(value))
+        }
+        Err(error) => {
+            change(it, T::OVER);
+            Err(error)
+        }
+    }
+}
+
+enum Led<'py> {
+    Waits(Bound<'py, PyAny>, Bound<'py, PyAny>),
+    Over(Bound<'py, PyAny>),
+}
+
+#[inline]
+fn go<'py, T: HandingOn>(
+    it: &T,
+    py: Python<'py>,
+    mut led: Option<(Bound<'py, PyAny>, PyResult<Step<'py>>)>,
+) -> PyResult<Led<'py>> {
+    loop {
+        let (further, step) = match led.take() {
+            Some(led) => led,
+            None => match it.next(py)? {
+                Next::Over(value) => return Ok(Led::Over(value)),
+                Next::Await(further) => {
+                    let step = send(&further, &PyNone::get(py).to_owned().into_any());
+                    (further, step)
+                }
+            },
+        };
+        let came = match step {
+            Ok(Step::Yielded(value)) => return Ok(Led::Waits(further, value)),
+            Ok(Step::Returned(value)) => Ok(value),
+            Err(error) => Err(error),
+        };
+        if let Some(value) = it.take(py, came)? {
+            return Ok(Led::Over(value));
+        }
+    }
+}
+
+/// Raises an exception where it waits.
+pub(super) fn throw<'py, T: HandingOn>(
+    it: &T,
+    py: Python<'py>,
+    thrown: Thrown<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match change(it, Course::Running) {
+        Course::New => {
+            change(it, T::OVER);
+            Err(thrown.error()?)
+        }
+        Course::Further(further) => {
+            let further = further.into_bound(py);
+            let led = steps::throw(&further, thrown);
+            steps::told(run(it, py, Some((further, led)))?)
+        }
+        other => Err(refuse(it, other)),
+    }
+}
+
+/// Ends it where it waits. Again: nothing.
+pub(super) fn close<T: HandingOn>(it: &T, py: Python<'_>) -> PyResult<()> {
+    match change(it, Course::Running) {
+        Course::Further(further) => {
+            let closed = further.bind(py).call_method0("close");
+            change(it, T::OVER);
+            closed.map(drop)
+        }
+        Course::Running => Err(refuse(it, Course::Running)),
+        Course::New | Course::Ended => {
+            change(it, T::OVER);
+            Ok(())
+        }
+    }
+}
+
+/// The error for a step that cannot be made.
+#[cold]
+fn refuse<T: HandingOn>(it: &T, course: Course) -> PyErr {
+    let ended = matches!(course, Course::Ended);
+    change(it, course);
+    PyRuntimeError::new_err(match ended {
+        true => "cannot reuse what was awaited already",
+        false => "it is awaited already",
+    })
+}
+
+/// The methods of what hands its steps on, whose fields of Python's these are.
+macro_rules! methods {
+    ($class:ident, $($field:ident),+) => {
+        #[pymethods]
+        impl $class {
+            fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+                slf
+            }
+
+            fn __next__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+                steps::told(Self::step(slf, &PyNone::get(slf.py()).to_owned().into_any())?)
+            }
+
+            /// Runs on to the next point where it waits.
+            fn send<'py>(
+                slf: &Bound<'py, Self>,
+                value: &Bound<'py, PyAny>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                steps::told(Self::step(slf, value)?)
+            }
+
+            /// Raises an exception where it waits.
+            #[pyo3(signature = (kind, value=None, traceback=None))]
+            fn throw<'py>(
+                &self,
+                py: Python<'py>,
+                kind: Bound<'py, PyAny>,
+                value: Option<Bound<'py, PyAny>>,
+                traceback: Option<Bound<'py, PyAny>>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                handing_on::throw(self, py, Thrown(kind, value, traceback))
+            }
+
+            /// Ends it where it waits. Again: nothing.
+            fn close(&self, py: Python<'_>) -> PyResult<()> {
+                handing_on::close(self, py)
+            }
+
+            fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+                $(visit.call(&self.$field)?;)+
+                handing_on::traverse(self, &visit)
+            }
+
+            fn __clear__(&self) {
+                handing_on::clear(self);
+            }
+        }
+    };
+}
+
+pub(super) use methods;
+
+/// For the garbage collector.
+pub(super) fn traverse<T: HandingOn>(it: &T, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+    // A lock that is held now is held by a user of ours: nothing is garbage then.
+    match it.course().try_lock().as_deref() {
+        Ok(Course::Further(further)) => visit.call(further),
+        _ => Ok(()),
+    }
+}
+
+/// For the garbage collector, too.
+pub(super) fn clear<T: HandingOn>(it: &T) {
+    let course = change(it, Course::Ended);
+    drop(course);
+}
+
+/// The next item of an asynchronous iterator, as what can be stepped.
+#[inline]
+pub(super) fn anext<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the slots of a type live as long as the type, which lives as long as the object; each is called with an
+    // object of that type, and gives a new reference, or null with an exception. The GIL is ours.
+    unsafe {
+        let slots = (*ffi::Py_TYPE(items.as_ptr())).tp_as_async;
+        let next = match slots.as_ref().and_then(|slots| slots.am_anext) {
+            Some(am_anext) => Bound::from_owned_ptr_or_err(items.py(), am_anext(items.as_ptr()))?,
+            None => items.call_method0("__anext__")?,
+        };
+        let slots = (*ffi::Py_TYPE(next.as_ptr())).tp_as_async;
+        match slots.as_ref().and_then(|slots| slots.am_await) {
+            Some(am_await) => Bound::from_owned_ptr_or_err(next.py(), am_await(next.as_ptr())),
+            None => of_generator(next),
+        }
+    }
+}
+
+/// A generator that is marked as a coroutine has steps without a method for that.
+#[cold]
+fn of_generator(next: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
+    let flags = || {
+        let code = next.getattr("gi_code")?;
+        code.getattr("co_flags")?.extract::<u32>()
+    };
+    if flags().is_ok_and(|flags| flags & ffi::CO_ITERABLE_COROUTINE as u32 != 0) {
+        return Ok(next);
+    }
+    let kind = next.get_type();
+    let name = kind.name()?;
+    Err(PyTypeError::new_err(format!(
+        "'async for' received an object from __anext__ that does not implement __await__: {name}"
+    )))
+}

@@ -681,3 +681,37 @@ async def test_a_client_that_is_pickled_or_copied_says_what_to_do_instead(server
                 for copying in (copy.copy, copy.deepcopy):
                     with pytest.raises(TypeError, match="neither pickled nor copied"):
                         copying(each)
+
+
+class Failing:
+    """The bell of a connection, whose number is not to be had the first time: by ``error``."""
+
+    def __init__(self, client: shmrpc.Client, error: Exception) -> None:
+        assert client._reconnector.session is not None
+        connection: Any = client._reconnector.session.connection
+        self._bell, self._errors = connection._bell, [error]
+        self.close = self._bell.close
+        connection._bell = self
+
+    def fileno(self) -> int:
+        if self._errors:
+            raise self._errors.pop()
+        return self._bell.fileno()  # type: ignore[no-any-return]
+
+
+async def test_a_loop_that_is_interrupted_as_it_is_told_of_a_connection_hears_of_it() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    with ServerProcess(TARGET):
+        async with shmrpc.connect("tested.flows") as client:
+            Failing(client, alarm := Interrupted("as by a signal's handler"))
+            assert await asyncio.wait_for(client.sleep(0.05), 30) == "sleep"
+    assert told == [alarm]
+
+
+async def test_a_connection_for_which_the_loop_cannot_wait_ends() -> None:
+    with ServerProcess(TARGET):
+        async with shmrpc.connect("tested.flows") as client:
+            Failing(client, OSError(28, "No space left on device"))
+            with pytest.raises(shmrpc.ConnectionLost, match="the loop cannot wait for the server .*No space left"):
+                await asyncio.wait_for(client.sleep(3600), 30)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import types
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
 
@@ -29,6 +31,11 @@ async def count(n: int, pause: float = -1) -> AsyncIterator[int]:
             yield number
     finally:
         closed.append(n)
+
+
+@service.endpoint
+def given(how: str) -> AsyncIterator[int]:
+    return Anew(later)
 
 
 @service.endpoint
@@ -206,6 +213,47 @@ class Object:
         return self._number
 
 
+class Anew(Each):
+    """One that begins anew when it is asked for an iterator."""
+
+    def __aiter__(self) -> Each:
+        self._next = 0
+        return self
+
+
+class Numbers:
+    """An iterable whose iterators are no iterables."""
+
+    def __aiter__(self) -> AsyncIterator[int]:
+        return Bare()  # type: ignore[return-value]
+
+
+class Bare:
+    def __init__(self) -> None:
+        self._next = 0
+
+    def __anext__(self) -> Awaitable[int]:
+        """Ends without an awaitable."""
+        self._next += 1
+        if self._next > 1000:
+            raise StopAsyncIteration
+        return later(self._next)
+
+
+@pytest.mark.parametrize("at", ["shm", "memory"])
+@pytest.mark.parametrize("source", [lambda: Anew(later), Numbers], ids=["begins anew", "iterators alone"])
+@pytest.mark.parametrize("first", [None, "first"])
+async def test_iterators_of_any_kind(source: Callable[[], Any], at: str, first: str | None) -> None:
+    async def added() -> int:
+        return sum([item async for item in caller.doubled(source())])
+
+    async with shmrpc.serve(service, at=f"{at}://"), shmrpc.connect("tested.steps", at=f"{at}://") as plain:
+        caller = plain if first is None else plain.with_options(reply_metadata={})
+        assert await asyncio.wait_for(added(), 60) == 2 * sum(range(1, 1001))
+        handled = [item async for item in caller.given(at)]
+        assert handled == list(range(1, 1001))
+
+
 @pytest.mark.parametrize("step", [at_once, later, of_a_generator, done, Object])
 async def test_sources_whose_steps_are_of_any_kind(client: shmrpc.Client, step: Callable[[int], Any]) -> None:
     assert [item async for item in client.doubled(Each(step))] == [2 * number for number in range(1, 1001)]
@@ -235,3 +283,79 @@ async def test_a_source_that_waits_is_cancelled_where_it_waits(client: shmrpc.Cl
     await asyncio.sleep(0.01)
     await stream.aclose()
     assert ended[-1] == "closed"
+
+
+async def test_a_source_that_cannot_be_thrown_into_is_cancelled_like_any() -> None:
+    class Native:
+        """As an extension may make it: an iterator that has nothing else."""
+
+        def __await__(self) -> Native:
+            return self
+
+        def __iter__(self) -> Native:
+            return self
+
+        def __next__(self) -> None:
+            return None
+
+    class Waiting:
+        def __aiter__(self) -> Waiting:
+            return self
+
+        def __anext__(self) -> Native:
+            return Native()
+
+    async with shmrpc.serve(service), shmrpc.connect("tested.steps") as client:
+        stream: Any = client.doubled(Waiting())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.05)
+        assert [item async for item in client.count(2)] == [0, 1]
+
+
+async def test_a_stream_that_an_item_refers_to_is_collected() -> None:
+    class Item:
+        stream: Any = None
+
+    ended = []
+
+    async def lists(item: Item) -> AsyncGenerator[list[Any], None]:
+        try:
+            yield [1, item]
+        finally:
+            ended.append(True)
+
+    item = Item()
+    item.stream = shmrpc._core.ItemStream(lists(item))
+    assert await anext(item.stream) == 1
+    gone = weakref.ref(item)
+    del item
+    assert await eventually_in_loop(lambda: gc.collect() >= 0 and gone() is None and ended == [True])
+
+
+def test_a_destructor_may_touch_its_stream() -> None:
+    """Whatever runs as an item is asked for: nothing of the stream is locked then."""
+
+    class Touching:
+        def __init__(self, stream: Any) -> None:
+            self.me, self.stream = self, stream
+
+        def __del__(self) -> None:
+            touched.append(self.stream.asend("nothing"))
+
+    async def main() -> None:
+        async def lists() -> AsyncGenerator[list[int], None]:
+            for _ in range(100):
+                yield [1, 2]
+
+        stream = shmrpc._core.ItemStream(lists())
+        before = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            async for _ in stream:
+                Touching(stream)
+        finally:
+            gc.set_threshold(*before)
+
+    touched: list[object] = []
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert touched

@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar
 
 from shmrpc import _core
@@ -51,6 +51,14 @@ class PartialCall(functools.partial[Any]):
     def __get__(self, instance: object, owner: type | None = None) -> PartialCall:
         """Itself: it is bound already."""
         return self
+
+
+class StreamingCall(PartialCall):
+    """A partial of a generator of lists, which gives their items: it is taken for a generator's function, too."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        """The items, one by one."""
+        return _core.ItemStream(super().__call__(*args, **kwargs))
 
 
 class BaseClient(Generic[_L]):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, Para
 from shmrpc import _core
 from shmrpc.basics.checks import check_seconds
 from shmrpc.basics.clock import host_nanoseconds
-from shmrpc.client.base import PartialCall
+from shmrpc.client.base import PartialCall, StreamingCall
 from shmrpc.client.batch import Batch
 from shmrpc.client.engine import CallEngine, Decode
 from shmrpc.client.loop_conversation import LoopConversation
@@ -301,9 +301,10 @@ class Client(CallEngine[LoopReconnector]):
         frame. A call that fails raises when its turn comes; those after it may have been executed. A timeout, and
         an interceptor, are for the whole.
         """
-        return self._map(endpoint, iterables, chunk)
+        return _core.ItemStream(self._map(endpoint, iterables, chunk))
 
-    async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[Any, None]:
+    async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[list[Any], None]:
+        """The results of each frame."""
         name, kind = self._name_and_kind(endpoint)
         call = self._new_call(name)
         under_way: deque[asyncio.Task[Outcomes]] = deque()
@@ -313,8 +314,7 @@ class Client(CallEngine[LoopReconnector]):
             try:
                 while fill():
                     results, errors = await under_way.popleft()
-                    for result in results[: min(errors, default=None)]:
-                        yield result
+                    yield results[: min(errors, default=None)]
                     if errors:
                         raise errors.pop(min(errors))  # It has this frame in its traceback.
             finally:
@@ -378,7 +378,7 @@ class Client(CallEngine[LoopReconnector]):
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
-            return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
+            return self._named(name, StreamingCall(self._stream, name, Reader(self._codec, kind)))
         if shape is not None or options.is_general or session.leaving:  # Until there is a new session, calls wait.
             return self._named(name, PartialCall(self._call, name, self._codec.decoder(kind)))
         return self._bind_short(session, name, number, kind)
@@ -455,14 +455,8 @@ class Client(CallEngine[LoopReconnector]):
         finally:
             await conversation.close()
 
-    def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        """A call whose answer is a stream."""
-        return _core.ItemStream(self._item_runs(name, reader, args, kwargs))
-
-    async def _item_runs(
-        self, name: str, reader: Reader, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> AsyncGenerator[list[Any], None]:
-        """The items of such a call, those together that have come together."""
+    async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[list[Any], None]:
+        """A call whose answer is a stream: lists of items, those together that have come together."""
         call = self._new_call(name)
         async with AsyncExitStack() as stack:
             await self._enter_interceptors(stack, call)

@@ -83,10 +83,13 @@ class PlainSender:
 
     async def send_each(self, items: AsyncIterator[Any], encode: Encode, explain: Explain) -> bool:
         """The same for an asynchronous iterator."""
-        async for item in items:
+        while True:
+            try:  # Its __aiter__, which may begin anew, has been called.
+                item = await anext(items)
+            except StopAsyncIteration:
+                return False
             if not self.send(encoded(item, encode, explain)):
                 return True
-        return False
 
     def grant(self, size: int) -> None:
         """Adds credit: the receiver has consumed this many bytes."""
@@ -211,10 +214,13 @@ class Outgoing:
         if isinstance(items, AsyncIterable):
             each = aiter(items)
             if before_first is not None:
-                async for item in each:
-                    if not send_first(item):
-                        await self._pause()
-                    break
+                try:
+                    first = await anext(each)
+                except StopAsyncIteration:
+                    return
+                if not send_first(first):
+                    await self._pause()
+                del first
             while await sender.send_each(each, encode, explain):
                 await self._pause()
             return

@@ -41,12 +41,20 @@ pub(super) trait HandingOn:
     /// What comes next, when nothing is waited for.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>>;
 
-    /// Takes what an awaitable has come to: what it is over with, or None if it goes on.
+    /// Takes what an awaitable has come to, or why there is none: what it is over with, or None if it goes on.
     fn take<'py>(
         &self,
         py: Python<'py>,
         came: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>>;
+
+    /// Has the garbage collector visit what it has besides.
+    fn visit(&self, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
+    }
+
+    /// Lets go of that.
+    fn forget(&self) {}
 }
 
 fn change<T: HandingOn>(it: &T, to: Course) -> Course {
@@ -110,12 +118,16 @@ fn go<'py, T: HandingOn>(
     loop {
         let (further, step) = match led.take() {
             Some(led) => led,
-            None => match it.next(py)? {
-                Next::Over(value) => return Ok(Led::Over(value)),
-                Next::Await(further) => {
+            None => match it.next(py) {
+                Ok(Next::Over(value)) => return Ok(Led::Over(value)),
+                Ok(Next::Await(further)) => {
                     let step = send(&further, &PyNone::get(py).to_owned().into_any());
                     (further, step)
                 }
+                Err(error) => match it.take(py, Err(error))? {
+                    Some(value) => return Ok(Led::Over(value)),
+                    None => continue,
+                },
             },
         };
         let came = match step {
@@ -153,9 +165,9 @@ pub(super) fn throw<'py, T: HandingOn>(
 pub(super) fn close<T: HandingOn>(it: &T, py: Python<'_>) -> PyResult<()> {
     match change(it, Course::Running) {
         Course::Further(further) => {
-            let closed = further.bind(py).call_method0("close");
+            let closed = steps::close(further.bind(py));
             change(it, T::OVER);
-            closed.map(drop)
+            closed
         }
         Course::Running => Err(refuse(it, Course::Running)),
         Course::New | Course::Ended => {
@@ -231,16 +243,17 @@ pub(super) use methods;
 /// For the garbage collector.
 pub(super) fn traverse<T: HandingOn>(it: &T, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
     // A lock that is held now is held by a user of ours: nothing is garbage then.
-    match it.course().try_lock().as_deref() {
-        Ok(Course::Further(further)) => visit.call(further),
-        _ => Ok(()),
+    if let Ok(Course::Further(further)) = it.course().try_lock().as_deref() {
+        visit.call(further)?;
     }
+    it.visit(visit)
 }
 
 /// For the garbage collector, too.
 pub(super) fn clear<T: HandingOn>(it: &T) {
     let course = change(it, Course::Ended);
     drop(course);
+    it.forget();
 }
 
 /// The next item of an asynchronous iterator, as what can be stepped.

@@ -35,19 +35,23 @@ pub struct ItemStep {
 }
 
 impl ItemStep {
-    /// The next item of those that are there.
+    /// The next item of those that are there. The list keeps none that was taken.
     #[inline]
-    fn item<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+    fn item<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut run = lock(&self.run);
-        let item = run.items.as_ref()?.bind(py).get_item(run.next);
-        if let Ok(item) = item {
+        let Some(items) = run.items.as_ref().map(|items| items.bind(py).clone()) else {
+            return Ok(None);
+        };
+        if run.next < items.len() {
+            let item = items.get_item(run.next)?;
+            items.set_item(run.next, PyNone::get(py))?;
             run.next += 1;
-            return Some(item);
+            return Ok(Some(item));
         }
-        let over = std::mem::take(&mut *run);
+        let over = std::mem::take(&mut *run).items;
         drop(run);
-        drop(over); // What goes with it may run anybody's code.
-        None
+        drop(over.map(|items| items.into_bound(py)));
+        Ok(None)
     }
 
     fn has_item(&self, py: Python<'_>) -> bool {
@@ -56,9 +60,14 @@ impl ItemStep {
         items.is_some_and(|items| run.next < items.bind(py).len())
     }
 
+    /// Whether a step of it can begin.
+    fn is_free(&self) -> bool {
+        matches!(*lock(&self.course), Course::New)
+    }
+
     fn put(&self, run: Run) {
         let over = std::mem::replace(&mut *lock(&self.run), run);
-        drop(over);
+        drop(over); // What goes with it may run anybody's code.
     }
 }
 
@@ -66,11 +75,13 @@ impl Awaited for ItemStep {
     #[inline]
     fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
         let it = slf.get();
-        let begins = matches!(*lock(&it.course), Course::New) && sent.is_none();
-        match begins.then(|| it.item(slf.py())).flatten() {
-            Some(item) => Ok(Step::Returned(item)),
-            None => handing_on::step(it, sent),
+        if sent.is_none()
+            && it.is_free()
+            && let Some(item) = it.item(slf.py())?
+        {
+            return Ok(Step::Returned(item));
         }
+        handing_on::step(it, sent)
     }
 }
 
@@ -83,7 +94,7 @@ impl HandingOn for ItemStep {
     }
 
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
-        match self.item(py) {
+        match self.item(py)? {
             Some(item) => Ok(Next::Over(item)),
             None => handing_on::anext(self.runs.bind(py)).map(Next::Await),
         }
@@ -97,6 +108,19 @@ impl HandingOn for ItemStep {
         let items = Some(came?.cast_into::<PyList>()?.unbind());
         self.put(Run { items, next: 0 });
         Ok(None)
+    }
+
+    fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.run.try_lock().as_deref() {
+            Ok(Run {
+                items: Some(items), ..
+            }) => visit.call(items),
+            _ => Ok(()),
+        }
+    }
+
+    fn forget(&self) {
+        self.put(Run::default());
     }
 }
 
@@ -144,9 +168,9 @@ impl ItemStream {
         let step = self.step.bind(py);
         // SAFETY: it lives, and the GIL is ours: nobody takes or leaves it meanwhile.
         let holders = unsafe { ffi::Py_REFCNT(step.as_ptr()) };
-        match holders {
-            1 => Ok(step.clone().into_any()),
-            _ => self.other_step(py, Course::New),
+        match holders == 1 && step.get().is_free() {
+            true => Ok(step.clone().into_any()),
+            false => self.other_step(py, Course::New),
         }
     }
 

@@ -92,9 +92,12 @@ pub(super) fn send<'py>(
 
 /// Raises an exception where it waits.
 pub(super) fn throw<'py>(further: &Bound<'py, PyAny>, thrown: Thrown<'py>) -> PyResult<Step<'py>> {
+    let Some(throw) = further.getattr_opt("throw")? else {
+        return Err(thrown.error()?); // As `await` does it.
+    };
     let done = match thrown {
-        Thrown(kind, None, None) => further.call_method1("throw", (kind,)),
-        Thrown(kind, value, traceback) => further.call_method1("throw", (kind, value, traceback)),
+        Thrown(kind, None, None) => throw.call1((kind,)),
+        Thrown(kind, value, traceback) => throw.call1((kind, value, traceback)),
     };
     match done {
         Ok(value) => Ok(Step::Yielded(value)),
@@ -104,6 +107,12 @@ pub(super) fn throw<'py>(further: &Bound<'py, PyAny>, thrown: Thrown<'py>) -> Py
         }
         Err(error) => Err(error),
     }
+}
+
+/// Ends it where it waits, if it can be.
+pub(super) fn close(further: &Bound<'_, PyAny>) -> PyResult<()> {
+    let close = further.getattr_opt("close")?;
+    close.map_or(Ok(()), |close| close.call0().map(drop))
 }
 
 /// A step as Python code is told it: what was yielded, or StopIteration.

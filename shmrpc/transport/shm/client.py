@@ -24,6 +24,8 @@ from shmrpc.wire import control, frames
 
 #: Seconds until a process that has inherited a connection says that it is there: it may have to import a great deal.
 INHERITED_TIMEOUT: Final = 60.0
+#: Seconds after which a connection is given up whose loop cannot wait for it.
+UNWATCHED: Final = 0.1
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
 RUN: Final = 256
 #: Frames that are taken before the loop has a turn.
@@ -84,9 +86,9 @@ async def _answer(
             return answer
     limit = patience.for_welcome(pid)
     readable: asyncio.Future[bool] = loop.create_future()
-    loop.add_reader(dialled.fileno(), _settle, readable, True)
     timer = loop.call_later(limit, _settle, readable, False)
     try:
+        loop.add_reader(dialled.fileno(), _settle, readable, True)
         return rendezvous.receive(dialled) if await readable else None
     finally:
         timer.cancel()
@@ -152,11 +154,18 @@ class LoopConnection(Connection):
 
     def _watch(self) -> None:
         self._watching = None
+        if not self._open:
+            return
         try:
             self._loop.add_reader(self._control.fileno(), self._on_control)
             self._loop.add_reader(self._bell.fileno(), self._on_bell)
         except OSError as error:
-            self._lose(End(ConnectionLost(f"the loop cannot wait for the server of {self.service!r}: {error}")))
+            end = End(ConnectionLost(f"the loop cannot wait for the server of {self.service!r}: {error}"))
+            # Not at once: the next connection would as a rule end in the same way.
+            self._watching = self._loop.call_later(UNWATCHED, self._lose, end)
+        except BaseException:  # Out of a signal handler: nobody else would wait for the server.
+            self._watching = self._loop.call_soon(self._watch)
+            raise
 
     def listen(self) -> None:
         """Before the loop goes on: what is there comes now, and the bell rings for what comes later.
@@ -359,8 +368,6 @@ class LoopConnection(Connection):
         if self._open:
             bell = self._bell.fileno()
             if bell >= 0 and not self._loop.is_closed():
-                if self._watching is not None:
-                    self._watching.cancel()
                 self._loop.remove_reader(bell)
                 if self._bell_ended is not None:
                     self._bell_ended.cancel()
@@ -379,8 +386,9 @@ class LoopConnection(Connection):
     def abandon(self) -> None:
         """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
         if self._open:
-            if self._again is not None:
-                self._again.cancel()
+            for later in (self._again, self._watching):
+                if later is not None:
+                    later.cancel()
             # Each step may be done again: an exception of a signal's handler may come between them.
             self.channel.close()
             self._bell.close()

@@ -483,7 +483,16 @@ def test_threads_are_told_of_a_server_that_is_killed_and_go_on_with_another(nats
         assert client.process() == first.pid
         with server_process(nats.url) as second:
             first.kill()
-            assert client.process() == second.pid
+
+            def process() -> int | None:
+                try:
+                    return client.process()  # type: ignore[no-any-return]
+                except shmrpc.ConnectionLost as error:  # It went to the first one, whose end was not heard of yet.
+                    if not error.maybe_executed:
+                        raise
+                    return None
+
+            assert eventually(lambda: process() == second.pid)
 
 
 def test_threads_are_told_that_nats_was_killed_and_come_back(own: NatsServer) -> None:

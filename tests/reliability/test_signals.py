@@ -173,6 +173,11 @@ def another_leads(client: shmrpc.sync.Client, other: shmrpc.sync.Client) -> Iter
     assert results == ["of the leader"], "its call was not touched"
 
 
+#: An exception may come when a socket has been made and nobody has it yet: then it is the interpreter that closes it.
+INTERRUPTED_AS_IT_DIALS = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
+
+
+@INTERRUPTED_AS_IT_DIALS
 def test_handlers_run_while_there_is_no_server_yet(signals: Signals) -> None:
     with contextlib.ExitStack() as servers:
         with signals.coming(lambda: servers.enter_context(ServerProcess(TARGET))):
@@ -183,6 +188,7 @@ def test_handlers_run_while_there_is_no_server_yet(signals: Signals) -> None:
         shmrpc.sync.connect(NAME, timeout=HANGS).__enter__()
 
 
+@INTERRUPTED_AS_IT_DIALS
 def test_handlers_run_while_the_handshake_waits_for_a_server_that_is_stopped(
     server: ServerProcess, signals: Signals
 ) -> None:

@@ -1,6 +1,6 @@
 //! What is awaited and hands its steps on: to one awaitable of Python's after the other, most of which end at once.
 
-use super::steps::{self, Step, Thrown, send};
+use super::steps::{self, Awaited, Step, Thrown, send};
 use crate::sync::lock;
 use pyo3::PyClass;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -38,6 +38,11 @@ pub(super) trait HandingOn:
     /// How far it has come. Never held while Python code runs.
     fn course(&self) -> &Mutex<Course>;
 
+    /// What it is over with before it has begun, if that is there: for one that begins again.
+    fn at_once<'py>(&self, _py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(None)
+    }
+
     /// What comes next, when nothing is waited for.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>>;
 
@@ -61,9 +66,28 @@ fn change<T: HandingOn>(it: &T, to: Course) -> Course {
     std::mem::replace(&mut *lock(it.course()), to)
 }
 
-/// Runs the next step with what `send` brings.
+/// Whether nothing of it has run.
 #[inline]
-pub(super) fn step<'py, T: HandingOn>(it: &T, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
+pub(super) fn is_new<T: HandingOn>(it: &T) -> bool {
+    matches!(*lock(it.course()), Course::New)
+}
+
+impl<T: HandingOn> Awaited for T {
+    #[inline]
+    fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
+        let it = slf.get();
+        if sent.is_none()
+            && is_new(it)
+            && let Some(value) = it.at_once(slf.py())?
+        {
+            return Ok(Step::Returned(value));
+        }
+        step(it, sent)
+    }
+}
+
+#[inline]
+fn step<'py, T: HandingOn>(it: &T, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
     match change(it, Course::Running) {
         Course::New if sent.is_none() => run(it, sent.py(), None),
         Course::New => {

@@ -1,7 +1,7 @@
 //! `ItemStream`: the items of a stream, one by one, of a generator that gives them as they come: together.
 
 use super::handing_on::{self, Course, HandingOn, Next};
-use super::steps::{self, Awaited, Step, Thrown};
+use super::steps::{self, Awaited, Thrown};
 use crate::sync::lock;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -60,28 +60,9 @@ impl ItemStep {
         items.is_some_and(|items| run.next < items.bind(py).len())
     }
 
-    /// Whether a step of it can begin.
-    fn is_free(&self) -> bool {
-        matches!(*lock(&self.course), Course::New)
-    }
-
     fn put(&self, run: Run) {
         let over = std::mem::replace(&mut *lock(&self.run), run);
         drop(over); // What goes with it may run anybody's code.
-    }
-}
-
-impl Awaited for ItemStep {
-    #[inline]
-    fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
-        let it = slf.get();
-        if sent.is_none()
-            && it.is_free()
-            && let Some(item) = it.item(slf.py())?
-        {
-            return Ok(Step::Returned(item));
-        }
-        handing_on::step(it, sent)
     }
 }
 
@@ -91,6 +72,11 @@ impl HandingOn for ItemStep {
     #[inline]
     fn course(&self) -> &Mutex<Course> {
         &self.course
+    }
+
+    #[inline]
+    fn at_once<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.item(py)
     }
 
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
@@ -133,12 +119,6 @@ pub struct OtherStep {
     course: Mutex<Course>,
 }
 
-impl Awaited for OtherStep {
-    fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
-        handing_on::step(slf.get(), sent)
-    }
-}
-
 impl HandingOn for OtherStep {
     const OVER: Course = Course::Ended;
 
@@ -168,7 +148,7 @@ impl ItemStream {
         let step = self.step.bind(py);
         // SAFETY: it lives, and the GIL is ours: nobody takes or leaves it meanwhile.
         let holders = unsafe { ffi::Py_REFCNT(step.as_ptr()) };
-        match holders == 1 && step.get().is_free() {
+        match holders == 1 && handing_on::is_new(step.get()) {
             true => Ok(step.clone().into_any()),
             false => self.other_step(py, Course::New),
         }

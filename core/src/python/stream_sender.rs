@@ -6,7 +6,7 @@ use super::errors::unsent;
 use super::handing_on::{self, Course, HandingOn, Next};
 use super::msgpack::writer::Written;
 use super::payload::Payload;
-use super::steps::{self, Awaited, Step, Thrown};
+use super::steps::{self, Awaited, Thrown};
 use crate::clock;
 use crate::connection::channel;
 use crate::connection::channel::{Role, SLICE};
@@ -166,12 +166,6 @@ pub struct Sending {
     encode: Py<PyAny>,
     explain: Py<PyAny>,
     course: Mutex<Course>,
-}
-
-impl Awaited for Sending {
-    fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>> {
-        handing_on::step(slf.get(), sent)
-    }
 }
 
 impl HandingOn for Sending {

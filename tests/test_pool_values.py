@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import shmrpc
+from shmrpc.pools.handlers import HandlerProcesses
 from tests.helpers import pool_tasks as tasks
 from tests.helpers import pool_values as values
 
@@ -78,6 +80,45 @@ async def test_what_contains_itself_and_texts_that_are_no_utf_8(pool: shmrpc.Poo
     for text in ("f\udcff", ["f\udcff", (1, 2)], {"f\udcff": np.arange(3)}):
         for result in await everywhere(pool, tasks.same, text):
             assert repr(result) == repr(text)
+
+
+@pytest.mark.parametrize("name", values.pickled_arrays())
+async def test_an_array_that_is_pickled_arrives_as_itself_wherever_it_stands(pool: shmrpc.Pool, name: str) -> None:
+    array = values.pickled_arrays()[name]
+    for value in (array, [array], (array, 1), {"in it": array}, values.Node(array), values.nested(name)):
+        alone = values.looks_of(value)
+        assert await everywhere(pool, values.looks_of, value) == [alone] * 7
+        assert await pool.run(values.looks_of_later, value) == alone
+        for function in (values.looks_of, values.looks_of_later):
+            assert await pool.run(function, 1, other=value) == values.looks_of(1, other=value)
+        assert await pool.run(values.looks_of, await pool.broadcast(value)) == alone
+        assert [each async for each in pool.map(values.looks_of, [value] * 50)] == [alone] * 50
+        assert [each async for each in pool.map(values.looks_of, [value] * 50, range(50))] == [
+            values.looks_of(value, number) for number in range(50)
+        ]
+    for result in await everywhere(pool, values.nested, name):
+        assert values.looks(result) == values.looks(values.nested(name))
+    async with shmrpc.pool(1, initializer=tasks.same, initargs=([array],)) as other:
+        assert await other.run(values.looks_of_state) == values.looks([array])
+
+
+async def test_an_array_that_is_pickled_reaches_handlers_in_processes() -> None:
+    for name, array in values.pickled_arrays().items():
+        processes = HandlerProcesses()
+        assert await processes.run(values.looks_of, [array], {"by_name": [array]}) == values.looks_of(
+            array, by_name=[array]
+        )
+        assert values.looks(await processes.run(values.nested, [name], {})) == values.looks(values.nested(name))
+        await processes.close()
+
+
+async def test_what_gives_its_memory_arrives_as_itself(pool: shmrpc.Pool) -> None:
+    for value in (values.Header(1, 2.5), [values.Header(1, 2.5)]):
+        assert await everywhere(pool, values.looks_of, value) == [values.looks_of(value)] * 7
+        for result in await everywhere(pool, tasks.same, value):
+            assert values.looks(result) == values.looks(value)
+    with pytest.raises(shmrpc.EncodeError, match="it cannot be pickled.*c_int_Array_3"):
+        await pool.run(tasks.same, (ctypes.c_int * 3)(1, 2, 3))
 
 
 async def test_large_arrays_within_a_pickle_lie_in_shared_memory(pool: shmrpc.Pool) -> None:

@@ -127,8 +127,11 @@ class ValueEncoder:
             return write
         if names is not None:
             return fields.writer(kind, names)
-        adopted = (each.adopt(value) for each in self._extensions)
-        return next(filter(None, adopted), write_pickle if self._pickled else _refuse)
+        return self._adopt(value) or (write_pickle if self._pickled else _refuse)
+
+    def _adopt(self, value: Any) -> Writer | None:
+        """What writes a value of an unknown class by what it can do, such as giving its memory."""
+        return next(filter(None, (each.adopt(value) for each in self._extensions)), None)
 
     def _bases(self) -> Iterator[tuple[type, Writer, bool]]:
         """Each class whose instances can be written, what writes them, and whether that covers derived classes."""

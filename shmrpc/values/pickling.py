@@ -48,7 +48,13 @@ def _loads(data: Data, buffers: list[Data]) -> Any:
 
 
 def write_pickle(value: Any, writing: Writing) -> Ext:
-    """A pickle; its large buffers travel beside the body."""
+    """Write a pickle in the value's place, unless the writing wants all that the value is a part of in one pickle."""
+    writing.before_pickle()
+    return pickle_whole(value, writing)
+
+
+def pickle_whole(value: Any, writing: Writing) -> Ext:
+    """Write a pickle; its large buffers travel beside the body."""
     beside: list[Any] = []
 
     def take(buffer: pickle.PickleBuffer) -> bool:

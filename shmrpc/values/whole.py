@@ -9,7 +9,8 @@ from shmrpc import _core
 from shmrpc.values import standard
 from shmrpc.values.encode import ValueEncoder
 from shmrpc.values.extension import Extension
-from shmrpc.values.pickling import write_pickle
+from shmrpc.values.pickling import pickle_whole, write_pickle
+from shmrpc.values.references import Referable
 from shmrpc.values.unsendable import is_unsendable
 from shmrpc.values.writing import Writer, Writing, write_same
 
@@ -40,7 +41,11 @@ class _WholeWriting(Writing):
             del self._held[placed:]
             self._places = {key: place for key, place in self._places.items() if place < placed}
             self._depth = 0
-        return write_pickle(value, self)
+        return pickle_whole(value, self)
+
+    def before_pickle(self) -> None:
+        """Has the whole value pickled: a pickle in it would arrive unread, and lose what it shares with the rest."""
+        raise _NotWhole
 
     def meet(self, value: Any) -> None:
         """Notes what can be changed; what is met again has to be pickled."""
@@ -56,7 +61,7 @@ class _PickledWriting(_WholeWriting):
 
     def whole(self, value: Any) -> Any:
         """What the codec carries in a value's place."""
-        return self.plain(value) if type(value) in _ATOMS else write_pickle(value, self)
+        return self.plain(value) if type(value) in _ATOMS else pickle_whole(value, self)
 
     def meet(self, value: Any) -> None:
         """Has nothing to note."""
@@ -91,7 +96,11 @@ class WholeEncoder(ValueEncoder):
 
     def _writer_for(self, value: Any, kind: type) -> Writer:
         write = super()._writer_for(value, kind)
-        return _pickle_all if write is write_pickle else _noted(kind, write)
+        return write if write is write_pickle else _noted(kind, write)
+
+    def _adopt(self, value: Any) -> Writer | None:
+        """Adopts objects of stores. Any other value is pickled, and so keeps its type instead of becoming a view."""
+        return super()._adopt(value) if isinstance(value, Referable) else None
 
 
 def _whole(writing: Any, value: Any) -> Any:
@@ -106,10 +115,6 @@ def _argument(writing: Any, value: Any) -> Any:
     if type(value) is list:
         return [writing.whole(item) for item in value]
     return writing.whole([*value] if type(value) is tuple else value)
-
-
-def _pickle_all(value: Any, writing: Any) -> Any:
-    raise _NotWhole
 
 
 class _Noted:

@@ -84,6 +84,9 @@ class Writing:
                     changed[index] = plain
         return items if changed is None else changed
 
+    def before_pickle(self) -> None:
+        """Does nothing here: any part of a value may be a pickle. A writing that allows none raises."""
+
     def place(self, owner: Any, memory: Any) -> int:
         """Put a buffer beside the body and give its place there. One whose ``owner`` was seen before travels once."""
         place = self._places.get(id(owner))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import threading
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import shmrpc
 
@@ -140,3 +143,51 @@ def state() -> Any:
 
 def put(shared: Any, key: str, value: Any) -> None:
     shared[key] = value
+
+
+class Header(ctypes.Structure):
+    _fields_ = (("number", ctypes.c_int), ("size", ctypes.c_double))
+
+
+def pickled_arrays() -> dict[str, Any]:
+    """Arrays that travel as pickles."""
+    record = np.dtype([("name", object), ("size", float)])
+    return {
+        "objects": np.array([1, "a", None], dtype=object),
+        "no objects": np.array([], dtype=object),
+        "masked": np.ma.masked_array([1, 2, 3], [True, False, False]),
+        "texts": np.array(["a", "bb"], dtype=np.dtypes.StringDType()),
+        "records of objects": np.array([("a", 1.5)], dtype=record),
+        "a derived class": np.array([[1, 2]]).view(np.matrix),
+    }
+
+
+def looks(value: Any) -> Any:
+    """The types and texts of a value and of all that it consists of."""
+    if isinstance(value, dict):
+        return {key: looks(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, *map(looks, value)]
+    if isinstance(value, Node):
+        return ["Node", looks(value.next)]
+    if isinstance(value, ctypes.Structure):
+        return ["ctypes", *(getattr(value, name) for name, *_ in value._fields_)]
+    return [type(value).__name__, str(getattr(value, "dtype", "")), repr(value)]
+
+
+def looks_of(*args: Any, **kwargs: Any) -> Any:
+    return looks([list(args), kwargs])
+
+
+async def looks_of_later(*args: Any, **kwargs: Any) -> Any:
+    return looks_of(*args, **kwargs)
+
+
+def looks_of_state() -> Any:
+    return looks(shmrpc.worker().state)
+
+
+def nested(name: str) -> Any:
+    """An array within each of several other values."""
+    array = pickled_arrays()[name]
+    return {"list": [array], "tuple": (1, array), "dict": {"in it": array}, "object": Node(array)}

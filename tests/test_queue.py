@@ -1049,3 +1049,87 @@ async def test_a_loop_turns_though_others_are_so_quick_that_it_never_waits(other
         await q.put_many(list(range(200_000)))
         await asyncio.gather(use(), turn())
         assert done
+
+
+#: How many items a full queue may hold, how many are taken from it, and how many a writer waits to put at once.
+LITTLE_ROOM = [(1, 1, 1), (3, 1, 1), (5, 2, 1), (100, 1, 1), (5, 2, 2), (100, 49, 49)]
+
+
+@pytest.mark.parametrize(("maxsize", "taken", "count"), LITTLE_ROOM)
+@pytest.mark.parametrize("take", ["get", "claim", "get_many"])
+async def test_a_task_that_waits_puts_once_there_is_room_for_its_items(
+    maxsize: int, taken: int, count: int, take: str
+) -> None:
+    async with shmrpc.queue(OURS, maxsize) as q:
+        q.put_many_nowait(range(maxsize))
+        writer = asyncio.ensure_future(q.put("late") if count == 1 else q.put_many(["late"] * count))
+        while q.stats().putters < 1:
+            await asyncio.sleep(0)
+        kept = [await _take(q, take) for _ in range(taken)]
+        await asyncio.wait_for(writer, LONG)
+        assert (len(kept), q.qsize()) == (taken, maxsize - taken + count)
+
+
+async def _take(q: shmrpc.Queue, how: str) -> Any:
+    if how == "get_many":
+        return await q.get_many(1)
+    return await (q.get() if how == "get" else q.claim())
+
+
+@pytest.mark.parametrize(("maxsize", "taken", "count"), LITTLE_ROOM)
+def test_a_thread_that_waits_puts_once_there_is_room_for_its_items(maxsize: int, taken: int, count: int) -> None:
+    with shmrpc.sync.queue(OURS, maxsize) as q:
+        q.put_many_nowait(range(maxsize))
+        writer = InThread(lambda: q.put_many(["late"] * count, timeout=LONG))
+        assert eventually(lambda: q.stats().putters == 1)
+        for _ in range(taken):
+            q.get()
+        writer.join()
+        assert q.qsize() == maxsize - taken + count
+
+
+async def test_a_reservation_that_waits_to_be_put_needs_room_for_one_item() -> None:
+    async with shmrpc.queue(OURS, 10) as q:
+
+        async def reserve() -> None:
+            async with q.reserve(100_000) as frame:
+                frame[:] = 7
+
+        q.put_many_nowait(range(10))
+        writer = asyncio.ensure_future(reserve())
+        while q.stats().putters < 1:
+            await asyncio.sleep(0)
+        assert await q.get() == 0
+        await asyncio.wait_for(writer, LONG)
+        assert q.full()
+
+
+def test_a_writer_of_many_items_keeps_room_for_one_from_nobody(other: MemberProcess) -> None:
+    with shmrpc.sync.queue(OURS, 5) as q:
+        q.put_many(range(5))
+        other.do(f"q = shmrpc.sync.queue({OURS!r}, 5); result = 0")
+        other.begin("q.put_many(['a', 'b', 'c']); result = 0")
+        assert eventually(lambda: q.stats().putters == 1)
+        writer = InThread(lambda: q.put("one", timeout=LONG))
+        assert eventually(lambda: q.stats().putters == 2)
+        assert q.get() == 0
+        writer.join()  # There is room for one item, and the first of those that wait has three.
+        assert [q.get() for _ in range(3)] == [1, 2, 3]
+        assert other.end() == 0
+        assert [q.get() for _ in range(5)] == [4, "one", "a", "b", "c"]
+
+
+def test_room_that_a_stopped_writer_was_woken_for_goes_to_the_next(other: MemberProcess) -> None:
+    with shmrpc.sync.queue(OURS, 2) as q:
+        q.put_many(range(2))
+        other.do(f"q = shmrpc.sync.queue({OURS!r}, 2); result = 0")
+        other.begin("q.put('stopped'); result = 0")
+        assert eventually(lambda: q.stats().putters == 1)
+        other.signal(signal.SIGSTOP)
+        writer = InThread(lambda: q.put("next", timeout=LONG))
+        assert eventually(lambda: q.stats().putters == 2)
+        assert q.get() == 0
+        writer.join()
+        other.signal(signal.SIGCONT)
+        assert [q.get(), q.get(), q.get(timeout=LONG)] == [1, "next", "stopped"]
+        assert other.end() == 0

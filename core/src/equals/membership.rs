@@ -972,7 +972,8 @@ impl Membership {
         if self.free_permits() > 0 || self.queue.as_ref().is_some_and(Contents::has_items) {
             self.wake_next(0);
         }
-        if self.signals() > 0 {
+        let has_room = self.queue.as_ref().is_some_and(Contents::has_room);
+        if has_room || self.signals() > 0 {
             self.wake_next(1);
         }
     }

@@ -92,6 +92,11 @@ impl Contents {
         self.queue.len()
     }
 
+    /// Whether one that sleeps for room may find some: a hint.
+    pub(super) fn has_room(&self) -> bool {
+        self.queue.is_shut() || !self.queue.is_known_full(1)
+    }
+
     pub(super) fn has_items(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -215,7 +220,7 @@ impl Membership {
     pub fn put(&self, items: &[u8], count: u64, patience: u64) -> Result<Put, NameError> {
         let contents = self.contents()?;
         let put = contents.queue.put(items, count, deadline(patience));
-        self.has_put(put)
+        self.has_put(contents, put)
     }
 
     /// Puts items that `fill` writes, as [`Queue::put_aside`] does.
@@ -230,11 +235,18 @@ impl Membership {
         let put = contents
             .queue
             .put_aside(len, count, deadline(patience), fill);
-        self.has_put(put)
+        self.has_put(contents, put)
     }
 
     #[inline]
-    fn has_put(&self, put: Result<Put, SharedError>) -> Result<Put, NameError> {
+    fn has_put(
+        &self,
+        contents: &Contents,
+        put: Result<Put, SharedError>,
+    ) -> Result<Put, NameError> {
+        if contents.queue.must_wake_writers() {
+            self.wake_all(ROOM);
+        }
         let put = put.map_err(|error| self.refused(error))?;
         if put == Put::Done {
             self.wake_next(ITEMS);
@@ -258,7 +270,7 @@ impl Membership {
     ) -> Result<Put, NameError> {
         let contents = self.contents()?;
         let put = contents.queue.link(chunk, used, 1, deadline(patience));
-        self.has_put(put)
+        self.has_put(contents, put)
     }
 
     /// Frees a chunk that is not wanted.

@@ -8,7 +8,8 @@
 //!     32  held        u64   claims that have not ended
 //!     40  dead        u64   dead letters
 //!     48  shut        u64   1: nothing more is put; 2: and what would come back is dropped
-//!     56  full        u64   bit 0: a writer sleeps until there are fewer items; bit 1: until there is more memory
+//!     56  full        u64   bit 0: a writer sleeps until there are fewer items; bit 1: until there is more memory; bit 2: one
+//!                           of those of bit 0 has several items; from bit 8 on: the fewest that one of these puts at once
 //!     64  head chunk  u64   the first chunk of the chain, or 0
 //!     72  head at     u64   where the next item is
 //!     80  tail chunk  u64   the last chunk of the chain, or 0
@@ -63,6 +64,10 @@ pub(super) const CLAIMS: u64 = 4096;
 /// In the word `full`.
 pub(super) const OF_ITEMS: u64 = 1;
 pub(super) const OF_MEMORY: u64 = 2;
+/// A writer that sleeps for fewer items puts several at once.
+pub(super) const OF_SEVERAL: u64 = 4;
+/// The bit of the word `full` from which on it has the fewest items that a sleeping writer puts at once.
+pub(super) const FEWEST: u32 = 8;
 
 /// Members that a queue may have.
 pub const SLOTS: u64 = 256;

@@ -4,6 +4,7 @@ use super::{Bytes, Chunk, Claim, News, Queue, Room};
 use crate::shared::{Members, SharedError};
 use crate::sync::lock;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Chunks that are not wanted, and claims that nobody refers to.
 #[derive(Default)]
@@ -11,6 +12,8 @@ pub(super) struct Leftovers {
     chunks: Mutex<Vec<Chunk>>,
     /// Each, and whether its item was dealt with.
     claims: Mutex<Vec<(Claim, bool)>>,
+    /// Memory is free that writers sleep for, and none was woken so far.
+    must_wake: AtomicBool,
 }
 
 impl Leftovers {
@@ -18,6 +21,11 @@ impl Leftovers {
     pub(super) fn clear(&self) {
         lock(&self.chunks).clear();
         lock(&self.claims).clear();
+    }
+
+    pub(super) fn wake_writers(&self) {
+        // Relaxed: the same thread asks, or one that is told under a lease.
+        self.must_wake.store(true, Relaxed);
     }
 }
 
@@ -29,6 +37,14 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         } else {
             self.has_freed_memory(deadline);
         }
+    }
+
+    /// Whether writers are to be woken that sleep for memory: a chunk is free that nobody wanted. Says so once.
+    #[inline]
+    pub fn must_wake_writers(&self) -> bool {
+        // Relaxed, both: as in `wake_writers`.
+        let must_wake = &self.leftovers.must_wake;
+        must_wake.load(Relaxed) && must_wake.swap(false, Relaxed)
     }
 
     /// Frees the chunks that could not be freed when they were found to be unwanted. Whether all were, and there were some.

@@ -1,6 +1,8 @@
 //! Putting: small items behind the last ones, large ones in a chunk of their own.
 
-use super::layout::{CHUNK_HEAD, FULL, OF_ITEMS, OF_MEMORY, PUT, SHUT, TAIL_AT};
+use super::layout::{
+    CHUNK_HEAD, FEWEST, FULL, OF_ITEMS, OF_MEMORY, OF_SEVERAL, PUT, SHUT, TAIL_AT,
+};
 use super::{Bytes, Chunk, Put, Queue, SMALL};
 use crate::crash;
 use crate::memory::bytes::copy;
@@ -72,15 +74,29 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         }
         self.allocator.journal().transact(deadline, |t| {
             self.free_empty(t)?;
-            self.say_full(t, OF_MEMORY)
+            let full = self.get(t, FULL)?;
+            if full & OF_MEMORY == 0 {
+                self.set(t, FULL, full | OF_MEMORY)?;
+            }
+            Ok(())
         })?;
         Ok(true)
     }
 
-    fn say_full(&self, t: &mut impl Change, of: u64) -> Result<(), SharedError> {
+    /// Asks for a wake-up once there is room for `count` items.
+    fn ask_for_room(&self, t: &mut impl Change, count: u64) -> Result<(), SharedError> {
         let full = self.get(t, FULL)?;
-        if full & of == 0 {
-            self.set(t, FULL, full | of)?;
+        let mut fewest = count.min(u64::MAX >> FEWEST);
+        let mut flags = full & (OF_ITEMS | OF_MEMORY | OF_SEVERAL) | OF_ITEMS;
+        if full & OF_ITEMS != 0 {
+            fewest = fewest.min(full >> FEWEST);
+        }
+        if count > 1 {
+            flags |= OF_SEVERAL;
+        }
+        let asked = flags | fewest << FEWEST;
+        if asked != full {
+            self.set(t, FULL, asked)?;
         }
         Ok(())
     }
@@ -164,7 +180,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         }
         let items = self.limits.items;
         if items != 0 && self.depth(t)?.saturating_add(count) > items {
-            self.say_full(t, OF_ITEMS)?;
+            self.ask_for_room(t, count)?;
             return Ok(Some(Put::Full));
         }
         Ok(None)

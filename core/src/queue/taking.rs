@@ -1,7 +1,7 @@
 //! Taking: items that are copied out, and looking at them.
 
 use super::claims::{self, BACK};
-use super::layout::{DEAD, FULL, GOTTEN, OF_ITEMS, OF_MEMORY, SLOTS, TAKEN};
+use super::layout::{DEAD, FEWEST, FULL, GOTTEN, OF_ITEMS, OF_MEMORY, OF_SEVERAL, SLOTS, TAKEN};
 use super::{
     Bytes, CLAIMS_AT_ONCE, News, Queue, Room, Source, TAKEN_AT_ONCE, Taken, Waiting, chain,
     list_of, slot_of,
@@ -156,8 +156,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok((taken, news))
     }
 
-    /// Whether a writer that sleeps is to look again: there are half as many items as there may be, or a chunk is free.
-    /// It says itself that it sleeps on.
+    /// Decides which writers that sleep are to look again: there is room for the items of one of them, or a chunk is free.
+    /// A writer that finds too little asks again. None waits for more room than it needs, because a reader may take one
+    /// item and then wait for that writer.
     pub(super) fn has_made_room(
         &self,
         t: &mut impl Change,
@@ -168,21 +169,25 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             return Ok(Room::No);
         }
         let depth = self.depth(t)?;
-        let has_items = full & OF_ITEMS != 0 && depth <= self.limits.items / 2;
+        let needed = depth.saturating_add((full >> FEWEST).max(1));
+        let has_items = full & OF_ITEMS != 0 && needed <= self.limits.items;
         let has_memory = full & OF_MEMORY != 0 && (has_freed || depth == 0);
         if !has_items && !has_memory {
             return Ok(Room::No);
         }
         self.set(t, FULL, 0)?;
-        let is_for_all = full & OF_MEMORY != 0;
+        // One that cannot use the room would keep it from those behind it: they need different amounts of it.
+        let is_for_all = full & (OF_MEMORY | OF_SEVERAL) != 0;
         Ok(if is_for_all { Room::All } else { Room::One })
     }
 
-    /// Memory was freed otherwise than by taking items: those that wait for it are to look again.
+    /// Memory was freed otherwise than by taking items: those that wait for it are to look again, and are woken by whoever
+    /// asks [`must_wake_writers`](Self::must_wake_writers).
     pub(super) fn has_freed_memory(&self, deadline: u64) {
         if self.hint(FULL) & OF_MEMORY == 0 {
             return;
         }
+        self.leftovers.wake_writers();
         // What is wrong, whoever comes next reads too.
         let _ = self.allocator.journal().transact(deadline, |t| {
             let full = self.get(t, FULL)?;

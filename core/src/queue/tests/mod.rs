@@ -2,6 +2,7 @@
 
 mod lies;
 mod model;
+mod room;
 
 use super::*;
 use crate::memory::mapping::SharedMapping;

@@ -153,7 +153,8 @@ def test_only_who_asked_for_pickles_reads_them() -> None:
 @pytest.fixture
 def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a pool has found that no other process can import this program."""
-    monkeypatch.setattr(pickling, "_dumps", pickle.dumps)
+    for name in ("_is_by_value", "_has_more"):
+        monkeypatch.setattr(pickling, name, False)
 
 
 @pytest.mark.usefixtures("by_reference")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import threading
 import weakref
@@ -19,6 +20,7 @@ import uvloop
 from shmrpc.errors import LocalProtocolError
 from shmrpc.pools.chunks import Mapped
 from shmrpc.pools.failed import Failed
+from shmrpc.pools.functions import Function
 from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool
 from shmrpc.pools.progress import OnProgress, Report, reporting
 from shmrpc.pools.task_future import TaskFuture
@@ -50,9 +52,9 @@ class BlockingPool(concurrent.futures.Executor):
     def __init__(self, made: Pool) -> None:
         self._pool = made
         self._made_by = os.getpid()
-        self._calls: deque[tuple[TaskFuture[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = deque()
+        self._calls: deque[tuple[TaskFuture[Any], Function, tuple[Any, ...], dict[str, Any]]] = deque()
         self._told = self._closing = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # What is pickled within it may submit more.
         begun: concurrent.futures.Future[asyncio.Task[None]] = concurrent.futures.Future()
         ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._ended = asyncio.Event()
@@ -89,7 +91,11 @@ class BlockingPool(concurrent.futures.Executor):
         with self._lock:
             if self._closing:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._calls.append((future, function, args, kwargs))
+            try:
+                known, args = self._pool._engine.functions.of(function, args)
+            except Exception as error:
+                return _failed(future, error)
+            self._calls.append((future, known, args, kwargs))
             if self._told:
                 return future
             self._told = True
@@ -107,13 +113,12 @@ class BlockingPool(concurrent.futures.Executor):
         with self._lock:
             self._told = False
         while self._calls:
-            future, function, args, kwargs = self._calls.popleft()
+            future, known, args, kwargs = self._calls.popleft()
             try:
                 self._pool._engine.check()
-                self._pool._submit(future, function, args, kwargs)
+                self._pool._submit(future, known, args, kwargs)
             except Exception as error:
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(error)
+                _failed(future, error)
 
     def map(
         self,
@@ -134,7 +139,9 @@ class BlockingPool(concurrent.futures.Executor):
             columns: Sequence[Iterable[Any]] = [list(iterables[0])]
         else:
             columns = list(zip(*zip(*iterables, strict=False), strict=True)) or [()]
-        results = self._call(_begin_map(self._pool, fn, columns))
+        with self._lock:
+            known, bound = self._pool._engine.functions.of(fn, ())
+        results = self._call(_begin_map(self._pool, known, [*map(itertools.repeat, bound), *columns]))
         reported = None if on_progress is None else reporting(on_progress, columns)
         return self._read(results, timeout, reported)
 
@@ -285,8 +292,15 @@ class _Results:
         self._pool._engine.remove(self.source)
 
 
-async def _begin_map(made: Pool, function: Callable[..., Any], columns: Sequence[Iterable[Any]]) -> _Results:
-    return _Results(made, made._mapped(function, columns, ordered=True))
+async def _begin_map(made: Pool, known: Function, columns: Sequence[Iterable[Any]]) -> _Results:
+    return _Results(made, made._mapped(known, columns, ordered=True))
+
+
+def _failed(future: TaskFuture[Any], error: Exception) -> TaskFuture[Any]:
+    """A future whose task cannot begin."""
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
+    return future
 
 
 def _cancel(begun: concurrent.futures.Future[asyncio.Task[None]]) -> None:

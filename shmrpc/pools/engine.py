@@ -25,7 +25,7 @@ from shmrpc.errors import (
 )
 from shmrpc.pools.chunks import LONG, Chunk, Source, Submitted
 from shmrpc.pools.failed import Failed, of_task, read
-from shmrpc.pools.functions import Function, Functions, Reference
+from shmrpc.pools.functions import Function, Functions, reference_of
 from shmrpc.pools.logs import levels
 from shmrpc.pools.remote_worker import RemoteWorker
 from shmrpc.pools.shared_values import SharedValues
@@ -65,7 +65,7 @@ class Options:
     """What a pool was asked for."""
 
     settings: Settings
-    initializer: Reference | None
+    initializer: Callable[..., Any] | None
     initargs: tuple[Any, ...]
     retries: int
     grace: float
@@ -156,7 +156,7 @@ class Engine:
             try:
                 worker = RemoteWorker(number, await self._process(number))
                 await worker.connect()
-                failed = await worker.initialize(self.options.initializer, self.options.initargs, levels())
+                failed = await self._initialize(worker)
                 if type(failed) is Failed:
                     raise _of_initializer(failed.error())
             except asyncio.CancelledError:
@@ -186,6 +186,17 @@ class Engine:
             self._free(worker)
             return
         self._numbers.discard(number)
+
+    async def _initialize(self, worker: RemoteWorker) -> Any:
+        """Has a worker import the program and call the initializer; None, or what that has raised."""
+        names = await worker.prepare()
+        if type(names) is Failed:
+            return names
+        if not self.functions.names:
+            self.functions.names = frozenset(names)
+        initializer = self.options.initializer
+        reference = None if initializer is None else reference_of(initializer, self.functions.by_value)
+        return await worker.initialize(reference, self.options.initargs, levels())
 
     async def _process(self, number: int) -> WorkerProcess:
         """Starts a process, in a thread, since that takes some milliseconds."""
@@ -262,7 +273,7 @@ class Engine:
         if self.ended is not None:
             raise self.ended
 
-    async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def run(self, function: Callable[..., Any] | Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one task."""
         if self.ended is not None:
             raise self.ended
@@ -327,7 +338,7 @@ class Engine:
             return result
 
     def fulfil(
-        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, future: TaskFuture[Any], function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Has one task run, whose result the future gets."""
         single = self._loop.create_task(self._fulfil(future, function, args, kwargs))
@@ -335,7 +346,7 @@ class Engine:
         single.add_done_callback(functools.partial(self._fulfilled, future))
 
     async def _fulfil(
-        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, future: TaskFuture[Any], function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if not future.set_running_or_notify_cancel():
             return
@@ -488,7 +499,7 @@ class Engine:
             source.is_wanted = False
             if self._idle and not self._sources and (single := source.take_single()) is not None:
                 future, args = single  # A call is quicker than a chunk, whose results are a stream.
-                self.fulfil(future, source.function.function, args, {})
+                self.fulfil(future, source.function, args, {})
             else:
                 self.add(source)
 

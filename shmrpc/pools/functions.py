@@ -7,7 +7,6 @@ import importlib
 import inspect
 import itertools
 import pickle
-import sys
 import types
 import weakref
 from collections import OrderedDict
@@ -15,23 +14,40 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shmrpc.errors import EncodeError
+from shmrpc.pools.program import MAIN, ByValue, is_at
+from shmrpc.pools.referents import Referents
+from shmrpc.values.pickling import expect_classes_by_value
 
 #: Functions that a pool knows at a time: of more, those that it has met last.
 _KEPT: Final = 512
-#: A module and a name in it, and a pickle for a worker that does not find it there; or the pickle alone.
-Reference = tuple[str, str, bytes] | bytes
+#: A module and a name in it; or two empty texts, a pickle and the buffers beside it.
+Reference = tuple[str, str, bytes, list[bytes]]
 
 
 class Function:
     """A function as its pool knows it."""
 
-    __slots__ = ("__weakref__", "function", "is_async", "name", "number", "reference", "seconds", "submitted")
+    __slots__ = (
+        "__weakref__",
+        "function",
+        "is_async",
+        "name",
+        "number",
+        "reference",
+        "referents",
+        "seconds",
+        "submitted",
+    )
 
-    def __init__(self, number: int, function: Callable[..., Any]) -> None:
+    def __init__(self, number: int, function: Callable[..., Any], by_value: Callable[[], ByValue]) -> None:
         self.number, self.function = number, function
         self.name = getattr(function, "__qualname__", None) or repr(function)
         self.is_async = inspect.iscoroutinefunction(_unwrapped(function))
-        self.reference = reference_of(function)
+        #: What it refers to, as it was when it was pickled; None for a function that workers find by name.
+        self.referents: Referents | None = None
+        self.reference = reference_of(function, by_value)
+        if not self.reference[0]:
+            self.referents = Referents(function, by_value())
         #: What was submitted of it: tasks of one argument, and others.
         self.submitted: dict[bool, Any] = {}
         #: A moving average of the time that a call takes; None as long as none has ended.
@@ -55,19 +71,30 @@ class Functions:
         self._dropped = dropped
         self._numbers = itertools.count(1)
         self._known: OrderedDict[Any, Function] = OrderedDict()
+        #: The names that workers have of the program.
+        self.names: frozenset[str] = frozenset()
+        self._by_value: ByValue | None = None
 
-    def of(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
+    def by_value(self) -> ByValue:
+        """What pickles functions that workers cannot find."""
+        if self._by_value is None or self._by_value.names is not self.names:
+            self._by_value = ByValue(self.names)
+        return self._by_value
+
+    def of(self, function: Callable[..., Any] | Function, args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
         """The function to run, and its arguments: the object of a method is one, since it may change between calls."""
         try:
             known = self._known.get(function)
-            if known is not None and known.function is function:
+            if known is not None and known.function is function and known.referents is None:
                 return known, args
         except TypeError:  # It has no hash.
             pass
         return self._found(function, args)
 
-    def _found(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
-        """The same for one that is not known, is a method, or has no hash."""
+    def _found(self, function: Any, args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
+        """The same for one that is not known, is a method, is sent by value, or has no hash."""
+        if type(function) is Function:  # It was found before.
+            return function, args
         key: Any = function
         if isinstance(function, types.MethodType):
             args = (function.__self__, function.__name__, *args)
@@ -80,11 +107,20 @@ class Functions:
         if known is None or known.function is not function:
             if not callable(function):
                 raise TypeError(f"expected a function, got {function!r}")
-            known = self._known[key] = Function(next(self._numbers), function)
-            weakref.finalize(known, self._dropped, known.number).atexit = False
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            return self._keep(key, Function(next(self._numbers), function, self.by_value)), args
+        if known.referents is not None and not known.referents.are_same():
+            renewed = Function(next(self._numbers), function, self.by_value)
+            if renewed.reference != known.reference:
+                renewed.seconds = known.seconds
+                return self._keep(key, renewed), args
         return known, args
+
+    def _keep(self, key: Any, known: Function) -> Function:
+        self._known[key] = known
+        weakref.finalize(known, self._dropped, known.number).atexit = False
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return known
 
 
 def call_method(target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -92,36 +128,21 @@ def call_method(target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
     return getattr(target, name)(*args, **kwargs)
 
 
-def reference_of(function: Callable[..., Any]) -> Reference:
+def is_by_name(function: Callable[..., Any]) -> bool:
+    """Whether a module, which may be the program's own, has the function under its name."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return isinstance(module, str) and isinstance(name, str) and is_at(module, name, function)
+
+
+def reference_of(function: Callable[..., Any], by_value: Callable[[], ByValue]) -> Reference:
     """By what a worker gets a function: its module and its name, if it is found there; else a pickle.
 
     Raises EncodeError for one that cannot be pickled.
     """
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or not _is_at(module, name, function):
-        return _pickled(function)
-    # The program itself is imported by workers as multiprocessing does it, without what it guards by its name.
-    return module, name, _pickled(function) if module == "__main__" else b""
-
-
-def find(reference: Reference) -> Callable[..., Any]:
-    """The function, in a worker. Raises what importing its module raises, or reading its pickle."""
-    if isinstance(reference, bytes):
-        return pickle.loads(reference)  # type: ignore[no-any-return]
-    module, name, pickled = reference
+    if is_by_name(function) and (function.__module__ != MAIN or by_value().has(function)):
+        return function.__module__, function.__qualname__, b"", []
     try:
-        return _find(importlib.import_module(module), name)  # type: ignore[no-any-return]
-    except AttributeError:
-        if not pickled:
-            raise
-    return pickle.loads(pickled)  # type: ignore[no-any-return]
-
-
-def _pickled(function: Callable[..., Any]) -> bytes:
-    import cloudpickle  # type: ignore[import-untyped]  # It takes a while, and most functions need none.
-
-    try:
-        return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+        return "", "", *by_value().dumps(function)
     except Exception as error:
         name = getattr(function, "__qualname__", None) or repr(function)
         raise EncodeError(
@@ -130,12 +151,11 @@ def _pickled(function: Callable[..., Any]) -> bytes:
         ) from error
 
 
-def _is_at(module: str, name: str, function: Callable[..., Any]) -> bool:
-    try:
-        return _find(sys.modules[module], name) is function
-    except (KeyError, AttributeError):
-        return False
-
-
-def _find(module: Any, name: str) -> Any:
-    return functools.reduce(getattr, name.split("."), module)
+def find(reference: Reference) -> Callable[..., Any]:
+    """The function, in a worker. Raises what importing its module raises, or reading its pickle."""
+    module, name, pickled, buffers = reference
+    if module:
+        return functools.reduce(getattr, name.split("."), importlib.import_module(module))  # type: ignore[return-value]
+    expect_classes_by_value()
+    # Each buffer is copied into memory that the function may write, as it may its own.
+    return pickle.loads(pickled, buffers=map(bytearray, buffers))  # type: ignore[no-any-return]

@@ -20,9 +20,10 @@ from shmrpc.pools.chunks import Mapped, Submitted
 from shmrpc.pools.cpus import usable
 from shmrpc.pools.engine import Engine, Options
 from shmrpc.pools.failed import Failed
-from shmrpc.pools.functions import reference_of
+from shmrpc.pools.functions import Function, is_by_name, reference_of
+from shmrpc.pools.program import ByValue, has_program, take_place
 from shmrpc.pools.progress import OnProgress, Report, reporting
-from shmrpc.pools.starting import Settings, has_program
+from shmrpc.pools.starting import Settings
 from shmrpc.pools.task_future import TaskFuture
 from shmrpc.pools.worker import is_worker
 from shmrpc.values.pickling import go_by_value
@@ -141,12 +142,16 @@ class Pool:
         return future
 
     def _submit(
-        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        future: TaskFuture[Any],
+        function: Callable[..., Any] | Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         engine = self._engine
         known, bound = engine.functions.of(function, args)
         if known.is_async or kwargs:
-            engine.fulfil(future, function, args, kwargs)
+            engine.fulfil(future, known, bound, kwargs)
             return
         single = len(bound) == 1
         source = known.submitted.get(single)
@@ -242,12 +247,14 @@ class Pool:
     ) -> AsyncGenerator[Any, None]:
         engine = self._engine
         engine.check()
-        known, _ = engine.functions.of(function, ())
+        known, bound = engine.functions.of(function, ())
+        if bound:  # A method: its object goes with each item.
+            iterables = [*map(itertools.repeat, bound), *iterables]
         if known.is_async:
-            async for result in self._map_in_loop(function, iterables, ordered, report):
+            async for result in self._map_in_loop(known, iterables, ordered, report):
                 yield result
             return
-        source = self._mapped(function, iterables, ordered=ordered)
+        source = self._mapped(known, iterables, ordered=ordered)
         source.report = report
         try:
             while (results := await source.read()) is not None:
@@ -259,19 +266,16 @@ class Pool:
             source.close()
             engine.remove(source)
 
-    def _mapped(self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], *, ordered: bool) -> Mapped:
+    def _mapped(self, known: Function, iterables: Sequence[Iterable[Any]], *, ordered: bool) -> Mapped:
         """The tasks of a map, which begin."""
         engine = self._engine
-        known, bound = engine.functions.of(function, ())
-        if bound:  # A method: its object goes with each item.
-            iterables = [*map(itertools.repeat, bound), *iterables]
         room = _UNREAD * max(1, engine.size)
         source = Mapped(known, iterables, ordered, room, lambda: engine.add(source))
         engine.add(source)
         return source
 
     async def _map_in_loop(
-        self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool, report: Report | None
+        self, known: Function, iterables: Sequence[Iterable[Any]], ordered: bool, report: Report | None
     ) -> AsyncGenerator[Any, None]:
         """The same for an async function, whose tasks are all under way at once."""
         calls = zip(*iterables, strict=False)
@@ -280,7 +284,7 @@ class Pool:
         try:
             while True:
                 while len(under_way) < _IN_LOOP * max(1, self._engine.size) and (args := next(calls, None)) is not None:
-                    under_way[asyncio.ensure_future(self._engine.run(function, args, {}))] = None
+                    under_way[asyncio.ensure_future(self._engine.run(known, args, {}))] = None
                 if not under_way:
                     return
                 first = next(iter(under_way))
@@ -493,5 +497,7 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     )
     if settings.by_value:
         go_by_value()
-    reference = None if initializer is None else reference_of(initializer)
-    return Pool(Engine(count, Options(settings, reference, tuple(options.get("initargs", ())), retries, grace, most)))
+    take_place()
+    if initializer is not None and not is_by_name(initializer):
+        reference_of(initializer, ByValue)  # Which raises for one that cannot be sent.
+    return Pool(Engine(count, Options(settings, initializer, tuple(options.get("initargs", ())), retries, grace, most)))

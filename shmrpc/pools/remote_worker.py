@@ -118,6 +118,11 @@ class RemoteWorker:
         self.run, self.run_named, self.run_timed = self._client.run, self._client.run_named, self._client.run_timed
         self.run_async, self.ready = self._client.run_async, self._client.ready
 
+    async def prepare(self) -> Any:
+        """Has it import the program; the names that it has of that, or what importing has raised."""
+        found = await self._client.prepare()
+        return read(found, "prepare") if type(found) is Later else found
+
     async def initialize(self, initializer: Reference | None, args: tuple[Any, ...], levels: logs.Levels) -> Any:
         """Has it call the pool's initializer; None, or what that has raised. Raises EncodeError for the arguments."""
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from shmrpc.errors import SharedMemoryError
-from shmrpc.values.pickling import dumps
+from shmrpc.values.pickling import dumps_beside
 
 #: Bytes to a multiple of which buffers begin.
 _ALIGNMENT: Final = 64
@@ -123,16 +123,7 @@ def _close(file: File, released: Callable[[int], None]) -> None:
 
 
 def _pickle(value: Any) -> _Pickled:
-    buffers: list[memoryview] = []
-
-    def beside(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            buffers.append(buffer.raw())
-        except BufferError:  # It does not lie in one piece.
-            return True
-        return False
-
-    return _Pickled(dumps(value, beside), buffers)
+    return _Pickled(*dumps_beside(value, 0))
 
 
 def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tuple[tuple[int, int], ...]]]:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from shmrpc.pools.program import preparation
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -97,7 +99,7 @@ class Settings:
     def order(self, number: int) -> Order:
         """What a worker is told."""
         cpu = self.cpus[number % len(self.cpus)] if self.cpus else None
-        return Order(number, _preparation(), cpu, self.memory, self.by_value)
+        return Order(number, preparation(), cpu, self.memory, self.by_value)
 
 
 class WorkerProcess:
@@ -219,7 +221,7 @@ class _Template:
     """The process of :mod:`shmrpc.pools.template`, as its pool sees it. ``begin`` and ``fork`` one at a time."""
 
     def __init__(self, settings: Settings, *, prepares: bool) -> None:
-        self._setup = Setup(_preparation(), prepares)
+        self._setup = Setup(preparation(), prepares)
         reader, self._life = os.pipe2(os.O_CLOEXEC)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
@@ -387,27 +389,3 @@ def _python(
         env={**os.environ, **environment},
         start_new_session=True,  # A terminal's Ctrl-C is for the master.
     )
-
-
-def _preparation() -> bytes:
-    import pickle
-    from multiprocessing import spawn
-
-    try:
-        known: dict[str, Any] = spawn.get_preparation_data("shmrpc-worker")
-    except FileNotFoundError:
-        raise FileNotFoundError("the working directory of this process has been removed: os.chdir() first") from None
-    kept: dict[str, Any] = {
-        name: known[name] for name in ("init_main_from_name", "init_main_from_path", "dir") if name in known
-    }
-    if not os.path.exists(kept.get("init_main_from_path", "")):  # As of a program that is read from a pipe: `<stdin>`.
-        kept.pop("init_main_from_path", None)
-    kept["authkey"] = bytes(known["authkey"])  # What multiprocessing's managers know each other by.
-    return pickle.dumps(kept)
-
-
-def has_program() -> bool:
-    """Whether workers can import the program itself; not if it is a notebook's, or was not read from a file."""
-    import pickle
-
-    return any(name.startswith("init_main") for name in pickle.loads(_preparation()))

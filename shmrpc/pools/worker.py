@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import inspect
 import logging
 import os
 import select
@@ -24,6 +25,7 @@ from shmrpc.errors import DecodeError, LocalProtocolError, ShmrpcError
 from shmrpc.pools import logs, shared_values
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Reference, find
+from shmrpc.pools.program import names_here
 from shmrpc.server.server import serve
 from shmrpc.service.call import internal
 from shmrpc.service.service import Service
@@ -155,23 +157,35 @@ class _Tasks:
     def service(self) -> Service:
         """What the pool calls."""
         service = Service(SERVICE)
-        for endpoint in (self.initialize, self.define, self.run, self.run_timed, self.run_named, self.ready):
+        for endpoint in (
+            self.prepare,
+            self.initialize,
+            self.define,
+            self.run,
+            self.run_timed,
+            self.run_named,
+            self.ready,
+        ):
             service.endpoint(endpoint)
         for other in (self.chunk, self.run_async, self.forget, self.forget_file):
             service.endpoint(other)
         return service
 
-    def initialize(self, reference: Reference | None, args: Any, levels: logs.Levels) -> Any:
-        """Calls the pool's initializer, if it has one, once the program's modules can be imported.
-
-        What is logged then goes to the pool's process, at its levels, unless either has arranged for it.
-        """
-        assert _here is not None
+    def prepare(self) -> Any:
+        """Imports the program; the names that this process has of it."""
         try:
             with importing_program():
                 self._prepare()
         except BaseException as error:
             return Failed.of(_not_imported(error))
+        return names_here()
+
+    async def initialize(self, reference: Reference | None, args: Any, levels: logs.Levels) -> Any:
+        """Calls the pool's initializer, if it has one; what it returns is awaited, if it can be.
+
+        What is logged then goes to the pool's process, at its levels, unless either has arranged for it.
+        """
+        assert _here is not None
         self._outside.loop = _get_running_loop()
         try:
             with self._outside:
@@ -179,6 +193,8 @@ class _Tasks:
                     args = args.read()
                 if reference is not None:
                     _here.state = find(reference)(*args)
+            if inspect.isawaitable(_here.state):
+                _here.state = await _here.state
         except BaseException as error:
             return Failed.of(error)
         logs.forward(self._records, levels)

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 PICKLE: Final = 35
 
 _PROTOCOL: Final = 5
-#: What pickles, if it is not the package of that name.
-_dumps: Callable[..., bytes] | None = None
+#: The module of a program, as pickles have it.
+_MAIN: Final = b"__main__"
+#: Whether the classes of `__main__` go along with what is of them, since others cannot import that.
+_is_by_value = False
+#: Whether what pickle refuses is pickled by cloudpickle.
+_has_more = False
 
 
 def go_by_value() -> None:
@@ -28,17 +32,56 @@ def go_by_value() -> None:
 
     For a program that other processes cannot import, such as a notebook.
     """
-    global _dumps
-    import cloudpickle  # type: ignore[import-untyped]  # Few programs need it.
-
-    _dumps = cloudpickle.dumps
+    global _is_by_value, _has_more
+    _is_by_value = _has_more = True
 
 
-def dumps(value: Any, take: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
-    """A pickle; ``take`` is asked about its buffers. Raises what pickling raises."""
+def expect_classes_by_value() -> None:
+    """From now on what is of classes that have come here by value goes back with these."""
+    global _has_more
+    _has_more = True
+
+
+def dumps(value: Any) -> bytes:
+    """A pickle with all that belongs to it. Raises what pickling raises."""
+    return dumps_beside(value, None)[0]
+
+
+def dumps_beside(value: Any, least: int | None) -> tuple[bytes, list[memoryview]]:
+    """A pickle, and the buffers of at least so many bytes that lie beside it; None: there are none.
+
+    A buffer with gaps stays in the pickle. Raises what pickling raises.
+    """
     import pickle  # Few programs need it.
 
-    return (_dumps or pickle.dumps)(value, protocol=_PROTOCOL, buffer_callback=take)
+    try:
+        data, beside = _dump_with(pickle.dumps, value, least)
+        if not (_is_by_value and _MAIN in data):
+            return data, beside
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        if not _has_more or is_of_a_handler(error):
+            raise
+    import cloudpickle  # type: ignore[import-untyped]  # Fewer still need this.
+
+    return _dump_with(cloudpickle.dumps, value, least)
+
+
+def _dump_with(dump: Callable[..., bytes], value: Any, least: int | None) -> tuple[bytes, list[memoryview]]:
+    beside: list[memoryview] = []
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            memory = buffer.raw()
+        except BufferError:
+            return True
+        if memory.nbytes < least:  # type: ignore[operator]
+            return True
+        beside.append(memory)
+        return False
+
+    return dump(value, protocol=_PROTOCOL, buffer_callback=None if least is None else stays), beside
 
 
 def _loads(data: Data, buffers: list[Data]) -> Any:
@@ -55,21 +98,8 @@ def write_pickle(value: Any, writing: Writing) -> Ext:
 
 def pickle_whole(value: Any, writing: Writing) -> Ext:
     """Write a pickle; its large buffers travel beside the body."""
-    beside: list[Any] = []
-
-    def take(buffer: pickle.PickleBuffer) -> bool:
-        """False if the buffer travels beside the body. A small one, or one with gaps, stays in the pickle."""
-        try:
-            memory = buffer.raw()
-        except BufferError:
-            return True
-        if memory.nbytes < LARGE_ARRAY:
-            return True
-        beside.append(memory)
-        return False
-
     try:
-        data = dumps(value, take)
+        data, beside = dumps_beside(value, LARGE_ARRAY)
     except RecursionError:
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.values import standard
+from shmrpc.values import registry, standard
 from shmrpc.values.encode import ValueEncoder
 from shmrpc.values.extension import Extension
 from shmrpc.values.pickling import pickle_whole, write_pickle
@@ -95,6 +95,9 @@ class WholeEncoder(ValueEncoder):
         return super()._packed(value, plain, _PickledWriting)  # A pickle has room for a text with lone surrogates.
 
     def _writer_for(self, value: Any, kind: type) -> Writer:
+        entry = registry.entry_of(kind)
+        if entry is not None and not isinstance(entry, registry.Custom):
+            return write_pickle  # Which brings its class along; where that is not registered yet, a dict would arrive.
         write = super()._writer_for(value, kind)
         return write if write is write_pickle else _noted(kind, write)
 

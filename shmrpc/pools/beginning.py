@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from shmrpc import _core
+from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools import worker
 from shmrpc.pools.starting import Order
 from shmrpc.values.pickling import go_by_value
@@ -26,6 +27,7 @@ _LARGEST: Final = 1 << 20
 
 def begin() -> None:
     """Works for the pool at the other end of the descriptor that the first argument names. Without a template."""
+    keep_standard_descriptors()
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     del sys.argv[:2]

@@ -13,15 +13,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Final, NoReturn, ParamSpec, SupportsIndex, TypeVar, Unpack, overload
 
 import uvloop
 
 from shmrpc.errors import LocalProtocolError
+from shmrpc.host.exhaustion import descriptor_error, descriptors
 from shmrpc.pools.chunks import Mapped
-from shmrpc.pools.failed import Failed
+from shmrpc.pools.failed import raised
 from shmrpc.pools.functions import Function
-from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool
+from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool, refuse_copy
 from shmrpc.pools.progress import OnProgress, Report, reporting
 from shmrpc.pools.task_future import TaskFuture
 
@@ -65,10 +66,22 @@ class BlockingPool(concurrent.futures.Executor):
             self._loop = begun.result().get_loop()
             ready.result()
         except BaseException:  # Ctrl-C, say: workers that were about to begin are not left to the end of the program.
-            begun.add_done_callback(_cancel)
+            if not (begun.done() and begun.exception()):
+                begun.add_done_callback(_cancel)
             self._thread.join()
             raise
         _open.add(self)
+
+    @property
+    def _max_workers(self) -> int:
+        """How many workers it has, as some that take any executor ask."""
+        return self._pool._engine.size
+
+    def __repr__(self) -> str:
+        return self._pool._described("shmrpc.sync.pool", "shut down" if self._closing else "open")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        refuse_copy()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -162,10 +175,9 @@ class BlockingPool(concurrent.futures.Executor):
             found = self._call(results.read(), left)
             if found is None:
                 return
-            for result in found:
-                if type(result) is Failed:
-                    raise result.error()
-                yield result
+            found.reverse()
+            while found:  # Nothing of a result is kept while its reader has it.
+                yield raised(found.pop())
 
     def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
         if not self._thread.is_alive():
@@ -234,6 +246,10 @@ class InlineBlockingPool(BlockingPool):
         self._pool = made
         self._closing = False
 
+    @property
+    def _max_workers(self) -> int:
+        return 1
+
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
         """Calls the function; its future."""
         if self._closing:
@@ -252,10 +268,11 @@ class InlineBlockingPool(BlockingPool):
         with contextlib.ExitStack() as stack:
             report = None if on_progress is None else stack.enter_context(reporting(on_progress, iterables))
             for ended, args in enumerate(zip(*iterables, strict=False), 1):
-                result = fn(*args)
+                results = [fn(*args)]
+                del args
                 if report is not None:
                     report(ended)
-                yield result
+                yield results.pop()
 
     def broadcast(self, value: _R) -> _R:
         """Gives the value as it is: tasks run here."""
@@ -337,7 +354,16 @@ def _run(
         finally:
             await made.close()
 
-    uvloop.run(live())
+    living = live()
+    try:
+        uvloop.run(living)
+    except BaseException as error:  # Before it begins, as without a descriptor for its loop.
+        living.close()
+        number = descriptor_error(error) if isinstance(error, OSError) else None
+        failed = error if number is None else descriptors(number, "for a pool")
+        for each in (begun, ready):
+            if not each.done():
+                each.set_exception(failed)
 
 
 def blocking_pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> BlockingPool:

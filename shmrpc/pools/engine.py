@@ -23,6 +23,7 @@ from shmrpc.errors import (
     RemoteError,
     WorkerDied,
 )
+from shmrpc.host.exhaustion import descriptor_error, descriptors
 from shmrpc.pools.chunks import LONG, Chunk, Source, Submitted
 from shmrpc.pools.failed import Failed, of_task, read
 from shmrpc.pools.functions import Function, Functions, reference_of
@@ -54,6 +55,14 @@ _STARTING: Final = "shmrpc-worker-starting"
 _LOOK: Final = 1e-3
 #: Seconds between two looks for what workers that stand still, or are busy, have not begun.
 _WATCH: Final = 20e-3
+
+
+class StopIterationOfTaskError(RuntimeError):
+    """A task has raised StopIteration, which no coroutine can: its cause."""
+
+    def __init__(self, stop: StopIteration, name: str) -> None:
+        super().__init__(f"{name}() raised {stop!r}, which cannot be raised in a coroutine: see submit()")
+        self.__cause__ = self.stop = stop
 
 
 class _LieError(Exception):
@@ -334,7 +343,7 @@ class Engine:
                 error = result.error()
                 if isinstance(error, TaskStopped) and self.ended is not None:
                     raise self.ended
-                raise error
+                raise _of_coroutine(error, known.name)
             return result
 
     def fulfil(
@@ -354,6 +363,8 @@ class Engine:
             result = await self.run(function, args, kwargs)
         except asyncio.CancelledError:
             raise
+        except StopIterationOfTaskError as error:
+            future.set_exception(error.stop)
         except BaseException as error:
             future.set_exception(error)
         else:
@@ -468,7 +479,7 @@ class Engine:
             if type(result) is Later:
                 result = read(result, function.name)
             if type(result) is Failed:
-                raise result.error()
+                raise _of_coroutine(result.error(), function.name)
             return result
 
     async def _free_seats(self, worker: RemoteWorker) -> None:
@@ -804,6 +815,10 @@ class Engine:
         await asyncio.to_thread(self._starter.close)
 
 
+def _of_coroutine(error: BaseException, name: str) -> BaseException:
+    return StopIterationOfTaskError(error, name) if isinstance(error, StopIteration) else error
+
+
 async def _undo(starting: asyncio.Future[WorkerProcess]) -> None:
     """Ends a process that nobody wants any more, once it is there."""
     try:
@@ -840,13 +855,14 @@ def _of_initializer(error: BaseException) -> Exception:
 
 
 def _broken(error: Exception, worker: RemoteWorker | None) -> PoolBroken:
-    what, why = "could not begin; the last", str(error)
+    number = descriptor_error(error)
+    what, why = "could not begin; the last", str(error if number is None else descriptors(number, "for a worker"))
     if worker is not None and isinstance(error, ConnectionLost):
         what, why = "died before they were ready; the last", _how(worker)
     broken = PoolBroken(
         f"the pool has given up: {DEATHS} workers, one after the other, {what}: {why}"
         if worker is not None
-        else f"the pool has given up: no worker can be started: {error}"
+        else f"the pool has given up: no worker can be started: {why}"
     )
     broken.__cause__ = error
     return broken

@@ -93,6 +93,13 @@ class Failed:
         return error
 
 
+def raised(result: Any) -> Any:
+    """A result; what has failed is raised."""
+    if type(result) is Failed:
+        raise result.error()
+    return result
+
+
 class _Remade:
     """Pickles an exception by what it has, not by a call of its class, whose ``__init__`` may want something else."""
 

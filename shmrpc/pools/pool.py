@@ -11,15 +11,15 @@ import itertools
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, NoReturn, ParamSpec, Self, SupportsIndex, TypedDict, TypeVar, Unpack, overload
 
 from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
-from shmrpc.errors import LocalProtocolError
+from shmrpc.errors import LocalProtocolError, PoolBroken
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.chunks import Mapped, Submitted
 from shmrpc.pools.cpus import usable
 from shmrpc.pools.engine import Engine, Options
-from shmrpc.pools.failed import Failed
+from shmrpc.pools.failed import raised
 from shmrpc.pools.functions import Function, is_by_name, reference_of
 from shmrpc.pools.program import ByValue, has_program, take_place
 from shmrpc.pools.progress import OnProgress, Report, reporting
@@ -103,6 +103,18 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __repr__(self) -> str:
+        ended = self._engine.ended
+        state = "open" if ended is None else "closed" if self._is_open else "not open"
+        return self._described("shmrpc.pool", "broken" if isinstance(ended, PoolBroken) else state)
+
+    def _described(self, maker: str, state: str) -> str:
+        size = self._engine.size
+        return f"<{maker} of {size} {'worker' if size == 1 else 'workers'}, {state}>"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        refuse_copy()
 
     async def close(self) -> None:
         """Ends the workers. Tasks that are under way are interrupted, and fail. Again: nothing."""
@@ -239,8 +251,9 @@ class Pool:
     ) -> AsyncGenerator[Any, None]:
         with reporting(on_progress, iterables) as report:
             async with contextlib.aclosing(self._map(function, iterables, ordered, report)) as results:
-                async for result in results:
-                    yield result
+                kept: dict[str, Any] = {}
+                async for kept["it"] in results:
+                    yield kept.pop("it")  # Nothing of a result is kept while its reader has it.
 
     async def _map(
         self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool, report: Report | None
@@ -251,17 +264,17 @@ class Pool:
         if bound:  # A method: its object goes with each item.
             iterables = [*map(itertools.repeat, bound), *iterables]
         if known.is_async:
-            async for result in self._map_in_loop(known, iterables, ordered, report):
-                yield result
+            kept: dict[str, Any] = {}
+            async for kept["it"] in self._map_in_loop(known, iterables, ordered, report):
+                yield kept.pop("it")  # Nothing of a result is kept while its reader has it.
             return
         source = self._mapped(known, iterables, ordered=ordered)
         source.report = report
         try:
             while (results := await source.read()) is not None:
-                for result in results:
-                    if type(result) is Failed:
-                        raise result.error()
-                    yield result
+                results.reverse()
+                while results:  # Nothing of a result is kept while its reader has it.
+                    yield raised(results.pop())
         finally:
             source.close()
             engine.remove(source)
@@ -293,12 +306,14 @@ class Pool:
                 else:
                     done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                     first = next(each for each in under_way if each in done)
+                    del done
                 del under_way[first]
-                result = first.result()
+                results = [first.result()]
+                del first
                 ended += 1
                 if report is not None:
                     report(ended)
-                yield result
+                yield results.pop()
         finally:
             for task in under_way:
                 task.cancel()
@@ -350,6 +365,12 @@ class InlinePool(Pool):
     def __init__(self, size: int) -> None:
         self._size, self._completed = size, 0
 
+    def __repr__(self) -> str:
+        return self._described("shmrpc.pool", "open")
+
+    def _described(self, maker: str, state: str) -> str:
+        return f"<{maker} within a worker, which runs its tasks itself, {state}>"
+
     async def __aenter__(self) -> Self:
         """Has nothing to start."""
         return self
@@ -381,10 +402,11 @@ class InlinePool(Pool):
         self, function: Callable[..., Any], iterables: Sequence[Iterable[Any]], ordered: bool, report: Report | None
     ) -> AsyncGenerator[Any, None]:
         for ended, args in enumerate(zip(*iterables, strict=False), 1):
-            result = await self.run(function, *args)
+            results = [await self.run(function, *args)]
+            del args
             if report is not None:
                 report(ended)
-            yield result
+            yield results.pop()
             await asyncio.sleep(0)
 
     async def scatter(self, values: Iterable[_R]) -> list[_R]:
@@ -407,6 +429,14 @@ def _fulfil(future: TaskFuture[Any], task: asyncio.Task[Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(task.result())
+
+
+def refuse_copy() -> NoReturn:
+    """Raises what a pool says that is pickled or copied."""
+    raise TypeError(
+        "a pool cannot be copied or pickled: its workers are this process's. In a task, call shmrpc.pool() or "
+        "shmrpc.sync.pool(): such a pool runs its tasks where it is"
+    )
 
 
 def _count(workers: int) -> int:

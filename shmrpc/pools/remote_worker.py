@@ -46,7 +46,7 @@ _BEFORE = re.compile(r"^initialize\(\): an argument cannot be sent as MessagePac
 class Waiting:
     """A task of the pool's loop that waits for a worker, and can be told that its work was taken back from there."""
 
-    task: asyncio.Task[Any]
+    task: asyncio.Task[Any] | None
     #: Its seat, if it is a coroutine.
     seat: int = 0
     #: Whether it waits no more.
@@ -55,14 +55,19 @@ class Waiting:
     is_taken: bool = False
     _cancelling: int = 0
 
+    def end(self) -> None:
+        """It waits no more. Nothing of it is kept, since it has the task's result."""
+        self.is_over, self.task = True, None
+
     def take(self) -> None:
         """Its work was taken back: wakes it, by a cancellation that is its own affair."""
+        assert self.task is not None
         self.is_taken, self._cancelling = True, self.task.cancelling()
         self.task.cancel()
 
     def was_taken(self) -> bool:
         """Whether that is the cancellation which was just raised, and there is no other."""
-        return self.is_taken and self.task.uncancel() <= self._cancelling
+        return self.is_taken and self.task is not None and self.task.uncancel() <= self._cancelling
 
 
 class RemoteWorker:
@@ -182,7 +187,7 @@ class RemoteWorker:
 
     def leave_seat(self, waiting: Waiting, *, answered: bool) -> bool:
         """A coroutine has no seat any more; whether this is to be told when all that was sent has been seen."""
-        waiting.is_over = True
+        waiting.end()
         self.tasks_in_loop -= 1
         if answered or self.has_begun(waiting):
             self._seats.append(waiting.seat)
@@ -224,7 +229,7 @@ class RemoteWorker:
     def take_coroutines(self) -> None:
         """Takes back those that have not begun."""
         for waiting in self.coroutines:
-            if not waiting.is_over and not waiting.task.cancelling() and self.progress.claim(waiting.seat):
+            if waiting.task is not None and not waiting.task.cancelling() and self.progress.claim(waiting.seat):
                 waiting.take()
         self.coroutines.clear()
 

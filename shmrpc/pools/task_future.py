@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,7 +18,29 @@ _T = TypeVar("_T")
 
 #: Guards the states of the futures that have no condition of their own.
 _lock: Final = threading.Lock()
+#: The module of asyncio whose callbacks are for the thread that adds them.
+_ASYNCIO: Final = "asyncio.tasks"
 _OVER: Final = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
+
+
+class _InLoop:
+    """A callback that is called in the thread of a loop, wherever the future ends."""
+
+    __slots__ = ("_call", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[Any], object]) -> None:
+        self._loop, self._call = loop, call
+
+    def __call__(self, future: Any) -> None:
+        if _get_running_loop() is self._loop:
+            self._call(future)
+            return
+        with contextlib.suppress(RuntimeError):  # The loop has been closed since.
+            self._loop.call_soon_threadsafe(self._call, future)
+
+    def calls(self, call: object) -> bool:
+        """Whether this is what it calls."""
+        return self._call is call
 
 
 class TaskFuture(concurrent.futures.Future[_R]):
@@ -50,8 +74,22 @@ class TaskFuture(concurrent.futures.Future[_R]):
 
     def __await__(self) -> Generator[Any, None, _R]:
         """Waits in an event loop. Cancelling the wait cancels a task that was not begun."""
-        if self._state != FINISHED:
-            return (yield from asyncio.wrap_future(self).__await__())
+        if self._state not in _OVER:
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+
+            def end(future: object) -> None:
+                if not ended.done():
+                    ended.set_result(None)
+
+            self.add_done_callback(_InLoop(loop, end))
+            try:
+                yield from ended
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self.cancelled():
+            raise asyncio.CancelledError
         return self.result()
 
     def done(self) -> bool:
@@ -66,11 +104,20 @@ class TaskFuture(concurrent.futures.Future[_R]):
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_R]], object]) -> None:
         """Has ``fn`` called with this future once it is done: at once if it is."""
+        if getattr(fn, "__module__", None) == _ASYNCIO:  # Such as that of asyncio.wait(), which is for its own thread.
+            fn = _InLoop(asyncio.get_running_loop(), fn)
         with _lock:
             if self._made is None and self._state not in _OVER:
                 self._done_callbacks = [*self._done_callbacks, fn]
                 return
         super().add_done_callback(fn)
+
+    def remove_done_callback(self, fn: Callable[[concurrent.futures.Future[_R]], object]) -> int:
+        """Removes all instances of a callback; how many there were. For ``asyncio.wait()``."""
+        with self._condition:
+            kept = [each for each in self._done_callbacks if not _is_of(each, fn)]
+            removed, self._done_callbacks = len(self._done_callbacks) - len(kept), kept
+        return removed
 
     def set_running_or_notify_cancel(self) -> bool:
         """Says that the task begins; False if it is cancelled. For the pool."""
@@ -83,6 +130,10 @@ class TaskFuture(concurrent.futures.Future[_R]):
     def set_result(self, result: _R) -> None:
         """Ends it with a result. For the pool."""
         settle([self], [result])
+
+
+def _is_of(callback: object, fn: object) -> bool:
+    return callback.calls(fn) if isinstance(callback, _InLoop) else callback == fn
 
 
 def begin(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[TaskFuture[Any], _T]]:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from shmrpc import _core
+from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools import beginning, worker
 from shmrpc.pools.starting import Ended, Fit, NotForked, Order, Setup, Started, Unfit
 
@@ -31,6 +32,7 @@ def main() -> None:
 
     The second one is a pipe of the pool's: this process ends with it, also while it imports the program.
     """
+    keep_standard_descriptors()
     control, life = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     del sys.argv[:3]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,6 +59,7 @@ def _unfit(setup: Setup) -> str | None:
                 spawn.prepare(pickle.loads(setup.preparation))
         except BaseException as error:  # The worker will say so, where it is asked for.
             return f"the program cannot be imported: {type(error).__name__}: {error}"
+        keep_standard_descriptors()  # Which it may have closed.
         if (threads := _threads()) > 1:
             return f"the program has {threads} threads once it is imported"
         if opened := _descriptors() - before:

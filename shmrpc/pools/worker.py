@@ -22,6 +22,7 @@ import uvloop
 
 from shmrpc import _core
 from shmrpc.errors import DecodeError, LocalProtocolError, ShmrpcError
+from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools import logs, shared_values
 from shmrpc.pools.failed import Failed
 from shmrpc.pools.functions import Reference, find
@@ -178,6 +179,7 @@ class _Tasks:
                 self._prepare()
         except BaseException as error:
             return Failed.of(_not_imported(error))
+        keep_standard_descriptors()  # Which it may have closed.
         return names_here()
 
     async def initialize(self, reference: Reference | None, args: Any, levels: logs.Levels) -> Any:

@@ -191,3 +191,27 @@ def nested(name: str) -> Any:
     """An array within each of several other values."""
     array = pickled_arrays()[name]
     return {"list": [array], "tuple": (1, array), "dict": {"in it": array}, "object": Node(array)}
+
+
+def stop() -> Any:
+    raise StopIteration(5)
+
+
+async def stop_later() -> Any:
+    raise StopIteration(5)
+
+
+async def set_up(number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 0
+
+
+def nested_workers() -> int:
+    with shmrpc.sync.pool(3) as pool:
+        return int(pool._max_workers)
+
+
+def nested_reprs() -> list[str]:
+    executor = shmrpc.sync.pool(3)
+    executor.shutdown()
+    return [repr(shmrpc.pool(3)), repr(executor)]

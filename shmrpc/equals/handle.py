@@ -8,7 +8,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable
-from typing import ClassVar, Final, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar, cast
 
 from shmrpc._core import Hold, Name
 from shmrpc.basics.checks import check_real
@@ -24,6 +24,26 @@ atexit.register(Name.leave_all)
 def opened(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> Name:
     """Opens a name, and makes it if nobody else has. Raises NameInUse, SharedMemoryError and LocalProtocolError."""
     return Name(name, places.to_open(name), kind, amount, bounds, raw)
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def closes_on_error(make: _F) -> _F:
+    """Let a method that makes a handle of a name close the name if it fails.
+
+    Else the name would stay open as long as the error is referred to.
+    """
+
+    @functools.wraps(make)
+    def made(cls: type, name: Name, *args: Any, **options: Any) -> Any:
+        try:
+            return make(cls, name, *args, **options)
+        except BaseException:
+            name.close()
+            raise
+
+    return cast("_F", made)
 
 
 #: Seconds, as many as any timer can have.

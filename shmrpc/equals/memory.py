@@ -26,6 +26,16 @@ class MemoryBase(Handle):
             raise ValueError(f"memory {name!r}: expected a size of 1 byte to 64 GiB, got {size}")
         return cls.of(opened(name, "memory", size))
 
+    def close(self) -> None:
+        """Closes it. Again: nothing.
+
+        This process leaves the name with the last use of it. Its memory is given back with the last view or array.
+        """
+        self.__dict__.pop("buf", None)  # Ours alone must not keep the memory.
+        super().close()
+        if (lock := self.__dict__.get("lock")) is not None:
+            lock.close()
+
     @property
     def size(self) -> int:
         """Its bytes."""
@@ -35,8 +45,9 @@ class MemoryBase(Handle):
     def buf(self) -> memoryview:
         """All its bytes, writable. Zeros when the memory is made.
 
-        Others see what is written at once, and maybe half of it: hold :attr:`lock` around what belongs together. It may
-        be read and written as long as it is referred to, also after :meth:`close`; but then nobody else may see it.
+        Others see what is written at once, and maybe half of it: hold :attr:`lock` around what belongs together. A view
+        that was got before :meth:`close` may be read and written after it; but then no other process may see it. Raises
+        LocalProtocolError if the memory is closed.
         """
         return memoryview(self._name.bytes())
 

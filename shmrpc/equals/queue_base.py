@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, Self
 from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_real
 from shmrpc.equals.claim import Claim
-from shmrpc.equals.handle import Handle, opened
+from shmrpc.equals.handle import Handle, closes_on_error, opened
 from shmrpc.equals.item_errors import undecodable, unencodable
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
@@ -99,6 +99,7 @@ class QueueBase(Handle):
     _wakes: set[Callable[[], object]]
 
     @classmethod
+    @closes_on_error
     def of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
         """Makes a handle of a queue that this process has opened."""
         handle = super().of(name)

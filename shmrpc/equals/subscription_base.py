@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_count
-from shmrpc.equals.handle import Handle
+from shmrpc.equals.handle import Handle, closes_on_error
 from shmrpc.equals.queue_base import at_least_one
 from shmrpc.errors import DecodeError, MessagesLost, WaitTimeout
 from shmrpc.host.processes import process
@@ -100,6 +100,7 @@ class SubscriptionBase(Handle):
     _kept: list[_core.Message]
 
     @classmethod
+    @closes_on_error
     def reading(
         cls,
         name: _core.Name,

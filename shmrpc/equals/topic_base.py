@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag
-from shmrpc.equals.handle import Handle, opened
+from shmrpc.equals.handle import Handle, closes_on_error, opened
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import process, stopped
 from shmrpc.values.unsendable import reason
@@ -79,6 +79,7 @@ class TopicBase(Handle):
     _limits: Limits
 
     @classmethod
+    @closes_on_error
     def publishing(cls, name: _core.Name, limits: Limits, codec: CodecName) -> Self:
         """Makes a handle of a topic that this process has opened, which publishes in it."""
         handle = cls.of(name)

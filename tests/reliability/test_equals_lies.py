@@ -390,7 +390,7 @@ LOCK_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 #: What only root can do.
 ROOTS_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another user's": (belongs_to_another, r"SharedMemoryError: .* is no regular file of this user"),
+    "another user's": (belongs_to_another, r"LocalProtocolError: .* is one of user 64101; a name is shared"),
     "another user's memory": (memory_belongs_to_another, "RemoteProtocolError: .* is no regular file of this user"),
 }
 

@@ -15,7 +15,7 @@ use super::stores;
 use super::topics::Topic;
 use super::watcher::{self, Watch};
 use crate::crash;
-use crate::memory::mapping::SharedMapping;
+use crate::memory::mapping::{MappingView, SharedMapping};
 use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
@@ -28,6 +28,7 @@ use crate::wait::set::{SetError, Slot, WaitSet};
 use crate::wait::spin::Crowding;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::AtomicU64 as PrivateU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,6 +88,8 @@ pub enum NameError {
          change then may or may not be done; close all that it has of it here, and open it again"
     )]
     Fenced,
+    #[error("is one of user {0}; a name is shared by the processes of one user")]
+    OfUser(libc::uid_t),
     #[error("is closed")]
     Left,
     #[error("was opened in another process, from which this one was forked; open it again here")]
@@ -151,6 +154,7 @@ impl NameError {
             | NameError::Full(_)
             | NameError::Poisoned(_)
             | NameError::Fenced
+            | NameError::OfUser(_)
             | NameError::Left
             | NameError::Forked
             | NameError::Crowded
@@ -161,6 +165,20 @@ impl NameError {
             | NameError::NotHeld(_)
             | NameError::Changing { .. }
             | NameError::TooLarge(_) => false,
+        }
+    }
+
+    /// Memory for `what` cannot be had: because there is no room, or for another reason.
+    pub(super) fn no_memory(what: &str) -> impl FnOnce(io::Error) -> NameError + use<> {
+        let what = what.to_owned();
+        move |error| NameError::Os {
+            what: match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::ENOMEM | libc::EDQUOT | libc::EFBIG) => {
+                    format!("there is no room for {what} in /dev/shm")
+                }
+                _ => format!("memory for {what} cannot be had in /dev/shm"),
+            },
+            error,
         }
     }
 
@@ -204,8 +222,8 @@ pub struct Membership {
     origin: Origin,
     shape: Shape,
     mapping: Arc<SharedMapping>,
-    /// Its lock tells a clean-up that the memory is needed.
-    file: File,
+    /// The file of the memory, whose lock tells a clean-up that the memory is needed. None once this process has left.
+    file: Mutex<Option<Arc<OwnedFd>>>,
     pub(super) lock_file: Arc<LockFile>,
     members: Arc<Members>,
     permits: Permits<Arc<SharedMapping>>,
@@ -261,11 +279,11 @@ impl Membership {
     pub(super) fn join(
         name: String,
         memory: Memory,
-        lock_file: LockFile,
+        lock_file: Arc<LockFile>,
         stem: &Path,
         wants: bool,
     ) -> Result<Arc<Self>, NameError> {
-        let (mapping, lock_file) = (memory.mapping.clone(), Arc::new(lock_file));
+        let mapping = memory.mapping.clone();
         let joined = Members::join(mapping, AT_MEMBERS, lock_file.clone());
         let joined = joined.map_err(NameError::os("its lock file cannot be locked"))?;
         let (members, remains) = joined.ok_or(NameError::Full("256 members"))?;
@@ -308,10 +326,10 @@ impl Membership {
     pub(super) fn visit(
         name: String,
         memory: Memory,
-        lock_file: LockFile,
+        lock_file: Arc<LockFile>,
         stem: &Path,
     ) -> Result<Arc<Self>, NameError> {
-        let (mapping, lock_file) = (memory.mapping.clone(), Arc::new(lock_file));
+        let mapping = memory.mapping.clone();
         let members = Members::visit(mapping, AT_MEMBERS, lock_file.clone());
         Membership::new(name, memory, lock_file, members, stem)
     }
@@ -329,7 +347,7 @@ impl Membership {
             mapping,
             shape,
         } = memory;
-        let members = Arc::new(members);
+        let (members, file) = (Arc::new(members), Arc::new(OwnedFd::from(file)));
         let set = |(which, at): (usize, usize)| {
             let judge = members.clone();
             let lives: Lives = Box::new(move |slot| judge.lives(slot));
@@ -343,7 +361,7 @@ impl Membership {
             _ => None,
         };
         let topic = match shape.kind {
-            Kind::Topic => Some(Topic::new(&mapping, &file, shape)?),
+            Kind::Topic => Some(Topic::new(&mapping, &file, shape)),
             _ => None,
         };
         let store = match shape.kind {
@@ -379,7 +397,7 @@ impl Membership {
             topic,
             store,
             mapping,
-            file,
+            file: Mutex::new(Some(file)),
             lock_file,
             members,
             held: Mutex::default(),
@@ -431,10 +449,15 @@ impl Membership {
         self.shape
     }
 
-    /// The bytes of a memory: where they begin, and how many. They stay mapped as long as the mapping lives.
-    pub fn data(&self) -> (Arc<SharedMapping>, *mut u8, usize) {
+    /// The bytes of a memory: where they begin, and how many. They stay mapped as long as the view is there.
+    pub fn data(&self) -> Result<(MappingView, *mut u8, usize), NameError> {
         let (from, len) = (self.shape.data(), self.shape.amount as usize);
-        (self.mapping.clone(), self.mapping.address(from, len), len)
+        Ok((self.view()?, self.mapping.address(from, len), len))
+    }
+
+    /// A view of the memory: what is there stays mapped as long as the view is there.
+    pub fn view(&self) -> Result<MappingView, NameError> {
+        self.mapping.view().ok_or(NameError::Left)
     }
 
     /// An error if it cannot be used here, or no more.
@@ -1111,9 +1134,23 @@ impl Membership {
             }
         }
         self.lock_file.close();
-        named::unshare(&self.file);
+        let file = lock(&self.file).take();
+        if let Some(file) = file {
+            named::unshare(&*file); // A view may keep it mapped, and so open.
+        }
         if let Some(store) = &self.store {
-            store.unshare();
+            store.close_file();
+        }
+        for set in &self.sets {
+            set.backing().forget_ringer();
+        }
+    }
+
+    /// Gives the memory back, once this process has left, though handles may still refer to this: what looks at the memory
+    /// finds zeros, or what was there as long as a view keeps that.
+    pub(super) fn release_memory(&self) {
+        if self.origin.is_here() {
+            self.mapping.retire();
         }
     }
 }

@@ -197,9 +197,10 @@ impl Membership {
             return Ok(());
         }
         let start = self.shape().contents_at();
+        let file = contents.file().map_err(failed())?;
         let mapped = self
             .mapping()
-            .exchange(contents.file.as_fd(), start, Access::Private);
+            .exchange(file.as_fd(), start, Access::Private);
         mapped.map_err(failed())?;
         crash::point!(MendBegun);
         contents.store.mend().map_err(|error| self.told_of(error))
@@ -312,7 +313,8 @@ impl Membership {
         self.mapping()
             .exchange(file.as_fd(), start, Access::ReadOnly)
             .map_err(failed())?;
-        put_behind(file, &contents.file).map_err(failed())?;
+        let behind = contents.file().and_then(|ours| put_behind(file, &ours));
+        behind.map_err(failed())?;
         // Relaxed, both: changed by whoever is alone.
         contents.current.store(title.mark, Relaxed);
         contents.seen.store(word, Relaxed);
@@ -333,7 +335,7 @@ impl Membership {
 
     /// Makes contents of our own, of what was committed if there is anything, and lets all find them.
     fn make_contents(&self, contents: &Contents) -> Result<(), NameError> {
-        let failed = || NameError::os("there is no room for its contents");
+        let failed = || NameError::no_memory("its contents");
         let shape = self.shape();
         let (size, start) = (shape.layout().size, shape.contents_at());
         // One who has read it has what it needs, unless another one has what a later owner has left.
@@ -348,7 +350,7 @@ impl Membership {
         sealed::seal(&file).map_err(failed())?;
         let store: Shared = Store::of_owner(
             mapping.clone(),
-            file.clone(),
+            &file,
             start as u64,
             shape.amount,
             self.others().clone(),
@@ -380,7 +382,8 @@ impl Membership {
         crash::point!(ContentsMade);
         let mapping = Arc::into_inner(mapping).expect("what was made with it is dropped");
         self.mapping().adopt(mapping, start).map_err(failed())?;
-        put_behind(&file, &contents.file).map_err(failed())?;
+        let behind = contents.file().and_then(|ours| put_behind(&file, &ours));
+        behind.map_err(failed())?;
         contents.store.own().map_err(failed())?;
         // Relaxed, both: changed by whoever is alone.
         contents.current.store(mark, Relaxed);

@@ -10,8 +10,8 @@ use crate::queue::{
 };
 use crate::shared::SharedError;
 use crate::sync::lock;
-use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex};
@@ -47,21 +47,13 @@ pub struct Contents {
 impl Contents {
     pub(super) fn new(
         mapping: &Arc<SharedMapping>,
-        file: &File,
+        file: &Arc<OwnedFd>,
         shape: Shape,
         members: &Arc<Members>,
     ) -> Result<Self, NameError> {
-        let made = file.try_clone().and_then(|file| {
-            let (mapping, members) = (mapping.clone(), members.clone());
-            let start = shape.contents_at() as u64;
-            Queue::new(
-                mapping,
-                Arc::new(file.into()),
-                start,
-                shape.limits(),
-                members,
-            )
-        });
+        let (words, members) = (mapping.clone(), members.clone());
+        let start = shape.contents_at() as u64;
+        let made = Queue::new(words, file, start, shape.limits(), members);
         Ok(Contents {
             queue: made.map_err(NameError::os("its memory cannot be had"))?,
             lost: AtomicU64::new(0),
@@ -173,6 +165,9 @@ impl Membership {
     /// What it means for a queue that something was not done.
     #[cold]
     pub(super) fn refused(&self, error: SharedError) -> NameError {
+        if self.has_left() {
+            return NameError::Left; // Its file is closed, and zeros are in its place.
+        }
         match error {
             SharedError::Busy { holder } => {
                 // If it has ended just now, it is ours to take over.
@@ -186,8 +181,7 @@ impl Membership {
                 "{asked} bytes are more than it may ever hold: an item may have {limit} at most"
             )),
             SharedError::System { asked, error } => {
-                let what = format!("there is no room for {asked} bytes more in /dev/shm");
-                NameError::Os { what, error }
+                NameError::no_memory(&format!("{asked} bytes more"))(error)
             }
             other => NameError::Os {
                 what: other.to_string(),

@@ -16,7 +16,7 @@ use crate::origin::PerProcess;
 use crate::queue::Limits;
 use crate::sync::lock;
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -84,8 +84,10 @@ impl Drop for Handle {
         };
         open.handles -= 1;
         if open.handles == 0 {
-            let open = names.remove(&self.path);
-            open.inspect(|open| leave(open, &self.path));
+            if let Some(open) = names.remove(&self.path) {
+                leave(&open, &self.path);
+                open.membership.release_memory();
+            }
         }
     }
 }
@@ -201,7 +203,7 @@ pub fn look(place: &Place) -> Result<Option<Report>, NameError> {
             Membership::visit(
                 place.name.clone(),
                 memory,
-                lock_file,
+                Arc::new(lock_file),
                 &stem(&place.lock_file),
             )
         });
@@ -224,6 +226,15 @@ fn open_lock_file(
     let path = place.lock_file.display();
     let is_open = |file| names.values().any(|open| open.membership.is_at(file));
     LockFile::open(&place.lock_file, make, is_open).map_err(|error| {
+        // SAFETY: it cannot fail, and no memory is involved.
+        let user = unsafe { libc::geteuid() };
+        if error.raw_os_error() == Some(libc::EPERM)
+            && let Ok(found) = fs::symlink_metadata(&place.lock_file)
+            && found.is_file()
+            && found.uid() != user
+        {
+            return NameError::OfUser(found.uid());
+        }
         let what = match error.raw_os_error() {
             Some(libc::EMLINK) => format!("its lock file {path} is that of another name"),
             Some(libc::EPERM) => format!("its lock file {path} is no regular file of this user"),
@@ -256,11 +267,11 @@ fn enter(
             place.lock_file.display()
         ))
     };
-    let mut lost = 0;
     for _ in 0..TRIES {
         let Some(lock_file) = open_lock_file(place, shape.is_some(), names)? else {
             return Ok(None);
         };
+        let lock_file = Arc::new(lock_file);
         let entered = lock_file
             .enter(PATIENCE)
             .map_err(failed("cannot be locked"))?;
@@ -275,39 +286,97 @@ fn enter(
         }
         let has_members = lock_file.has_others().map_err(failed("cannot be read"))?;
         let text = lock_file.text().map_err(failed("cannot be read"))?;
-        let memory = match (has_members, shape) {
-            (true, _) => {
-                let memory = open_memory(place, &text)?;
-                agrees(memory.shape, shape)?;
-                match lie_in(&memory.mapping) {
-                    Some(lie) => return Err(lie.into()),
-                    None => memory,
-                }
-            }
-            (false, None) => return Ok(None),
-            (false, Some(shape)) => match taken_over(place, &text, shape, &mut lost) {
-                Some(memory) => memory,
-                None => make(place, &lock_file, shape)?,
-            },
+        let Some(shape) = shape else {
+            return match has_members {
+                true => come_in(place, &lock_file, &text, None).map(Some),
+                false => Ok(None),
+            };
         };
-        let name = memory.name.clone();
-        let membership = Membership::join(
-            place.name.clone(),
-            memory,
-            lock_file,
-            &stem(&place.lock_file),
-            shape.is_some(),
-        )?;
-        if let Some(queue) = &membership.queue {
-            queue.has_lost(lost);
+        if has_members {
+            return come_in(place, &lock_file, &text, Some(shape)).map(Some);
         }
-        let came_in = membership.come_in(!has_members);
-        came_in.map_err(failed("cannot be unlocked or touched"))?;
-        return Ok(Some((membership, name)));
+        let begun = begin(place, &lock_file, &text, shape);
+        return begun.map(Some);
     }
     Err(NameError::os(
         "its lock file was removed by other processes again and again",
     )(io::Error::from_raw_os_error(libc::EBUSY)))
+}
+
+/// Joins the members of a name, whose door is held; `text`: what the lock file says.
+fn come_in(
+    place: &Place,
+    lock_file: &Arc<LockFile>,
+    text: &[u8],
+    shape: Option<Shape>,
+) -> Result<(Arc<Membership>, String), NameError> {
+    let memory = open_memory(place, text)?;
+    agrees(memory.shape, shape)?;
+    if let Some(lie) = lie_in(&memory.mapping) {
+        return Err(lie.into());
+    }
+    join(place, lock_file, memory, shape.is_some(), |membership| {
+        membership.come_in(false)
+    })
+}
+
+/// Becomes the first member of a name, whose door is held, in memory that dead members have left or in new memory. After an
+/// error nothing is left of what was made.
+fn begin(
+    place: &Place,
+    lock_file: &Arc<LockFile>,
+    text: &[u8],
+    shape: Shape,
+) -> Result<(Arc<Membership>, String), NameError> {
+    let mut lost = 0;
+    let come_in = |lost| {
+        move |membership: &Membership| {
+            if let Some(queue) = &membership.queue {
+                queue.has_lost(lost);
+            }
+            membership.come_in(true)
+        }
+    };
+    if let Some(memory) = taken_over(place, text, shape, &mut lost) {
+        return join(place, lock_file, memory, true, come_in(lost));
+    }
+    let made = make(place, lock_file, shape);
+    made.and_then(|memory| {
+        let name = memory.name.clone();
+        let joined = join(place, lock_file, memory, true, come_in(lost));
+        joined.inspect_err(|_| {
+            let _ = named::remove(&name);
+        })
+    })
+    .inspect_err(|_| {
+        // The door is held still: those that wait for it look for another lock file then.
+        if let Ok(true) = lock_file.is_current() {
+            remove_doorbells(&stem(&place.lock_file));
+            let _ = lock_file.remove();
+        }
+    })
+}
+
+/// Joins in this memory, and lets others through the door by `come_in`.
+fn join(
+    place: &Place,
+    lock_file: &Arc<LockFile>,
+    memory: Memory,
+    wants: bool,
+    come_in: impl FnOnce(&Membership) -> io::Result<()>,
+) -> Result<(Arc<Membership>, String), NameError> {
+    let name = memory.name.clone();
+    let membership = Membership::join(
+        place.name.clone(),
+        memory,
+        lock_file.clone(),
+        &stem(&place.lock_file),
+        wants,
+    )?;
+    let path = place.lock_file.display();
+    let what = format!("its lock file {path} cannot be unlocked or touched");
+    come_in(&membership).map_err(NameError::os(what))?;
+    Ok((membership, name))
 }
 
 /// The name of the memory that a lock file has in its text, if it can be one of this name.
@@ -387,8 +456,7 @@ fn try_make(
     let made = named::create(&name, shape.layout().size, std::slice::from_ref(&(0..used)))
         .map_err(|error| {
             remove();
-            let what = format!("there is no room for its {used} bytes in /dev/shm");
-            NameError::os(what)(error)
+            NameError::no_memory(&format!("its {used} bytes"))(error)
         })?;
     let Some(file) = made else {
         remove();
@@ -398,13 +466,14 @@ fn try_make(
     let made = region::create(file.as_fd(), shape.layout(), |mapping| {
         store_shape(mapping, shape);
     });
-    let mapping = made.map_err(foreign)?;
-    crash::point!(MemoryReady);
-    let memory = shared(name.clone(), file.into(), mapping, shape)?;
-    if memory.is_none() {
+    let made = made.map_err(foreign).and_then(|mapping| {
+        crash::point!(MemoryReady);
+        shared(name.clone(), file.into(), mapping, shape)
+    });
+    if !matches!(made, Ok(Some(_))) {
         remove();
     }
-    Ok(memory)
+    made
 }
 
 /// The memory that a lock file has in its text.

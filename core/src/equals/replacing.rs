@@ -122,15 +122,6 @@ fn exchange(mapping: &SharedMapping, file: &OwnedFd, copy: &File, shape: Shape) 
     done(unsafe { libc::dup3(copy.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
 }
 
-impl Contents {
-    /// Gives back what says that its file is needed.
-    pub(super) fn unshare(&self) {
-        if let Ok(file) = self.file.try_clone() {
-            named::unshare(&file.into());
-        }
-    }
-}
-
 impl Membership {
     /// Moves all members to a copy of the store, if one of them holds it for longer than `patience`, in nanoseconds: that
     /// one is fenced off. Its process; None if nobody holds it.
@@ -250,11 +241,13 @@ impl Membership {
             _ => self.publish_copy(contents, fenced)?,
         };
         let number = number_in(mapping);
-        let moved = contents.store.move_by(deadline(PAUSE), || {
-            exchange(mapping, &contents.file, &copy, shape)
-        });
+        let failed = || NameError::os("its memory cannot be mapped");
+        let file = contents.file().map_err(failed())?;
+        let moved = contents
+            .store
+            .move_by(deadline(PAUSE), || exchange(mapping, &file, &copy, shape));
         match moved {
-            Some(moved) => moved.map_err(NameError::os("its memory cannot be mapped"))?,
+            Some(moved) => moved.map_err(failed())?,
             None => {
                 // A thread of this process has not ended an operation; the next one tries it again.
                 let holder = Holder::Process(std::process::id() as libc::pid_t);
@@ -313,10 +306,10 @@ impl Membership {
             .copy_to(|at, bytes| file.write_all_at(bytes, at))
             .map_err(failed())?;
         let words = SharedMapping::new(file.as_fd(), size).map_err(failed())?;
-        let descriptor = file.try_clone().map_err(failed())?;
+        let descriptor = Arc::new(file.try_clone().map_err(failed())?.into());
         let store: Shared = Store::new(
             Arc::new(words),
-            Arc::new(descriptor.into()),
+            &descriptor,
             start as u64,
             shape.amount,
             self.others().clone(),

@@ -8,11 +8,11 @@ use super::replacing::{self, TRIES};
 use crate::clock;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
+use crate::memory::named;
 use crate::shared::SharedError;
 use crate::store::value::Place;
 use crate::store::{News, Open, Root, Store, StoreError};
 use crate::sync::lock;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,8 +46,8 @@ pub struct Transaction {
 /// The store of a name.
 pub struct Contents {
     pub(super) store: Shared,
-    /// What has them, and the number of that: 0 if it is the memory of the name itself.
-    pub(super) file: Arc<OwnedFd>,
+    /// The file that has them, None once this process has left, and its number: 0 if it is the memory of the name itself.
+    file: Mutex<Option<Arc<OwnedFd>>>,
     pub(super) current: AtomicU64,
     /// Of a store with an owner: what the memory of the name said when this process last looked for its contents.
     pub(super) seen: AtomicU64,
@@ -75,27 +75,27 @@ enum Turn<'o> {
 impl Contents {
     pub(super) fn new(
         mapping: &Arc<SharedMapping>,
-        file: &File,
+        file: &Arc<OwnedFd>,
         shape: Shape,
         members: &Arc<Members>,
         memory: &str,
     ) -> Result<Self, NameError> {
         let failed = || NameError::os("its memory cannot be had");
-        let file: Arc<OwnedFd> = Arc::new(file.try_clone().map_err(failed())?.into());
+        let file: Arc<OwnedFd> = Arc::new(file.try_clone().map_err(failed())?);
         let current = match shape.is_owned() {
             true => 0, // They are mapped by who joins.
             false => replacing::find_copy(mapping, &file, shape, memory)?,
         };
         let (words, members) = (mapping.clone(), members.clone());
         let start = shape.contents_at() as u64;
-        let (of, amount) = (file.clone(), shape.amount);
+        let (of, amount) = (&file, shape.amount);
         let store = match shape.is_owned() {
             true => Store::of_reader(words, of, start, amount, members, shape.readers_at() as u64),
             false => Store::new(words, of, start, amount, members),
         };
         Ok(Contents {
             store: store.map_err(failed())?,
-            file,
+            file: Mutex::new(Some(file)),
             current: AtomicU64::new(current),
             seen: AtomicU64::new(0),
             moving: Mutex::default(),
@@ -104,6 +104,20 @@ impl Contents {
             has_waiting_sibling: AtomicBool::new(false),
             unpinned: Mutex::default(),
         })
+    }
+
+    /// The file that has them. EBADF once this process has left.
+    pub(super) fn file(&self) -> io::Result<Arc<OwnedFd>> {
+        let file = lock(&self.file).clone();
+        file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    /// Closes the file, since this process has left.
+    pub(super) fn close_file(&self) {
+        let file = lock(&self.file).take();
+        if let Some(file) = file {
+            named::unshare(&*file); // A view may keep it mapped, and so open.
+        }
     }
 
     /// Whether this process has begun a transaction.

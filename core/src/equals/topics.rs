@@ -5,7 +5,7 @@ use super::members::{Holder, Number};
 use super::membership::{Membership, NameError};
 use super::queueing::{ITEMS, ROOM};
 use crate::memory::mapping::SharedMapping;
-use crate::os::fallocate;
+use crate::os::{fallocate, status};
 use crate::sync::lock;
 use crate::topic::Policy;
 use crate::topic::directory::{Capacity, Directory, Listed, Seated, State};
@@ -14,9 +14,8 @@ use crate::topic::memory::{self, BLOCK, LogMemory};
 use crate::topic::publisher::{Block, Patience, Publisher, Refused, Slowest, Waiter};
 use crate::topic::subscriber::{self, History, News, Source, Subscriber, Taken};
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -42,25 +41,20 @@ pub const MOST_MEMORY: u64 = 1 << 36;
 /// What a topic has.
 pub struct Topic {
     directory: Directory<Arc<SharedMapping>>,
-    file: File,
+    file: Weak<OwnedFd>,
     publishing: Mutex<Weak<Publishing>>,
     subscriptions: Mutex<Vec<Weak<Subscription>>>,
 }
 
 impl Topic {
-    pub(super) fn new(
-        mapping: &Arc<SharedMapping>,
-        file: &File,
-        shape: Shape,
-    ) -> Result<Self, NameError> {
+    pub(super) fn new(mapping: &Arc<SharedMapping>, file: &Arc<OwnedFd>, shape: Shape) -> Self {
         let start = shape.data() as u64;
-        let file = file.try_clone();
-        Ok(Topic {
+        Topic {
             directory: Directory::new(mapping.clone(), start, Capacity::OF_A_TOPIC),
-            file: file.map_err(NameError::os("its memory cannot be had"))?,
+            file: Arc::downgrade(file),
             publishing: Mutex::default(),
             subscriptions: Mutex::default(),
-        })
+        }
     }
 
     /// Gives back what dead members of a slot have left, which may be ours now.
@@ -148,13 +142,8 @@ impl Membership {
             };
         }
         let shape = LogShape::of(limits);
-        let no_room = || {
-            let what = format!(
-                "there is no room for the {} bytes of its messages",
-                shape.used()
-            );
-            NameError::os(what)
-        };
+        let no_room =
+            || NameError::no_memory(&format!("the {} bytes of its messages", shape.used()));
         let memory = LogMemory::create(shape).map_err(no_room())?;
         let descriptor = memory.descriptor().unwrap_or(-1);
         let token = super::registry::random()? as u64;
@@ -196,7 +185,11 @@ impl Membership {
             us.is_some_and(|us| us.is_here() && !us.has_left())
         };
         let us = (self.others().us().0, Box::new(is_ours) as _);
-        let prepare = |at, len| fallocate(topic.file.as_fd(), libc::FALLOC_FL_KEEP_SIZE, at, len);
+        let prepare = |at, len| {
+            let file = topic.file.upgrade();
+            let file = file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+            fallocate(file.as_fd(), libc::FALLOC_FL_KEEP_SIZE, at, len)
+        };
         let processes = Processes::default();
         let mut open = |listed: &Listed| self.open_log(listed, &processes);
         let joined = Subscriber::join(
@@ -207,9 +200,7 @@ impl Membership {
             prepare,
             &mut open,
         );
-        let joined = joined.map_err(NameError::os(
-            "there is no room for a subscriber in /dev/shm",
-        ))?;
+        let joined = joined.map_err(NameError::no_memory("a subscriber"))?;
         let (subscriber, news) = joined.ok_or(NameError::Full("128 subscribers"))?;
         self.spread_room(news);
         let subscription = Arc::new(Subscription {
@@ -279,8 +270,9 @@ impl Membership {
         let topic = self.topic()?;
         let directory = &topic.directory;
         let (mut publishers, mut ends) = (Vec::new(), Vec::new());
-        let file = topic.file.metadata();
-        let mut size = file.map_or(0, |status| BLOCK * status.blocks());
+        let file = topic.file.upgrade();
+        let found = file.and_then(|file| status(file.as_fd()).ok());
+        let mut size = found.map_or(0, |found| BLOCK * found.st_blocks as u64);
         for listed in (0..directory.capacity().listings).filter_map(|each| directory.listed(each)) {
             let pid = self.process_of(listed.owner);
             let log = LogMemory::open(pid, listed.descriptor);
@@ -494,10 +486,7 @@ impl Publishing {
     #[cold]
     fn failed(&self, refused: Refused) -> NameError {
         match refused {
-            Refused::System(error) => NameError::Os {
-                what: "there is no memory for its messages".to_owned(),
-                error,
-            },
+            Refused::System(error) => NameError::no_memory("its messages")(error),
             other => NameError::TooLarge(other.to_string()),
         }
     }

@@ -6,7 +6,8 @@ use crate::sync::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Readable and writable.
 pub(crate) const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -96,6 +97,25 @@ pub struct SharedMapping {
     // Before the span: it goes first.
     guard: Guard,
     span: Span,
+    /// The number of views that keep the file mapped, and `RETIRED`.
+    views: AtomicUsize,
+}
+
+/// The bit of `SharedMapping::views` that says that the mapping is retired.
+const RETIRED: usize = 1 << (usize::BITS - 1);
+
+/// A view of a mapping by bytes that a program was given: the file stays mapped until the last view is dropped, also if the
+/// mapping is retired meanwhile.
+pub struct MappingView(Arc<SharedMapping>);
+
+impl Drop for MappingView {
+    fn drop(&mut self) {
+        // AcqRel: what other views have read and written is before the file goes.
+        let before = self.0.views.fetch_sub(1, Ordering::AcqRel);
+        if before == RETIRED + 1 {
+            self.0.unmap_file();
+        }
+    }
 }
 
 impl SharedMapping {
@@ -106,7 +126,64 @@ impl SharedMapping {
         // SAFETY: mapped above and not yet touched, and unmapped after the guard is dropped; what a peer shares with us
         // may be anything, so also zeros.
         let guard = unsafe { Guard::new(span.base(), len) };
-        Ok(SharedMapping { guard, span })
+        Ok(SharedMapping {
+            guard,
+            span,
+            views: AtomicUsize::new(0),
+        })
+    }
+
+    /// Returns a view, which keeps the file mapped; None if the mapping is retired.
+    pub fn view(self: &Arc<Self>) -> Option<MappingView> {
+        // Relaxed: pairs with the exchange on the same word in `retire`.
+        let before = self.views.fetch_add(1, Ordering::Relaxed);
+        let view = MappingView(self.clone());
+        (before & RETIRED == 0).then_some(view)
+    }
+
+    /// Gives the file's memory back although threads may still look at the mapping: zeros take the place of the file, at once
+    /// or when the last view is dropped. The mapping counts as cut off from now on. Idempotent.
+    pub fn retire(&self) {
+        // First: a thread that reads one of the zeros then knows.
+        self.guard.cut_off();
+        // AcqRel: the mark is before the zeros, and what views have done is before, too.
+        if self.views.fetch_or(RETIRED, Ordering::AcqRel) & !RETIRED == 0 {
+            self.unmap_file();
+        }
+    }
+
+    /// Puts zeros, which take no memory, in the place of the file.
+    fn unmap_file(&self) {
+        // SAFETY: all of it is our mapping, which stays one of this length; threads that look at it find a page of the file
+        // or zeros, which are as good as what a peer may write. After an error the file stays mapped until the drop.
+        unsafe {
+            libc::mmap(
+                self.span.base().cast(),
+                self.span.len(),
+                WRITABLE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+    }
+
+    /// Fails if the mapping is retired: nothing is to be mapped in its place.
+    fn check_in_use(&self) -> io::Result<()> {
+        // Acquire: pairs with `retire`.
+        match self.views.load(Ordering::Acquire) & RETIRED {
+            0 => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+        }
+    }
+
+    /// The same after something was mapped there, which goes again then.
+    fn check_still_in_use(&self) -> io::Result<()> {
+        let checked = self.check_in_use();
+        if checked.is_err() {
+            self.unmap_file();
+        }
+        checked
     }
 
     /// Its bytes.
@@ -141,6 +218,7 @@ impl SharedMapping {
             Access::Private => (WRITABLE, libc::MAP_PRIVATE),
         };
         assert!(start < self.size());
+        self.check_in_use()?;
         let at = self.address(start, self.size() - start);
         // SAFETY: all of it lies within our mapping, which stays one of this length; those that look at it meanwhile do so
         // as at what peers may change at any time, and find a page of the one file or of the other.
@@ -156,7 +234,7 @@ impl SharedMapping {
         };
         match mapped == libc::MAP_FAILED {
             true => Err(io::Error::last_os_error()),
-            false => Ok(()),
+            false => self.check_still_in_use(),
         }
     }
 
@@ -167,7 +245,8 @@ impl SharedMapping {
     /// If it does not begin within the mapping, or the other one has another size.
     pub fn adopt(&self, other: SharedMapping, start: usize) -> io::Result<()> {
         assert!(start < self.size() && other.size() == self.size());
-        let SharedMapping { guard, span } = other;
+        self.check_in_use()?;
+        let SharedMapping { guard, span, .. } = other;
         drop(guard);
         let (len, to) = (
             self.size() - start,
@@ -191,7 +270,7 @@ impl SharedMapping {
         let base = std::mem::ManuallyDrop::new(span).base();
         // SAFETY: so much of it is left, if anything, and nothing refers to it.
         unsafe { libc::munmap(base.cast(), start) };
-        Ok(())
+        self.check_still_in_use()
     }
 
     /// Whether a peer has cut it off: what was read before this question may never have been written.

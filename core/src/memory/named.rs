@@ -43,7 +43,7 @@ pub fn share(file: &File) -> io::Result<bool> {
 }
 
 /// Gives that lock back. To close the file would not do: its mapping keeps it open.
-pub fn unshare(file: &File) {
+pub fn unshare(file: &impl AsRawFd) {
     let _ = flock(file, libc::LOCK_UN);
 }
 
@@ -67,7 +67,7 @@ fn lock(file: &File) -> io::Result<bool> {
     flock(file, libc::LOCK_EX)
 }
 
-fn flock(file: &File, kind: libc::c_int) -> io::Result<bool> {
+fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
     // SAFETY: no memory is involved.
     let locked = retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) as isize });
     match locked {

@@ -205,8 +205,10 @@ impl Claim {
 fn block(py: Python<'_>, held: &Arc<Held>, at: u64, len: u64) -> PyResult<Block> {
     let address = held.membership.queue_bytes(held.claim.at + at, len);
     let address = address.map_err(|error| failed(py, &held.membership, error))?;
-    let bytes = (address.addr(), len as usize);
-    Ok(Block::new(held.clone(), bytes, "an item of a queue"))
+    let view = held.membership.view();
+    let view = view.map_err(|error| failed(py, &held.membership, error))?;
+    let (bytes, keeper) = ((address.addr(), len as usize), (held.clone(), view));
+    Ok(Block::new(Arc::new(keeper), bytes, "an item of a queue"))
 }
 
 /// Raw bytes from here on are looked at where they are; fewer are copied.

@@ -12,7 +12,7 @@ use crate::equals::registry::{self, Handle, Place, Report};
 use crate::equals::topics::Overview;
 use crate::equals::waiting::{Interrupted, Waited};
 use crate::equals::{OWNED, Shape};
-use crate::memory::mapping::SharedMapping;
+use crate::memory::mapping::MappingView;
 use crate::memory::region::Kind;
 use crate::queue::Limits;
 use crate::sync::lock;
@@ -201,6 +201,12 @@ pub(super) fn seconds(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
     }
 }
 
+/// The name of a user, as the system has it.
+fn name_of_user(py: Python<'_>, user: libc::uid_t) -> PyResult<String> {
+    let entry = py.import("pwd")?.call_method1("getpwuid", (user,))?;
+    entry.getattr("pw_name")?.extract()
+}
+
 /// The exception of `shmrpc.errors` for what went wrong with a name.
 fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
     let class = match &error {
@@ -218,13 +224,20 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
             return PyValueError::new_err(format!("{kind} '{name}': {error}"));
         }
         NameError::Fenced
+        | NameError::OfUser(_)
         | NameError::Left
         | NameError::Forked
         | NameError::ReadOnly { .. }
         | NameError::NotHeld(_) => "LocalProtocolError",
     };
     let joint = if error.is_predicate() { " " } else { ": " };
-    let text = format!("{kind} {name:?}{joint}{error}").replace('"', "'");
+    let mut text = format!("{kind} {name:?}{joint}{error}").replace('"', "'");
+    if let NameError::OfUser(user) = error
+        && let Ok(called) = name_of_user(py, user)
+    {
+        let number = format!("user {user};");
+        text = text.replace(&number, &format!("user {user} ({called});"));
+    }
     let made = || {
         let class = py.import("shmrpc.errors")?.getattr(class)?;
         match error {
@@ -489,9 +502,9 @@ impl Name {
 
     /// The bytes of a memory, by the buffer protocol.
     fn bytes(&self, py: Python<'_>) -> PyResult<Bytes> {
-        let (mapping, address, len) = self.open(py)?.data();
+        let (view, address, len) = self.told(py, self.open(py)?.data())?;
         Ok(Bytes {
-            _mapping: mapping,
+            _view: view,
             address: address.addr(),
             len,
         })
@@ -551,7 +564,7 @@ pub fn watch_for_names(directories: Vec<PathBuf>) -> PyResult<Descriptor> {
 /// The bytes that the members of a name share. They stay mapped as long as this, or a view of it, is there.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Bytes {
-    _mapping: Arc<SharedMapping>,
+    _view: MappingView,
     address: usize,
     len: usize,
 }

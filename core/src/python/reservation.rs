@@ -5,6 +5,7 @@ use super::items::Large;
 use super::name::{Name, failed};
 use super::queue::{PATIENCE, attempt, told, wait_to_put};
 use crate::equals::membership::{Membership, NameError};
+use crate::memory::mapping::MappingView;
 use crate::queue::Chunk;
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
@@ -21,6 +22,8 @@ pub struct Reservation {
     chunk: Mutex<Option<Chunk>>,
     /// Bytes of the chunk that the item takes.
     used: u64,
+    /// Keeps the memory mapped.
+    _view: MappingView,
     address: usize,
     len: usize,
 }
@@ -59,12 +62,15 @@ impl Plan {
         let at = chunk.items();
         let to = membership.queue_bytes(at, self.0.room());
         let to = to.map_err(|error| failed(py, membership, error))?;
+        let view = membership.view();
+        let view = view.map_err(|error| failed(py, membership, error))?;
         let (begin, len) = self.0.first_buffer(at);
         Ok(Reservation {
             name: name.clone_ref(py),
             membership: membership.clone(),
             chunk: Mutex::new(Some(chunk)),
             used: self.0.write(to, at, 0) as u64,
+            _view: view,
             address: to.wrapping_add((begin - at) as usize).addr(),
             len: len as usize,
         })

@@ -256,7 +256,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// If it does not begin with a page.
     pub fn new(
         words: W,
-        file: Arc<OwnedFd>,
+        file: &Arc<OwnedFd>,
         start: u64,
         limits: Limits,
         members: M,

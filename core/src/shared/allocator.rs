@@ -112,7 +112,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// If it does not begin with a page, or there is no room for any page.
     pub fn new(
         words: W,
-        file: Arc<OwnedFd>,
+        file: &Arc<OwnedFd>,
         start: u64,
         max_memory: u64,
         members: M,

@@ -12,7 +12,7 @@ use crate::memory::arena::GRANULE;
 use crate::os::{fallocate, status};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bytes of a page here: at least one of the kernel's, so that each can be given back.
 pub const PAGE: u64 = GRANULE;
@@ -32,12 +32,17 @@ pub(super) fn spare_limit(used: u64, least: u64) -> u64 {
 }
 
 /// The file, of whose parts some have memory.
-pub struct Growth(Arc<OwnedFd>);
+pub struct Growth(Weak<OwnedFd>);
 
 impl Growth {
-    /// For a file of tmpfs, open for writing.
-    pub fn new(file: Arc<OwnedFd>) -> Self {
-        Growth(file)
+    /// For a file of tmpfs, open for writing, which the caller keeps open: once that is closed, everything fails with EBADF.
+    pub fn new(file: &Arc<OwnedFd>) -> Self {
+        Growth(Arc::downgrade(file))
+    }
+
+    fn file(&self) -> io::Result<Arc<OwnedFd>> {
+        let file = self.0.upgrade();
+        file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// Sets memory aside for this part. What has some keeps it.
@@ -54,14 +59,15 @@ impl Growth {
 
     /// Bytes of memory that the file has, as the kernel counts them.
     pub fn allocated(&self) -> io::Result<u64> {
-        Ok(status(self.0.as_fd())?.st_blocks as u64 * 512)
+        Ok(status(self.file()?.as_fd())?.st_blocks as u64 * 512)
     }
 
     /// The parts from `start` on, up to `end`, that have been written: where each begins, and where it ends.
     pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
+        let file = self.file()?;
         let seek = |at: u64, what| {
             // SAFETY: no memory is involved.
-            let found = unsafe { libc::lseek(self.0.as_raw_fd(), at as libc::off_t, what) };
+            let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, what) };
             match u64::try_from(found) {
                 Ok(found) => Ok(Some(found)),
                 Err(_) => match io::Error::last_os_error() {
@@ -83,6 +89,6 @@ impl Growth {
     }
 
     fn change(&self, mode: libc::c_int, start: u64, len: u64) -> io::Result<()> {
-        fallocate(self.0.as_fd(), mode, start, len)
+        fallocate(self.file()?.as_fd(), mode, start, len)
     }
 }

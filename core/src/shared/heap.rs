@@ -64,7 +64,7 @@ impl Heap {
     ///
     /// # Panics
     /// If it does not begin with a page, or there is no room for any page.
-    pub fn new(file: Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> io::Result<Self> {
+    pub fn new(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> io::Result<Self> {
         assert!(start % PAGE == 0);
         let heap = Heap::known(file, start, size, max_memory);
         heap.keep_books(start)?;
@@ -72,14 +72,14 @@ impl Heap {
     }
 
     /// That of a file which is sealed against writes by others, or is about to be: memory cannot be given back.
-    pub fn sealed(file: Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
+    pub fn sealed(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
         Heap {
             keeps: true,
             ..Heap::known(file, start, size, max_memory)
         }
     }
 
-    fn known(file: Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
+    fn known(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
         let map = aligned(start + blocks::BOOKS_SIZE);
         Heap {
             blocks: Blocks::new(Growth::new(file), start, map, size, max_memory),

@@ -180,13 +180,13 @@ impl<W: Words, M: Members> Store<W, M> {
     /// If it does not begin with a page.
     pub fn new(
         words: W,
-        file: Arc<OwnedFd>,
+        file: &Arc<OwnedFd>,
         start: u64,
         max_memory: u64,
         members: M,
     ) -> io::Result<Self> {
         let size = words.size() as u64;
-        let growth = Growth::new(file.clone());
+        let growth = Growth::new(file);
         let log_at = size.saturating_sub(log::SIZE) / PAGE * PAGE;
         let heap = Heap::new(file, heap_at(start), log_at, max_memory)?;
         Ok(Store {

@@ -59,7 +59,7 @@ impl<W: Words, M: Members> Store<W, M> {
     /// If it does not begin with a page.
     pub fn of_reader(
         words: W,
-        file: Arc<OwnedFd>,
+        file: &Arc<OwnedFd>,
         start: u64,
         max_memory: u64,
         members: M,
@@ -75,7 +75,7 @@ impl<W: Words, M: Members> Store<W, M> {
     /// New contents of a store with an owner, in a file that nobody else knows so far: to be filled, and then published.
     pub fn of_owner(
         words: W,
-        file: Arc<OwnedFd>,
+        file: &Arc<OwnedFd>,
         start: u64,
         max_memory: u64,
         members: M,
@@ -87,13 +87,13 @@ impl<W: Words, M: Members> Store<W, M> {
 
     fn sealed(
         words: W,
-        file: Arc<OwnedFd>,
+        file: &Arc<OwnedFd>,
         start: u64,
         max_memory: u64,
         members: M,
     ) -> io::Result<Self> {
         let size = words.size() as u64;
-        let growth = Growth::new(file.clone());
+        let growth = Growth::new(file);
         let log_at = size.saturating_sub(log::SIZE) / PAGE * PAGE;
         Ok(Store {
             log: Log::of_reader(words, growth, log_at, members)?,

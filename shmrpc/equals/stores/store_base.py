@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NoReturn, Self, TypeVar, cast
 from shmrpc import _core
 from shmrpc._core import add_to
 from shmrpc.basics.checks import check_bytes, check_flag, check_seconds
-from shmrpc.equals.handle import Handle, bounded, opened
+from shmrpc.equals.handle import Handle, bounded, closes_on_error, opened
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.stores.opened import Opened, StoreUse, open_handle
 from shmrpc.equals.stores.proxies import SharedDict, SharedList, _Mapping
@@ -66,6 +66,7 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
     _all: SharedDict
 
     @classmethod
+    @closes_on_error
     def of(cls, name: _core.Name, patience: float = _PATIENCE, pickle: bool = False) -> Self:
         """Makes a handle of a name that this process has opened."""
         check_seconds("patience", patience)

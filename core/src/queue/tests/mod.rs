@@ -49,7 +49,7 @@ impl Memory {
 
     fn queue(&self, member: u64) -> Ours {
         let (file, mapping) = (self.file.clone(), self.mapping.clone());
-        Queue::new(mapping, file, 0, self.limits, Member(member)).unwrap()
+        Queue::new(mapping, &file, 0, self.limits, Member(member)).unwrap()
     }
 
     /// Bytes of memory that the file has.

@@ -96,7 +96,7 @@ impl Shared {
 
     fn blocks(&self, number: u64) -> Blocks {
         let (file, mapping) = (self.file.clone(), self.mapping.clone());
-        Blocks::new(mapping, file, START, self.max_memory, self.member(number)).unwrap()
+        Blocks::new(mapping, &file, START, self.max_memory, self.member(number)).unwrap()
     }
 
     fn journal(&self, number: u64) -> Journal<Mapping, Member> {

@@ -31,7 +31,7 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
     let number = Arc::new(AtomicU64::new(1 << 32 | 9));
     let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
     let leaving = Leaving(number.clone());
-    let theirs = Store::new(mapping, file, START, shared.max_memory, leaving).unwrap();
+    let theirs = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
     for is_kept in [true, false] {
         number.store(1 << 32 | 9, Relaxed);
         let (place, item) = (root(&ours), Item::Key(&NAME));

@@ -29,7 +29,7 @@ fn shared(max_memory: u64) -> Shared {
 fn store(shared: &Shared, number: u64) -> Ours {
     let (file, mapping) = (shared.file.clone(), shared.mapping.clone());
     let member = shared.member(number);
-    let store = Store::new(mapping, file, START, shared.max_memory, member).unwrap();
+    let store = Store::new(mapping, &file, START, shared.max_memory, member).unwrap();
     store.found(soon()).unwrap();
     store
 }

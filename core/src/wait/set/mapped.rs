@@ -11,13 +11,13 @@
 
 use super::{Backing, How, MAX_SLOTS, SetError, Slot};
 use crate::memory::mapping::SharedMapping;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, lock};
 use crate::wait::doorbell::{Doorbell, Ringer, numbered};
 use crate::wait::futex::{self, Reach};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const AT_TICKETS: usize = 64;
@@ -37,7 +37,7 @@ pub struct Mapped<M, L> {
     /// Where the doorbells of its loops hang: followed by a dot and the number of the slot.
     stem: PathBuf,
     /// Made when the first bell is rung.
-    ringer: OnceLock<Option<Ringer>>,
+    ringer: Mutex<Option<Arc<Ringer>>>,
     lives: L,
 }
 
@@ -55,9 +55,22 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
             start,
             slots,
             stem,
-            ringer: OnceLock::new(),
+            ringer: Mutex::default(),
             lives,
         }
+    }
+
+    /// Closes what rings the doorbells, until the next one is rung.
+    pub fn forget_ringer(&self) {
+        *lock(&self.ringer) = None;
+    }
+
+    fn ringer(&self) -> Option<Arc<Ringer>> {
+        let mut ringer = lock(&self.ringer);
+        if ringer.is_none() {
+            *ringer = Some(Arc::new(Ringer::new().ok()?));
+        }
+        ringer.clone()
     }
 
     fn doorbell(&self, index: usize) -> PathBuf {
@@ -103,8 +116,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Backing for Mapped<M, L> {
         match how {
             How::Futex => futex::wake(self.futex(index), Reach::Host),
             How::Bell => {
-                let ringer = self.ringer.get_or_init(|| Ringer::new().ok());
-                let ringer = ringer.as_ref();
+                let ringer = self.ringer();
                 ringer.is_some_and(|ringer| ringer.ring(&self.doorbell(index)))
             }
         }

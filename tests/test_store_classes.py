@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import dataclasses
 import enum
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import shmrpc
@@ -36,6 +38,7 @@ from tests.helpers.shared_classes import (
     Square,
     Unmarked,
 )
+from tests.helpers.stored_types import Caching, Colour, Coloured, Level, OpenCaching, State
 
 #: A name that no other run of these tests has.
 OURS = f"classes{os.getpid()}"
@@ -382,3 +385,60 @@ def test_what_is_no_struct_is_refused(s: shmrpc.sync.Store) -> None:
     s["Metrics"] = 5
     with pytest.raises(TypeError):
         s.struct(Metrics)
+
+
+# --- what a class can be, and what an instance can have ---
+
+
+class _Struct(msgspec.Struct):
+    value: int = 1
+
+
+@pytest.mark.parametrize("base", [dict, list, set, tuple, int, str, Exception, KeyError, array.array, _Struct])
+def test_a_class_whose_instances_have_more_than_fields_is_not_shared(base: type) -> None:
+    for options in ({}, {"open": True}):
+        with pytest.raises(TypeError, match=r"Derived is derived from .* would lose: make it a dataclass"):
+            shmrpc.shared(**options)(type("Derived", (base,), {"__annotations__": {"field": int}, "field": 1}))
+
+
+def test_an_enum_needs_no_mark() -> None:
+    with pytest.raises(TypeError, match="a store holds without a mark"):
+        shmrpc.shared(Colour)
+
+
+def test_fields_hold_members_of_enums(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+    s["it"] = Coloured()
+    it = s["it"]
+    assert it.colour is Colour.RED and it.level is Level.LOW and it.copy() == Coloured()
+    it.colour = Colour.BLUE
+    it.by_state[State.RUNNING] = Level.HIGH
+    other.do(f"s = sync.attach({OURS!r}); from tests.helpers.stored_types import Colour, State")
+    assert other.do("result = s['it'].colour is Colour.BLUE and [*s['it'].by_state] == [State.RUNNING]")
+    assert s.copy() == {"it": Coloured(Colour.BLUE, Level.LOW, {State.RUNNING: Level.HIGH})}
+
+
+def test_an_attribute_that_is_no_field_is_not_lost(s: shmrpc.sync.Store) -> None:
+    player = Player("Ada")
+    player.extra = 1  # type: ignore[attr-defined]
+    with pytest.raises(shmrpc.EncodeError, match=r"attribute 'extra', which is no field .*open=True"):
+        s["it"] = [player]
+    assert s.copy() == {}
+
+
+def test_a_frozen_instance_has_the_hash_of_its_copy(s: shmrpc.sync.Store) -> None:
+    s["it"] = [Point(1.0, 2.0), Player("Ada")]
+    assert hash(s["it"][0]) == hash(Point(1.0, 2.0))
+    assert {s["it"][0]: "there"}[Point(1.0, 2.0)] == "there"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(s["it"][1])
+
+
+def test_a_cached_property_is_made_of_what_is_there_now(s: shmrpc.sync.Store) -> None:
+    instances: list[Any] = [Caching(2), OpenCaching(2)]
+    for number, instance in enumerate(instances):
+        assert instance.double == 4
+        s[number] = instance
+        assert s[number].double == 4
+        s[number].value = 5
+        assert s[number].double == 10
+        assert vars(s[number].copy()) == {"value": 5}

@@ -483,13 +483,17 @@ def test_one_that_takes_a_message_waits_for_the_transaction_of_another_task() ->
     asyncio.run(main())
 
 
-def test_what_is_nested_too_deep_to_be_copied_can_be_deleted(s: shmrpc.sync.Store) -> None:
+def test_containers_are_linked_as_deep_as_they_can_be_copied(s: shmrpc.sync.Store) -> None:
     s["deep"] = []
     members = s["deep"]
-    for _ in range(400):
+    for _ in range(255):
         members.append([])
         members = members[0]
-    with pytest.raises(RecursionError):
-        s.copy()
-    del s["deep"][0]
-    assert s.copy() == {"deep": []}
+    with pytest.raises(RecursionError, match="256 deep"):
+        members.append([])
+    with pytest.raises(RecursionError, match="256 deep"):
+        members.append((1,))
+    members.append(1 << 100)
+    assert s.copy()["deep"] == s["deep"].copy()
+    assert s.pop("deep")
+    assert s.copy() == {}

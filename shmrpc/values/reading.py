@@ -73,7 +73,8 @@ class Reading:
             raise msgspec.DecodeError(f"a value cannot be read as {name}: {what}") from error
 
     def _deeper(self) -> Callable[[int, Any], Any]:
-        if self._depth == MAX_DEPTH:
+        # The innermost may be one that holds no others, such as a large int, which the writer does not count.
+        if self._depth > MAX_DEPTH:
             raise msgspec.DecodeError(f"more than {MAX_DEPTH} extensions in each other")
         inner = Reading(self._readers, self._unpack, self.pickled, self._buffers, self._made, self._depth + 1)
         self._inner_hook = inner.hook

@@ -227,6 +227,11 @@ def entry_of(cls: type) -> Entry | None:
     return _by_type.get(errors.own_class(cls)) if entry is None and issubclass(cls, errors.RemoteError) else entry
 
 
+def is_known(name: str) -> bool:
+    """Return whether a class is registered under this name."""
+    return name in _by_name
+
+
 def is_covered(cls: type) -> bool:
     """Whether a class, or one derived from it, is registered."""
     return not typing.is_typeddict(cls) and any(issubclass(known, cls) for known in list(_by_type))

@@ -8,6 +8,7 @@ use crate::equals::members::Holder;
 use crate::equals::membership::Membership;
 use crate::equals::stores::{CHANGES, MESSAGES, Refusal, Shared};
 use crate::store::cell::Type;
+use crate::store::tree::DEPTH;
 use crate::store::value::{Found, Place};
 use crate::store::{Item, Number, Open, StoreError, saved};
 use pyo3::exceptions::{
@@ -250,7 +251,9 @@ impl Inner {
             StoreError::NoKey => PyKeyError::new_err("no such key"),
             StoreError::NoNumber => PyTypeError::new_err("expected a number to add to"),
             StoreError::OtherType => PyTypeError::new_err("the container is of another type"),
-            StoreError::TooDeep => PyRecursionError::new_err("containers are nested too deep"),
+            StoreError::TooDeep => PyRecursionError::new_err(format!(
+                "containers and tuples of a store are nested {DEPTH} deep at most: store parts of this under keys of their own"
+            )),
             StoreError::TooMuch => PyOverflowError::new_err("there is more to copy than was to be"),
             StoreError::TooLong => PyOverflowError::new_err(
                 "a container of a store has less than 2^32 items; of one store 4,096 views of buffers are open, and \
@@ -497,10 +500,11 @@ impl Store {
         let shared = opened.getattr("_name")?.cast_into::<Name>()?;
         let membership = shared.get().open(py)?.clone();
         let founded = py.detach(|| membership.found_store());
+        let limit = membership.shape().amount;
         let mut inner = Inner {
             name: shared.unbind(),
             membership,
-            hooks: Hooks::new(&opened.getattr("values")?)?,
+            hooks: Hooks::new(&opened.getattr("values")?, limit)?,
             opened: opened.clone().unbind(),
             root: Place { at: 0, id: 0 },
             patience: AtomicU64::new(patience),
@@ -633,8 +637,8 @@ impl Store {
     /// ValueError if the bytes hold no values.
     fn _load(&self, py: Python<'_>, bytes: PyBackedBytes, numbers: Vec<u32>) -> PyResult<()> {
         let us = self.inner(py)?;
-        let canonical = |exact: &[u8]| us.hooks.canonical(py, exact);
-        let items = saved::Reader::new(&bytes, &numbers, canonical).dict();
+        let again = |exact: &[u8]| us.hooks.key_again(py, exact);
+        let items = saved::Reader::new(&bytes, &numbers, again).dict();
         let items = items.map_err(|error| match error {
             saved::Unreadable::At(at) => {
                 PyValueError::new_err(format!("no value begins at byte {at} of its values"))
@@ -829,11 +833,9 @@ impl Proxy {
         values: &Bound<'_, PyList>,
     ) -> PyResult<()> {
         let (us, keeper) = (&*self.inner, Keeper::default());
-        let values: PyResult<Vec<_>> = values
-            .iter()
-            .map(|value| us.hooks.value(&value, &keeper, 0))
-            .collect();
-        let values = values?;
+        let values = us
+            .hooks
+            .values(values.as_any(), values.iter(), &keeper, 0)?;
         us.run_whole(py, |store, open, deadline| {
             store.splice(open, deadline, self.place, from, to, &values)
         })

@@ -3,29 +3,29 @@
 use super::buffer::copy_of;
 use super::store::Carrier;
 use crate::store::cell::{Cell, Content, Type};
+use crate::store::tree::DEPTH;
 use crate::store::value::{Bytes, Found, Key, Value, trim};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyRecursionError, PyTypeError};
+use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError, PyUnicodeEncodeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple,
 };
-use std::cell::RefCell;
-
-/// How deep a value may be nested, as the core has it.
-const DEPTH: usize = 500;
+use std::cell::{Cell as Count, RefCell};
 
 /// What the values of an operation borrow from.
 #[derive(Default)]
 pub(super) struct Keeper<'py> {
     objects: RefCell<Vec<Bound<'py, PyAny>>>,
     buffers: RefCell<Vec<PyBuffer<u8>>>,
+    /// Bytes that they take in a store at least.
+    needed: Count<u64>,
 }
 
 impl<'py> Keeper<'py> {
     fn text<'k>(&'k self, text: &Bound<'py, PyString>) -> PyResult<&'k [u8]> {
-        let bytes: *const str = text.to_str()?;
+        let bytes: *const str = utf8(text)?;
         self.objects.borrow_mut().push(text.clone().into_any());
         // SAFETY: a str never changes, and this one lives as long as we do.
         Ok(unsafe { &*bytes }.as_bytes())
@@ -71,10 +71,14 @@ pub(super) struct Hooks {
     views: [Py<PyAny>; 4],
     /// The same of a record, by the number of its class.
     record: Py<PyAny>,
+    /// Makes the error for a value that takes more bytes than the store may have.
+    too_large: Py<PyAny>,
+    /// Bytes that the store may have.
+    limit: u64,
 }
 
 impl Hooks {
-    pub(super) fn new(all: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(super) fn new(all: &Bound<'_, PyAny>, limit: u64) -> PyResult<Self> {
         let get = |name: &str| Ok::<_, PyErr>(all.getattr(name)?.unbind());
         Ok(Hooks {
             convert: get("convert")?,
@@ -84,7 +88,62 @@ impl Hooks {
             copied: get("copied")?,
             views: [get("list")?, get("dict")?, get("set")?, get("buffer")?],
             record: get("record")?,
+            too_large: get("too_large")?,
+            limit,
         })
+    }
+
+    /// Room for so many values or keys, each of which takes `bytes` in the store at least. An error if that is more than
+    /// the store may have, before this process takes memory for them.
+    pub(super) fn room<'py, T>(
+        &self,
+        of: &Bound<'py, PyAny>,
+        keeper: &Keeper<'py>,
+        count: usize,
+        bytes: u64,
+    ) -> PyResult<Vec<T>> {
+        let needed = keeper.needed.get().saturating_add(count as u64 * bytes);
+        keeper.needed.set(needed);
+        if needed > self.limit {
+            let error = self.too_large.bind(of.py()).call1((needed, self.limit))?;
+            return Err(PyErr::from_value(error));
+        }
+        let mut room = Vec::new();
+        match room.try_reserve_exact(count) {
+            Ok(()) => Ok(room),
+            Err(_) => Err(PyMemoryError::new_err(format!(
+                "no memory for {count} items on their way into a store"
+            ))),
+        }
+    }
+
+    /// The values of an iterable, of which there are so many.
+    pub(super) fn values<'k, 'py>(
+        &self,
+        of: &Bound<'py, PyAny>,
+        items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
+        keeper: &'k Keeper<'py>,
+        depth: usize,
+    ) -> PyResult<Vec<Value<'k>>> {
+        let mut values = self.room(of, keeper, items.len(), CELL)?;
+        for item in items {
+            values.push(self.value(&item, keeper, depth)?);
+        }
+        Ok(values)
+    }
+
+    /// The same of keys.
+    fn keys<'k, 'py>(
+        &self,
+        of: &Bound<'py, PyAny>,
+        items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
+        keeper: &'k Keeper<'py>,
+    ) -> PyResult<Vec<Key<'k>>> {
+        let mut keys = self.room(of, keeper, items.len(), CELL)?;
+        for item in items {
+            keys.push(self.key(&item, keeper)?);
+        }
+        Ok(keys)
     }
 
     /// A value, to be written.
@@ -97,36 +156,37 @@ impl Hooks {
         if let Some(value) = plain(object, keeper)? {
             return Ok(value);
         }
-        if depth == DEPTH {
-            return Err(PyRecursionError::new_err(
-                "the value is nested too deeply for a store, or contains itself",
-            ));
+        // One deeper than a container may be: what is no container fits there, and the core looks itself.
+        if depth > DEPTH {
+            return Err(PyRecursionError::new_err(format!(
+                "the value is nested more than {DEPTH} deep, or contains itself: store parts of it under keys of their own"
+            )));
         }
         let depth = depth + 1;
         if let Ok(list) = object.cast_exact::<PyList>() {
-            let items: PyResult<_> = list
-                .iter()
-                .map(|item| self.value(&item, keeper, depth))
-                .collect();
-            return Ok(Value::List(items?));
+            return Ok(Value::List(self.values(
+                object,
+                list.iter(),
+                keeper,
+                depth,
+            )?));
         }
         if let Ok(tuple) = object.cast_exact::<PyTuple>() {
-            let items: PyResult<_> = tuple
-                .iter()
-                .map(|item| self.value(&item, keeper, depth))
-                .collect();
-            return Ok(Value::Tuple(items?));
+            return Ok(Value::Tuple(self.values(
+                object,
+                tuple.iter(),
+                keeper,
+                depth,
+            )?));
         }
         if let Ok(dict) = object.cast_exact::<PyDict>() {
             return Ok(Value::Dict(self.items(dict, keeper, depth)?));
         }
         if let Ok(set) = object.cast_exact::<PySet>() {
-            let keys: PyResult<_> = set.iter().map(|key| self.key(&key, keeper)).collect();
-            return Ok(Value::Set(keys?));
+            return Ok(Value::Set(self.keys(object, set.iter(), keeper)?));
         }
         if let Ok(set) = object.cast_exact::<PyFrozenSet>() {
-            let keys: PyResult<_> = set.iter().map(|key| self.key(&key, keeper)).collect();
-            return Ok(Value::FrozenSet(keys?));
+            return Ok(Value::FrozenSet(self.keys(object, set.iter(), keeper)?));
         }
         self.converted(object, keeper, depth)
     }
@@ -137,10 +197,11 @@ impl Hooks {
         keeper: &'k Keeper<'py>,
         depth: usize,
     ) -> PyResult<Vec<(Key<'k>, Value<'k>)>> {
-        let items = dict.iter();
-        items
-            .map(|(key, value)| Ok((self.key(&key, keeper)?, self.value(&value, keeper, depth)?)))
-            .collect()
+        let mut items = self.room(dict.as_any(), keeper, dict.len(), 2 * CELL)?;
+        for (key, value) in dict.iter() {
+            items.push((self.key(&key, keeper)?, self.value(&value, keeper, depth)?));
+        }
+        Ok(items)
     }
 
     fn converted<'k, 'py>(
@@ -153,7 +214,8 @@ impl Hooks {
         let made = made.cast_into::<PyTuple>()?;
         let (what, first) = (made.get_item(0)?, made.get_item(1)?);
         Ok(match what.cast::<PyString>()?.to_str()? {
-            "as" => self.value(&first, keeper, depth)?,
+            // In its place, and no deeper.
+            "as" => self.value(&first, keeper, depth - 1)?,
             "packed" => {
                 let bytes = keeper.bytes(first.cast::<PyBytes>()?);
                 Value::Blob(Type::Packed, Bytes::Borrowed(bytes))
@@ -165,16 +227,13 @@ impl Hooks {
             }
             "record" => {
                 let fields = made.get_item(2)?.cast_into::<PyList>()?;
-                let fields: PyResult<_> = fields
-                    .iter()
-                    .map(|field| self.value(&field, keeper, depth))
-                    .collect();
+                let fields = self.values(fields.as_any(), fields.iter(), keeper, depth)?;
                 let extra = made.get_item(3)?;
                 let extra = match extra.cast::<PyDict>() {
                     Ok(extra) => Some(self.items(extra, keeper, depth)?),
                     Err(_) => None,
                 };
-                Value::Record(first.extract()?, fields?, extra)
+                Value::Record(first.extract()?, fields, extra)
             }
             other => return Err(PyTypeError::new_err(format!("no such form: {other}"))),
         })
@@ -195,6 +254,11 @@ impl Hooks {
                 match plain(&made, keeper)? {
                     Some(Value::Immediate(cell)) => Key::Immediate(cell),
                     Some(Value::Blob(kind, bytes)) => Key::Blob(kind, bytes),
+                    _ if made.is_instance_of::<PyTuple>() && made.len()? == 3 => {
+                        let made = made.cast_into::<PyTuple>()?;
+                        let equal = self.key(&made.get_item(1)?, keeper)?;
+                        Key::Alias(Box::new(equal), made.get_item(2)?.extract()?)
+                    }
                     _ => {
                         let (canonical, exact) = made.extract()?;
                         Key::Other(canonical, exact)
@@ -204,12 +268,10 @@ impl Hooks {
         })
     }
 
-    /// What a key is compared by, that is made again of these bytes.
-    pub(super) fn canonical(&self, py: Python<'_>, exact: &[u8]) -> PyResult<Vec<u8>> {
+    /// The key that is made again of these bytes.
+    pub(super) fn key_again(&self, py: Python<'_>, exact: &[u8]) -> PyResult<Key<'static>> {
         let key = self.unpack.bind(py).call1((PyBytes::new(py, exact),))?;
-        let made = self.key.bind(py).call1((key,))?;
-        let (canonical, _): (Vec<u8>, Vec<u8>) = made.extract()?;
-        Ok(canonical)
+        Ok(self.key(&key, &Keeper::default())?.into_owned())
     }
 
     /// What was found, as a program sees it.
@@ -278,6 +340,34 @@ impl Hooks {
     }
 }
 
+/// Bytes of a cell.
+const CELL: u64 = 8;
+
+/// A text in UTF-8. Raises EncodeError if it is none.
+#[inline]
+fn utf8<'t>(text: &'t Bound<'_, PyString>) -> PyResult<&'t str> {
+    text.to_str().map_err(|error| no_text(text, error))
+}
+
+#[cold]
+fn no_text(text: &Bound<'_, PyString>, error: PyErr) -> PyErr {
+    let py = text.py();
+    if !error.is_instance_of::<PyUnicodeEncodeError>(py) {
+        return error;
+    }
+    let made = || {
+        let shown = text.get_item(pyo3::types::PySlice::new(py, 0, 40, 1))?;
+        let shown = shown.repr()?;
+        let words = format!(
+            "a text with lone surrogates cannot be stored: {shown}; store os.fsencode(text), which is bytes"
+        );
+        py.import("shmrpc.errors")?
+            .getattr("EncodeError")?
+            .call1((words,))
+    };
+    made().map_or_else(|error| error, PyErr::from_value)
+}
+
 /// A value that is no container, if it is of a type of the core's own.
 #[inline]
 fn plain<'k, 'py>(
@@ -288,7 +378,7 @@ fn plain<'k, 'py>(
         return int_value(int).map(Some);
     }
     if let Ok(text) = object.cast_exact::<PyString>() {
-        let short = Cell::text(text.to_str()?.as_bytes());
+        let short = Cell::text(utf8(text)?.as_bytes());
         return Ok(Some(match short {
             Some(cell) => Value::Immediate(cell),
             None => Value::Blob(Type::Text, Bytes::Borrowed(keeper.text(text)?)),

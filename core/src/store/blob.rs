@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   text, bytes, int, packed   bytes u64, and the bytes
-//!   key                        how many it is compared by, in the low half, and of how many it is made again, in the high
+//!   key, alias                 how many it is compared by, in the low half, and of how many it is made again, in the high
 //!                              one; the first ones, and the others from the next multiple of 8 on
 //!   tuple, frozenset           cells u64, and the cells
 //! ```
@@ -22,7 +22,7 @@ pub(super) fn bytes(
 ) -> Result<(), StoreError> {
     let word = t.get(at)?;
     let (at, len) = match kind {
-        Type::Key => (
+        Type::Key | Type::Alias => (
             at + 8 + (word & 0xffff_ffff).next_multiple_of(8),
             word >> 32,
         ),
@@ -34,7 +34,10 @@ pub(super) fn bytes(
 /// How many these are.
 pub(super) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
     let word = t.get(at)?;
-    Ok(if kind == Type::Key { word >> 32 } else { word })
+    Ok(match kind {
+        Type::Key | Type::Alias => word >> 32,
+        _ => word,
+    })
 }
 
 /// How many bytes a key is compared by.
@@ -42,7 +45,7 @@ pub(super) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> 
 pub(super) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
     let word = t.get(at)?;
     Ok(match kind {
-        Type::Key => word & 0xffff_ffff,
+        Type::Key | Type::Alias => word & 0xffff_ffff,
         _ => word,
     })
 }

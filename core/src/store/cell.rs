@@ -39,6 +39,8 @@ pub enum Type {
     Packed = 6,
     /// The same, of a key: first the bytes by which it is compared.
     Key = 7,
+    /// The same, of a key that equals a text, bytes or a number: first that.
+    Alias = 8,
     /// A list.
     List = 16,
     /// A dict.
@@ -52,7 +54,7 @@ pub enum Type {
 }
 
 impl Type {
-    const ALL: [Type; 12] = [
+    const ALL: [Type; 13] = [
         Type::Text,
         Type::Bytes,
         Type::Int,
@@ -60,6 +62,7 @@ impl Type {
         Type::FrozenSet,
         Type::Packed,
         Type::Key,
+        Type::Alias,
         Type::List,
         Type::Dict,
         Type::Set,

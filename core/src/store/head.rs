@@ -4,7 +4,8 @@
 //!    0  id       u64   never that of another container, and no cell, length or count: what lies there later is none; 0 if
 //!                      it is gone
 //!    8  form     u64   bits 0-7 the type, 8-31 the class of a record, 32-63 how many it has
-//!   16  owner    u64   where the head of the container lies that it is in; 0 for those of the store itself
+//!   16  owner    u64   bits 0-39 where the head of the container lies that it is in; 0 for those of the store itself; from
+//!                      bit 40 on how many containers and tuples it is in
 //!   24  payload  u64   where its items lie, or 0; of a record, the cell of the dict of what it has beyond its fields
 //!   32  fields   u64 each, of a record
 //! ```
@@ -24,7 +25,9 @@ pub(super) const MOST: u64 = u32::MAX as u64 - 1;
 pub(super) const CLASSES: u32 = 1 << 24;
 
 pub(super) const AT_FORM: u64 = 8;
-pub(super) const AT_OWNER: u64 = 16;
+const AT_OWNER: u64 = 16;
+/// The bit of the word of an owner from which on it says a depth.
+const DEPTH: u32 = 40;
 pub(super) const AT_PAYLOAD: u64 = 24;
 
 /// The bits 48-50 of an id, of which there is no cell.
@@ -39,6 +42,55 @@ pub(super) fn id(number: u64) -> u64 {
 #[inline]
 pub(super) fn is_id(word: u64) -> bool {
     word >> 48 == ID >> 48
+}
+
+/// What a value is put into: where the head of the container lies, and how many containers and tuples the value is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) at: u64,
+    pub(super) depth: u64,
+}
+
+impl Owner {
+    /// That of the containers of the store itself.
+    pub(super) const NONE: Owner = Owner { at: 0, depth: 0 };
+
+    /// That of a container whose head lies there, which says so itself.
+    #[inline]
+    pub(super) fn of(t: &impl See, at: u64) -> Result<Self, StoreError> {
+        let depth = (t.get(at + AT_OWNER)? >> DEPTH) + 1;
+        Ok(Owner { at, depth })
+    }
+
+    /// That of what is in a container, which is as deep.
+    #[inline]
+    pub(super) fn within(self, head: Head) -> Self {
+        Owner {
+            at: head.at,
+            ..self
+        }
+    }
+
+    /// That of what is in a tuple within it.
+    #[inline]
+    pub(super) fn deeper(self) -> Self {
+        Owner {
+            depth: self.depth + 1,
+            ..self
+        }
+    }
+
+    /// The word that says it.
+    #[inline]
+    pub(super) fn word(self) -> u64 {
+        self.at | self.depth << DEPTH
+    }
+}
+
+/// Where the head of the container lies that one is in; 0 for those of the store itself.
+#[inline]
+pub(super) fn owner_at(t: &impl See, at: u64) -> Result<u64, StoreError> {
+    Ok(t.get(at + AT_OWNER)? & (OFFSETS - 1))
 }
 
 /// What a head says, but for its owner and its payload.
@@ -90,6 +142,11 @@ impl Head {
     pub(super) fn form(self) -> (u64, u64) {
         let form = self.kind as u64 | u64::from(self.class) << 8 | self.len << 32;
         (self.at + AT_FORM, form)
+    }
+
+    /// Where it is said in what it is.
+    pub(super) fn owner_at(self) -> u64 {
+        self.at + AT_OWNER
     }
 
     /// Where it is said where its items lie.

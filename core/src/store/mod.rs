@@ -34,7 +34,7 @@ pub mod pins;
 pub mod readers;
 pub mod saved;
 mod table;
-mod tree;
+pub mod tree;
 pub mod value;
 pub mod watches;
 
@@ -51,7 +51,7 @@ use crate::shared::log::{self, Log, Pending, Writer};
 use crate::shared::{Members, SharedError, Words};
 use cell::{Cell, Content, Type};
 use error::no_container;
-use head::Head;
+use head::{Head, Owner};
 use list::Cells;
 use pins::Pins;
 use std::io;
@@ -223,7 +223,7 @@ impl<W: Words, M: Members> Store<W, M> {
                         Root::Inbox => Type::List,
                         Root::Store | Root::Classes => Type::Dict,
                     };
-                    let head = hand.make_head(kind, 0, 0, 0)?;
+                    let head = hand.make_head(kind, 0, 0, Owner::NONE)?;
                     hand.t.set(at, Cell::at(kind, head.at).0)?;
                 }
             }
@@ -541,6 +541,7 @@ impl<W: Words, M: Members> Store<W, M> {
                         Item::Extra(_) => hand.extra(Head::of(hand.t, place)?)?.at,
                         _ => place.at,
                     };
+                    let owner = Owner::of(hand.t, owner)?;
                     let new = hand.put(value, owner)?;
                     hand.t.set(at, new.0)?;
                     hand.free_all(old)?;
@@ -554,7 +555,8 @@ impl<W: Words, M: Members> Store<W, M> {
                     };
                     let table = Table::of(hand.t, head)?;
                     let cell = hand.put_key_cell(key)?;
-                    let value = hand.put(value, head.at)?;
+                    let owner = Owner::of(hand.t, head.at)?;
+                    let value = hand.put(value, owner)?;
                     hand.add_entry(table, key, cell, value)?;
                     Ok(false)
                 }
@@ -796,9 +798,10 @@ impl<W: Words, M: Members> Store<W, M> {
             hand.t.set(head.payload_at(), 0)?;
             let (at, form) = Head { len: 0, ..head }.form();
             hand.t.set(at, form)?;
+            let owner = Owner::of(hand.t, head.at)?;
             for (key, value) in items {
                 let cell = hand.put_key_cell(key)?;
-                let value = hand.put(value, head.at)?;
+                let value = hand.put(value, owner)?;
                 let head = Head::of(hand.t, place)?;
                 let table = Table::of(hand.t, head)?;
                 if table.find(hand.t, key)?.is_some() {
@@ -823,10 +826,9 @@ impl<W: Words, M: Members> Store<W, M> {
         self.change(open, deadline, place, |hand| {
             let head = Head::of(hand.t, place)?.is(Type::List)?;
             let (from, to) = (from.min(head.len), to.min(head.len));
-            let new: Result<Vec<_>, _> = values
-                .iter()
-                .map(|value| hand.put(value, head.at))
-                .collect();
+            let owner = Owner::of(hand.t, head.at)?;
+            let new: Result<Vec<_>, _> =
+                values.iter().map(|value| hand.put(value, owner)).collect();
             let old = hand.splice(head, from, to.max(from), &new?)?;
             hand.free_each(old, hand.bound)
         })
@@ -1024,7 +1026,8 @@ impl<W: Words, M: Members> Store<W, M> {
     ) -> Result<(), StoreError> {
         self.operate(open, deadline, |hand, tidings| {
             let head = self.inbox(hand.t)?;
-            let cell = hand.put(value, head.at)?;
+            let owner = Owner::of(hand.t, head.at)?;
+            let cell = hand.put(value, owner)?;
             hand.splice(head, head.len, head.len, &[cell])?;
             tidings.news.messages += 1;
             Ok(())
@@ -1103,7 +1106,8 @@ impl<W: Words, M: Members> Store<W, M> {
                 return Err(StoreError::TooLong);
             }
             let cell = hand.put_key_cell(name)?;
-            let value = hand.put(said, head.at)?;
+            let owner = Owner::of(hand.t, head.at)?;
+            let value = hand.put(said, owner)?;
             hand.add_entry(table, name, cell, value)?;
             Ok(table.used as u32)
         })
@@ -1171,7 +1175,8 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         if let Some(extra) = extra_of(self.t, head)? {
             return Ok(extra);
         }
-        let extra = self.make_head(Type::Dict, 0, 0, head.at)?;
+        let owner = Owner::of(self.t, head.at)?;
+        let extra = self.make_head(Type::Dict, 0, 0, owner)?;
         self.t
             .set(head.payload_at(), Cell::at(Type::Dict, extra.at).0)?;
         Ok(extra)

@@ -4,7 +4,8 @@
 //! [`Type`]s. Counts and lengths are u64, all numbers are in little-endian order:
 //!
 //! ```text
-//!   text, bytes, int, packed, key   length, bytes; of a key those of which it is made again
+//!   text, bytes, int, packed        length, bytes
+//!   key, alias                      length, bytes of which it is made again
 //!   tuple, frozenset, list, set     count, values
 //!   dict                            count, keys with their values
 //!   record                          number of the class u32, count, fields, count, attributes with their values
@@ -14,8 +15,8 @@
 use super::cell::{Cell, Content, Type};
 use super::value::{Bytes, Found, Key, Value};
 
-/// How deep values may be nested, as they may in a store.
-const DEPTH: usize = super::tree::DEPTH;
+/// How deep values may be nested: deeper than in any store, which looks itself.
+const DEPTH: usize = super::tree::COPIED;
 const CELL: u8 = 0;
 
 /// Appends a value, copied as a whole.
@@ -92,18 +93,18 @@ pub struct Reader<'v, F> {
     at: usize,
     /// The numbers that classes have in the store that is written to.
     classes: &'v [u32],
-    /// Makes of the bytes of which a key is made those that it is compared by.
-    canonical: F,
+    /// Makes a key again of its bytes.
+    again: F,
 }
 
-impl<'v, E, F: Fn(&[u8]) -> Result<Vec<u8>, E>> Reader<'v, F> {
+impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Reader<'v, F> {
     /// Reads these.
-    pub fn new(bytes: &'v [u8], classes: &'v [u32], canonical: F) -> Self {
+    pub fn new(bytes: &'v [u8], classes: &'v [u32], again: F) -> Self {
         Reader {
             bytes,
             at: 0,
             classes,
-            canonical,
+            again,
         }
     }
 
@@ -185,10 +186,9 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Vec<u8>, E>> Reader<'v, F> {
                 Some(kind @ (Type::Text | Type::Bytes | Type::Int)) => {
                     self.blob().map(|bytes| Key::Blob(kind, bytes))
                 }
-                Some(Type::Key) => {
+                Some(Type::Key | Type::Alias) => {
                     let exact = self.blob()?;
-                    let canonical = (self.canonical)(exact.all()).map_err(Unreadable::Key)?;
-                    Ok(Key::Other(canonical, exact.all().to_vec()))
+                    (self.again)(exact.all()).map_err(Unreadable::Key)
                 }
                 _ => Err(Unreadable::At(at)),
             },
@@ -203,7 +203,7 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Vec<u8>, E>> Reader<'v, F> {
         };
         let depth = depth + 1;
         Ok(match kind.ok_or(Unreadable::At(at))? {
-            Type::Key => return Err(Unreadable::At(at)),
+            Type::Key | Type::Alias => return Err(Unreadable::At(at)),
             kind @ (Type::Text | Type::Bytes | Type::Int | Type::Packed) => {
                 Value::Blob(kind, self.blob()?)
             }

@@ -139,6 +139,10 @@ fn equals(t: &impl See, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreEr
         return Ok(cell.as_key().0 == *word);
     }
     match cell.content() {
+        Some(Content::At(Type::Alias, at)) => {
+            let mut bytes = Vec::new();
+            Ok(alias(t, at, cell, &mut bytes)? == *key)
+        }
         Some(Content::At(kind, at)) => {
             let Some((wanted, len)) = key.form() else {
                 return Ok(false);
@@ -153,9 +157,25 @@ fn equals(t: &impl See, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreEr
     }
 }
 
+/// The key that an alias equals, which borrows from `bytes`.
+#[cold]
+fn alias<'b>(
+    t: &impl See,
+    at: u64,
+    cell: Cell,
+    bytes: &'b mut Vec<u8>,
+) -> Result<Canonical<'b>, StoreError> {
+    blob::key_bytes(t, Type::Alias, at, bytes)?;
+    Canonical::of_flat(bytes).ok_or_else(|| no_cell(at, cell.0))
+}
+
 /// The hash of the key of a cell.
 fn hash_of(t: &impl See, cell: Cell) -> Result<u64, StoreError> {
     match cell.content() {
+        Some(Content::At(Type::Alias, at)) => {
+            let mut bytes = Vec::new();
+            Ok(alias(t, at, cell, &mut bytes)?.hash())
+        }
         Some(Content::At(kind, at)) => {
             let mut bytes = Vec::new();
             blob::key_bytes(t, kind, at, &mut bytes)?;

@@ -5,7 +5,7 @@
 use super::blob;
 use super::cell::{Cell, Content, Type};
 use super::error::{StoreError, no_cell, no_container};
-use super::head::{self, Head};
+use super::head::{self, Head, Owner};
 use super::list::Cells;
 use super::pins::Pins;
 use super::table::Table;
@@ -17,8 +17,10 @@ use crate::shared::{Members, Words};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How deep containers may be nested: as deep as Python looks, too.
-pub(super) const DEPTH: usize = 256;
+/// How deep containers and tuples may be nested, the store not counted: what is deeper is not put in.
+pub const DEPTH: usize = 256;
+/// How deep a copy goes: to all that can be put in, with the store itself and what is in the innermost tuple.
+pub(super) const COPIED: usize = DEPTH + 4;
 
 /// What one operation may look at: as much as there can be, so that a lie does not lead it around for ever.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,7 @@ impl Bound {
     pub(super) fn of(size: u64) -> Self {
         Bound {
             cells: size / 8,
-            depth: DEPTH,
+            depth: COPIED,
             is_cut: false,
         }
     }
@@ -101,7 +103,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         kind: Type,
         class: u32,
         len: u64,
-        owner: u64,
+        owner: Owner,
     ) -> Result<Head, StoreError> {
         if len > head::MOST {
             return Err(StoreError::TooLong);
@@ -119,13 +121,17 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         self.t.init(at, head::id(number))?;
         let (at_form, form) = head.form();
         self.t.init(at_form, form)?;
-        self.t.init(at + head::AT_OWNER, owner)?;
+        self.t.init(head.owner_at(), owner.word())?;
         self.t.init(head.payload_at(), 0)?;
         Ok(head)
     }
 
     /// Writes a value into blocks that nobody can reach. The cell by which they can be.
-    pub(super) fn put(&mut self, value: &Value<'_>, owner: u64) -> Result<Cell, StoreError> {
+    pub(super) fn put(&mut self, value: &Value<'_>, owner: Owner) -> Result<Cell, StoreError> {
+        let inner = owner.deeper();
+        if owner.depth > DEPTH as u64 && !matches!(value, Value::Immediate(_) | Value::Blob(..)) {
+            return Err(StoreError::TooDeep);
+        }
         match value {
             Value::Immediate(cell) => Ok(*cell),
             Value::Blob(kind, bytes) => Ok(Cell::at(*kind, self.put_blob(bytes.all())?)),
@@ -133,7 +139,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
                 let at = self.allocate(8 + 8 * items.len() as u64)?;
                 self.t.init(at, items.len() as u64)?;
                 for (index, item) in (1..).zip(items) {
-                    let cell = self.put(item, owner)?;
+                    let cell = self.put(item, inner)?;
                     self.t.init(at + 8 * index, cell.0)?;
                 }
                 Ok(Cell::at(Type::Tuple, at))
@@ -153,7 +159,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
                     let block = self.allocate(8 + 8 * items.len() as u64)?;
                     self.t.init(block, (items.len() as u64) << 32)?;
                     for (index, item) in (1..).zip(items) {
-                        let cell = self.put(item, head.at)?;
+                        let cell = self.put(item, inner.within(head))?;
                         self.t.init(block + 8 * index, cell.0)?;
                     }
                     self.t.init(head.payload_at(), block)?;
@@ -175,11 +181,11 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
             Value::Record(class, fields, extra) => {
                 let head = self.make_head(Type::Record, *class, fields.len() as u64, owner)?;
                 for (index, field) in (0..).zip(fields) {
-                    let cell = self.put(field, head.at)?;
+                    let cell = self.put(field, inner.within(head))?;
                     self.t.init(head.at + head::SIZE + 8 * index, cell.0)?;
                 }
                 if let Some(extra) = extra {
-                    let cell = self.put_dict(extra, head.at)?;
+                    let cell = self.put_dict(extra, inner.within(head))?;
                     self.t.init(head.payload_at(), cell.0)?;
                 }
                 Ok(Cell::at(Type::Record, head.at))
@@ -197,12 +203,16 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         }
     }
 
-    fn put_dict(&mut self, items: &[(Key<'_>, Value<'_>)], owner: u64) -> Result<Cell, StoreError> {
+    fn put_dict(
+        &mut self,
+        items: &[(Key<'_>, Value<'_>)],
+        owner: Owner,
+    ) -> Result<Cell, StoreError> {
         let head = self.make_head(Type::Dict, 0, items.len() as u64, owner)?;
         let mut entries = Vec::with_capacity(items.len());
         for (key, value) in items {
             let cell = self.put_key_cell(key)?;
-            let value = self.put(value, head.at)?;
+            let value = self.put(value, owner.deeper().within(head))?;
             entries.push((cell, value, key.canonical().hash()));
         }
         let block = self.make_table(&entries, 2)?;
@@ -217,6 +227,10 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
             Key::Blob(kind, bytes) => Ok(Cell::at(*kind, self.put_blob(bytes.all())?)),
             Key::Other(canonical, exact) => {
                 Ok(Cell::at(Type::Key, self.put_key(canonical, exact)?))
+            }
+            Key::Alias(equal, exact) => {
+                let equal = equal.canonical().flat();
+                Ok(Cell::at(Type::Alias, self.put_key(&equal, exact)?))
             }
         }
     }

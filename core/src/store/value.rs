@@ -54,6 +54,8 @@ pub enum Key<'v> {
     Blob(Type, Bytes<'v>),
     /// Another value: the bytes by which it is compared, and those of which it is made again.
     Other(Vec<u8>, Vec<u8>),
+    /// Another value that equals a text, bytes or a number: that, and the bytes of which it is made again.
+    Alias(Box<Key<'v>>, Vec<u8>),
 }
 
 /// What keys are compared by.
@@ -75,7 +77,44 @@ impl PartialEq for Canonical<'_> {
     }
 }
 
-impl Canonical<'_> {
+/// The first byte of what a word is written as; of a blob it is the number of its type.
+const FLAT_WORD: u8 = 0;
+
+impl<'k> Canonical<'k> {
+    /// The bytes from which [`of_flat`](Self::of_flat) makes it again.
+    pub fn flat(&self) -> Vec<u8> {
+        let (kind, word);
+        let (first, bytes) = match self {
+            Canonical::Word(found) => {
+                word = found.to_le_bytes();
+                (FLAT_WORD, &word[..])
+            }
+            _ => {
+                kind = self.form().map_or(FLAT_WORD, |(kind, _)| kind as u8);
+                (kind, self.bytes())
+            }
+        };
+        [&[first], bytes].concat()
+    }
+
+    /// What such bytes say; None if they say nothing.
+    pub fn of_flat(bytes: &'k [u8]) -> Option<Self> {
+        let (first, rest) = bytes.split_first()?;
+        if *first == FLAT_WORD {
+            let cell = Cell(u64::from_le_bytes(rest.try_into().ok()?));
+            return match cell.content() {
+                None | Some(Content::At(..)) => None,
+                Some(_) => Some(Canonical::of(cell)),
+            };
+        }
+        match Type::of(*first) {
+            Some(kind @ (Type::Text | Type::Bytes | Type::Int)) => {
+                Some(Canonical::Blob(kind, rest))
+            }
+            _ => None,
+        }
+    }
+
     /// Of a word that is no reference.
     #[inline]
     pub fn of(cell: Cell) -> Self {
@@ -125,6 +164,23 @@ impl Key<'_> {
             Key::Immediate(cell) => Canonical::of(*cell),
             Key::Blob(kind, bytes) => Canonical::Blob(*kind, bytes.all()),
             Key::Other(canonical, _) => Canonical::Blob(Type::Key, canonical),
+            Key::Alias(equal, _) => equal.canonical(),
+        }
+    }
+
+    /// The same key, which borrows nothing.
+    pub fn into_owned(self) -> Key<'static> {
+        match self {
+            Key::Immediate(cell) => Key::Immediate(cell),
+            Key::Blob(kind, bytes) => Key::Blob(
+                kind,
+                Bytes::Owned(match bytes {
+                    Bytes::Borrowed(bytes) => bytes.to_vec(),
+                    Bytes::Owned(bytes) => bytes,
+                }),
+            ),
+            Key::Other(canonical, exact) => Key::Other(canonical, exact),
+            Key::Alias(equal, exact) => Key::Alias(Box::new(equal.into_owned()), exact),
         }
     }
 }

@@ -87,7 +87,7 @@ impl Watches {
     /// Adds the numbers of the container whose head lies there, and of all that it is in.
     pub(super) fn chain(t: &impl See, at: u64, ids: &mut Vec<u64>) -> Result<(), StoreError> {
         let mut at = at;
-        for _ in 0..super::tree::DEPTH {
+        for _ in 0..super::tree::COPIED {
             if at == 0 {
                 break;
             }
@@ -95,7 +95,7 @@ impl Watches {
             if ids.last() != Some(&id) {
                 ids.push(id);
             }
-            at = t.get(at + head::AT_OWNER)?;
+            at = head::owner_at(t, at)?;
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Watches {
     /// Says that the container whose head lies there was changed, and so all that it is in. Whether somebody waits for that.
     pub(super) fn note(&self, t: &mut impl Change, at: u64) -> Result<bool, StoreError> {
         let (high, mut found, mut at) = (self.high(t)?, false, at);
-        for _ in 0..super::tree::DEPTH {
+        for _ in 0..super::tree::COPIED {
             if at == 0 {
                 break;
             }
@@ -116,7 +116,7 @@ impl Watches {
                     found = true;
                 }
             }
-            at = t.get(at + head::AT_OWNER)?;
+            at = head::owner_at(t, at)?;
         }
         Ok(found)
     }

@@ -4,27 +4,68 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import enum
 import struct
+import sys
 from typing import Any
+
+from shmrpc.equals.stores.class_names import text_of
+from shmrpc.equals.stores.packing import base_of, base_value
 
 
 def plain(key: Any) -> Any:
-    """Returns the int, float, str or bytes that equals a key; the key itself if none does."""
-    if isinstance(key, decimal.Decimal):
-        if not key.is_finite():
-            hash(key)  # Raises what Python raises for a signaling NaN.
-            return float(key)
-        if key == key.to_integral_value():
-            return int(key)
-        nearest = float(key)
-        return nearest if nearest == key else key
-    if isinstance(key, complex) and not key.imag:
-        return key.real
-    base: Any
-    for base in (int, float, str, bytes):
-        if isinstance(key, base) and not isinstance(key, bool):
-            return base.__new__(base, key)
+    """Returns the int, float, bool, str or bytes that equals a key; the key itself if none does, or if it is one.
+
+    Raises TypeError for a key whose class compares it in a way of its own.
+    """
+    kind = type(key)
+    if kind is decimal.Decimal:
+        return _plain_decimal(key)
+    if kind is complex:
+        return key if key.imag else key.real
+    base = base_of(kind)
+    if base is not None and base is not kind:
+        _check_comparison(kind, base)
+        return base_value(key, base) if base is not tuple else key
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(key, numpy.generic):
+        return _plain_scalar(numpy, key)
     return key
+
+
+def _plain_decimal(key: decimal.Decimal) -> Any:
+    if not key.is_finite():
+        hash(key)  # Raises what Python raises for a signaling NaN.
+        return float(key)
+    if key == key.to_integral_value():
+        return int(key)
+    nearest = float(key)
+    return nearest if nearest == key else key
+
+
+def _plain_scalar(numpy: Any, key: Any) -> Any:
+    """Of a scalar of NumPy's."""
+    equal: Any
+    for kind, equal in ((numpy.bool_, bool), (numpy.integer, int), (numpy.floating, float), (numpy.str_, str)):
+        if isinstance(key, kind) and not isinstance(key, numpy.timedelta64):
+            found = equal(key)
+            if found == key or found != found:
+                return found
+    if isinstance(key, numpy.bytes_):
+        return bytes(key)
+    if isinstance(key, numpy.complexfloating) and complex(key) == key:
+        return plain(complex(key))
+    raise TypeError(
+        f"a key of a store cannot be a {type(key).__name__}: use a number, text or datetime of Python's own"
+    )
+
+
+def _check_comparison(kind: type, base: type) -> None:
+    if kind.__eq__ is not base.__eq__ or kind.__hash__ is not base.__hash__:
+        raise TypeError(
+            f"a key of a store cannot be a {kind.__qualname__}, which has its own __eq__ or __hash__: "
+            f"use the {base.__name__} itself"
+        )
 
 
 def canonical(key: Any) -> bytes:
@@ -32,6 +73,10 @@ def canonical(key: Any) -> bytes:
 
     Raises TypeError for what cannot be a key of a store.
     """
+    if isinstance(key, enum.Enum) and base_of(type(key)) is None:
+        named = f"{text_of(type(key))} {key._name_} {key._value_!r}"
+        return b"e" + _sized(named.encode())
+    key = plain(key)
     if key is None or isinstance(key, (bool, int, float, decimal.Decimal, complex)):
         return _number(key)
     if isinstance(key, str):
@@ -39,15 +84,15 @@ def canonical(key: Any) -> bytes:
     if isinstance(key, bytes):
         return b"b" + _sized(key)
     if isinstance(key, tuple):
-        return b"(" + _sized(b"".join(map(canonical, key)))
+        return b"(" + _sized(b"".join(map(canonical, tuple.__iter__(key))))
     if isinstance(key, frozenset):
         return b"{" + _sized(b"".join(sorted(map(canonical, key))))
     if isinstance(key, (datetime.date, datetime.time, datetime.timedelta, datetime.timezone)):
         return _time(key)
     hash(key)  # Raises what Python raises for a list.
     raise TypeError(
-        f"a key of a store has to be None, a bool, a number, str, bytes, a tuple or frozenset of these, a Decimal, or "
-        f"of a type of datetime; got {type(key).__qualname__}"
+        f"a key of a store has to be None, a bool, a number, str, bytes, a member of an Enum, a tuple or frozenset of "
+        f"these, or of a type of datetime; got {type(key).__qualname__}"
     )
 
 

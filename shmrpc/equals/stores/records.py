@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import importlib
 import inspect
-import sys
 import types
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar, cast, dataclass_transform, overload
 
+import msgspec
+
 from shmrpc import _core
+from shmrpc.equals.stores.class_names import find_class, text_of
 from shmrpc.equals.stores.proxies import Shared
-from shmrpc.errors import DecodeError
+from shmrpc.errors import DecodeError, EncodeError
 from shmrpc.values.references import may_be_stored
 
 _C = TypeVar("_C", bound=type)
@@ -44,9 +45,7 @@ class SharedClass:
     @property
     def name(self) -> str:
         """By which other processes find it."""
-        # What multiprocessing has spawned has the program's module under another name, and under this one too.
-        module = "__main__" if self.cls.__module__ == "__mp_main__" else self.cls.__module__
-        return f"{module}:{self.cls.__qualname__}"
+        return text_of(self.cls)
 
     @functools.cached_property
     def proxy(self) -> type:
@@ -68,10 +67,24 @@ class SharedClass:
             fields = [getattr(instance, name) for name in self.fields]
         except AttributeError as error:
             raise TypeError(f"{self.name} cannot be stored: {error}") from None
-        if not self.is_open:
-            return fields, None
         every = getattr(instance, "__dict__", {})
-        return fields, {name: value for name, value in every.items() if name not in self.fields}
+        extra = {name: value for name, value in every.items() if not self._is_known(name)}
+        if self.is_open:
+            return fields, extra
+        if extra:
+            raise EncodeError(
+                f"an instance of {self.name} has the attribute {next(iter(extra))!r}, which is no field and would be "
+                "lost: annotate it in the class, or mark the class with @shmrpc.shared(open=True)"
+            )
+        return fields, None
+
+    def _is_known(self, name: str) -> bool:
+        """Whether an attribute is a field, what a cached property makes again, or what typing notes of an instance."""
+        return (
+            name in self.fields
+            or name == "__orig_class__"
+            or isinstance(inspect.getattr_static(self.cls, name, None), functools.cached_property)
+        )
 
 
 #: By the class, and by its name.
@@ -102,11 +115,25 @@ def shared(cls: Any = None, /, *, open: bool = False) -> Any:
 def _shared(cls: Any, is_open: bool) -> Any:
     if not isinstance(cls, type):
         raise TypeError(f"shared: expected a class, got {cls!r}")
+    _check_bases(cls)
     if not dataclasses.is_dataclass(cls) and inspect.get_annotations(cls) and not hasattr(cls, "__slots__"):
         cls = dataclasses.dataclass(cls)
     _register(SharedClass(cls, _fields_of(cls, is_open), is_open))
     may_be_stored(cls)
     return cls
+
+
+def _check_bases(cls: type) -> None:
+    """Raises TypeError for a class whose instances have items or state that no field has."""
+    if issubclass(cls, enum.Enum):
+        raise TypeError(f"shared: {cls.__qualname__} is an Enum, whose members a store holds without a mark")
+    for each in cls.__mro__[:-1]:
+        # What is written in C makes its instances itself, with what they have beyond attributes.
+        if isinstance(each.__dict__.get("__new__"), types.BuiltinFunctionType) or each is msgspec.Struct:
+            raise TypeError(
+                f"shared: {cls.__qualname__} is derived from {each.__qualname__}, whose items or state a store would "
+                "lose: make it a dataclass with a field for them, or register it with shmrpc.register()"
+            )
 
 
 def _register(known: SharedClass) -> SharedClass:
@@ -147,13 +174,7 @@ def named(name: str, fields: tuple[str, ...]) -> SharedClass:
     """The class of this name. Imports its module. Raises DecodeError if it cannot be found, or has other fields."""
     found = _by_name.get(name)
     if found is None:
-        module, _, qualname = name.partition(":")
-        try:
-            imported: Any = sys.modules.get(module) or importlib.import_module(module)
-            for part in qualname.split("."):
-                imported = getattr(imported, part)
-        except (ImportError, AttributeError) as error:
-            raise DecodeError(f"the class {name} of an object in the store cannot be imported here: {error}") from None
+        imported = find_class(name)
         if isinstance(imported, type) and issubclass(imported, enum.IntEnum):
             struct_class(imported)
         found = _by_name.get(name)
@@ -261,6 +282,9 @@ def _proxy_of(known: SharedClass) -> type:
     for each in reversed(known.cls.__mro__[:-1]):
         for name, value in each.__dict__.items():
             if name not in _OWN and name not in known.fields:
+                if isinstance(value, functools.cached_property):
+                    # A proxy caches nothing: what it would be made of can change.
+                    value = property(value.func, doc=value.__doc__)
                 # A class method is called with the class, whose instances are made of other things than a proxy is.
                 space[name] = staticmethod(getattr(known.cls, name)) if isinstance(value, classmethod) else value
     for number, name in enumerate(known.fields):
@@ -271,4 +295,7 @@ def _proxy_of(known: SharedClass) -> type:
     bases: tuple[type, ...] = (_Open, SharedRecord) if known.is_open else (SharedRecord,)
     if parameters is not None and parameters.frozen:
         bases = (_Frozen, *bases)
+    if known.cls.__hash__ is not None and known.cls.__eq__ is not object.__eq__:
+        # As equal instances have it. With fields that can change it is the programs's own care, as with an instance.
+        space["__hash__"] = lambda self: hash(self._copy())
     return types.new_class(known.cls.__name__, bases, exec_body=lambda body: body.update(space))

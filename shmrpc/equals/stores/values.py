@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
 import pickle as pickles
 import sys
 import threading
-from collections.abc import Mapping, Sequence, Set
+import uuid
 from typing import Any, Final, cast
 
 from shmrpc import _core
+from shmrpc.basics.signals import is_of_a_handler
 from shmrpc.equals.stores.keys import canonical, plain
+from shmrpc.equals.stores.packing import pack, refused, unpack
 from shmrpc.equals.stores.proxies import Shared, SharedDict, SharedList, SharedSet
 from shmrpc.equals.stores.records import NewStruct, SharedClass, named, shared_class
-from shmrpc.errors import EncodeError, LocalProtocolError
+from shmrpc.errors import EncodeError, LocalProtocolError, StoreFull
 from shmrpc.values import dtypes
+from shmrpc.values.registry import entry_of
 from shmrpc.wire.codec import get_codec
 
 _DICT, _SET, _LIST, _RECORD = 17, 18, 16, 19
 #: The first byte of a value that the core does not know.
 _PACKED, _PICKLED = b"m", b"p"
 _codec: Final = get_codec("msgspec")
+#: Types whose values are surely read again as they are.
+_SURE: Final = frozenset(
+    {complex, decimal.Decimal, range, uuid.UUID, datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
+)
 
 
 class Values:
@@ -47,72 +56,105 @@ class Values:
     # --- what the core asks for ---
 
     def convert(self, value: Any) -> tuple[Any, ...]:
-        """Makes of a value what can be written. Raises EncodeError and TypeError."""
+        """Makes of a value what can be written. Raises EncodeError, TypeError and RecursionError."""
+        kind = type(value)
         if isinstance(value, Shared):
             return "as", value._copy()
-        known = shared_class(type(value))
+        known = shared_class(kind)
         if known is not None:
             return "record", self.number_of(known), *known.parts(value)
-        if isinstance(value, NewStruct):
+        if kind is NewStruct:
             return "record", self.number_of(value.known), value.fields, None
-        if isinstance(value, bytearray):
+        if entry_of(kind) is not None:
+            return "packed", self._packed(value)
+        if kind is bytearray:
             return "buffer", b"b", value
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            if isinstance(value, numpy.ndarray):
-                return self._array(numpy, value)
-            if isinstance(value, numpy.generic):
-                return "as", value.item()
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            what, said, data = self._array(sys.modules["numpy"], value.detach().cpu().numpy())
-            return what, b"t" + said[1:], data
-        plain: Any
-        for plain in (int, float, str, bytes):
-            if isinstance(value, plain):
-                return "as", plain.__new__(plain, value)
-        if isinstance(value, Mapping):
-            return "as", dict(value)
-        if isinstance(value, Set):
-            return "as", frozenset(value) if isinstance(value, frozenset) else set(value)
-        if isinstance(value, tuple):
-            return "as", tuple(value)
-        if isinstance(value, Sequence) and not isinstance(value, (memoryview, range)):
-            return "as", list(value)
-        if dataclasses.is_dataclass(value):
-            # The codec takes it for a dict, and what came out would be a copy of that.
-            name = type(value).__qualname__
-            raise EncodeError(f"store {self._name!r} cannot hold a {name}: mark its class as @shmrpc.shared")
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject:
+            return self._array(numpy, value)
+        if torch is not None and kind is torch.Tensor:
+            return self._tensor(torch, value)
+        if dataclasses.is_dataclass(value) and not self._pickle:
+            # What came out would be a copy of it.
+            raise self._refused(value, str(refused(value)))
         return "packed", self._packed(value)
 
     def _array(self, numpy: Any, array: Any) -> tuple[Any, ...]:
-        if array.dtype.hasobject:
-            raise EncodeError(f"an array of {array.dtype} has Python objects, which no other process can see")
-        said = _codec.encode([dtypes.describe(array.dtype), list(array.shape)])
+        try:
+            described = dtypes.describe(array.dtype)
+        except TypeError as error:
+            raise self._refused(array, str(error)) from None
+        said = _codec.encode([described, list(array.shape)])
         # An array of no dimensions has bytes too; one of a dtype with no buffer format is looked at as bytes.
-        data = numpy.ascontiguousarray(array).reshape(-1).view("u1") if array.size else b""
+        data = numpy.ascontiguousarray(array).reshape(-1).view("u1") if array.size and array.itemsize else b""
         return "buffer", b"a" + cast(bytes, said), data
+
+    def _tensor(self, torch: Any, tensor: Any) -> tuple[Any, ...]:
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+            raise self._refused(tensor, f"store .cpu().to_dense() of the {tensor.layout} tensor on {tensor.device}")
+        try:
+            array = tensor.detach().resolve_conj().resolve_neg().numpy()
+        except (TypeError, RuntimeError) as error:  # NumPy has no such dtype.
+            raise self._refused(tensor, str(error)) from None
+        what, said, data = self._array(sys.modules["numpy"], array)
+        return what, b"t" + said[1:], data
 
     def _packed(self, value: Any) -> bytes:
         try:
-            body = _codec.encode(value)
-        except TypeError as error:
+            body = _PACKED + pack(value)
+            if type(value) not in _SURE:
+                self._check_same(value, self.unpack(body))
+        except RecursionError:
+            raise
+        except (TypeError, ValueError, OverflowError) as error:
+            if is_of_a_handler(error):
+                raise
             if not self._pickle:
-                name = type(value).__qualname__
-                raise EncodeError(
-                    f"store {self._name!r} cannot hold a {name}; mark its class as @shmrpc.shared, or open the "
-                    f"store with pickle=True ({error})"
-                ) from None
-            return _PICKLED + pickles.dumps(value)
-        return _PACKED + (body if isinstance(body, bytes) else bytes(body))
+                raise self._refused(value, f"{error}; or open the store with pickle=True") from None
+            return self._pickled(value)
+        return body
+
+    def _check_same(self, value: Any, made: Any) -> None:
+        """Raises TypeError if what was made of a packed value is of another type."""
+        if type(made) is not type(value):
+            raise TypeError(f"it would come out as a {type(made).__qualname__}; convert it, or register its class")
+
+    def _pickled(self, value: Any) -> bytes:
+        try:
+            body = pickles.dumps(value)
+            pickles.loads(body)  # What cannot be read again would spoil each copy of the store.
+        except RecursionError:
+            raise
+        except Exception as error:
+            if is_of_a_handler(error):
+                raise
+            what = f"it cannot be pickled and read again: {type(error).__name__}: {error}"
+            raise self._refused(value, what) from error
+        return _PICKLED + body
+
+    def _refused(self, value: Any, why: str) -> EncodeError:
+        return EncodeError(f"store {self._name!r} cannot hold a {type(value).__qualname__}: {why}")
+
+    def too_large(self, needed: int, limit: int) -> StoreFull:
+        """Makes the error for a value that takes at least so many bytes, and more than the store may have."""
+        return StoreFull(
+            f"store {self._name!r} cannot take a value of {needed:,} bytes or more: max_memory is {limit:,}; "
+            f"open it with more, or put in less"
+        )
 
     def key(self, key: Any) -> Any:
-        """Makes of a key a plain value that equals it, or else two bytes: what it is compared by, and made of again.
+        """Makes of a key what it is compared by, and what it is made of again.
 
-        Raises TypeError.
+        That is the key itself if the core knows it; bytes for each; or None, a plain value that equals it, and the
+        bytes that it is made of. Raises TypeError.
         """
         equal = plain(key)
-        return (canonical(key), _PACKED + cast(bytes, _codec.encode(key))) if equal is key else equal
+        try:
+            if equal is key:
+                return canonical(key), _PACKED + pack(key)
+            return None, equal, _PACKED + pack(key)
+        except UnicodeEncodeError as error:
+            raise self._refused(key, f"a text in it has lone surrogates ({error.reason})") from None
 
     def unpack(self, body: bytes) -> Any:
         """Makes a value again."""
@@ -122,7 +164,7 @@ class Values:
                     f"store {self._name!r} holds a pickled value: open it with pickle=True here too"
                 )
             return pickles.loads(body[1:])
-        return _codec.decode(body[1:])
+        return unpack(body[1:])
 
     def instance(self, number: int, fields: list[Any], extra: dict[str, Any]) -> Any:
         """Makes a plain instance of a class."""

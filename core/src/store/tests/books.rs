@@ -35,7 +35,7 @@ impl<T: See> Walk<'_, T> {
         assert!(len <= size, "{len} bytes in a block of {size}");
     }
 
-    fn cell(&mut self, cell: Cell, owner: u64) {
+    fn cell(&mut self, cell: Cell, owner: Owner) {
         let Content::At(kind, at) = cell.content().unwrap() else {
             return;
         };
@@ -44,7 +44,7 @@ impl<T: See> Walk<'_, T> {
                 let len = self.get(at);
                 self.block(at, 8 + len);
             }
-            Type::Key => {
+            Type::Key | Type::Alias => {
                 let word = self.get(at);
                 let first = (word & 0xffff_ffff).next_multiple_of(8);
                 self.block(at, 8 + first + (word >> 32));
@@ -53,14 +53,14 @@ impl<T: See> Walk<'_, T> {
                 let count = self.get(at);
                 self.block(at, 8 + 8 * count);
                 for index in 1..=count {
-                    self.cell(Cell(self.get(at + 8 * index)), owner);
+                    self.cell(Cell(self.get(at + 8 * index)), owner.deeper());
                 }
             }
             _ => self.container(kind, at, owner),
         }
     }
 
-    fn container(&mut self, kind: Type, at: u64, owner: u64) {
+    fn container(&mut self, kind: Type, at: u64, owner: Owner) {
         let head = Head::at(self.t, at).unwrap();
         assert_eq!(head.kind, kind);
         let fields = if kind == Type::Record { head.len } else { 0 };
@@ -68,23 +68,24 @@ impl<T: See> Walk<'_, T> {
         let id = self.get(at);
         assert!(self.ids.insert(id), "two containers have the number {id}");
         assert_eq!(
-            self.get(at + head::AT_OWNER),
-            owner,
+            self.get(head.owner_at()),
+            owner.word(),
             "the owner of {head:?}"
         );
         let payload = self.get(head.payload_at());
+        let inner = owner.deeper().within(head);
         match kind {
             Type::Record => {
                 for number in 0..head.len {
-                    self.cell(Cell(self.get(head.field(number).unwrap())), at);
+                    self.cell(Cell(self.get(head.field(number).unwrap())), inner);
                 }
-                self.cell(Cell(payload), at);
+                self.cell(Cell(payload), inner);
             }
             Type::Buffer => {
                 let len = self.get(payload);
                 self.block(payload, 64 + len);
                 assert!(!self.orphans.contains(&payload));
-                self.cell(Cell::at(Type::Bytes, self.get(payload + 8)), at);
+                self.cell(Cell::at(Type::Bytes, self.get(payload + 8)), inner);
             }
             Type::List => {
                 let cells = Cells::of(self.t, head).unwrap();
@@ -93,14 +94,14 @@ impl<T: See> Walk<'_, T> {
                     self.block(payload, 8 + 8 * room);
                 }
                 for index in 0..head.len {
-                    self.cell(cells.cell(self.t, index).unwrap(), at);
+                    self.cell(cells.cell(self.t, index).unwrap(), inner);
                 }
             }
-            _ => self.table(head, payload),
+            _ => self.table(head, payload, inner),
         }
     }
 
-    fn table(&mut self, head: Head, payload: u64) {
+    fn table(&mut self, head: Head, payload: u64, inner: Owner) {
         let table = Table::of(self.t, head).unwrap();
         if payload != 0 {
             let (slots, room) = (self.get(payload), self.get(payload + 8) >> 32);
@@ -121,9 +122,9 @@ impl<T: See> Walk<'_, T> {
         for number in 0..table.used {
             if let Some(key) = table.key(self.t, number).unwrap() {
                 count += 1;
-                self.cell(key, head.at);
+                self.cell(key, inner);
                 if head.kind == Type::Dict {
-                    self.cell(table.value(self.t, number).unwrap(), head.at);
+                    self.cell(table.value(self.t, number).unwrap(), inner);
                 }
             }
         }
@@ -146,7 +147,7 @@ pub(super) fn checked(store: &Ours) -> Books {
         walk.block(orphan, 64);
     }
     for root in Root::ALL {
-        walk.cell(Cell(walk.get(store.root_at(root))), 0);
+        walk.cell(Cell(walk.get(store.root_at(root))), Owner::NONE);
     }
     assert!(walk.left.is_empty(), "{:?} are nobody's", walk.left);
     let last = walk.get(store.start + AT_NEXT_ID);

@@ -1,15 +1,23 @@
-//! Containers that are nested deeper than anybody looks: an error to the program, and no poison.
+//! Values that are nested as deep as a store takes them, and deeper.
 
 use super::*;
+use crate::store::value::Bytes;
+
+/// So many tuples in each other.
+fn tuples(count: usize) -> Value<'static> {
+    (0..count).fold(Value::Immediate(Cell::NONE), |inner, _| {
+        Value::Tuple(vec![inner])
+    })
+}
 
 #[test]
-fn what_is_nested_too_deep_is_refused_and_can_be_removed() {
+fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
     let shared = shared(8 * MIB);
     let store = store(&shared, US);
     let key = Key::Immediate(Cell::NONE);
     let item = Item::Key(&key);
     let mut place = root(&store);
-    for _ in 0..2 * tree::DEPTH {
+    for _ in 0..tree::DEPTH {
         store
             .set(None, soon(), place, &item, &Value::Dict(Vec::new()))
             .unwrap();
@@ -18,22 +26,55 @@ fn what_is_nested_too_deep_is_refused_and_can_be_removed() {
             other => panic!("{other:?}"),
         };
     }
+    let long = Value::Blob(Type::Text, Bytes::Owned(vec![b'x'; 100]));
     for open in [false, true] {
         let mut open = open.then(|| store.begin(soon()).unwrap());
-        let copied = store.copy(open.as_mut(), soon(), root(&store));
-        assert!(matches!(copied, Err(StoreError::TooDeep)));
-        let removed = store.remove(open.as_mut(), soon(), root(&store), &item);
-        assert!(matches!(removed, Err(StoreError::TooDeep)));
+        let refused = store.set(open.as_mut(), soon(), place, &item, &tuples(1));
+        assert!(matches!(refused, Err(StoreError::TooDeep)));
+        store
+            .set(open.as_mut(), soon(), place, &item, &long)
+            .unwrap();
+        store.copy(open.as_mut(), soon(), root(&store)).unwrap();
+        store.snapshot(open.as_mut(), soon()).unwrap();
         if let Some(open) = open {
             store.commit(open).unwrap();
         }
     }
-    assert_eq!(store.len(None, soon(), place).unwrap(), 0);
     books::checked(&store);
-    store.delete(None, soon(), root(&store), &item).unwrap();
+    store.remove(None, soon(), root(&store), &item).unwrap();
     assert!(matches!(
         store.len(None, soon(), place),
         Err(StoreError::Gone)
     ));
+    books::checked(&store);
+}
+
+#[test]
+fn tuples_count_among_what_containers_are_nested_in() {
+    let shared = shared(8 * MIB);
+    let store = store(&shared, US);
+    let key = Key::Immediate(Cell::NONE);
+    let item = Item::Key(&key);
+    let half = tree::DEPTH / 2;
+    let within = |count, inner| {
+        let fold = |inner, _| Value::Tuple(vec![inner]);
+        (0..count).fold(inner, fold)
+    };
+    let value = within(half - 1, Value::List(Vec::new()));
+    store
+        .set(None, soon(), root(&store), &item, &value)
+        .unwrap();
+    let mut found = store.get(None, soon(), root(&store), &item).unwrap();
+    let place = loop {
+        found = match found {
+            Found::Tuple(mut items) => items.remove(0),
+            Found::Container(_, place, _) => break place,
+            other => panic!("{other:?}"),
+        };
+    };
+    let put = |value| store.splice(None, soon(), place, 0, 0, &[value]);
+    assert!(matches!(put(tuples(half + 1)), Err(StoreError::TooDeep)));
+    put(tuples(half)).unwrap();
+    store.copy(None, soon(), root(&store)).unwrap();
     books::checked(&store);
 }

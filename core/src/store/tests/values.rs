@@ -29,6 +29,7 @@ fn meaning(key: &Found) -> Meaning {
             all[..bytes.len()].copy_from_slice(bytes);
             Meaning::Int(i128::from_le_bytes(all))
         }
+        Found::Blob(Type::Alias, exact) => meaning(&aliased(exact)),
         Found::Blob(Type::Key, exact) => {
             Meaning::Other(Found::Blob(Type::Key, canonical(exact).to_vec()))
         }
@@ -51,6 +52,16 @@ pub(super) fn is_same(one: &Found, other: &Found) -> bool {
         }
         (Meaning::Other(one), Meaning::Other(other)) => one == other,
         _ => false,
+    }
+}
+
+/// The key that an alias of the tests equals; one more byte says which of those that are equal it is.
+fn aliased(exact: &[u8]) -> Found {
+    match exact[0] {
+        number @ 0..20 => int(number.into()),
+        number @ 20..30 => float(f64::from(number) + 0.5),
+        number @ 30..35 => int(i128::from(number) << 60),
+        number => text(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..usize::from(number) - 30]),
     }
 }
 
@@ -110,6 +121,10 @@ fn entries(items: &[(Found, Found)]) -> Vec<(Key<'_>, Value<'_>)> {
 pub(super) fn key(found: &Found) -> Key<'_> {
     match found {
         Found::Immediate(cell) => Key::Immediate(*cell),
+        Found::Blob(Type::Alias, exact) => {
+            let equal = key(&aliased(exact)).into_owned();
+            Key::Alias(Box::new(equal), exact.clone())
+        }
         Found::Blob(Type::Key, exact) => Key::Other(canonical(exact).to_vec(), exact.clone()),
         Found::Blob(kind, bytes) => Key::Blob(*kind, Bytes::Borrowed(bytes)),
         _ => panic!("{found:?} is no key"),
@@ -174,6 +189,10 @@ impl Keys {
                 .clone(),
             10 | 11 => text(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..number as usize % 36]),
             12 => bytes(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..number as usize % 36]),
+            13 if number % 2 == 1 => {
+                let exact = vec![number as u8, dice.below(2) as u8];
+                Found::Blob(Type::Alias, exact)
+            }
             13 => {
                 let mut exact = vec![b'k'; dice.below(20) as usize];
                 exact.push(dice.below(2) as u8);
@@ -205,7 +224,7 @@ impl Keys {
             0..4 => int(dice.below(1000).into()),
             4 => float(dice.below(1000) as f64 / 8.0),
             5 => match self.any(dice) {
-                Found::Blob(Type::Key, exact) => Found::Blob(Type::Packed, exact),
+                Found::Blob(Type::Key | Type::Alias, exact) => Found::Blob(Type::Packed, exact),
                 other => other,
             },
             6 => text(&vec![b'x'; dice.any_size(12) as usize]),

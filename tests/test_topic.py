@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import select
@@ -21,9 +22,10 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
+from shmrpc.equals import blocking_topic, topic
 from shmrpc.equals.members import report_of
 from tests.helpers.member_process import MemberProcess
-from tests.helpers.server_process import eventually
+from tests.helpers.server_process import InThread, eventually
 
 LONG = 20.0
 #: A name that no other run of these tests has.
@@ -916,3 +918,147 @@ def test_one_that_was_stopped_for_longer_than_its_time_looks_once_more(
         other.end()
         os.kill(other.pid, signal.SIGSTOP)
     os.kill(other.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("end", ["close", "collect", "exit"])
+def test_one_that_was_there_first_loses_nothing_of_a_publisher_that_ends_at_once(
+    other: MemberProcess, end: str
+) -> None:
+    other.do(f"s = sync.subscribe({OURS!r}); result = 0")
+    with MemberProcess() as publisher:
+        other.signal(signal.SIGSTOP)  # It cannot turn to the publisher that comes.
+        publisher.do(f"import gc; t = sync.topic({OURS!r}); t.publish_many(range(10)); result = 0")
+        if end == "exit":
+            ending = InThread(publisher.close)
+            assert not publisher.ends(0.1)
+        else:
+            publisher.begin(f"{'t.close()' if end == 'close' else 'del t; gc.collect()'}; result = 0")
+            assert not publisher.ends(0.1)
+        other.signal(signal.SIGCONT)
+        assert other.do(f"result = [m.value for m in s.get_many(10, {LONG})]") == list(range(10))
+        if end == "exit":
+            assert ending.join() == 0
+        else:
+            publisher.end()
+
+
+async def test_a_task_that_leaves_its_topic_awaits_those_that_were_there(other: MemberProcess) -> None:
+    other.do(f"s = sync.subscribe({OURS!r}); result = 0")
+    other.signal(signal.SIGSTOP)
+    left = shmrpc.topic(OURS)
+    await left.publish_many(range(10))
+    leaving = asyncio.ensure_future(left.__aexit__(None, None, None))
+    await asyncio.sleep(0.1)
+    assert not leaving.done()  # And the loop turns.
+    other.signal(signal.SIGCONT)
+    await leaving
+    assert other.do(f"result = [m.value for m in s.get_many(10, {LONG})]") == list(range(10))
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_one_that_asks_for_it_is_cut_off_at_its_own_number(comes_first: bool) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def subscribe() -> shmrpc.sync.Subscription:
+            return stack.enter_context(shmrpc.sync.subscribe(OURS, slow=shmrpc.disconnect(5)))
+
+        early = subscribe() if comes_first else None
+        t = stack.enter_context(shmrpc.sync.topic(OURS))
+        strict = early or subscribe()
+        for _ in range(20):
+            t.publish_many(range(5))  # As many as it may be behind.
+            assert [m.value for m in strict.get_many(10, LONG)] == [0, 1, 2, 3, 4]
+        for number in range(6):
+            t.publish(number)
+        with pytest.raises(shmrpc.CutOff):
+            strict.get(LONG)
+
+
+def test_a_publisher_that_waits_for_its_own_thread_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking_topic, "LONG_WAIT", 0.01)
+    with shmrpc.sync.topic(OURS, high=1) as t, shmrpc.sync.subscribe(OURS) as s:
+        t.publish(0)
+        for _ in range(2):
+            with pytest.raises(shmrpc.TopicFull):
+                t.publish(1, timeout=0.02)
+        assert [record.getMessage().partition(":")[0] for record in caplog.records] == [f"topic {OURS!r}"]  # Once.
+        assert "keep_last" in caplog.text
+        caplog.clear()
+        InThread(s.get).join()
+    with shmrpc.sync.topic(f"{OURS}b", high=1) as t, shmrpc.sync.subscribe(f"{OURS}b") as s:
+        InThread(functools.partial(s.get_many_nowait)).join()
+        t.publish(0)
+        with pytest.raises(shmrpc.TopicFull):
+            t.publish(1, timeout=0.02)
+    assert not caplog.records  # Another thread reads it.
+
+
+async def test_a_task_that_waits_for_its_own_loop_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "LONG_WAIT", 0.01)
+    async with shmrpc.topic(OURS, high=1) as t, shmrpc.subscribe(OURS) as s:
+        await t.publish(0)
+        waiting = asyncio.ensure_future(t.publish(1))
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+        assert "keep_last" in caplog.text
+        assert [(await s.get()).value for _ in range(2)] == [0, 1]
+        await waiting
+
+
+#: Ends the main thread of a process alone: what the kernel does first with one that is killed, and may be long over
+#: before the other threads have closed its descriptors.
+END_MAIN_THREAD = "import ctypes, os; ctypes.CDLL(None).syscall({'aarch64': 93}.get(os.uname().machine, 60), 0)"
+
+
+def test_one_that_subscribes_while_the_kernel_ends_a_publisher_reads_nothing_of_it(other: MemberProcess) -> None:
+    with MemberProcess() as dying:
+        dying.do(f"e = sync.subscribe({OURS!r}); t = sync.topic({OURS!r}); t.publish(1); result = 0")
+        dying.begin(END_MAIN_THREAD)
+        assert eventually(lambda: not _descriptors_of(dying.pid))
+        with shmrpc.sync.subscribe(OURS) as s:
+            assert s.get_nowait() is None
+            with pytest.raises(shmrpc.WaitTimeout):
+                s.get(0.01)
+            dying.kill()
+            other.do(f"t = sync.topic({OURS!r}).__enter__(); t.publish(2); result = 0")
+            assert s.get(LONG).value == 2
+
+
+def _descriptors_of(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return []
+
+
+#: Opens names of all kinds and forks. The child closes all descriptors, as daemons do, opens files of its own, which
+#: get the same numbers, and drops what it has of its parent: how many of its files are closed then.
+DAEMON = """
+import gc, os
+handles = [sync.topic(NAME), sync.subscribe(NAME), sync.queue(NAME + "q"), sync.store(NAME + "s"),
+           sync.memory(NAME + "m", 4096), sync.Semaphore(NAME + "g"), sync.Lock(NAME + "l"), sync.Event(NAME + "e")]
+handles[1].fileno()
+pid = os.fork()
+if pid == 0:
+    os.closerange(3, 4096)
+    files = {number: os.fstat(number).st_ino for number in [os.memfd_create("own") for _ in range(100)]}
+    handles.clear()
+    gc.collect()
+    lost = 0
+    for number, inode in files.items():
+        try:
+            lost += os.fstat(number).st_ino != inode
+        except OSError:
+            lost += 1
+    os._exit(lost)
+result = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+handles.clear()
+"""
+
+
+def test_a_forked_child_closes_no_file_of_its_own_with_what_it_has_of_its_parent(other: MemberProcess) -> None:
+    assert other.do(f"NAME = {OURS!r}" + DAEMON) == 0

@@ -59,6 +59,8 @@ mod crash;
 pub mod origin;
 #[cfg(not(loom))]
 mod os;
+#[cfg(not(loom))]
+pub mod own_fd;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod testing;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +10,7 @@ from shmrpc import _core
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.reserving import BlockingReserving
-from shmrpc.equals.topic_base import ATTACHING, TopicBase, limits_of, opened_topic
+from shmrpc.equals.topic_base import ATTACHING, LONG_WAIT, TopicBase, limits_of, opened_topic
 from shmrpc.wire.codec import CodecName
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class BlockingTopic(TopicBase):
         return BlockingReserving(self, shape, dtype, bounded(timeout))
 
     def _publish(self, records: _core.Records, timeout: float | None) -> None:
-        self._told(records, records.wait(timeout), timeout)
+        self._told(records, self._wait_for(records, records.wait, timeout), timeout)
 
     def _add(self, value: Any, timeout: float | None) -> None:
         self.publish(value, timeout)
@@ -54,12 +54,24 @@ class BlockingTopic(TopicBase):
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Records | None:
         records = self._native.reserve(size, body)
         if records is not None and not records.reserve_now():
-            self._told(records, records.wait_reserved(timeout), timeout)
+            self._told(records, self._wait_for(records, records.wait_reserved, timeout), timeout)
         return records
 
     def _commit(self, reservation: _core.Records, timeout: float | None) -> None:
         if not reservation.publish_now():
             self._publish(reservation, timeout)
+
+    def _wait_for(
+        self, records: _core.Records, wait: Callable[[float | None], bool | None], timeout: float | None
+    ) -> bool | None:
+        """Waits in this thread: False if the timeout is over, None if waits were stopped."""
+        if timeout is not None and timeout <= LONG_WAIT:
+            return wait(timeout)
+        waited = wait(LONG_WAIT)
+        if waited is not False:
+            return waited
+        self._look_at_wait(records)
+        return wait(None if timeout is None else timeout - LONG_WAIT)
 
     def _told(self, records: _core.Records, waited: bool | None, timeout: float | None) -> None:
         """Raises what a wait ends with that was in vain."""

@@ -57,7 +57,7 @@ def keep_last(count: int) -> KeepLast:
 def disconnect(lag: int) -> Disconnect:
     """A subscriber that is cut off once a publisher finds it ``lag`` messages behind, or as many as that keeps.
 
-    A publisher looks when it needs room: after as many messages as its ``high`` at the latest.
+    A publisher finds that before it publishes the next message. One keeps ``high`` messages for those that are behind.
     """
     return Disconnect(check_count("disconnect: lag", lag, 1, _MOST))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,7 +12,7 @@ from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import Line
 from shmrpc.equals.pausing import Pausing
 from shmrpc.equals.reserving import AwaitedReserving
-from shmrpc.equals.topic_base import ATTACHING, ROOM, TopicBase, limits_of, opened_topic
+from shmrpc.equals.topic_base import ATTACHING, LONG_WAIT, ROOM, TopicBase, limits_of, opened_topic
 from shmrpc.wire.codec import CodecName
 
 if TYPE_CHECKING:
@@ -62,8 +63,13 @@ class Topic(Pausing, TopicBase):
         await self._until(records, records.publish_or_sleep, timeout)
 
     async def _until(self, records: _core.Records, act: Callable[[], bool], timeout: float | None) -> None:
-        if not await self._line(ROOM, Line).wait(act, _nothing, timeout):
-            self._is_full(records, f"for {timeout:g} s")
+        looking = asyncio.get_running_loop().call_later(LONG_WAIT, self._look_at_wait, records)
+        try:
+            if await self._line(ROOM, Line).wait(act, _nothing, timeout):
+                return
+        finally:
+            looking.cancel()
+        self._is_full(records, f"for {timeout:g} s")
 
     async def _add(self, value: Any, timeout: float | None) -> None:
         await self.publish(value, timeout)
@@ -78,15 +84,26 @@ class Topic(Pausing, TopicBase):
         if not reservation.publish_now():
             await self._publish(reservation, timeout)
 
-    async def __aenter__(self) -> Self:
+    async def _attach(self) -> None:
+        """Waits for a while until all that subscribe have turned to this publisher."""
         if not self._native.is_attached():
             await self._line(ROOM, Line).wait(self._native.attaching().is_over, _nothing, ATTACHING)
+
+    async def __aenter__(self) -> Self:
+        await self._attach()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.close()
+        waits = True
+        try:
+            if not (self._name.is_closed or self._name.is_stopped):
+                waits = False  # A task that is cancelled here does not hold up its loop instead.
+                await self._attach()
+        finally:
+            self._native.close(waits)
+            self.close()
 
 
 def _nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self
@@ -15,10 +16,14 @@ from shmrpc.host.processes import process, stopped
 from shmrpc.values.unsendable import reason
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 
+_log = logging.getLogger("shmrpc")
+
 #: The wait sets of a topic: those that wait for a message, and for room.
 ITEMS: Final = 0
 ROOM: Final = 1
-#: Seconds for which a publisher that begins waits for those that subscribe, and may be stopped.
+#: Seconds after which a publisher that waits looks whether it waits for itself.
+LONG_WAIT: Final = 1.0
+#: Seconds for which a publisher that begins, or ends, waits for those that subscribe, and may be stopped.
 ATTACHING: Final = 1.0
 _MOST_HIGH: Final = 1 << 24
 #: Bytes of a message, as many as need none of ``max_memory``.
@@ -77,6 +82,7 @@ class TopicBase(Handle):
     _native: _core.Publisher
     _codec: Codec
     _limits: Limits
+    _has_warned = False
 
     @classmethod
     @closes_on_error
@@ -113,9 +119,24 @@ class TopicBase(Handle):
         return self._native.stats()[0]
 
     def close(self) -> None:
-        """Publishes nothing more. What was published is read on by those that subscribe."""
+        """Publishes nothing more. What was published is read on by those that subscribe.
+
+        Waits, for up to a second, for subscribers that were there and have not turned to this publisher so far, so that
+        they lose nothing of it.
+        """
         self._native.close()
         super().close()
+
+    def _look_at_wait(self, records: _core.Records) -> None:
+        """Warns, once, of a wait for a subscriber that only the waiting thread reads."""
+        if not self._has_warned and records.waits_for_this_thread():
+            self._has_warned = True
+            _log.warning(
+                "topic %r: publish() has waited %g s for a subscription that this thread itself reads, and may wait for"
+                " ever: read it in another thread or task, or subscribe with slow=shmrpc.keep_last(n)",
+                self.name,
+                LONG_WAIT,
+            )
 
     def _role(self) -> str:
         return f", publishes with high={self._limits.high}, max_memory={self._limits.max_memory}"

@@ -5,11 +5,12 @@ use crate::crash;
 use crate::memory::arena::{GRANULE, Place};
 use crate::memory::extent::{self, Extent, ExtentError, Extents, MAX_EXTENTS};
 use crate::memory::news::{self, News, NewsError};
+use crate::own_fd::OwnFd;
 use crate::sync::lock;
 use crate::violation::Violation;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Carries the ends of leases from one side to the other.
@@ -33,7 +34,7 @@ struct Known {
     /// Those that are mapped.
     extents: Extents,
     /// Those that the peer has told of, and that are not mapped for lack of room: bytes, and the file.
-    told: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
+    told: BTreeMap<u32, (u64, Arc<OwnFd>)>,
     /// The lowest number that a new one may have: they rise. None after the last.
     next: Option<u32>,
     /// Those that are gone, and may still be mapped for our leases in them.
@@ -168,7 +169,7 @@ impl Known {
     fn extent(&mut self, number: u32) -> Result<Option<&Arc<Extent>>, Violation> {
         if let Some((size, file)) = self.told.get(&number) {
             let size = *size;
-            match Extent::open(number, size as usize, file.clone()) {
+            match Extent::open_shared(number, size as usize, file.clone()) {
                 Ok(opened) => {
                     crash::point!(ExtentMapped);
                     self.extents.insert(number, Arc::new(opened));
@@ -215,7 +216,8 @@ impl Known {
                     }
                     self.next = number.checked_add(1);
                     crash::point!(ExtentHeard);
-                    self.told.insert(number, (size, Arc::new(file)));
+                    self.told
+                        .insert(number, (size, Arc::new(OwnFd::from(file))));
                     // One that cannot be used counts as unknown once a frame names it. It may be that none will: the
                     // news that it is gone may be next.
                     let _ = self.extent(number);

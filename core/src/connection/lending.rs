@@ -14,6 +14,7 @@ use crate::memory::arena::Holder;
 use crate::memory::copier::Copier;
 use crate::memory::news;
 use crate::memory::store::{Hold, NoMemory, Store};
+use crate::own_fd::OwnFd;
 use crate::sync::lock;
 use crate::violation::Violation;
 use std::io;
@@ -32,7 +33,7 @@ struct Told {
 /// Both sides' memory, as one of them sees it.
 pub struct Lending {
     /// News of extents go through it, both ways.
-    socket: OwnedFd,
+    socket: OwnFd,
     ours: Arc<Store>,
     /// The peer, as the holder of what is lent of ours.
     peer: Holder,
@@ -48,7 +49,7 @@ impl Lending {
     pub fn new(carrier: Weak<dyn Carrier>, socket: OwnedFd, limit: u64) -> Arc<Self> {
         let ours = Store::new(limit);
         Arc::new(Lending {
-            socket,
+            socket: socket.into(),
             peer: ours.add_holder(),
             ours,
             told: Mutex::default(),

@@ -5,6 +5,7 @@ use super::members::{Holder, Number};
 use super::membership::{Membership, NameError};
 use super::queueing::{ITEMS, ROOM};
 use crate::memory::mapping::SharedMapping;
+use crate::memory::sealed;
 use crate::os::{fallocate, status};
 use crate::sync::lock;
 use crate::topic::Policy;
@@ -16,11 +17,11 @@ use crate::topic::subscriber::{self, History, News, Source, Subscriber, Taken};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The log of a publisher, mapped here.
 pub type Log = Arc<LogMemory>;
@@ -34,6 +35,8 @@ pub type Pin = subscriber::Pin<Log, Arc<SharedMapping>>;
 /// How often a log that cannot be opened is looked for again, and how long after the time before.
 const LOOKS: usize = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// How long a publisher that ends waits for those that have not attached themselves: they may be stopped.
+const ATTACHING: Duration = Duration::from_secs(1);
 
 /// The most bytes that a publisher may hold for large records.
 pub const MOST_MEMORY: u64 = 1 << 36;
@@ -65,8 +68,9 @@ impl Topic {
 
     /// Gives back what this process has, which leaves: what it has published is seen first.
     pub(super) fn abandon(&self, us: Number) {
-        if let Some(publishing) = lock(&self.publishing).upgrade() {
-            lock(&publishing.publisher).publish();
+        let publishing = lock(&self.publishing).upgrade();
+        if let Some(publishing) = publishing {
+            publishing.finish();
         }
         self.directory.recover(|owner| owner == us.0);
     }
@@ -161,6 +165,7 @@ impl Membership {
             publisher: Mutex::new(publisher),
             shape,
             waiters: AtomicU64::new(0),
+            has_waited: AtomicBool::new(false),
         });
         *known = Arc::downgrade(&publishing);
         drop(known);
@@ -207,6 +212,7 @@ impl Membership {
             membership: self.clone(),
             processes,
             subscriber: Mutex::new(subscriber),
+            reader: AtomicUsize::new(this_thread()),
         });
         let mut subscriptions = lock(&topic.subscriptions);
         subscriptions.retain(|each| each.strong_count() > 0);
@@ -247,10 +253,10 @@ impl Membership {
     }
 
     /// Maps the log of a publisher of this process; nothing if that ends just now: its memory may be gone before its place
-    /// among the members is.
+    /// among the members is, and long before on a busy machine.
     fn log_of(&self, pid: libc::pid_t, listed: &Listed) -> Result<Log, Option<String>> {
         let is_there = || match self.holder_of(Number(listed.owner)) {
-            Some(Holder::Process(holder)) => holder == pid,
+            Some(Holder::Process(holder)) => holder == pid && !sealed::is_ending(pid),
             _ => false,
         };
         let open = || LogMemory::open(pid, listed.descriptor).map(Arc::new);
@@ -354,6 +360,8 @@ pub struct Publishing {
     shape: LogShape,
     /// How many of our threads and tasks have had a number to wait by.
     waiters: AtomicU64,
+    /// Those that subscribe were waited for before the end.
+    has_waited: AtomicBool,
 }
 
 impl Publishing {
@@ -501,6 +509,20 @@ impl Publishing {
         }
     }
 
+    /// Whether this thread waits for a subscriber that only itself has read so far.
+    pub fn is_read_by_this_thread(&self, slowest: &Slowest) -> bool {
+        let Ok(topic) = self.membership.topic() else {
+            return false;
+        };
+        if slowest.owner != Some(self.membership.others().us().0) {
+            return false;
+        }
+        let subscriptions = lock(&topic.subscriptions).clone();
+        let mut found = subscriptions.iter().filter_map(Weak::upgrade);
+        // Relaxed: a hint for people.
+        found.any(|each| each.reader.load(Relaxed) == this_thread())
+    }
+
     /// Those that subscribe, as this publisher sees them.
     pub fn subscribers(&self) -> Result<Vec<SubscriberSeen>, NameError> {
         let publisher = self.ours()?;
@@ -558,10 +580,48 @@ fn write_large(
     })
 }
 
+impl Publishing {
+    /// Says before the last handle is dropped that those that subscribe were waited for, as a loop does it.
+    pub fn has_waited(self: &Arc<Self>) {
+        if Arc::strong_count(self) == 1 {
+            self.has_waited.store(true, Relaxed);
+        }
+    }
+
+    /// Publishes what was written, and waits until all that subscribe have attached themselves, for a while: what is mapped
+    /// is read also after this process has gone. The process of one that was there first may not have turned to it so far.
+    fn finish(&self) {
+        // Relaxed: set by the thread that drops the last handle.
+        if self.has_waited.load(Relaxed) {
+            return;
+        }
+        let begun = Instant::now();
+        let mut is_first = true;
+        loop {
+            let mut publisher = lock(&self.publisher);
+            publisher.publish();
+            if publisher.next() == 0 || publisher.is_attached_by_all(Patience::No) {
+                return;
+            }
+            drop(publisher);
+            if std::mem::take(&mut is_first) {
+                self.membership.wake_all(ITEMS);
+                // Those that were killed are not waited for.
+                let _ = self.membership.prepare_to_sleep();
+            }
+            if begun.elapsed() >= ATTACHING {
+                return;
+            }
+            thread::sleep(BETWEEN_LOOKS);
+        }
+    }
+}
+
 impl Drop for Publishing {
     fn drop(&mut self) {
         // One that has left has given it back; another process may have the listing by now.
         if self.membership.is_here() && !self.membership.has_left() {
+            self.finish();
             lock(&self.publisher).close();
             self.membership.wake_all(ITEMS);
         }
@@ -608,6 +668,14 @@ pub struct Subscription {
     membership: Arc<Membership>,
     processes: Processes,
     subscriber: Mutex<Subscriber<Log, Arc<SharedMapping>>>,
+    /// The thread that has read last, or has subscribed.
+    reader: AtomicUsize,
+}
+
+/// A number of this thread that no other one has at the same time.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 impl Subscription {
@@ -649,6 +717,8 @@ impl Subscription {
         }
         let (taken, news) = subscriber.take(most, true, out, messages);
         drop(subscriber);
+        // Relaxed: a hint for people.
+        self.reader.store(this_thread(), Relaxed);
         self.membership.spread_room(news);
         Ok(Look::Taken(taken))
     }

@@ -13,6 +13,7 @@ use crate::memory::copier::Copier;
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::view::{Mode, View};
 use crate::os::{done, fallocate, status};
+use crate::own_fd::OwnFd;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -67,7 +68,7 @@ pub enum ExtentError {
 pub struct Extent {
     number: u32,
     span: Span,
-    file: Arc<OwnedFd>,
+    file: Arc<OwnFd>,
     ours: bool,
 }
 
@@ -103,18 +104,18 @@ impl Extent {
         Ok(Extent {
             number,
             span,
-            file: Arc::new(file),
+            file: Arc::new(file.into()),
             ours: true,
         })
     }
 
     /// Maps one that the peer has made, after a look at its seals and its size.
-    pub fn open(
-        number: u32,
-        size: usize,
-        file: impl Into<Arc<OwnedFd>>,
-    ) -> Result<Extent, ExtentError> {
-        let file = file.into();
+    pub fn open(number: u32, size: usize, file: impl Into<OwnFd>) -> Result<Extent, ExtentError> {
+        Extent::open_shared(number, size, Arc::new(file.into()))
+    }
+
+    /// The same for a file that others refer to, too.
+    pub fn open_shared(number: u32, size: usize, file: Arc<OwnFd>) -> Result<Extent, ExtentError> {
         let fd = file.as_raw_fd();
         // SAFETY: the descriptor is open; no memory is involved.
         let found = match done(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }) {

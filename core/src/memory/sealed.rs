@@ -6,7 +6,7 @@
 
 use crate::os::done;
 use std::ffi::CStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -54,4 +54,45 @@ pub fn open(process: libc::pid_t, descriptor: RawFd) -> io::Result<File> {
     // Whatever it is that stands there: to open it must not wait for anybody.
     options.read(true).custom_flags(libc::O_NONBLOCK);
     options.open(path(process, descriptor))
+}
+
+/// In the flags of a thread, as /proc shows them: it has begun to end.
+const EXITING: u64 = 0x4;
+
+/// Whether a process has begun to end. Its descriptors cannot be opened any more then, although the kernel may need long
+/// until it has closed them, and given up what is locked by them.
+pub fn is_ending(process: libc::pid_t) -> bool {
+    match fs::read_to_string(format!("/proc/{process}/stat")) {
+        Ok(status) => has_ending_flags(&status),
+        // It is gone; or nothing can be told of any process.
+        Err(_) => fs::exists("/proc/self/stat").unwrap_or(false),
+    }
+}
+
+/// The state is the first word behind the name of the program, which may have any characters; the flags are the seventh.
+fn has_ending_flags(status: &str) -> bool {
+    let mut words = status
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_whitespace();
+    let is_dead = matches!(words.next(), Some("Z" | "X"));
+    let flags = words.nth(5).and_then(|word| word.parse::<u64>().ok());
+    is_dead || flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_is_told_by_its_state_or_its_flags() {
+        let status =
+            |state: &str, flags: u64| format!("7 (a) Z (b) {state} 1 7 7 0 -1 {flags} 90 0");
+        assert!(!has_ending_flags(&status("S", 0x40_0040)));
+        assert!(has_ending_flags(&status("R", 0x40_0044)));
+        assert!(has_ending_flags(&status("Z", 0x40_0040)));
+        assert!(!has_ending_flags("no status"));
+        assert!(!is_ending(std::process::id() as libc::pid_t));
+        assert!(is_ending(libc::pid_t::MAX));
+    }
 }

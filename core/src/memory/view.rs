@@ -1,9 +1,10 @@
 //! A part of an extent, mapped for a program to write.
 
 use crate::memory::mapping::{Span, WRITABLE};
+use crate::own_fd::OwnFd;
 use crate::sync::lock;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
 /// The smallest page that there is, in bytes.
@@ -23,7 +24,7 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct View {
     span: Span,
-    file: Arc<OwnedFd>,
+    file: Arc<OwnFd>,
     start: usize,
     mode: Mutex<Mode>,
 }
@@ -34,12 +35,7 @@ pub struct View {
 )]
 impl View {
     /// Maps `len` bytes of `file` from `start` on, which is a multiple of a page.
-    pub(crate) fn new(
-        file: Arc<OwnedFd>,
-        start: usize,
-        len: usize,
-        mode: Mode,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(file: Arc<OwnFd>, start: usize, len: usize, mode: Mode) -> io::Result<Self> {
         let flags = match mode {
             Mode::Private => libc::MAP_PRIVATE,
             Mode::Shared => libc::MAP_SHARED,

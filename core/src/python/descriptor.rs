@@ -2,6 +2,7 @@
 //! instructions, has closed them.
 
 use super::errors::os_error;
+use crate::own_fd::OwnFd;
 use crate::packet;
 use crate::sync::lock;
 use pyo3::prelude::*;
@@ -16,14 +17,14 @@ fn closed() -> PyErr {
 
 /// An open file of this process. It is closed when this goes.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Descriptor(Mutex<Option<OwnedFd>>);
+pub struct Descriptor(Mutex<Option<OwnFd>>);
 
 impl Descriptor {
     pub(super) fn new(file: OwnedFd) -> Self {
-        Descriptor(Mutex::new(Some(file)))
+        Descriptor(Mutex::new(Some(file.into())))
     }
 
-    fn file(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+    fn file(&self) -> MutexGuard<'_, Option<OwnFd>> {
         lock(&self.0)
     }
 
@@ -39,7 +40,7 @@ impl Descriptor {
 
     /// The file itself. This is closed then.
     pub(super) fn take(&self) -> PyResult<OwnedFd> {
-        self.file().take().ok_or_else(closed)
+        self.file().take().map(OwnFd::into_inner).ok_or_else(closed)
     }
 }
 

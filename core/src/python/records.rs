@@ -283,6 +283,12 @@ impl Records {
         (pid, slowest.lag, cause)
     }
 
+    /// Whether the next one waits for a subscriber that this thread alone has read.
+    fn waits_for_this_thread(&self) -> bool {
+        let slowest = lock(&self.progress).slowest;
+        slowest.is_some_and(|slowest| self.publishing.is_read_by_this_thread(&slowest))
+    }
+
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,

@@ -211,9 +211,14 @@ impl Publisher {
         })
     }
 
-    /// Publishes nothing more. Again: nothing.
-    fn close(&self, py: Python<'_>) {
+    /// Publishes nothing more. Idempotent. With `waits`, the last handle of this process waits for a while until all that
+    /// subscribe have attached themselves; without, the caller has done so.
+    #[pyo3(signature = (waits = true))]
+    fn close(&self, py: Python<'_>, waits: bool) {
         let publishing = lock(&self.publishing).take();
+        if let Some(publishing) = publishing.as_ref().filter(|_| !waits) {
+            publishing.has_waited();
+        }
         py.detach(|| drop(publishing));
     }
 
@@ -230,6 +235,16 @@ impl Publisher {
         let seen = self.publishing(py)?.subscribers();
         let seen = seen.map_err(|error| failed(py, &self.membership, error))?;
         seen_subscribers(py, seen)
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let publishing = lock(&self.publishing).take();
+        // It may wait for those that subscribe.
+        if publishing.is_some() {
+            Python::attach(|py| py.detach(|| drop(publishing)));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!      0  version    u64   how often the listings have changed
+//!      8  joined     u64   how often a subscriber has come
 //!     64  listings   96 of 64 bytes: the publishers
 //!         claims     u64 for each seat: the generation in the high half; the policy in the second byte; the state in the
 //!                    first: 0 free, 1 joining, 2 active, 3 leaving
@@ -45,6 +46,7 @@ pub const SEATS: usize = 128;
 /// Records that a subscriber may look at in place at a time.
 pub const PINS: usize = 32;
 
+const JOINED: u64 = 8;
 const LISTING: u64 = 64;
 const FIRST_LISTING: u64 = 64;
 const OWNER: u64 = 0;
@@ -231,6 +233,13 @@ impl<W: Words> Directory<W> {
     fn changed(&self) {
         // Release: whoever sees it sees the change.
         self.word(0).fetch_add(1, Ordering::Release);
+    }
+
+    /// How often a subscriber has come.
+    #[inline]
+    pub(super) fn joined(&self) -> u64 {
+        // Acquire: pairs with the Release of `activate`: whoever sees it sees the claim.
+        self.word(JOINED).load(Ordering::Acquire)
     }
 
     /// Takes a listing for this member: its number and generation. None if all are taken.
@@ -425,6 +434,8 @@ impl<W: Words> Directory<W> {
         let claim = Claim(claim.0 & !0xff | State::Active as u64);
         self.set_claim(seat, claim);
         crash::point!(SeatActive);
+        // Release: whoever sees it sees the claim. One that dies before costs its publishers nothing.
+        self.word(JOINED).fetch_add(1, Ordering::Release);
         claim
     }
 

@@ -13,11 +13,12 @@ use crate::memory::bytes::{append_from, copy};
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::sealed;
 use crate::os::fallocate;
+use crate::own_fd::OwnFd;
 use crate::shared::Words;
 use crate::sync::AtomicU64;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
 /// The most bytes of a log: what its entries can name, and more than any machine has.
@@ -39,7 +40,7 @@ pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
 pub struct LogMemory {
     span: Span,
     /// Of our own.
-    file: Option<OwnedFd>,
+    file: Option<OwnFd>,
 }
 
 impl LogMemory {
@@ -51,7 +52,7 @@ impl LogMemory {
         sealed::seal(&file)?;
         let memory = LogMemory {
             span,
-            file: Some(file),
+            file: Some(file.into()),
         };
         memory.set_aside(0, shape.used())?;
         Ok(memory)

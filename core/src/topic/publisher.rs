@@ -133,6 +133,8 @@ pub struct Publisher<L, D> {
     bytes: u64,
     /// Records below this one may be written without a look at the subscribers.
     limit: u64,
+    /// How often subscribers had come at the last look at them.
+    joined: u64,
     /// As it stands in the log: subscribers are told that what is below may be gone.
     floor: u64,
     /// What is below is gone, or may be written over.
@@ -180,6 +182,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
             published: 0,
             bytes: 0,
             limit: 0,
+            joined: 0,
             floor: 0,
             kept: 0,
             end: 0,
@@ -188,6 +191,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
             limbo: Vec::new(),
             waiting: Vec::new(),
         };
+        publisher.joined = publisher.directory.joined();
         let heads = publisher.heads();
         publisher.limit = publisher.limit_for(&heads);
         Some(publisher)
@@ -368,6 +372,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
     #[inline]
     fn fits(&self, end: u64) -> bool {
         self.next < self.limit
+            && self.directory.joined() == self.joined
             && self.next - self.kept < self.shape.entries
             && end - self.kept_from <= self.shape.ring
     }
@@ -441,6 +446,8 @@ impl<L: Space, D: Words> Publisher<L, D> {
     ) -> Result<(), (usize, Slowest)> {
         let (_, end) = self.place(len, alignment);
         let needed = self.first_kept(end);
+        // Before the look at the heads: one that comes later is seen the next time.
+        self.joined = self.directory.joined();
         let mut heads = self.heads();
         self.cut_slow(&mut heads, needed);
         self.limit = self.limit_for(&heads);

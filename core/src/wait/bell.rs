@@ -4,6 +4,7 @@
 
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
+use crate::own_fd::OwnFd;
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::futex::{self, Reach};
 use std::ffi::CStr;
@@ -21,12 +22,12 @@ pub(super) const TAKEN_AT_ONCE: usize = 8;
 ///
 /// Each call says itself that it does not wait. The flags of the open socket say so too, but whoever has a copy of
 /// the descriptor can change those; that is why it is no eventfd, whose writes know no other way.
-pub struct Bell(OwnedFd);
+pub struct Bell(OwnFd);
 
 impl Bell {
     /// Takes over `fd`, one end of a pair of `SOCK_SEQPACKET` sockets.
     pub fn new(fd: OwnedFd) -> Self {
-        Bell(fd)
+        Bell(fd.into())
     }
 
     /// Wakes the loop on the other side.

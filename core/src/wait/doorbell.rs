@@ -5,6 +5,7 @@
 
 use super::bell::TAKEN_AT_ONCE;
 use crate::os::done;
+use crate::own_fd::OwnFd;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -50,7 +51,7 @@ const ADDRESS_SIZE: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::so
 
 /// The loop's side. Dropped, its file is removed.
 pub struct Doorbell {
-    socket: OwnedFd,
+    socket: OwnFd,
     path: PathBuf,
     /// The number of the file that we have made there.
     inode: Option<u64>,
@@ -73,7 +74,7 @@ impl Doorbell {
         done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const at).cast(), ADDRESS_SIZE) })?;
         let (path, inode) = (path.to_owned(), inode_of(path));
         Ok(Doorbell {
-            socket,
+            socket: socket.into(),
             path,
             inode,
         })
@@ -109,12 +110,12 @@ impl Drop for Doorbell {
 }
 
 /// What rings the doorbells of others.
-pub struct Ringer(OwnedFd);
+pub struct Ringer(OwnFd);
 
 impl Ringer {
     /// Has no name, and hears nothing.
     pub fn new() -> io::Result<Self> {
-        Ok(Ringer(socket()?))
+        Ok(Ringer(socket()?.into()))
     }
 
     /// Rings the one at `path`. False if nobody is there to hear it.

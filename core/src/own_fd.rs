@@ -1,0 +1,126 @@
+//! Descriptors that only the process closes that has opened them.
+//!
+//! A forked child has copies of its parent's objects and of its descriptors. It may have closed the descriptors, as daemons
+//! close all that they know nothing of, and have opened files of its own, which have the same numbers. If it then drops
+//! such an object, a plain `OwnedFd` closes a file of the program.
+
+use crate::origin::Origin;
+use crate::os::status;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Which file a descriptor is of: its device and its number there.
+type FileId = (libc::dev_t, libc::ino_t);
+
+/// A descriptor of this process. Dropped in a forked child, it is closed if it is still a copy of the parent's, and left
+/// alone if the child has another file under its number.
+#[derive(Debug)]
+pub struct OwnFd {
+    fd: ManuallyDrop<OwnedFd>,
+    /// None if the process cannot be told from others: then it is this one.
+    origin: Option<Origin>,
+    file: Option<FileId>,
+}
+
+impl From<OwnedFd> for OwnFd {
+    fn from(fd: OwnedFd) -> Self {
+        OwnFd {
+            file: file_of(fd.as_raw_fd()).ok(),
+            origin: Origin::here().ok(),
+            fd: ManuallyDrop::new(fd),
+        }
+    }
+}
+
+impl OwnFd {
+    /// The descriptor itself, for a call that takes it over.
+    pub fn into_inner(self) -> OwnedFd {
+        let mut us = ManuallyDrop::new(self);
+        // SAFETY: `us` is not dropped, so nobody uses the descriptor afterwards.
+        unsafe { ManuallyDrop::take(&mut us.fd) }
+    }
+}
+
+impl Drop for OwnFd {
+    fn drop(&mut self) {
+        let is_here = self.origin.is_none_or(Origin::is_here);
+        let is_copy = || self.file.is_some() && file_of(self.fd.as_raw_fd()).ok() == self.file;
+        if is_here || is_copy() {
+            // SAFETY: it is dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
+    }
+}
+
+impl AsFd for OwnFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for OwnFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+fn file_of(fd: RawFd) -> io::Result<FileId> {
+    // SAFETY: it is borrowed for this call alone; a number that is no open descriptor is an error.
+    let status = status(unsafe { BorrowedFd::borrow_raw(fd) })?;
+    Ok((status.st_dev, status.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::file_in_memory;
+
+    /// What `act` comes to in a forked child, which makes system calls only.
+    fn in_child(act: impl FnOnce() -> bool) -> bool {
+        let _alone = crate::FORK.lock();
+        // SAFETY: the child makes system calls only.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let is_right = act();
+            // SAFETY: no memory is involved.
+            unsafe { libc::_exit(i32::from(!is_right)) };
+        }
+        let mut status = 1;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        status == 0
+    }
+
+    fn own() -> (OwnFd, RawFd) {
+        let own = OwnFd::from(OwnedFd::from(file_in_memory()));
+        let number = own.as_raw_fd();
+        (own, number)
+    }
+
+    #[test]
+    fn a_child_closes_its_copy() {
+        let (own, number) = own();
+        let mut own = Some(own);
+        assert!(in_child(|| {
+            drop(own.take());
+            file_of(number).is_err()
+        }));
+        assert!(file_of(number).is_ok());
+        drop(own);
+        assert!(file_of(number).is_err());
+    }
+
+    #[test]
+    fn a_child_keeps_another_file_of_that_number() {
+        let (own, number) = own();
+        let other = file_in_memory();
+        let mut own = Some(own);
+        assert!(in_child(|| {
+            // SAFETY: no memory is involved.
+            let replaced = unsafe { libc::dup2(other.as_raw_fd(), number) } == number;
+            drop(own.take());
+            replaced && file_of(number).is_ok()
+        }));
+    }
+}

@@ -7,9 +7,14 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import fcntl
 import hashlib
 import os
+import signal
+import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -273,6 +278,91 @@ def test_a_save_that_fails_leaves_the_file_that_was_there(runtime: Path, tmp_pat
         store["n"] = 3
         store.load(tmp_path / "saved")
         assert store["n"] == 2
+
+
+def test_a_link_is_followed_and_stays_one(runtime: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    link, dangling, loop = tmp_path / "link", tmp_path / "dangling", tmp_path / "loop"
+    (folder / "there").write_text("old")
+    link.symlink_to("elsewhere/there")
+    dangling.symlink_to(folder / "new")
+    loop.symlink_to("loop")
+    with shmrpc.sync.store(OURS) as store:
+        store["n"] = 1
+        for path in (link, dangling):
+            store.save(path)
+            assert path.is_symlink()
+        with pytest.raises(OSError, match="link") as refused:
+            store.save(loop)
+        assert refused.value.filename == str(loop)
+        for name in ("there", "new"):
+            store.clear()
+            store.load(folder / name)
+            assert store.copy() == {"n": 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "elsewhere", "link", "loop"]
+
+
+def test_what_is_no_file_is_not_replaced_by_one(runtime: Path, tmp_path: Path) -> None:
+    fifo, bound = tmp_path / "fifo", tmp_path / "socket"
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX) as listening, shmrpc.sync.store(OURS) as store:
+        listening.bind(str(bound))
+        (tmp_path / "link").symlink_to(fifo)
+        terminals = os.openpty()
+        device = Path(os.ttyname(terminals[1]))
+        (tmp_path / "device").symlink_to(device)
+        store["n"] = 1
+        before = {path: path.lstat().st_mode for path in [*tmp_path.iterdir(), device]}
+        for path in before:
+            with pytest.raises(OSError, match="no regular file") as refused:
+                store.save(path)
+            assert refused.value.filename == str(path)
+        assert {path: path.lstat().st_mode for path in [*tmp_path.iterdir(), device]} == before
+        for terminal in terminals:
+            os.close(terminal)
+
+
+SAVES = """
+import os, signal, sys
+import shmrpc
+from shmrpc.equals.stores import files
+
+written = os.fsync
+def killed(descriptor):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with shmrpc.sync.store(sys.argv[1]) as store:
+    store["n"] = 1
+    if "named" in sys.argv:
+        os.O_TMPFILE = os.O_DIRECTORY | os.O_EXCL | os.O_CREAT  # As a file system says that has none.
+    if "linked" in sys.argv:
+        os.replace = lambda one, other: killed(0)
+    else:
+        os.fsync = killed
+    store.save(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("how", ["unnamed", "named", "linked"])
+def test_what_a_save_leaves_that_was_killed_is_removed_by_the_next_one(runtime: Path, tmp_path: Path, how: str) -> None:
+    path, others = tmp_path / "saved", [".saved.txt", ".saved.0123456789abcdef", ".other.0123456789abcdef.saving"]
+    for name in others:
+        (tmp_path / name).write_text("of somebody else")
+    command = [sys.executable, "-c", SAVES, f"{OURS}.killed", str(path), how]
+    assert subprocess.run(command, timeout=90, check=False).returncode == -signal.SIGKILL
+    left = {each.name for each in tmp_path.iterdir()} - {*others}
+    assert len(left) == (how != "unnamed")
+    if left:
+        being_written = tmp_path / f".saved.{'0' * 16}.saving"
+        being_written.touch()
+        with being_written.open() as locked, shmrpc.sync.store(OURS) as store:
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            store.save(path)
+            assert being_written.exists(), "another process is writing it"
+    with shmrpc.sync.store(OURS) as store:
+        store.save(path)
+    assert {each.name for each in tmp_path.iterdir()} == {"saved", *others}
 
 
 def test_a_load_within_a_transaction_is_a_part_of_it(runtime: Path, tmp_path: Path) -> None:

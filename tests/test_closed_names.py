@@ -142,7 +142,10 @@ async def test_waits_of_a_name_that_is_closed_end_and_give_their_places_back() -
     # Two uses of each name are left, of which these threads wait: those end with the handle that is dropped.
     for name in (OURS, f"{OURS}-e"):
         with closing(shmrpc.sync.attach(name)) as again:
-            again.put_nowait(1) if name == OURS else again.set()
+            if isinstance(again, shmrpc.sync.Event):
+                again.set()
+            elif isinstance(again, shmrpc.sync.Queue):
+                again.put_nowait(1)
     assert threads[0].join() == 1
     threads[1].join()
     del threads

@@ -258,6 +258,7 @@ def test_status_instead_of_hello(wire: WireClient, server: ServerProcess) -> Non
             "endpoints": wire.welcome["endpoints"],
             "connections": 1,
             "health": "serving",
+            "workers": {},
         }
         with pytest.raises(Gone, match="None"):
             control.receive()

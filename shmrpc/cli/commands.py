@@ -36,6 +36,7 @@ from shmrpc.errors import (
 )
 from shmrpc.host import cleanup as leftovers
 from shmrpc.host import exhaustion
+from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.host.status import statuses
 from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.server.server import DEFAULT_GRACE
@@ -171,6 +172,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was given."""
+        keep_standard_descriptors()
         sys.setrecursionlimit(10_000)  # Values may be nested as deeply as MessagePack allows.
         for stream in (sys.stdout, sys.stderr):  # A terminal that cannot show a character shows its number.
             if isinstance(stream, io.TextIOWrapper):
@@ -407,10 +409,10 @@ def _read_arguments(
 def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
     """List what lives on this host; with --at nats://HOST:PORT the servers that reach the same NATS.
 
-    Of services: name, kind, pid, health, uptime, connections, endpoints. Of names that have members and no server
-    (memory, semaphores, locks, events, queues, topics): name, kind, items that wait in a queue, bytes, how many wait,
-    and the pids of the members, with what each holds. A pid is the one that you see: - for a process outside your
-    container, which has none inside.
+    Of services: name, kind, pid, health, uptime, connections (and those of each worker, by its pid, if there are
+    several), endpoints. Of names that have members and no server (memory, semaphores, locks, events, queues, topics):
+    name, kind, items that wait in a queue, bytes, how many wait, and the pids of the members, with what each holds. A
+    pid is the one that you see: - for a process outside your container, which has none inside.
     """
     if at is not None and _is_elsewhere("", at):
         _list_elsewhere(at, as_json=as_json)
@@ -435,6 +437,8 @@ def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
     for report in found:
         pid, uptime, endpoints = str(report.pid or "-"), f"{report.uptime:.0f} s", ", ".join(report.endpoints) or "-"
         connections = str(report.connections)
+        if report.workers:
+            connections += f" ({', '.join(f'{pid}: {count}' for pid, count in report.workers.items())})"
         rows.append((report.service, leftovers.SERVICE, pid, report.health, uptime, connections, endpoints))
     print_table(rows)
     print_names(names)

@@ -310,7 +310,8 @@ class Client(CallEngine[ThreadReconnector]):
             deadline = None if allowed is None else clock() + allowed
             if inherits:
                 deadline = nearest_deadline(deadline)
-            if reconnector.session is not session or (deadline is not None and kwargs):
+            is_elsewhere = reconnector.session is not session or (reconnector.reconnect and session.is_leaving())
+            if is_elsewhere or (deadline is not None and kwargs):
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.

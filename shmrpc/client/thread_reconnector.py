@@ -92,6 +92,14 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         finally:
             turn.end()
 
+    def look(self) -> bool:
+        """Learn what the server has said beside its answers; return whether new calls belong on another session."""
+        session = self.session
+        if not self.reconnect or session is None:
+            return False
+        session.hear()
+        return session.is_leaving()
+
     def may_go_again(self, session: ThreadSession, error: BaseException) -> bool:
         """Whether a call that failed so on this session is to be sent again: on the next one, or with another id."""
         again = super().may_go_again(session, error)

@@ -48,7 +48,9 @@ def statuses(
                     received = rendezvous.receive(each)
                     message = control.decode(received.data)
                     if isinstance(message, control.Report):
-                        reports.append(msgspec.structs.replace(message, pid=received.pid))
+                        # The ids of another pid namespace say nothing here.
+                        workers = message.workers if message.pid == received.pid else {}
+                        reports.append(msgspec.structs.replace(message, pid=received.pid, workers=workers))
         for each, service in waiting.items():
             pid, _ = credentials.peer_credentials(each)
             silent(f"{service}: {process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: {why_still(pid)}")

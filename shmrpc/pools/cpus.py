@@ -8,6 +8,24 @@ from pathlib import Path
 from typing import Final
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+#: What tells numerical libraries how many threads to have.
+_THREADS: Final = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+def thread_limits(workers: int) -> dict[str, str]:
+    """Return the environment in which numerical libraries of ``workers`` processes share the CPUs.
+
+    What the environment of this process says stays as it is.
+    """
+    share = str(max(1, usable() // workers))
+    return {name: share for name in _THREADS if name not in os.environ}
 
 
 def usable(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:

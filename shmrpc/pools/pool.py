@@ -17,7 +17,7 @@ from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
 from shmrpc.errors import LocalProtocolError, PoolBroken
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.chunks import Mapped, Submitted
-from shmrpc.pools.cpus import usable
+from shmrpc.pools.cpus import thread_limits, usable
 from shmrpc.pools.engine import Engine, Options
 from shmrpc.pools.failed import raised
 from shmrpc.pools.functions import Function, is_by_name, reference_of
@@ -43,15 +43,6 @@ _UNREAD: Final = 4
 _IN_LOOP: Final = 64
 #: Bytes that a worker needs for itself.
 _LEAST_MEMORY: Final = 64 << 20
-#: What numerical libraries take the number of their threads from.
-_THREADS: Final = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -518,9 +509,8 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     if is_worker():
         return InlinePool(count)
     keep_standard_descriptors()
-    share = {name: str(max(1, usable() // count)) for name in _THREADS if name not in os.environ}
     settings = Settings(
-        {**share, **environment},
+        {**thread_limits(count), **environment},
         memory,
         tuple(sorted(os.sched_getaffinity(0))) if affinity == "spread" else None,
         by_value=not has_program(),

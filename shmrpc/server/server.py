@@ -189,6 +189,12 @@ class Server:
                 return
         accepted.close()
 
+    def shed(self, clients: int) -> None:
+        """Tells so many clients to go to another process of the server, as for a worker. With ``reconnect`` they go."""
+        for dispatcher in self._dispatchers:
+            if dispatcher.listener.adopts:
+                clients -= dispatcher.listener.shed(clients)
+
     async def drain(self, grace: float = DEFAULT_GRACE) -> None:
         """Stops gently: no new calls, those under way have ``grace`` seconds to end, then :meth:`close`.
 

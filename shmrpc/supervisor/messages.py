@@ -28,6 +28,12 @@ class Adopt(msgspec.Struct, tag="adopt"):
     service: str
 
 
+class Shed(msgspec.Struct, tag="shed"):
+    """To a worker: let so many clients connect again, who then come to the least busy worker."""
+
+    clients: int
+
+
 class WillServe(msgspec.Struct, tag="will serve"):
     """From a worker: a service that it will serve."""
 
@@ -66,7 +72,7 @@ class Failed(msgspec.Struct, tag="failed"):
     reason: str
 
 
-Order = Begin | Ask | Adopt
+Order = Begin | Ask | Adopt | Shed
 News = WillServe | Imported | Serving | Here | Connections | Failed
 
 encode = msgspec.msgpack.Encoder().encode

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from typing import Final
 
 from shmrpc.errors import ShmrpcError
 from shmrpc.host import exhaustion
+from shmrpc.pools.cpus import thread_limits
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
 from shmrpc.supervisor.worker_process import WorkerProcess
@@ -33,6 +35,8 @@ _MAX_QUICK_DEATHS: Final = 5
 _WHEN: Final = f"before they served or within {_QUICK:g} s after"
 #: Seconds between two samples of the workers' CPU time.
 _SAMPLE: Final = 1.0
+#: Seconds for which clients wait until all of the first workers serve, once one does.
+_TOGETHER: Final = 1.0
 #: Seconds until a worker that could not be started is tried again.
 _RETRY: Final = 1.0
 
@@ -54,8 +58,13 @@ class Supervisor:
         self._workers: list[WorkerProcess] = []
         self._desks: dict[str, FrontDesk] = {}
         self._refusals = exhaustion.Refusals()
-        #: Whether any worker has ever been ready.
+        #: What numerical libraries in workers are told of their share of the CPUs.
+        self._environment = thread_limits(count) if count > 1 else {}
+        #: Whether all workers were started, after the first one had imported what is served.
+        self._has_started_all = False
+        #: Whether any worker has ever been ready, and since when, in seconds of time.monotonic().
         self._has_served = False
+        self._serves_since = math.inf
         self._stopping = False
         self._signals = StopSignals()
         self._failure = ""
@@ -70,7 +79,7 @@ class Supervisor:
         self._loop.add_signal_handler(signal.SIGHUP, self.restart, "SIGHUP")
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._on_stop, number)
-        sampling = self._loop.create_task(self._sample_cpu()) if self._count > 1 else None
+        sampling = self._loop.create_task(self._look_after_workers()) if self._count > 1 else None
         try:
             self._start()  # The others follow when this one has imported what is served.
             await self._ended.wait()
@@ -97,7 +106,7 @@ class Supervisor:
             self._loop.call_later(_RETRY, self._start, quick_deaths)
 
     def _spawn(self, quick_deaths: int = 0) -> WorkerProcess:
-        worker = WorkerProcess(self._config, self._on_imported, self._on_ready, quick_deaths)
+        worker = WorkerProcess(self._config, self._on_imported, self._on_ready, quick_deaths, self._environment)
         self._workers.append(worker)
         logger.debug("worker %d started", worker.pid)
         return worker
@@ -113,12 +122,14 @@ class Supervisor:
             worker.drain()
             return
         worker.begin()
-        if not self._has_served and len(self._workers) == 1:
+        if not self._has_started_all:
+            self._has_started_all = True
             for _ in range(self._count - 1):
                 self._start()
 
     def _on_ready(self, _: WorkerProcess) -> None:
-        self._has_served = True
+        if not self._has_served:
+            self._has_served, self._serves_since = True, time.monotonic()
         if self._announce is not None and sum(worker.is_ready for worker in self._workers) == self._count:
             self._announce(self._workers[0].offers, [worker.pid for worker in self._workers])
             self._announce = None
@@ -139,7 +150,7 @@ class Supervisor:
         if self._stopping or (worker.dismissed and not worker.failure):
             logger.log(logging.DEBUG if worker.process.returncode == 0 else logging.WARNING, "%s", how)
             return
-        if not self._has_served:
+        if not self._has_served and worker.process.returncode >= 0:
             self._give_up(worker.failure or f"{how} before it served; what it printed says why")
             return
         logger.error("%s%s", how, f": {worker.failure}" if worker.failure else "")
@@ -236,8 +247,15 @@ class Supervisor:
 
     # Clients.
 
+    @property
+    def _is_gathering(self) -> bool:
+        """Whether the first workers are about to serve: the one that is ready first must not get all clients."""
+        return self._has_served and self._announce is not None and time.monotonic() < self._serves_since + _TOGETHER
+
     def _takers(self, service: str) -> list[WorkerProcess]:
         """The workers that can take a client of a service."""
+        if self._is_gathering:
+            return []
         return [each for each in self._workers if each.is_ready and not each.draining and service in each.offers]
 
     async def _pass_on(self, service: str, accepted: socket.socket) -> str | None:
@@ -252,6 +270,8 @@ class Supervisor:
             if await worker.is_there() and not worker.draining and worker.adopt(service, accepted):
                 return None
         takers = self._takers(service)
+        if not takers and self._is_gathering and not self._stopping:
+            return ""
         if not takers:
             return f"the server is {self._health(service)}"
         if all(each.is_silent for each in takers):
@@ -263,17 +283,29 @@ class Supervisor:
     def _report(self, desk: FrontDesk) -> Report:
         service = desk.service
         endpoints = next((each.offers[service] for each in self._workers if service in each.offers), [])
-        connections = sum(each.load.connections.get(service, 0) for each in self._workers)
-        return Report(service, os.getpid(), desk.uptime, endpoints, connections, self._health(service))
+        workers = {each.pid: each.load.connections.get(service, 0) for each in self._workers if each.is_ready}
+        connections, health = sum(workers.values()), self._health(service)
+        return Report(service, os.getpid(), desk.uptime, endpoints, connections, health, workers)
 
     def _health(self, service: str) -> Health:
         return "draining" if self._stopping else "serving" if self._takers(service) else "starting"
 
-    async def _sample_cpu(self) -> None:
+    async def _look_after_workers(self) -> None:
         while True:
             await asyncio.sleep(_SAMPLE)
             for worker in self._workers:
                 worker.sample_cpu()
+            self._balance()
+
+    def _balance(self) -> None:
+        """Spread the clients over the workers again, after one was replaced. Those with ``reconnect=True`` move."""
+        if self._stopping or self._restarting is not None or self._is_gathering:
+            return
+        workers = [each for each in self._workers if each.is_ready and not each.draining and not each.is_silent]
+        share = math.ceil(sum(each.clients for each in workers) / max(1, len(workers)))
+        for worker in workers:
+            if worker.clients > share:
+                worker.shed(worker.clients - share)
 
 
 def _busy(worker: WorkerProcess) -> tuple[bool, int, float, float]:

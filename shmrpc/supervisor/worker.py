@@ -126,6 +126,9 @@ class Worker:
         if isinstance(message, messages.Ask):
             self._say_here()
             return
+        if isinstance(message, messages.Shed):
+            self._server.shed(message.clients)
+            return
         if isinstance(message, messages.Adopt):
             self._adopted += 1  # Even if it is lost: the supervisor counts the clients that it has passed.
             if descriptors:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -45,7 +45,7 @@ class WorkerProcess:
 
     Raises OSError if no process can be started. ``on_imported`` and ``on_ready`` are called with this worker when it
     has imported what it is to serve, and when it serves. ``quick_deaths``: how many workers in its place have just
-    died, one after the other, before they served or soon after.
+    died, one after the other, before they served or soon after. ``environment``: variables that it has besides ours.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class WorkerProcess:
         on_imported: Callable[[WorkerProcess], None],
         on_ready: Callable[[WorkerProcess], None],
         quick_deaths: int = 0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.quick_deaths = quick_deaths
         #: The endpoints of each service that it offers.
@@ -102,7 +103,8 @@ class WorkerProcess:
         try:
             with theirs, _signals_deferred():
                 descriptor = theirs.fileno()
-                self.process = subprocess.Popen(_command(descriptor), pass_fds=[descriptor])
+                variables = {**os.environ, **(environment or {})}
+                self.process = subprocess.Popen(_command(descriptor), pass_fds=[descriptor], env=variables)
         except BaseException:
             self._link.close()
             raise
@@ -187,6 +189,10 @@ class WorkerProcess:
         self._passed += 1
         self.last_passed = time.monotonic()
         return True
+
+    def shed(self, clients: int) -> None:
+        """Have it send so many of its clients to the other workers: those that connect again by themselves."""
+        self._send(messages.Shed(clients))
 
     def _on_packet(self) -> None:
         try:

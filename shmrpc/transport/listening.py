@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -90,6 +91,8 @@ class Listener(ABC, Generic[_P]):
         self.health: Health = "starting"
         #: Clients that are connected, or about to be.
         self.peers: set[_P] = set()
+        #: Those that were told to go elsewhere although this server goes on.
+        self._shed: weakref.WeakSet[_P] = weakref.WeakSet()
         self.on_change = on_change
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
@@ -106,6 +109,17 @@ class Listener(ABC, Generic[_P]):
         self.health = "draining"
         for peer in self.peers:
             peer.go_away()
+
+    def shed(self, count: int) -> int:
+        """Tell up to ``count`` connected clients to go elsewhere, each client once, and return how many were told.
+
+        Those that do not connect again by themselves stay, and are served as before.
+        """
+        connected = [peer for peer in self.peers if peer.channel is not None and peer not in self._shed]
+        for peer in connected[:count]:
+            self._shed.add(peer)
+            peer.go_away()
+        return len(connected[:count])
 
     @property
     @abstractmethod

@@ -131,6 +131,8 @@ class Report(msgspec.Struct, tag="report"):
     endpoints: list[str]
     connections: _Count
     health: Health = "serving"
+    #: Of a server with several processes: the connections of each, by its process id.
+    workers: dict[_Pid, _Count] = {}
 
 
 Message = Hello | Welcome | Confirm | Refuse | GoAway | Goodbye | Status | Report

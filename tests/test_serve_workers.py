@@ -1,0 +1,199 @@
+"""``shmrpc serve --workers``: how clients are spread over workers, workers that die before they serve, and CPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.host.status import statuses
+from shmrpc.pools.cpus import usable
+from tests.helpers.loops import one_loop
+from tests.helpers.server_process import STOPPING, ServerProcess, eventually
+
+SERVICE = """
+    import os, pathlib, shmrpc
+
+    here = pathlib.Path(__file__).parent
+    (here / f"begun-{os.getpid()}").touch()
+    while (here / "hold").exists():
+        pass
+    service = shmrpc.Service("spread")
+
+    @service.endpoint
+    def pid() -> int:
+        return os.getpid()
+
+    @service.endpoint
+    def variable(name: str) -> str | None:
+        return os.environ.get(name)
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """A directory with a service."""
+    (tmp_path / "spread_service.py").write_text(textwrap.dedent(SERVICE))
+    return tmp_path
+
+
+@contextlib.contextmanager
+def beginning(app: Path, workers: int) -> Iterator[subprocess.Popen[str]]:
+    """A server whose workers do not serve before the file "hold" is removed."""
+    (app / "hold").touch()
+    options = ("--app-dir", str(app), "--workers", str(workers))
+    command = [sys.executable, "-m", "shmrpc", "serve", "spread_service:service", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def begun(app: Path) -> set[int]:
+    """The workers that have begun to import the service."""
+    return {int(path.name.removeprefix("begun-")) for path in app.glob("begun-*")}
+
+
+def have_begun(app: Path, count: int) -> bool:
+    return len(begun(app)) == count
+
+
+def spread() -> list[int]:
+    """How many connections each worker has, as the server says."""
+    return sorted(count for report in statuses() for count in report.workers.values())
+
+
+@one_loop
+async def test_clients_are_spread_again_after_a_worker_was_replaced(app: Path) -> None:
+    with ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2"):
+        clients = [await shmrpc.connect("spread", reconnect=True, timeout=60) for _ in range(5)]
+        lasting = await shmrpc.connect("spread", timeout=60)
+
+        async def pids() -> Counter[int]:
+            found = Counter[int]()
+            for client in clients:
+                with contextlib.suppress(shmrpc.ConnectionLost):  # The call may have been executed.
+                    found[await client.pid()] += 1
+            return found
+
+        first = await pids()
+        assert sorted(first.values())[0] >= 2
+        there = await lasting.pid()
+        victim = next(pid for pid in first if pid != there)
+        os.kill(victim, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            # Those that connect again move, and the one that does not is served as before.
+            while len(found := await pids()) < 2 or min(found.values()) < 2:
+                await asyncio.sleep(0.05)
+        assert victim not in found
+        assert await lasting.pid() == there
+        async with asyncio.timeout(60):
+            while spread() != [3, 3]:
+                await asyncio.sleep(0.05)
+        for client in (*clients, lasting):
+            await client.close()
+
+
+def test_clients_in_threads_are_spread_again_with_their_next_calls(app: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2"))
+        connected = [shmrpc.sync.connect("spread", reconnect=True, timeout=60) for _ in range(4)]
+        clients = [stack.enter_context(client) for client in connected]
+        os.kill(clients[0].pid(), signal.SIGKILL)
+
+        def is_even() -> bool:
+            found = Counter[int]()
+            for client in clients:
+                with contextlib.suppress(shmrpc.ConnectionLost):  # The call may have been executed.
+                    found[client.pid()] += 1
+            return sorted(found.values()) == [2, 2]
+
+        assert eventually(is_even)
+
+
+def test_ls_says_how_many_connections_each_worker_has(app: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2"))
+        connected = [shmrpc.sync.connect("spread", timeout=60) for _ in range(2)]
+        pids = [stack.enter_context(client).pid() for client in connected]
+        assert len(set(pids)) == 2
+        assert eventually(lambda: spread() == [1, 1])
+        listed = subprocess.run(
+            [sys.executable, "-m", "shmrpc", "ls"], capture_output=True, text=True, check=True
+        ).stdout
+        found = re.search(r" 2 \((\d+): 1, (\d+): 1\) ", listed)
+        assert found is not None, listed
+        assert {int(found[1]), int(found[2])} == set(pids)
+
+
+def test_a_worker_that_is_killed_before_it_serves_is_replaced(app: Path) -> None:
+    with beginning(app, 3) as server:
+        assert eventually(lambda: len(begun(app)) == 1)
+        (first,) = begun(app)
+        os.kill(first, signal.SIGKILL)
+        assert eventually(lambda: len(begun(app)) == 2)
+        (app / "hold").unlink()
+        assert server.stderr is not None
+        lines = iter(server.stderr.readline, "")
+        greeting = next(line for line in lines if line.startswith("Serving"))
+        found = re.search(r"workers ([\d, ]+)\)", greeting)
+        assert found is not None
+        workers = found[1].split(", ")
+        assert len(workers) == 3 and str(first) not in workers
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(STOPPING) == 0
+
+
+def test_five_workers_that_are_killed_before_they_serve_end_the_server(app: Path) -> None:
+    with beginning(app, 2) as server:
+        for count in range(1, 6):
+            assert eventually(functools.partial(have_begun, app, count))
+            (latest,) = {pid for pid in begun(app) if os.path.exists(f"/proc/{pid}/exe")}
+            os.kill(latest, signal.SIGKILL)
+        _, errors = server.communicate(timeout=STOPPING)
+    assert server.returncode == 1
+    assert "5 workers in a row died" in errors and "the last one was killed by SIGKILL: given up" in errors
+
+
+def test_numerical_libraries_in_workers_share_the_cpus(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    with ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2"):
+        with shmrpc.sync.connect("spread", timeout=60) as client:
+            names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+            share = str(max(1, usable() // 2))
+            assert [client.variable(name) for name in names] == [share, share, "7"], "what the user says stays"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("workers", [(), ("--workers", "1")])
+def test_a_server_without_standard_descriptors_ends_as_any_other(
+    app: Path, closed: str, workers: tuple[str, ...]
+) -> None:
+    serve = ["-m", "shmrpc", "serve", "spread_service:service", "--app-dir", str(app), *workers]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, *serve]
+    with subprocess.Popen(command) as server:
+        try:
+            with shmrpc.sync.connect("spread", timeout=60) as client:
+                pid = client.pid()
+            standard = [os.path.exists(f"/proc/{pid}/fd/{number}") for number in range(3)]
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(STOPPING) == 0
+        finally:
+            server.kill()
+    assert standard == [True] * 3

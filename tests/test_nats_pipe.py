@@ -15,8 +15,9 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
+from shmrpc.transport.nats.allotment import WINDOW, Allotment
 from shmrpc.transport.nats.messages import Message
-from shmrpc.transport.nats.pipe import WINDOW, Limits, Pipe
+from shmrpc.transport.nats.pipe import Limits, Pipe
 from shmrpc.transport.queued_inbox import Mail
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
@@ -34,11 +35,12 @@ class OwnLink:
         self.piece = piece
         self.speakers: deque[Pipe] = deque()
         self.count = 0
+        self.allotment = Allotment()
         self.tasks: list[asyncio.Task[Any]] = []
 
-    def add(self, _: Pipe) -> str:
+    def add(self, _: Pipe) -> tuple[str, str]:
         self.count += 1
-        return f"shmrpc.to.any.own{id(self)}.{self.count}"
+        return f"shmrpc.to.any.own{id(self)}.{self.count}", f"shmrpc.to.any.own{id(self)}.notices{self.count}"
 
     def remove(self, pipe: Pipe) -> None:
         pass
@@ -89,7 +91,8 @@ class Side:
 
 async def pair(piece: int = 1 << 17) -> tuple[Side, Side]:
     one, other = Side(piece), Side(piece)
-    one.pipe.peer, other.pipe.peer = other.pipe.subject, one.pipe.subject
+    for side, peer in ((one, other), (other, one)):
+        side.pipe.found(peer.pipe.subject, peer.pipe.proof, WINDOW)
     await asyncio.sleep(0)
     return one, other
 
@@ -102,7 +105,7 @@ def exchange(one: Side, other: Side) -> None:
         for side, peer in ((one, other), (other, one)):
             for message in side.messages():
                 assert len(message) <= side.link.piece + 1024
-                peer.pipe.take(message, side.pipe.subject, is_unheard=False)
+                peer.pipe.take(message)
                 said = True
 
 
@@ -148,7 +151,7 @@ def test_bytes_that_were_changed_end_the_connection_or_are_a_frame_within_the_li
         one.pipe.send(frames.CALL, 1, _core.Parcel(b"x" * 100, [b"y" * 100]))
         (message,) = one.messages()
         changed = message[:place] + data + message[place + len(data) :]
-        other.pipe.take(changed, one.pipe.subject, is_unheard=False)
+        other.pipe.take(changed)
         assert other.pipe.is_open or (other.end is not None and isinstance(other.end.error, _ENDS))
         for each in other.came:
             if isinstance(each, tuple):
@@ -162,7 +165,7 @@ async def test_a_lost_message_ends_the_connection() -> None:
     for number in (1, 2):
         one.pipe.send(frames.CALL, number, b"")
         messages = one.messages()
-    other.pipe.take(messages[0], one.pipe.subject, is_unheard=False)
+    other.pipe.take(messages[0])
     assert other.end is not None and "NATS lost 1 messages from the other side: it was dropped" in str(other.end.error)
     assert not other.pipe.is_open
 
@@ -178,7 +181,7 @@ async def test_a_sender_waits_behind_the_window_and_goes_on_when_told() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     for message in first:
-        other.pipe.take(message, one.pipe.subject, is_unheard=False)
+        other.pipe.take(message)
     exchange(one, other)
     await waiting
     assert [each[1] for each in other.came if isinstance(each, tuple)] == [*range(1, 100)]
@@ -191,7 +194,7 @@ async def test_calls_in_messages_that_reached_nobody_were_not_executed(unheard: 
         one.pipe.send(frames.CALL, number, b"")
         one.messages()
     for _ in range(unheard):
-        one.pipe.take(b"", "", is_unheard=True)
+        one.pipe.take_notice(b"", is_unheard=True)
     await asyncio.gather(*one.link.tasks)
     assert one.end is not None and one.end.reached == reached
 
@@ -247,18 +250,18 @@ async def test_mail_that_is_hurried_is_delivered_once_and_at_once() -> None:
 
 
 async def test_a_number_that_cannot_be_is_a_lie_and_not_a_loss() -> None:
-    one, other = await pair()
-    one.pipe.take(b"\xff" * 40, other.pipe.subject, is_unheard=False)
+    one, _ = await pair()
+    one.pipe.take(one.pipe.proof + b"\xff" * 40)
     assert isinstance(one.came[-1], RemoteProtocolError) and "1 was expected" in str(one.came[-1])
-    one, other = await pair()
-    one.pipe.take(struct.pack("<QQQ", WINDOW, 0, 0), other.pipe.subject, is_unheard=False)
+    one, _ = await pair()
+    one.pipe.take(one.pipe.proof + struct.pack("<QQQQ", WINDOW, 0, 0, 0))
     assert isinstance(one.came[-1], ConnectionLost) and "lost 4,194,303 messages" in str(one.came[-1])
 
 
 async def test_what_somebody_else_sends_to_a_connection_is_dropped() -> None:
     one, other = await pair()
-    for stranger in ("", "shmrpc.to.any.other.1"):
-        one.pipe.take(b"rubbish of any length", stranger, is_unheard=False)
+    for rubbish in (b"", b"rubbish of any length", one.pipe.proof[:-1] + b"x" * 33):
+        one.pipe.take(rubbish)
     other.pipe.send(frames.CALL, 1, b"body")
     exchange(one, other)
     assert one.came == [(frames.CALL, 1, b"body")]

@@ -105,11 +105,13 @@ async def _greet(service: str, joined: Link, timeout: float, options: Connection
     try:
         versions = (messages.VERSION, control.VERSION)
         host, pid = messages.here()
-        hello = Hello(versions, options.max_frame, options.max_memory, pipe.heartbeat, options.pickle, host, pid)
-        joined.post(subjects.hello(service), messages.encode(hello), pipe.subject)
+        sizes = options.max_frame, options.max_memory
+        hello = Hello(versions, *sizes, pipe.heartbeat, pipe.subject, pipe.proof, options.pickle, host, pid)
+        joined.post(subjects.hello(service), messages.encode(hello), pipe.notices)
         async with asyncio.timeout(patience):
             welcome = await pipe.first()
         if isinstance(welcome, Welcome):
+            pipe.found(welcome.inbox, welcome.proof)
             return NatsConnection(service, joined, pipe, welcome)
         if not isinstance(welcome, control.Refuse):
             raise RemoteProtocolError(f"{pipe.words}: expected welcome, got {type(welcome).__name__.lower()}")
@@ -122,10 +124,11 @@ async def _greet(service: str, joined: Link, timeout: float, options: Connection
             refused = joined.why_silent().removeprefix(": ")
             if refused:
                 raise _Unknown(f"cannot reach {service!r} at {joined}: {refused}") from None
-            silent = "it is stopped, too busy, or may not send to this side's inbox"
             kind = _Unknown if patience == _ANSWER else _OutOfTime
             raise kind(
-                f"a server of {service!r} is there at {joined}, and has not answered within {patience:.2g} s: {silent}"
+                f"no server of {service!r} has answered at {joined} within {patience:.2g} s: nobody serves it, and a "
+                "monitor or a stream of NATS has its subject; or it is stopped, too busy, or may not send to this "
+                "side's inbox"
             ) from None
         if isinstance(error, ConnectionLost):
             raise _NotNow(str(error)) from None

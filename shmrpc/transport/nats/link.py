@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import importlib
 import logging
 import secrets
@@ -20,9 +19,12 @@ from typing import Any, Final
 
 from shmrpc.basics.missing import why_missing
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.transport.nats import subjects, tls
+from shmrpc.host.exhaustion import Refusals
+from shmrpc.transport.nats import guarded, subjects, tls
 from shmrpc.transport.nats.address import Address
-from shmrpc.transport.nats.pipe import BESIDE, PIECE, Pipe
+from shmrpc.transport.nats.allotment import Allotment
+from shmrpc.transport.nats.messages import PROOF
+from shmrpc.transport.nats.pipe import BEAT, BESIDE, PIECE, SILENCE, Pipe
 from shmrpc.transport.queued_inbox import Mail
 
 logger = logging.getLogger("shmrpc.nats")
@@ -41,11 +43,13 @@ _NO_SERVERS: Final = "no servers available for connection"
 _MUTE: Final = (
     f"no answer within {_CONNECT_TIMEOUT} s: the address is wrong, its host is down, or a firewall is in the way"
 )
-#: Nobody listens at the subject to which a message was sent.
-_NO_RESPONDERS: Final = "503"
+#: Of a heartbeat: the shortest pause between two looks at all connections.
+_SHORTEST_PAUSE: Final = 1 / 40
 
 #: Takes a message: its data, the subject that answers go to.
 Letter = Callable[[bytes, str], None]
+#: Takes a message, and whether NATS says by it that one of ours has reached nobody.
+_Taker = Callable[[bytes, str, bool], None]
 
 _links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Address, Link]]] = weakref.WeakKeyDictionary()
 
@@ -106,21 +110,25 @@ class Link:
         self.on_lost: set[Callable[[], None]] = set()
         #: Is told when what has come was delivered, in the same turn of the loop.
         self.on_delivered: set[Callable[[], None]] = set()
+        #: How much each connection may have on the way to here.
+        self.allotment = Allotment()
         self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
-        self._pipes: dict[str, Pipe] = {}
-        self._boxes: dict[str, Letter] = {}
-        self._count = 0
+        self._pipes: set[Pipe] = set()
+        self._boxes: set[Letter] = set()
+        #: By the last token of a subject, what takes the messages that come there.
+        self._takers: dict[str, _Taker] = {}
         self._nats: Any = None
         #: What NATS's client last complained of, and when.
         self._complaint = ""
         self._complained = 0.0
+        self._refusals = Refusals()
         #: Those that wait for what NATS has to say.
         self._settling: set[asyncio.Future[bool]] = set()
         #: What sees to it that TLS is spoken, if it was asked for.
         self._tls: tls.Context | None = None
         #: When the loop last stood still for longer than it should, and for how many seconds.
         self._stood = (0.0, 0.0)
-        self._arrived: deque[tuple[Letter, bytes, str]] = deque()
+        self._arrived: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._mail = Mail(self._deliver)
         self._speakers: deque[Pipe] = deque()
         self._letters: deque[tuple[str, bytes, str]] = deque()
@@ -128,7 +136,8 @@ class Link:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._writer: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._looked = time.monotonic()
+        #: When it is to look at its connections, by time.monotonic().
+        self._due = time.monotonic()
         self._opening = self._loop.create_task(self._open())
         self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -149,7 +158,7 @@ class Link:
             raise Misconfigured(f"cannot log in to NATS at {self}: {error}") from None
         self._tls = arguments.get("tls")
         try:
-            self._nats = nats = client.NATS()
+            self._nats = nats = guarded.client()
             if self._tls is not None:
                 nats.options = tls.Options(self._tls)
             await nats.connect(
@@ -187,6 +196,7 @@ class Link:
             )
         self.is_open = True
         self._writer = self._loop.create_task(self._write())
+        self._due = time.monotonic()
         self._look()
 
     def _forget(self) -> None:
@@ -196,13 +206,15 @@ class Link:
     async def _on_error(self, error: Exception) -> None:
         is_mute = isinstance(error, TimeoutError) and not self.is_open
         self._complaint, self._complained = _MUTE if is_mute else _words(error), time.monotonic()
-        if self.is_open:
-            logger.warning("NATS at %s: %s", self, self._complaint)
+        if self.is_open:  # A peer may name subjects that are not permitted, again and again.
+            kind = type(error), self._complaint.partition('"')[0]
+            logger.log(self._refusals.level(kind, logging.WARNING), "NATS at %s: %s", self, self._complaint)
         elif self._tls is not None:
             self._tls.has_begun = False  # The next server has to begin it, too.
-        for settled in self._settling:
-            if not settled.done():
-                settled.set_result(False)
+        if self._prefix.lower() in self._complaint.lower():  # What was sent to ourselves does not come.
+            for settled in self._settling:
+                if not settled.done():
+                    settled.set_result(False)
 
     async def _on_closed(self) -> None:
         self._lose(self._recent())
@@ -230,26 +242,39 @@ class Link:
         """What NATS has refused, if it just did, in words; else nothing."""
         return self._recent() if time.monotonic() - self._complained < 2 else ""
 
-    def add(self, pipe: Pipe) -> str:
-        """Its subject. It is a user of the link until it is removed."""
+    def add(self, pipe: Pipe) -> tuple[str, str]:
+        """Its subject, and that where it hears of what has reached nobody. It is a user until it is removed."""
         self.users += 1
-        self._count += 1
-        self._pipes[str(self._count)] = pipe
-        return f"{self._prefix}.{self._count}"
+        self._pipes.add(pipe)
+        return (
+            self._open_end(lambda data, _, is_unheard: None if is_unheard else pipe.take(data)),
+            self._open_end(lambda data, _, is_unheard: pipe.take_notice(data, is_unheard=is_unheard)),
+        )
+
+    def _open_end(self, take: _Taker) -> str:
+        """A subject that nobody can guess, whose messages are given to ``take``."""
+        end = subjects.end()
+        self._takers[end] = take
+        return f"{self._prefix}.{end}"
 
     def open_box(self, take: Letter) -> str:
         """A subject whose messages are given to ``take``: no data means that one of ours has reached nobody."""
-        self._count += 1
-        self._boxes[str(self._count)] = take
-        return f"{self._prefix}.{self._count}"
+        self._boxes.add(take)
+        return self._open_end(lambda data, sender, is_unheard: take(data, sender) if data or is_unheard else None)
 
-    def close_box(self, subject: str) -> None:
+    def close_box(self, subject: str, take: Letter) -> None:
         """Nothing is wanted there any more."""
-        del self._boxes[subject.rpartition(".")[2]]
+        self._boxes.discard(take)
+        self._close_end(subject)
+
+    def _close_end(self, subject: str) -> None:
+        del self._takers[subject.rpartition(".")[2]]
 
     def remove(self, pipe: Pipe) -> None:
         """It is closed. Its user leaves the link with it."""
-        del self._pipes[pipe.subject.rpartition(".")[2]]
+        self._pipes.discard(pipe)
+        self._close_end(pipe.subject)
+        self._close_end(pipe.notices)
         self.leave()
 
     def speak(self, pipe: Pipe) -> None:
@@ -288,7 +313,7 @@ class Link:
                     pipe.is_queued = False
                     message = pipe.next_message()
                     if message is not None:
-                        await publish(pipe.peer, message, pipe.subject)
+                        await publish(pipe.peer, message, pipe.notices)
                         pipe.sent()
                         if pipe.has_more:
                             self.speak(pipe)
@@ -298,26 +323,22 @@ class Link:
 
     async def _on_message(self, message: Any) -> None:
         # NATS's client calls one after the other, and goes on when this is done: no work is done in here.
-        headers = message.headers
-        is_unheard = not message.data or (headers is not None and headers.get("Status") == _NO_RESPONDERS)
-        take = functools.partial(self._take, message.subject.rpartition(".")[2], is_unheard)
-        self._arrived.append((take, message.data, message.reply))
+        end = message.subject.rpartition(".")[2]
+        self._arrived.append((self._take, (end, message.data, message.reply, guarded.is_unheard(message))))
         self._mail.has_come()
 
-    def _take(self, number: str, is_unheard: bool, data: bytes, sender: str) -> None:
-        pipe = self._pipes.get(number)
-        if pipe is not None:
-            pipe.take(data, sender, is_unheard=is_unheard)
-        elif (box := self._boxes.get(number)) is not None:
-            box(b"" if is_unheard else data, sender)
-        elif not is_unheard and subjects.is_end(sender):
-            self.post(sender, b"")  # It speaks to somebody who has gone: now it knows.
+    def _take(self, end: str, data: bytes, sender: str, is_unheard: bool) -> None:
+        take = self._takers.get(end)
+        if take is not None:
+            take(data, sender, is_unheard)
+        elif len(data) > PROOF and subjects.is_end(sender):
+            self.post(sender, data[:PROOF])  # It speaks to a connection that has gone: now it knows.
 
     def _deliver(self) -> None:
         try:
             while self._arrived:
-                take, data, sender = self._arrived.popleft()
-                take(data, sender)
+                take, message = self._arrived.popleft()
+                take(*message)
             for tell in list(self.on_delivered):
                 tell()
         finally:
@@ -328,7 +349,7 @@ class Link:
         """Has what is sent to a subject given to ``take``; the subscription. Raises ConnectionLost."""
 
         async def on_message(message: Any) -> None:
-            self._arrived.append((take, message.data, message.reply))
+            self._arrived.append((take, (message.data, message.reply)))
             self._mail.has_come()
 
         errors = importlib.import_module("nats.errors")
@@ -337,7 +358,7 @@ class Link:
             subscription = await self._nats.subscribe(subject, queue=group, cb=on_message)
         except (errors.Error, OSError) as error:
             raise ConnectionLost(f"the connection to NATS at {self} broke: {_words(error)}") from None
-        if not await self.settle() or self._complained > began:
+        if not await self.settle() or (self._complained > began and f'"{subject}"'.lower() in self._complaint.lower()):
             why = self._recent().removeprefix(": ") or "it may not be permitted to publish to shmrpc.to.>"
             raise ConnectionLost(f"NATS at {self} does not bring us what is sent to {subject!r}: {why}")
         return subscription
@@ -349,7 +370,12 @@ class Link:
         waits for it is cancelled or does not wait for long enough. False at once if NATS complains meanwhile.
         """
         back: asyncio.Future[bool] = self._loop.create_future()
-        box = self.open_box(lambda data, _: None if back.done() else back.set_result(True))
+
+        def take(data: bytes, _: str) -> None:
+            if not back.done():
+                back.set_result(True)
+
+        box = self.open_box(take)
         self._settling.add(back)
         try:
             if self.is_open:
@@ -358,31 +384,41 @@ class Link:
             return back.done() and back.result() and self.is_open
         finally:
             self._settling.discard(back)
-            self.close_box(box)
+            self.close_box(box, take)
 
     def _look(self) -> None:
         """Ends the connections of peers that say nothing, and speaks where nothing was said."""
         if not self.is_open:
             return
-        now, period = time.monotonic(), self.heartbeat / 4
-        late = now - self._looked - period
-        self._looked = now
+        now = time.monotonic()
+        late, due = now - self._due, now + self.heartbeat * BEAT
         if late > self.heartbeat / 2:
             self._stood = now, late
-        for pipe in list(self._pipes.values()):
-            if late > period:  # It was we who stood still: what came meanwhile was not read yet.
+        for pipe in list(self._pipes):
+            if not pipe.peer:
+                continue
+            if late > self.heartbeat / 4:  # It was we who stood still: what came meanwhile was not read yet.
                 pipe.heard += late
-            if pipe.peer and now - pipe.heard > pipe.heartbeat * 3 / 4:
-                silence = now - pipe.heard
-                if pipe.is_closing:
-                    pipe.gone()
-                    continue
-                words = f"{pipe.words} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
-                why = "its host or the way there is down, it is stopped, or something holds its loop"
-                pipe.end(ConnectionLost(f"{words}: {why}"))
-            else:
+            given_up, to_beat = pipe.heard + pipe.heartbeat * SILENCE, pipe.spoken + pipe.heartbeat * BEAT
+            if now >= given_up:
+                self._give_up(pipe, now - pipe.heard)
+                continue
+            if now >= to_beat:
                 pipe.beat()
-        self._timer = self._loop.call_later(period, self._look)
+                to_beat = now + pipe.heartbeat * BEAT
+            elif self.allotment.is_short:
+                pipe.make_room()
+            due = min(due, given_up, to_beat)
+        self._due = max(due, now + self.heartbeat * _SHORTEST_PAUSE)
+        self._timer = self._loop.call_later(self._due - now, self._look)
+
+    def _give_up(self, pipe: Pipe, silence: float) -> None:
+        if pipe.is_closing:
+            pipe.gone()
+            return
+        words = f"{pipe.words} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
+        why = "its host or the way there is down, it is stopped, or something holds its loop"
+        pipe.end(ConnectionLost(f"{words}: {why}"))
 
     def standstill(self) -> str:
         """That the loop of this process stood still, if it just did, in words."""
@@ -403,10 +439,10 @@ class Link:
         self.is_open = False
         self._forget()
         self._timer.cancel()
-        for pipe in list(self._pipes.values()):
+        for pipe in list(self._pipes):
             pipe.end(ConnectionLost(reason))
             pipe.gone()
-        for box in list(self._boxes.values()):
+        for box in list(self._boxes):
             box(b"", "")
         for tell in list(self.on_lost):
             tell()
@@ -433,7 +469,7 @@ class Link:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
-        for box in list(self._boxes.values()):
+        for box in list(self._boxes):
             box(b"", "")
         self._mail.stop()
         await self._close_nats()
@@ -447,7 +483,7 @@ class Link:
 
     async def wait_closed(self) -> None:
         """Waits until connections that close have said their last, and it is closed, if nobody needs it any more."""
-        closing = [pipe.closed for pipe in self._pipes.values() if pipe.is_closing]
+        closing = [pipe.closed for pipe in self._pipes if pipe.is_closing]
         if closing:
             await asyncio.wait(closing)
         if self._closing is not None:

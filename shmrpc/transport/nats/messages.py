@@ -1,7 +1,8 @@
 """What the two sides say to each other besides frames: the handshake. A goodbye is that of :mod:`shmrpc.wire.control`.
 
-A client sends ``hello`` to the service's subject, and its own subject with it. One server answers with ``welcome``,
-or ``refuse``, as the first that comes to that subject, and with the welcome comes the server's.
+A client sends ``hello`` to the service's subject, with a subject that no other connection has and a secret. One server
+answers there with ``welcome`` or ``refuse``, and proves by the secret that it has read the hello. In the welcome it
+sends a subject and a secret of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,22 @@ from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: The version of these messages, and of how frames lie in NATS's; frames have that of control.VERSION.
-VERSION: Final = 1
+VERSION: Final = 2
+#: Bytes of the secret by which the sender of a message proves that it was told where this end of a connection is.
+PROOF: Final = 16
+NO_PROOF: Final = bytes(PROOF)
 
 _MaxFrame = Annotated[int, msgspec.Meta(ge=MIN_MAX_FRAME, le=MAX_MAX_FRAME)]
 _MaxMemory = Annotated[int, msgspec.Meta(ge=control.MIN_MAX_MEMORY, le=control.MAX_MAX_MEMORY)]
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+_Proof = Annotated[bytes, msgspec.Meta(min_length=PROOF, max_length=PROOF)]
+
+
+class Answers(msgspec.Struct, tag="hello"):
+    """Of a hello, where a refusal goes: that can be read although the rest cannot."""
+
+    inbox: str = ""
+    proof: _Proof = NO_PROOF
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -35,6 +47,9 @@ class Hello(msgspec.Struct, tag="hello"):
     max_memory: _MaxMemory
     #: Seconds within which it wants a dead peer to be noticed.
     heartbeat: _Seconds
+    #: The subject of this end of the connection, and the proof that each message to it begins with.
+    inbox: str = ""
+    proof: _Proof = NO_PROOF
     #: Whether it sends and reads pickles. Both sides do, or none.
     pickle: bool = False
     #: Where it runs, for messages.
@@ -52,6 +67,9 @@ class Welcome(msgspec.Struct, tag="welcome"):
     endpoints: list[str]
     #: By number, the shapes of those that stream on any side, None of the others; empty if none does.
     shapes: list[Shape | None] = []
+    #: The subject of this end of the connection, and the proof that each message to it begins with.
+    inbox: str = ""
+    proof: _Proof = NO_PROOF
     host: str = ""
     pid: int = 0
 
@@ -67,6 +85,7 @@ Message = Hello | Welcome | Report | control.Refuse | control.GoAway | control.G
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_answers = msgspec.msgpack.Decoder(Answers)
 
 
 def encode(message: Message) -> bytes:
@@ -80,6 +99,14 @@ def decode(data: bytes) -> Message:
         return _decoder.decode(data)
     except UNREADABLE as error:
         raise RemoteProtocolError(f"a message of {len(data)} bytes cannot be read: {error}") from None
+
+
+def answers(data: bytes) -> Answers:
+    """Read where a refusal of this hello goes, as far as it says so."""
+    try:
+        return _answers.decode(data)
+    except UNREADABLE:
+        return Answers()
 
 
 def where(host: str, pid: int) -> str:

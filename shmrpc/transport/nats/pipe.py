@@ -3,20 +3,26 @@
 A message is a header, then the next bytes of the stream. What was sent in one turn of the loop goes together, and a
 frame that is larger than a message goes on in the next one::
 
-    message   number (u64, from 1), bytes of the other stream that have come (u64), the sender's clock (u64, ns), bytes
+    message   the receiver's proof (16 bytes), number (u64, from 1), messages of the other side that have come (u64),
+              bytes that the other side may have on the way (u64), the sender's clock (u64, ns); then the bytes
     frame     opcode (u32), call id (u64), bytes of the body (u32), number of buffers (u32), the size of each (u64);
               then the body, and the buffers
 
 NATS keeps the order of what one side sends to a subject, and may lose some of it: to a reader that is too slow, and
-when it is restarted. The numbers tell. Up to :data:`WINDOW` bytes are on the way; what comes on top waits at the
-sender, until the receiver has said that it has got some. Each message has its sender's subject beside it: NATS tells at
-once if nobody listens at the receiver's, and then what it had was certainly not executed.
+when it is restarted. The numbers tell. The receiver says how much may be on the way; what comes on top waits at the
+sender, until the receiver has said that it has got some.
+
+**Who sent it.** A message counts if it begins with this end's proof: a secret that the peer alone was told, as was the
+subject. Each message has a reply subject beside it, where NATS says at once if nobody listens at the receiver's; what
+the message had was then certainly not executed. Nothing else is taken there, except that the peer's process says the
+same, with the proof that the message began with, of a connection that it has forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import struct
 import time
 from collections import deque
@@ -25,12 +31,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from shmrpc import _core
+from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize, check_size
 from shmrpc.transport.nats import messages, subjects
-from shmrpc.transport.nats.messages import Message
+from shmrpc.transport.nats.allotment import WINDOW
+from shmrpc.transport.nats.messages import PROOF, Message
+from shmrpc.transport.nats.partial import Partial
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
@@ -39,8 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("shmrpc.nats")
 
-#: Bytes on the way, beyond which a sender waits. A server of NATS cuts off a reader that is 64 MiB behind.
-WINDOW: Final = 4 << 20
 #: Bytes that wait at the sender, beyond which whoever sends is asked to wait.
 ROOM: Final = 64 << 10
 #: Bytes of a large frame that go in one message, if NATS takes that many: parts of it travel while others are being
@@ -55,8 +61,14 @@ _MAX_BUFFERS: Final = 1 << 16
 #: In the place of an opcode: the body is a message of :mod:`.messages`.
 CONTROL: Final = 0xFFFF_FFFF
 
-_HEADER: Final = struct.Struct("<QQQ")
+_HEADER: Final = struct.Struct(f"<{PROOF}sQQQQ")
 _FRAME: Final = struct.Struct("<IQII")
+#: What a peer may number a message ahead of the one that is expected: more cannot be on the way.
+_FAR: Final = 4 << 20
+#: Of a heartbeat: after how much of it with nothing to say a side speaks, and after how much silence it is given up.
+#: What is between the two is more than three quarters, for which a loop may stand still.
+BEAT: Final = 1 / 5
+SILENCE: Final = 39 / 40
 #: The kinds of frames that begin a call; CONTROL's is none.
 _REQUESTS: Final = frozenset(frames.REQUESTS)
 
@@ -88,31 +100,34 @@ class Pipe:
         #: What came before anybody listened.
         self._early: deque[_News] = deque()
         self._first: asyncio.Future[None] = self._loop.create_future()
-        self.subject = link.add(self)
-        #: The other end's subject; "" until it is known.
-        self.peer = ""
+        #: What each message to this end begins with.
+        self.proof = secrets.token_bytes(PROOF)
+        #: Bytes that may be on the way to this end.
+        self.window = link.allotment.join()
+        #: Where the peer sends to, and where NATS says that nobody listens at the peer's subject.
+        self.subject, self.notices = link.add(self)
+        #: The other end's subject, "" until it is known, and its proof.
+        self.peer, self._peer_proof = "", b""
         #: Names the other side, for messages.
         self.words = "the other side"
         #: Seconds within which a dead peer is to be noticed.
         self.heartbeat = link.heartbeat
-        #: When anything last came.
-        self.heard = time.monotonic()
+        #: When anything last came, and when anything was last sent.
+        self.heard = self.spoken = time.monotonic()
         #: Whether the link knows that there is something to be sent.
         self.is_queued = False
-        #: Whether something was sent since the link last looked.
-        self.has_spoken = False
         self.is_open = True
         self._closing = False
         #: Done when it is closed.
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._room: asyncio.Future[None] | None = None
+        self._room_waiter: asyncio.Future[None] | None = None
         #: What goes: pieces, with the id of the request that begins there or 0.
-        self._pieces: deque[tuple[bytes, int]] = deque()
+        self._pieces: deque[tuple[bytes | memoryview, int]] = deque()
         self._waiting = 0
         self._number = 0
         self._sent = 0
-        #: Bytes that the other side has said it has got.
-        self._got = 0
+        #: Messages, and bytes in them, that the other side has said it has got; what it lets be on the way.
+        self._acknowledged = self._got = self._allowed = 0
         #: Whether the other side is to hear from us even if there is nothing to say.
         self._must_speak = False
         #: Messages that the other side may not have got: where each ends, the first request that begins in it or 0.
@@ -120,10 +135,12 @@ class Pipe:
         #: Messages that certainly have reached nobody.
         self._undelivered = 0
         # What comes.
-        self._expected = 1
+        self._taken = 0
         self._come = 0
         self._told = 0
-        self._partial: _Partial | None = None
+        #: What had come when the window was last set.
+        self._come_then = 0
+        self._partial: Partial | None = None
 
     def agree(self, limits: Limits) -> None:
         """Sets the limits that both sides have agreed on."""
@@ -221,75 +238,118 @@ class Pipe:
     async def room(self) -> None:
         """Waits until little waits to be sent."""
         while self.is_open and self._waiting > ROOM:
-            if self._room is None or self._room.done():
-                self._room = self._loop.create_future()
-            await asyncio.shield(self._room)
+            if self._room_waiter is None or self._room_waiter.done():
+                self._room_waiter = self._loop.create_future()
+            await asyncio.shield(self._room_waiter)
 
     @property
     def is_awaited(self) -> bool:
         """Whether something waits to be sent."""
         return bool(self._pieces)
 
-    def found(self, peer: str) -> None:
-        """The other end's subject is known: what was sent goes there."""
-        self.peer = peer
+    def found(self, peer: str, proof: bytes, window: int | None = None) -> None:
+        """The other end's subject and proof are known: what was sent goes there.
+
+        ``window``: bytes that may be on the way, if the other end has not said so in a message.
+        Raises RemoteProtocolError for what cannot be a subject.
+        """
+        if not subjects.is_end(peer):
+            raise RemoteProtocolError(f"{self.words} named {peer!r} as its subject")
+        self.peer, self._peer_proof = peer, proof
+        if window is not None:
+            self._allowed = window
         self._link.speak(self)
 
     def beat(self) -> None:
-        """Has the other side hear from us, unless it has just done."""
-        if self.has_spoken:
-            self.has_spoken = False
-        elif self.peer:
+        """Has the other side hear from us. Its window goes back to its share unless it has used it."""
+        if self.peer:
+            self._give_back()
             self._must_speak = True
             self._link.speak(self)
 
+    def make_room(self) -> None:
+        """Lets others have what the other side does not use of its window."""
+        if self.peer and self._give_back():
+            self._must_speak = True
+            self._link.speak(self)
+
+    def _give_back(self) -> bool:
+        """Sets the window to its share if nothing has come since the last time; whether that changes it."""
+        allotment, before, come_then = self._link.allotment, self.window, self._come_then
+        self._come_then = self._come
+        if self._come == come_then:
+            self.window = allotment.change(before, allotment.share)
+        return self.window != before
+
+    @property
+    def _room(self) -> int:
+        """Bytes that may go on their way now."""
+        return 0 if self._undelivered else self._got + self._allowed - self._sent
+
     def next_message(self) -> bytes | None:
         """The next message; None if there is none to be sent now."""
-        if not self.is_open or not ((self._pieces and self._sent - self._got < WINDOW) or self._must_speak):
+        if not self.is_open or not (self._must_speak or self.has_more):
             return None
-        parts, first, largest = [b""], 0, self._link.piece + BESIDE
-        size = _HEADER.size
-        while self._pieces and self._sent - self._got < WINDOW:
+        parts: list[bytes | memoryview] = [b""]
+        first, largest = 0, self._link.piece + BESIDE
+        size, room = _HEADER.size, self._room
+        while self._pieces:
             piece, request = self._pieces[0]
-            if len(parts) > 1 and size + len(piece) > largest:
+            length = len(piece)
+            if len(parts) > 1 and size + length > largest:
                 break
-            self._pieces.popleft()
+            if length > room:
+                if room < _FRAME.size:
+                    break  # A frame's header lies in one message.
+                rest = memoryview(piece)
+                piece, length = rest[:room], room
+                self._pieces[0] = rest[room:], 0
+            else:
+                self._pieces.popleft()
             first = first or request
             parts.append(piece)
-            size += len(piece)
-            self._sent += len(piece)
-        self._waiting -= size - _HEADER.size
+            size += length
+            room -= length
+        body = size - _HEADER.size
+        self._sent += body
+        self._waiting -= body
         self._number += 1
         self._log.append((self._sent, first))
-        self._told, self._must_speak, self.has_spoken = self._come, False, True
-        parts[0] = _HEADER.pack(self._number, self._come, time.monotonic_ns())
-        if self._waiting <= ROOM and self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._told, self._must_speak = self._come, False
+        self.spoken = time.monotonic()
+        parts[0] = _HEADER.pack(self._peer_proof, self._number, self._taken, self.window, host_nanoseconds())
+        if self._waiting <= ROOM and self._room_waiter is not None and not self._room_waiter.done():
+            self._room_waiter.set_result(None)
         return b"".join(parts)
 
     @property
     def has_more(self) -> bool:
         """Whether there is another message to be sent now."""
-        return bool(self._pieces) and self._sent - self._got < WINDOW
+        return bool(self._pieces) and self._room >= min(len(self._pieces[0][0]), _FRAME.size)
 
-    def take(self, data: bytes, sender: str, *, is_unheard: bool) -> None:
-        """Takes a message that has come. ``is_unheard``: it says that one of ours has reached nobody."""
+    def take(self, data: bytes) -> None:
+        """Takes a message that has come to this end's subject."""
         if not self.is_open:
             return
-        if is_unheard:
-            self._take_unheard()
+        if data[:PROOF] != self.proof:
+            logger.debug("dropped %d bytes that came as if from %s", len(data), self.words)
             return
         try:
-            self._take(data, sender)
+            self._take(data)
         except (RemoteProtocolError, struct.error, msgspec.MsgspecError) as error:
             self.fault(str(error))
 
-    def _take_unheard(self) -> None:
-        self._undelivered += 1
-        if not self.peer:  # Of the hello.
-            self.end(ConnectionLost("none of its servers is connected to that NATS"))
-        elif self._undelivered == 1:
-            self._link.run(self._end_unheard())
+    def take_notice(self, data: bytes, *, is_unheard: bool) -> None:
+        """Takes what has come to the reply subject: that a message of ours has reached nobody.
+
+        ``is_unheard``: NATS says so. Else the peer's process may, with the proof that our message began with.
+        """
+        if self.is_open and (is_unheard or (self._peer_proof and data == self._peer_proof)):
+            self._undelivered += 1
+            if not self.peer:  # Of the hello.
+                self.end(ConnectionLost("none of its servers is connected to that NATS"))
+            elif self._undelivered == 1:
+                self._link.run(self._end_unheard())
 
     async def _end_unheard(self) -> None:
         """Ends the connection, once it is known how many of our messages have reached nobody."""
@@ -297,41 +357,40 @@ class Pipe:
         why = f"it died, was killed, or left without a word{self._link.standstill()}"
         self.end(ConnectionLost(f"{self.words} is gone: {why}"))
 
-    def _take(self, data: bytes, sender: str) -> None:
-        if self.peer and sender != self.peer:
-            logger.debug("dropped what %r sent as if it were %s", sender, self.words)
-            return
-        number, got, clock = _HEADER.unpack_from(data)
-        if number - self._expected > WINDOW:  # More than can be on the way.
-            raise RemoteProtocolError(f"it numbered a message {number}, and {self._expected} was expected")
-        if number != self._expected:
-            lost = f"{number - self._expected:,} messages" if number > self._expected else "the order of messages"
+    def _take(self, data: bytes) -> None:
+        _, number, taken, window, clock = _HEADER.unpack_from(data)
+        expected = self._taken + 1
+        if number - expected > _FAR:
+            raise RemoteProtocolError(f"it numbered a message {number}, and {expected} was expected")
+        if number != expected:
+            lost = f"{number - expected:,} messages" if number > expected else "the order of messages"
             if self._closing:
                 self.gone()
             self.end(ConnectionLost(f"NATS lost {lost} from {self.words}: {self._link.why_lost()}"))
             return
-        self._expected += 1
+        self._taken = number
         self.heard = time.monotonic()
-        if not self._got <= got <= self._sent:
-            raise RemoteProtocolError(f"it has got {got} bytes of {self._sent}")
-        if not self.peer:
-            if not subjects.is_end(sender):
-                raise RemoteProtocolError(f"it named {sender!r} as its subject")
-            self.found(sender)
-        if got != self._got:
-            self._got = got
-            log = self._log
-            while log and log[0][0] <= got:
-                log.popleft()
-            if self._pieces:
-                self._link.speak(self)
-        self._come += len(data) - _HEADER.size
+        self._acknowledge(taken)
+        self._allowed = min(window, WINDOW)
+        if self._pieces and self.peer:
+            self._link.speak(self)
+        come = len(data) - _HEADER.size
+        self._come += come
         if self._closing:
             return
-        if self._come - self._told > WINDOW // 4:
+        if come and self._come - self._told > self.window // 4:
+            self.window = self._link.allotment.change(self.window, 2 * self.window)
             self._must_speak = True
             self._link.speak(self)
         self._read(data, clock)
+
+    def _acknowledge(self, taken: int) -> None:
+        """Forgets messages of ours that the other side has got."""
+        if not self._acknowledged <= taken <= self._number:
+            raise RemoteProtocolError(f"it has got {taken} messages of {self._number}")
+        for _ in range(taken - self._acknowledged):
+            self._got, _ = self._log.popleft()
+        self._acknowledged = taken
 
     def _read(self, data: bytes, clock: int) -> None:
         """Takes the frames, or the parts of one, in a message."""
@@ -351,7 +410,7 @@ class Pipe:
                 continue
             if count > _MAX_BUFFERS:
                 raise RemoteProtocolError(f"it sent {count} buffers with a body, the limit is {_MAX_BUFFERS}")
-            self._partial = _Partial(opcode, call_id, size, count, self.limits.max_memory)
+            self._partial = Partial(opcode, call_id, size, count, self.limits.max_memory)
             self._bring_whole(clock)
 
     def _bring_whole(self, clock: int) -> None:
@@ -413,10 +472,11 @@ class Pipe:
         self.is_open, self._closing = False, True
         self._pieces.clear()
         self._partial = None
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        if self._room_waiter is not None and not self._room_waiter.done():
+            self._room_waiter.set_result(None)
         if not self.closed.done():
             self.closed.set_result(None)
+        self._link.allotment.leave(self.window)
         self._link.remove(self)
 
     async def wait_closed(self) -> None:
@@ -428,54 +488,3 @@ class Pipe:
     def is_closing(self) -> bool:
         """Whether it closes as soon as all is sent."""
         return self._closing
-
-
-class _Partial:
-    """A frame of which parts have come: the sizes of its buffers, the body, and the buffers."""
-
-    def __init__(self, opcode: int, call_id: int, size: int, count: int, max_memory: int) -> None:
-        self.opcode, self.call_id = opcode, call_id
-        self._max_memory = max_memory
-        self._sizes = [8 * count, size]
-        #: What has come of each. They keep the messages; in the end they are copied once.
-        self._parts: list[list[memoryview]] = [[], []]
-        self._place = 0
-        self._missing = 8 * count
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Goes on to the next part that is not whole."""
-        while not self._missing and self._place < len(self._sizes):
-            if not self._place:
-                self._read_sizes()
-            self._place += 1
-            self._missing = self._sizes[self._place] if self._place < len(self._sizes) else 0
-
-    def _read_sizes(self) -> None:
-        table = b"".join(self._parts[0])
-        sizes = struct.unpack(f"<{len(table) // 8}Q", table)
-        if sum(sizes) > self._max_memory:
-            raise RemoteProtocolError(f"it sent buffers of {sum(sizes):,} bytes, max_memory={self._max_memory:,}")
-        self._sizes += sizes
-        self._parts += ([] for _ in sizes)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it is there."""
-        return self._place == len(self._sizes)
-
-    def fill(self, data: memoryview) -> int:
-        """Takes what belongs to it; how many bytes. Raises RemoteProtocolError if its buffers are too large."""
-        used = 0
-        while used < len(data) and not self.is_whole:
-            step = min(self._missing, len(data) - used)
-            self._parts[self._place].append(data[used : used + step])
-            self._missing -= step
-            used += step
-            self._go_on()
-        return used
-
-    def body(self) -> Body:
-        """The body, with its buffers."""
-        _, body, *buffers = map(b"".join, self._parts)
-        return _core.Parcel(body, buffers) if buffers else body

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -23,10 +24,11 @@ from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.transport.listening import Listener, Offer, Peer
 from shmrpc.transport.nats import link, messages, subjects
 from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.allotment import WINDOW
 from shmrpc.transport.nats.client import UNKNOWN_UID
 from shmrpc.transport.nats.deadlines import translated
 from shmrpc.transport.nats.link import Link
-from shmrpc.transport.nats.messages import Hello, Message, Report, Welcome
+from shmrpc.transport.nats.messages import Answers, Hello, Message, Report, Welcome
 from shmrpc.transport.nats.pipe import Limits, Pipe
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.queued_inbox import QueuedInbox
@@ -42,7 +44,7 @@ _END = -1
 class NatsPeer(Peer):
     """A client at the server's side."""
 
-    def __init__(self, listener: NatsListener, joined: Link, hello: Hello, subject: str) -> None:
+    def __init__(self, listener: NatsListener, joined: Link, hello: Hello) -> None:
         self.pid, self.uid = 0, UNKNOWN_UID
         self.channel = self
         options = listener.inbox.options
@@ -56,7 +58,7 @@ class NatsPeer(Peer):
         pipe.listen(self._on_frame, self._on_control, self._on_end)
         pipe.words = f"the client ({messages.where(hello.host, hello.pid)})"
         pipe.heartbeat = max(hello.heartbeat, pipe.heartbeat)
-        pipe.peer = subject
+        pipe.found(hello.inbox, hello.proof, WINDOW)
         host, pid = messages.here()
         offer = listener.offer
         self._pipe.say(
@@ -66,13 +68,15 @@ class NatsPeer(Peer):
                 pipe.heartbeat,
                 offer.endpoints,
                 offer.shapes_beside_endpoints,
+                pipe.subject,
+                pipe.proof,
                 host,
                 pid,
             )
         )
 
     def _on_frame(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
-        self._listener.inbox.put(self, opcode, call_id, translated(opcode, body, time.monotonic_ns() - clock))
+        self._listener.inbox.put(self, opcode, call_id, translated(opcode, body, host_nanoseconds() - clock))
 
     def _on_control(self, message: Message) -> None:
         if not isinstance(message, control.Goodbye):
@@ -164,11 +168,13 @@ class NatsListener(Listener[NatsPeer]):
             take = functools.partial(self._greet, joined)
             self._subscription = await joined.subscribe(subjects.hello(self.service), take, subjects.GROUP)
 
-    def _greet(self, joined: Link, data: bytes, subject: str) -> None:
-        """Answers a client that wants a server."""
-        if not subjects.is_end(subject):
+    def _greet(self, joined: Link, data: bytes, notices: str) -> None:
+        """Answers a client that wants a server. What is no hello is refused where notices for it go."""
+        answers = messages.answers(data)
+        answers.inbox = answers.inbox or notices
+        if not subjects.is_end(answers.inbox):
             level = self._refusals.level("no subject", logging.WARNING)
-            logger.log(level, "a hello to %r was dropped, since no answer could be sent to %r", self.service, subject)
+            logger.log(level, "a hello to %r was dropped, since it names nowhere to send an answer to", self.service)
             return
         try:
             hello = messages.decode(data)
@@ -181,28 +187,30 @@ class NatsListener(Listener[NatsPeer]):
             logger.log(level, "a client of %r was refused: %s", self.service, reason)
         else:
             if reason is None and self.health == "serving" and joined.is_open:
-                peer = NatsPeer(self, joined, hello, subject)
+                peer = NatsPeer(self, joined, hello)
                 peer.key = self._connected(peer)
                 self.peers.add(peer)
                 self.on_change()
                 return
-        self._refuse(joined, subject, reason)
+        self._refuse(joined, answers, reason)
 
     def _objection(self, hello: Hello) -> str | None:
         ours = (messages.VERSION, control.VERSION)
         if tuple(hello.versions) != ours:
             return f"the client speaks version {hello.versions}, this server {ours}"
+        if not hello.inbox or hello.proof == messages.NO_PROOF:
+            return "the hello has no inbox, or no proof for what is sent there"
         if hello.pickle != self.inbox.options.pickle:
             sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
             return f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not"
         return None
 
-    def _refuse(self, joined: Link, subject: str, reason: str | None) -> None:
+    def _refuse(self, joined: Link, answers: Answers, reason: str | None) -> None:
         """Refuses a client: for ever for this reason, for now if there is none."""
         if joined.is_open:
             limits = Limits(self.inbox.options.max_frame, self.inbox.options.max_memory)
             pipe = Pipe(joined, limits)
-            pipe.peer = subject
+            pipe.found(answers.inbox, answers.proof, WINDOW)
             pipe.say(control.Refuse(reason or f"the server is {self.health}", try_again=reason is None))
             pipe.finish()
 
@@ -274,7 +282,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         await joined.subscribe(subjects.STATUS, functools.partial(self._report, joined))
 
     def _report(self, joined: Link, data: bytes, subject: str) -> None:
-        if joined.is_open and subject:
+        if joined.is_open and subjects.is_end(subject):  # To others it may not be permitted to send.
             host, _ = messages.here()
             for listener in self._listeners:
                 joined.post(subject, messages.encode(Report(host, listener.report())))

@@ -48,6 +48,6 @@ async def statuses(address: Address) -> list[Report]:
             raise ServiceUnavailable(f"NATS at {joined} does not let this side ask: {refused}") from None
         return sorted(found, key=lambda each: (each.report.service, each.host, each.report.pid))
     finally:
-        joined.close_box(box)
+        joined.close_box(box, take)
         joined.leave()
         await joined.wait_closed()

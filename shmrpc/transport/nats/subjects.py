@@ -4,14 +4,18 @@
 
     shmrpc.hello.SERVICE          clients that want a server of a service; its servers are one queue group
     shmrpc.status                 whoever wants to know which servers there are; each of them answers
-    shmrpc.to.INBOX.LINK.NUMBER   what is for one end of one connection, in the process that has this link
+    shmrpc.to.INBOX.LINK.END      what is for one end of one connection, in the process that has this link
 
-INBOX is ``any``, unless the URL names another one so that an account's permissions can tell users apart.
+INBOX is ``any``, unless the URL names another one so that an account's permissions can tell users apart. LINK and END
+are random. Each end of a connection has two such subjects: its peer sends to one, and the other is the reply subject of
+what it sends itself, where NATS says that nobody listens. Only the peer is told them, so no other connection of the
+same process gives them away.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Final
 
 #: The queue group of the servers of a service.
@@ -38,9 +42,14 @@ def link(inbox: str, identity: str) -> str:
     return f"shmrpc.to.{token(inbox)}.{identity}"
 
 
+def end() -> str:
+    """A subject's last token that cannot be guessed."""
+    return secrets.token_urlsafe(16)
+
+
 def is_end(subject: str) -> bool:
     """Whether a subject is that of one end of a connection: a peer names its own, and nothing else is sent to."""
     return _END.fullmatch(subject) is not None
 
 
-_END: Final = re.compile(r"shmrpc\.to\.[A-Za-z0-9_%-]+\.[A-Za-z0-9_-]+\.[0-9]+")
+_END: Final = re.compile(r"shmrpc\.to\.[A-Za-z0-9_%-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)

@@ -6,6 +6,7 @@ import array
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import errno
 import functools
 import gc
@@ -89,9 +90,10 @@ def _claimed(q: shmrpc.sync.Queue, value: Any) -> shmrpc.Claim:
     return q.claim()
 
 
-def test_dataclasses_arrive_as_calls_deliver_them_without_a_type(q: shmrpc.sync.Queue) -> None:
-    q.put(Point(1, 2.0))
-    assert q.get() == {"x": 1, "y": 2.0}
+def test_an_instance_of_a_class_that_is_not_registered_is_refused(q: shmrpc.sync.Queue) -> None:
+    with pytest.raises(shmrpc.EncodeError, match=r"shmrpc\.register\(Point\) on both sides, or send a dict$"):
+        q.put(Point(1, 2.0))
+    assert q.qsize() == 0
 
 
 def test_pickles_travel_where_they_were_asked_for() -> None:
@@ -784,15 +786,17 @@ def test_what_a_signal_handler_raises_is_no_error_of_an_item(q: shmrpc.sync.Queu
     def interrupt(*_: object) -> None:
         raise ValueError("of the handler")
 
-    class Interrupted(dict[str, int]):
-        def items(self) -> Any:
+    class Interrupted(datetime.tzinfo):
+        utcoffset = dst = tzname = lambda self, when: None
+
+        def __repr__(self) -> str:
             signal.raise_signal(signal.SIGALRM)
-            return super().items()
+            return "ours"
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(ValueError, match="^of the handler$") as raised:
-            q.put(Interrupted(a=1))
+            q.put(datetime.time(1, tzinfo=Interrupted()))
         assert not isinstance(raised.value, shmrpc.EncodeError)
     finally:
         signal.signal(signal.SIGALRM, before)

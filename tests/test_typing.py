@@ -133,6 +133,7 @@ CARRIED_PROGRAM = """
     from __future__ import annotations
 
     import array
+    import collections
     import datetime
     import decimal
     import fractions
@@ -169,7 +170,7 @@ CARRIED_PROGRAM = """
             spots = (await client.sets_of_classes([{"x": 1, "y": 2}]))[0]
             assert_type(spots, "list[Spot]")
             assert_type((await client.abstract([], ["a"], {1}, {}))[0], list[Sequence[int]])
-            assert_type((await client.derived("word"))[0], str)
+            assert_type((await client.derived("word"))[0], collections.Counter[str])
             sizes, outer, _ = await client.sizes({"sizes": {1}}, {"inner": {"sizes": [1]}}, {"number": 1})
             assert_type(sizes["sizes"], set[int])
             assert_type(outer["inner"], "Sizes")

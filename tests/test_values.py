@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import decimal
 import enum
 import fractions
+import http
 import math
 import pathlib
 import uuid
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 
 from shmrpc.values.standard import MAX_FRACTION_BITS
 from shmrpc.values.writing import MAX_DEPTH
-from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
+from shmrpc.wire.codec import UNREADABLE, Codec, exact_codec, get_codec
 from tests.helpers.hypothesis_draws import drawn
 from tests.helpers.value_trips import travelled
 
@@ -256,11 +258,6 @@ def test_what_others_send_as_plain_messagepack_is_read_as_ever() -> None:
 @pytest.mark.parametrize(
     ("value", "plain"),
     [
-        (collections.OrderedDict(a=(1,)), {"a": (1,)}),
-        (collections.defaultdict(list, a=[{1}]), {"a": [{1}]}),
-        (collections.Counter("aa"), {"a": 2}),
-        (Text("x"), "x"),
-        ([Number(5), Number(2**70)], [5, 2**70]),
         (Level.HIGH, 2),
         (Colour.RED, "red"),
         ({Colour.RED: Level.HIGH}, {"red": 2}),
@@ -269,9 +266,136 @@ def test_what_others_send_as_plain_messagepack_is_read_as_ever() -> None:
     ],
     ids=repr,
 )
-def test_a_derived_class_arrives_as_its_base(value: Any, plain: Any) -> None:
+def test_without_a_declared_type_a_class_that_is_not_registered_is_its_structure(value: Any, plain: Any) -> None:
     for codec in (FAST, REFERENCE):
         assert same(travelled(codec, value), plain)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        collections.OrderedDict(b=(1,), a=2),
+        collections.defaultdict(list, a=[{1}]),
+        collections.defaultdict(None, a=1),
+        collections.Counter("aa"),
+        collections.Counter({(1, "x"): 2}),
+    ],
+    ids=repr,
+)
+def test_dicts_of_collections(value: Any) -> None:
+    kind: Any = type(value)
+    for codec in (FAST, REFERENCE, PICKLING):
+        body = codec.encode([value])
+        for got in (codec.decode(body)[0], codec.decoder(list[kind])(body)[0], codec.convert(value, kind)):
+            assert same(got, value)
+            assert list(got) == list(value)
+        assert getattr(codec.decode(body)[0], "default_factory", None) is getattr(value, "default_factory", None)
+        plain = codec.decoder(list[dict[Any, Any]])(body)[0]
+        assert plain == dict(value)
+        with pytest.raises(msgspec.ValidationError, match=r"Expected `str`, got .* - at `\$\[0\]\[\.\.\.\]`"):
+            codec.decoder(list[dict[Any, str]])(body)
+
+
+def test_a_defaultdict_whose_factory_means_nothing_elsewhere() -> None:
+    with pytest.raises(TypeError, match=r"whose factory is .* cannot be sent: send dict\(value\)"):
+        FAST.encode(collections.defaultdict(lambda: 1))
+    made = bytes(FAST.encode_all([collections.defaultdict(list)])).replace(b"\xa4list", b"\xa4eval")
+    with pytest.raises(UNREADABLE, match="'eval' is not the factory of a defaultdict"):
+        FAST.decode(made)
+
+
+class Amount(decimal.Decimal):
+    pass
+
+
+class Ratio(float):
+    pass
+
+
+class Words(list[str]):
+    pass
+
+
+class Names(dict[str, str]):
+    pass
+
+
+class Row(tuple[int, ...]):
+    pass
+
+
+class Tags(frozenset[str]):
+    pass
+
+
+class Day(datetime.date):
+    pass
+
+
+class Moment(datetime.datetime):
+    pass
+
+
+class Folder(pathlib.PurePosixPath):
+    pass
+
+
+class Tally(collections.Counter[str]):
+    pass
+
+
+DERIVED = [
+    *(Text("x"), Number(5), Number(2**70), Ratio(1.5), Amount("1.10"), Words(["a"]), Names(a="b"), Row((1, 2))),
+    *(Tags("a"), Day(2026, 1, 2), Moment(2026, 1, 2), Moment(2026, 1, 2, tzinfo=datetime.UTC), Folder("a"), Tally("a")),
+]
+
+
+@pytest.mark.parametrize("value", DERIVED, ids=lambda value: type(value).__name__)
+def test_an_instance_of_a_derived_class_is_refused(value: Any) -> None:
+    for codec in (FAST, REFERENCE, exact_codec("msgspec")):
+        for whole in (value, [value], {"a": (value,)}):
+            with pytest.raises(TypeError, match=rf"a {type(value).__name__} would arrive as a plain "):
+                codec.encode(whole)
+        if type(value).__hash__ is not None:
+            with pytest.raises(TypeError, match="would arrive as a plain"):
+                codec.encode({value: 1})
+            with pytest.raises(TypeError, match="would arrive as a plain"):
+                codec.encode({value})
+    assert type(travelled(PICKLING, [value])[0]) is type(value)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+class Size(msgspec.Struct):
+    x: int
+
+
+class Access(enum.Flag):
+    READ = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (Colour.RED, r"register\(Colour\) on both sides, or send its \.value"),
+        (Level.HIGH, r"register\(Level\)"),
+        (http.HTTPStatus.OK, r"register\(HTTPStatus\)"),
+        (Access.READ, r"register\(Access\)"),
+        (Pair(1, "x"), r"register\(Pair\) on both sides, or send tuple\(value\)"),
+        (Point(1), r"register\(Point\) on both sides, or send a dict"),
+        (Size(1), r"register\(Size\)"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
+def test_where_no_type_is_declared_what_is_not_registered_is_refused(value: Any, remedy: str) -> None:
+    for codec in (exact_codec("msgspec"), exact_codec("msgpack")):
+        for whole in (value, [value], {"a": (value,)}):
+            with pytest.raises(TypeError, match=rf"not registered would arrive as .*; shmrpc\.{remedy}"):
+                codec.encode(whole)
+    assert type(travelled(exact_codec("pickle"), [value])[0]) is type(value)
 
 
 def test_keys_of_maps() -> None:
@@ -300,15 +424,19 @@ def test_a_key_that_cannot_be_sent(key: Any) -> None:
             codec.encode({key: 1})
 
 
-def test_the_time_of_a_zone_that_nobody_knows_keeps_its_offset() -> None:
+def test_the_time_of_a_zone_that_is_in_no_table_is_refused() -> None:
+    """With its offset alone, what is added to the time after it has arrived would cross no change of the clock."""
+    rules = pathlib.Path(zoneinfo.TZPATH[0], "Europe/Berlin") if zoneinfo.TZPATH else None
+    zones: list[datetime.tzinfo] = [Zone()]
+    if rules is not None and rules.exists():
+        with rules.open("rb") as file:
+            zones.append(zoneinfo.ZoneInfo.from_file(file))
+    for zone in zones:
+        for value in (datetime.datetime(2026, 1, 2, 3, tzinfo=zone), datetime.time(1, tzinfo=zone), zone):
+            with pytest.raises(TypeError, match=r"use datetime\.timezone or zoneinfo\.ZoneInfo"):
+                FAST.encode(value)
     value = datetime.datetime(2026, 1, 2, 3, tzinfo=Zone())
-    got = travelled(FAST, value)
-    assert got == value
-    assert got.tzinfo == datetime.timezone(HOUR)
-    with pytest.raises(TypeError, match="zone of type Zone that has no offset"):
-        FAST.encode(datetime.time(1, tzinfo=Zone()))
-    with pytest.raises(TypeError, match=r"use datetime\.timezone or zoneinfo\.ZoneInfo"):
-        FAST.encode(Zone())
+    assert type(travelled(PICKLING, [value])[0].tzinfo) is Zone
 
 
 def test_a_file_name_that_is_no_text() -> None:

@@ -8,6 +8,7 @@ import datetime
 import enum
 import pickle
 import uuid
+import zoneinfo
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
 
@@ -112,8 +113,29 @@ def test_which_fields_are_looked_at(cls: type, loose: tuple[str, ...]) -> None:
     assert loose_names(cls, names) == loose
     for pickled in (False, True):
         plain = ValueEncoder(msgspec.msgpack.encode, ALL_EXTENSIONS, pickled=pickled).is_plain(cls)
-        left = class_defaults(cls, names)
-        assert plain == (not pickled and ((left, loose) if left or loose else True))
+        left, inexact = class_defaults(cls, names), ("when",) if cls is Plain else loose
+        assert plain == (not pickled and ((left, inexact) if left or inexact else True))
+
+
+@dataclasses.dataclass
+class Meeting:
+    at: datetime.datetime
+    also: list[datetime.datetime] = dataclasses.field(default_factory=list)
+    daily: datetime.time | None = None
+
+
+ZONES = [None, datetime.UTC, zoneinfo.ZoneInfo("Europe/Berlin"), datetime.timezone(datetime.timedelta(hours=1), "ours")]
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize("zone", ZONES, ids=str)
+def test_times_in_fields_keep_their_zones(zone: datetime.tzinfo | None, fold: Any) -> None:
+    when = datetime.datetime(2026, 10, 25, 2, 30, tzinfo=zone, fold=fold)
+    sent = Meeting(when, [when], when.timetz())
+    for name in ("msgspec", "msgpack"):
+        codec: Codec = get_codec(name)
+        for got in (codec.decoder(Meeting)(codec.encode(sent)), codec.decoder(list[Meeting])(codec.encode([sent]))[0]):
+            assert (repr(got), got) == (repr(sent), sent)
 
 
 @pytest.mark.parametrize(

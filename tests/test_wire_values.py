@@ -61,6 +61,12 @@ EXTENSIONS: list[tuple[int, Any]] = [
     (31, ["path", "/a/b"]),
     (31, ["windows", "C:\\a"]),
     (31, ["path", b"/\xff"]),
+    (5, [{"record": {"fields": [["a", "<i4", 0]], "itemsize": 4}}, [1], bytes(4)]),
+    (37, ["Counter", {"a": 1}]),
+    (37, ["OrderedDict", {"a": [1], "b": 2}]),
+    (37, ["defaultdict", {"a": 1}, None]),
+    (37, ["defaultdict", {}, "list"]),
+    (38, ["matrix", msgpack.ExtType(5, msgpack.packb(["<i2", [1, 1], b"\1\0"]))]),
     (100, ["of somebody else's"]),
 ]
 
@@ -168,7 +174,7 @@ def test_what_cannot_be_read_fails_its_call_alone(wire: WireClient) -> None:
         (30, b"short"),
         (34, ["nobody.registered", 1]),
         (35, [b"\x80\x05N.", []]),
-        (18, nested(MAX_DEPTH)),
+        (18, nested(MAX_DEPTH + 1)),
     ):
         wire.ask(CALL, "echo", [msgpack.ExtType(code, msgpack.packb(content))])
         opcode, _, body = wire.receive()

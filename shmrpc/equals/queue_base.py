@@ -16,7 +16,7 @@ from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
 from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
-from shmrpc.wire.codec import Codec, CodecName, get_codec
+from shmrpc.wire.codec import Codec, CodecName, exact_codec
 
 _log = logging.getLogger("shmrpc")
 
@@ -103,7 +103,7 @@ class QueueBase(Handle):
     def of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
         """Makes a handle of a queue that this process has opened."""
         handle = super().of(name)
-        values = get_codec(codec)
+        values = exact_codec(codec)
         handle._codec = values
         handle._native = _core.Queue(
             name,

@@ -12,7 +12,7 @@ from shmrpc.equals.handle import Handle, closes_on_error
 from shmrpc.equals.queue_base import at_least_one
 from shmrpc.errors import DecodeError, MessagesLost, WaitTimeout
 from shmrpc.host.processes import process
-from shmrpc.wire.codec import CodecName, get_codec
+from shmrpc.wire.codec import CodecName, exact_codec
 
 #: More messages than anybody publishes.
 _MOST: Final = 1 << 62
@@ -112,7 +112,7 @@ class SubscriptionBase(Handle):
     ) -> Self:
         """Makes a handle of a topic that this process has opened, which reads it."""
         handle = cls.of(name)
-        values = get_codec(codec)
+        values = exact_codec(codec)
         handle._slow = slow
         handle._raises_lag = _raises("on_lag", on_lag, "count")
         handle._known_lost = 0

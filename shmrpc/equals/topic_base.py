@@ -14,7 +14,7 @@ from shmrpc.equals.handle import Handle, closes_on_error, opened
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import process, stopped
 from shmrpc.values.unsendable import reason
-from shmrpc.wire.codec import Codec, CodecName, get_codec
+from shmrpc.wire.codec import Codec, CodecName, exact_codec
 
 _log = logging.getLogger("shmrpc")
 
@@ -89,7 +89,7 @@ class TopicBase(Handle):
     def publishing(cls, name: _core.Name, limits: Limits, codec: CodecName) -> Self:
         """Makes a handle of a topic that this process has opened, which publishes in it."""
         handle = cls.of(name)
-        values = get_codec(codec)
+        values = exact_codec(codec)
         handle._codec = values
         handle._limits = limits
         handle._native = _core.Publisher(

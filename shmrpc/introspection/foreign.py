@@ -17,10 +17,9 @@ from shmrpc.values.notation import class_text, union
 from shmrpc.values.standard import ZONE
 
 _ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
-#: An instance of a class derived from one of these arrives as an instance of the first that fits. The names stand for
-#: classes of libraries, as in an extension.
+#: The classes whose instances travel. The names stand for classes of libraries, as in an extension.
 _BASES: Final[tuple[type | str, ...]] = (
-    *("numpy.ndarray", float, int, str, list, dict),
+    *(float, int, str, list, dict),
     *(pathlib.Path, pathlib.PurePosixPath, pathlib.PureWindowsPath),
     *(kind for extension in ALL_EXTENSIONS if extension.code != ZONE for kind in extension.writers),
 )
@@ -34,9 +33,7 @@ def received(kind: Any) -> list[str]:
     if not isinstance(cls, type) or registry.entry_of(cls) is not None:
         return ["Any"]
     arriving = _arriving(cls)
-    if arriving is not None:
-        return [class_text(kind if arriving is cls else arriving)]
-    return ["numpy.ndarray[Any, Any]"] if hasattr(cls, "__dlpack__") else ["Any"]
+    return ["Any"] if arriving is None else [class_text(kind if arriving is cls else arriving)]
 
 
 def sent(kind: Any) -> list[str]:
@@ -64,8 +61,10 @@ def values_of(cls: type[enum.Enum]) -> str:
 
 
 def _arriving(cls: type) -> type | None:
-    """The class as whose instance one of this class arrives; None if it is not known."""
-    if cls in _ZONES or issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
+    """The class as whose instance one of this class arrives; None if it is not known, or none is sent."""
+    bases = [base if isinstance(base, type) else imported(base) for base in _BASES]
+    if cls in _ZONES or cls in bases or issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
         return cls
-    bases = (base if isinstance(base, type) else imported(base) for base in _BASES)
+    if not any(extension.covers(cls) for extension in ALL_EXTENSIONS):
+        return None
     return next((base for base in bases if base is not None and issubclass(cls, base)), None)

@@ -8,16 +8,20 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.basics.missing import why_missing
 from shmrpc.values import dtypes
 from shmrpc.values.blocks import LARGE_ARRAY, is_block, length_of_axis, size_of
 from shmrpc.values.extension import Extension
 from shmrpc.values.pickling import write_pickle
 from shmrpc.values.reading import Reading, library
-from shmrpc.values.writing import Writer, Writing
+from shmrpc.values.writing import Writing
 
 NDARRAY: Final = 5
 SCALAR: Final = 6
+CLASSED: Final = 38
+
+#: Classes of NumPy's derived from its arrays, which say nothing of an array but how it behaves. A memmap arrives as one
+#: that has no file, as if it was pickled.
+_CLASSES: Final = ("numpy.matrix", "numpy.recarray", "numpy._core.defchararray.chararray", "numpy.memmap")
 
 #: The kinds of dtypes whose arrays have the buffer protocol.
 _EXPORTED: Final = frozenset("biufcSU")
@@ -25,8 +29,8 @@ _EXPORTED: Final = frozenset("biufcSU")
 _MAX_EMPTY: Final = 65536
 
 
-def _write_array(value: Any, writing: Writing) -> Ext:
-    """The memory itself, by reference, if it lies in a row or is ours; else a copy without gaps."""
+def write_array(value: Any, writing: Writing) -> Ext:
+    """Write an array: the memory itself, by reference, if it lies in a row or is ours; else a copy without gaps."""
     np = sys.modules["numpy"]
     try:
         dtype = dtypes.describe(value.dtype)
@@ -57,22 +61,9 @@ def _write_masked(value: Any, writing: Writing) -> Any:
     raise TypeError("a masked array cannot be sent: send .filled(), or its .data and .mask")
 
 
-def _adopt(value: Any) -> Writer | None:
-    return _write_foreign if hasattr(type(value), "__dlpack__") else None
-
-
-def _write_foreign(value: Any, writing: Writing) -> Ext:
-    """An array of another library that speaks DLPack. It arrives as NumPy's."""
-    kind = type(value).__qualname__
-    try:
-        import numpy as np
-    except ImportError as error:
-        raise TypeError(f"sending an array of type {kind} needs NumPy: {why_missing('numpy', error)}") from error
-    try:
-        array = np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(f"an array of type {kind} cannot be sent: it must be in the CPU's memory: {error}") from None
-    return _write_array(array, writing)
+def _write_of_class(value: Any, writing: Writing) -> Ext:
+    """An array of a class of NumPy's that is derived from its arrays: as one of those, and the name of the class."""
+    return Ext(CLASSED, writing.pack([type(value).__name__, write_array(sys.modules["numpy"].asarray(value), writing)]))
 
 
 def _write_scalar(value: Any, writing: Writing) -> Ext:
@@ -97,6 +88,17 @@ def _read_array(payload: Any, reading: Reading) -> Any:
     if count * dtype.itemsize > size_of(data):  # Else a stride of 0 would make much of little.
         raise ValueError(f"{count} elements of {dtype} do not lie in {size_of(data)} bytes")
     return np.ndarray(shape, dtype, buffer=data, offset=offset, strides=strides)
+
+
+def _read_of_class(payload: Any, reading: Reading) -> Any:
+    """A view of the array as one of the class."""
+    np: Any = library("numpy", "a NumPy array")
+    name, array = payload
+    known = {cls.rpartition(".")[2]: cls for cls in _CLASSES}
+    if name not in known or type(array) is not np.ndarray:
+        raise ValueError(f"{name!r:.100} is not a class of NumPy's arrays that travels")
+    module, _, attribute = known[name].rpartition(".")
+    return array.view(getattr(library(module, "a NumPy array"), attribute))
 
 
 def _read_scalar(payload: Any, reading: Reading) -> Any:
@@ -184,15 +186,30 @@ def _without_scalars(value: Any, scalar: type) -> Any:
 
 
 EXTENSIONS: Final = (
+    # Before NumPy's arrays: these are such arrays too.
+    Extension(
+        CLASSED,
+        "NumPy array of another class",
+        "`[class, NumPy array]`: `matrix`, `recarray`, `chararray` or `memmap`",
+        _read_of_class,
+        dict.fromkeys(_CLASSES, _write_of_class),
+    ),
     Extension(
         NDARRAY,
         "NumPy array",
         "`[dtype, shape, data]` in C order, else `[dtype, shape, data, strides, offset]`, in bytes",
         _read_array,
-        {"numpy.ma.MaskedArray": _write_masked, "numpy.memmap": _write_array, "numpy.ndarray": _write_array},
-        adopt=_adopt,
+        {
+            "numpy.ma.MaskedArray": _write_masked,
+            "numpy.ndarray": write_array,
+        },
     ),
     Extension(
-        SCALAR, "NumPy scalar", "`[dtype, bin]`", _read_scalar, {"numpy.generic": _write_scalar}, covers_derived=True
+        SCALAR,
+        "NumPy scalar",
+        "`[dtype, bin]`",
+        _read_scalar,
+        {"numpy.generic": _write_scalar},
+        covers=lambda kind: kind.__module__ == "numpy",
     ),
 )

@@ -1,4 +1,4 @@
-"""Arrow's buffers, record batches and tables. pyarrow is never imported to send, only to receive.
+"""Arrow's buffers, arrays, record batches and tables. pyarrow is never imported to send, only to receive.
 
 A table is received without a copy, so only its outline is checked: the lengths of columns and buffers. A receiver
 that does not trust the sender calls ``.validate(full=True)``, which reads all of it.
@@ -61,11 +61,30 @@ def _write(pa: Any, sink: Any, value: Any) -> None:
         writer.write(value)
 
 
-def _stream(code: int, name: str, cls: str, payload: str, take: Callable[[Any], Any]) -> Extension:
-    """The extension of what travels as a stream; ``take`` takes it out of one. Its columns stay in received memory."""
+def _is_arrows(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "pyarrow"
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _stream(
+    code: int,
+    name: str,
+    cls: str,
+    payload: str,
+    take: Callable[[Any], Any],
+    wrap: Callable[[Any], Any] = _same,
+    covers: Callable[[type], bool] = _is_arrows,
+) -> Extension:
+    """The extension of what travels as a stream: ``wrap`` makes what a stream holds, ``take`` takes it out.
+
+    Its columns stay in received memory.
+    """
 
     def write(value: Any, writing: Writing) -> Ext:
-        return Ext(code, writing.pack(_data(value, _stream_of(value), writing)))
+        return Ext(code, writing.pack(_data(value, _stream_of(wrap(value)), writing)))
 
     def read(payload: Any, reading: Reading) -> Any:
         pa = _pyarrow(f"an {name}")
@@ -78,7 +97,7 @@ def _stream(code: int, name: str, cls: str, payload: str, take: Callable[[Any], 
 
         return reading.once(code, payload, opened)
 
-    return Extension(code, name, payload, read, {cls: write}, covers_derived=True)
+    return Extension(code, name, payload, read, {cls: write}, covers=_is_arrows)
 
 
 def _first_batch(stream: Any) -> Any:
@@ -86,6 +105,24 @@ def _first_batch(stream: Any) -> Any:
     if batch is None:
         raise ValueError("there is no batch in the stream")
     return batch
+
+
+def _as_batch(value: Any) -> Any:
+    return sys.modules["pyarrow"].RecordBatch.from_arrays([value], [""])
+
+
+def _as_table(value: Any) -> Any:
+    return sys.modules["pyarrow"].Table.from_arrays([value], [""])
+
+
+def _column(value: Any) -> Any:
+    """The one column of a batch or a table."""
+    if value.num_columns != 1:
+        raise ValueError(f"expected one column, got {value.num_columns}")
+    unknown = (value.schema.field(0).metadata or {}).get(b"ARROW:extension:name")
+    if unknown is not None:
+        raise ValueError(f"its type {unknown.decode()!r} is not known here: call pyarrow.register_extension_type()")
+    return value.column(0)
 
 
 def _pyarrow(what: str) -> Any:
@@ -120,9 +157,24 @@ def block_of_buffer(value: Any) -> Block | None:
 
 
 EXTENSIONS: Final = (
-    Extension(
-        ARROW_BUFFER, "Arrow buffer", "data", _read_buffer, {"pyarrow.Buffer": _write_buffer}, covers_derived=True
-    ),
+    Extension(ARROW_BUFFER, "Arrow buffer", "data", _read_buffer, {"pyarrow.Buffer": _write_buffer}, covers=_is_arrows),
     _stream(9, "Arrow record batch", "pyarrow.RecordBatch", "data: an IPC stream of one batch", _first_batch),
     _stream(10, "Arrow table", "pyarrow.Table", "data: an IPC stream", lambda stream: stream.read_all()),
+    _stream(
+        40,
+        "Arrow array",
+        "pyarrow.Array",
+        "data: an IPC stream of one batch, which has one column",
+        lambda stream: _column(_first_batch(stream)),
+        _as_batch,
+        lambda kind: True,  # The class of an array of an extension type, which the type names, is the program's own.
+    ),
+    _stream(
+        41,
+        "Arrow chunked array",
+        "pyarrow.ChunkedArray",
+        "data: an IPC stream of a table, which has one column",
+        lambda stream: _column(stream.read_all()),
+        _as_table,
+    ),
 )

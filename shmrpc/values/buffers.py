@@ -1,4 +1,4 @@
-"""Bytes, bytearrays, memoryviews, Python's own arrays, and whatever else has the buffer protocol."""
+"""Bytes, bytearrays, memoryviews and Python's own arrays."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc import _core
 from shmrpc.values.blocks import LARGE, Data, bytes_of
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
-from shmrpc.values.unsendable import unsupported
-from shmrpc.values.writing import Writer, Writing
+from shmrpc.values.writing import Writing
 
 BYTES: Final = 1
 BYTEARRAY: Final = 2
@@ -30,7 +28,7 @@ _OWN_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 def _write_bytes(value: bytes, writing: Writing) -> Any:
     """MessagePack's own bin if they are small."""
     if len(value) < LARGE:
-        return value if type(value) is bytes else bytes(value)
+        return value
     return Ext(BYTES, writing.pack(writing.place(value, value)))
 
 
@@ -46,22 +44,6 @@ def _write_memoryview(value: memoryview, writing: Writing) -> Ext:
     return _write_view(value, value, form, writing)
 
 
-def _adopt(value: Any) -> Writer | None:
-    return _write_buffer if _core.is_buffer(value) else None
-
-
-def _write_buffer(value: Any, writing: Writing) -> Ext:
-    """Anything else with the buffer protocol. If memoryview has no name for its elements, they travel as bytes."""
-    try:
-        view = memoryview(value)
-    except BufferError as error:
-        raise unsupported(value) from error
-    form = _native_format(view.format)
-    if form is None:
-        view, form = memoryview(view.tobytes()), "B"
-    return _write_view(value, view, form, writing)
-
-
 def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ext:
     size, shape = view.nbytes, view.shape or ()
     if size < LARGE or not view.c_contiguous:
@@ -71,8 +53,8 @@ def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ex
         from pickle import PickleBuffer  # Few programs need it.
 
         data = writing.place(owner, PickleBuffer(view).raw())
-    if 0 in shape:  # A memoryview of several dimensions cannot look at nothing.
-        shape = (0,)
+    if 0 in shape and len(shape) > 1:  # memoryview.cast() makes none.
+        raise TypeError(f"a memoryview of shape {shape} cannot be sent: send the array that it shows, or bytes")
     plain = form == "B" and len(shape) == 1
     return Ext(MEMORYVIEW, writing.pack(data if plain else [data, form, list(shape)]))
 
@@ -144,7 +126,6 @@ EXTENSIONS: Final = (
         " in the machine's sizes",
         _read_memoryview,
         {memoryview: _write_memoryview},
-        adopt=_adopt,
     ),
     Extension(ARRAY, "array.array", "`[typecode, data]`", _read_array, {array.array: _write_array}),
 )

@@ -20,12 +20,13 @@ class HoldsObjects(TypeError):
 def describe(dtype: Any) -> Any:
     """What travels for a dtype; TypeError for one that cannot."""
     try:
-        return _described[dtype]  # Quicker than `functools.lru_cache`.
+        made = _described[dtype]  # Quicker than `functools.lru_cache`.
     except KeyError:
         if len(_described) >= _MAX_KEPT:
             _described.clear()
         made = _described[dtype] = _describe(dtype)
-        return made
+    # The dtype of records equals the one of plain structures.
+    return made if dtype.type.__name__ != "record" else {"record": made}
 
 
 def _describe(dtype: Any) -> Any:
@@ -52,6 +53,8 @@ def build(np: Any, described: Any) -> Any:
     """The dtype that was described; ValueError or TypeError if there is no such dtype."""
     if isinstance(described, str):
         return _build_simple(np, described)
+    if "record" in described:
+        return np.dtype((np.record, build(np, described["record"])))
     if "base" in described:
         return np.dtype((build(np, described["base"]), tuple(described["shape"])))
     names, formats, offsets, titles = [], [], [], []

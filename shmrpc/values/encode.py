@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from shmrpc import _core
 from shmrpc.values import fields, registry, standard
 from shmrpc.values.extension import Extension, imported
 from shmrpc.values.pickling import write_pickle
-from shmrpc.values.unsendable import unsupported
+from shmrpc.values.unsendable import derived, unregistered, unsupported
 from shmrpc.values.writing import ExtKey, InlineWriting, Writer, Writing, write_dict, write_list, write_same
 
 #: How many types are remembered: more than a program has, unless it makes them as it runs.
@@ -37,10 +38,22 @@ def enc_hook(value: Any) -> Any:
 class ValueEncoder:
     """Writes values for one codec."""
 
-    def __init__(self, pack: Callable[[Any], bytes], extensions: Iterable[Extension], *, pickled: bool) -> None:
-        """``pack`` makes bytes of plain values; ``pickled``: whether to pickle what cannot travel otherwise."""
+    def __init__(
+        self,
+        pack: Callable[[Any], bytes],
+        extensions: Iterable[Extension],
+        *,
+        pickled: bool,
+        structural: bool = True,
+    ) -> None:
+        """``pack`` makes bytes of plain values; ``pickled``: whether to pickle what cannot travel otherwise.
+
+        ``structural``: whether instances of classes that are not registered travel as a map of their fields, a tuple
+        or an Enum's value, of which a receiver that declares the class makes them again.
+        """
         self._pack = pack
         self._pickled = pickled
+        self._structural = structural
         self._extensions = tuple(extensions)
         written = [pair for each in self._extensions for pair in each.writers.items()]
         self._exact = _EXACT | {kind: write for kind, write in written if isinstance(kind, type)}
@@ -89,9 +102,11 @@ class ValueEncoder:
             return False
         if kind is memoryview or kind is imported("numpy.ndarray"):
             return None
+        if not self._structural:
+            return False
         names = fields.names_of(kind)
         if names is not None:
-            looked_at = fields.class_defaults(kind, names), fields.loose_names(kind, names)
+            looked_at = fields.class_defaults(kind, names), fields.inexact_names(kind, names)
             return not self._pickles(kind) and (looked_at if any(looked_at) else True)
         return issubclass(kind, enum.Enum) and not self._pickled and fields.is_closed(kind)
 
@@ -117,32 +132,34 @@ class ValueEncoder:
             return entry.write
         if kind in self._exact:  # It was not a moment ago: another thread has just called `forget`.
             return self._exact[kind]
-        base, write, covers_derived = next((each for each in self._bases() if issubclass(kind, each[0])), _NO_BASE)
-        if base is kind:
+        base, write, covers = next((each for each in self._bases() if issubclass(kind, each[0])), _NO_BASE)
+        if base is kind or covers(kind):
             return write
         names = fields.names_of(kind)
-        if self._pickles(kind) and (names is not None or not covers_derived):
+        if self._pickles(kind) and (base is not None or names is not None):
             return write_pickle
+        if is_structural(kind, base, names):
+            if not self._structural:
+                return _refuse_unregistered
+            return fields.writer(kind, names) if base is None and names is not None else write
         if base is not None:
-            return write
-        if names is not None:
-            return fields.writer(kind, names)
+            return functools.partial(_refuse_derived, base)
         return self._adopt(value) or (write_pickle if self._pickled else _refuse)
 
     def _adopt(self, value: Any) -> Writer | None:
         """What writes a value of an unknown class by what it can do, such as giving its memory."""
         return next(filter(None, (each.adopt(value) for each in self._extensions)), None)
 
-    def _bases(self) -> Iterator[tuple[type, Writer, bool]]:
-        """Each class whose instances can be written, what writes them, and whether that covers derived classes."""
-        yield enum.Enum, _write_enum, False
+    def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
+        """Each class whose instances can be written, what writes them, and whether that covers a derived class."""
+        yield enum.Enum, _write_enum, _never
         for extension in self._extensions:
             for kind, write in extension.writers.items():
                 found = kind if isinstance(kind, type) else imported(kind)
                 if found is not None:
-                    yield found, write, extension.covers_derived
-        for base, write in _DERIVED.items():
-            yield base, write, False
+                    yield found, write, extension.covers
+        for base in (int, float, str, list, dict):
+            yield base, self._exact[base], _never
 
     def _pickles(self, kind: type) -> bool:
         """Whether instances of a class with fields are pickled: all but those that our own frames are made of."""
@@ -157,8 +174,30 @@ def _write_enum(value: enum.Enum, writing: Writing) -> Any:
     return writing.plain(value._value_)
 
 
+def _never(kind: type) -> bool:
+    return False
+
+
+def is_structural(kind: type, base: type | None, names: tuple[str, ...] | None) -> bool:
+    """Whether instances of a class can travel as their structure: a map of fields, a NamedTuple's, an Enum's value.
+
+    ``base``: the class it is derived from that travels, if there is one; ``names``: its fields.
+    """
+    if base is None:
+        return names is not None
+    return base is enum.Enum or (base is tuple and hasattr(kind, "_fields"))
+
+
 def _refuse(value: Any, writing: Writing) -> Any:
     raise unsupported(value)
+
+
+def _refuse_derived(base: type, value: Any, writing: Writing) -> Any:
+    raise derived(value, base)
+
+
+def _refuse_unregistered(value: Any, writing: Writing) -> Any:
+    raise unregistered(value)
 
 
 #: What writes values of exactly these types, MessagePack's own and the codec's.
@@ -175,13 +214,5 @@ _EXACT: Final[dict[type, Writer]] = {
     msgspec.UnsetType: write_same,
     ExtKey: write_same,
 }
-#: What writes instances of classes derived from these, unless they travel by an extension.
-_DERIVED: Final[dict[type, Writer]] = {
-    int: lambda value, writing: standard.write_integer(int.__int__(value), writing),
-    float: lambda value, writing: float.__float__(value),
-    str: lambda value, writing: str.__str__(value),
-    list: write_list,
-    dict: write_dict,
-}
 #: For a class that is derived from nothing that can be written.
-_NO_BASE: Final[tuple[None, Writer, bool]] = (None, _refuse, True)
+_NO_BASE: Final[tuple[None, Writer, Callable[[type], bool]]] = (None, _refuse, _never)

@@ -39,6 +39,8 @@ _CLOSED: Final = frozenset(
         msgspec.msgpack.Ext,
     }
 )
+#: The same for a value that is to arrive as it is: the codec makes a time of any other zone one in UTC.
+_EXACT: Final = _CLOSED - {datetime.time, datetime.datetime}
 #: Types that are closed if their arguments are.
 CONTAINERS: Final = frozenset(
     {
@@ -87,6 +89,12 @@ def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if hints is None or not is_closed(hints.get(name, Any)))
 
 
+def inexact_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields of a class that can hold what the codec does not carry as it is: loose ones, and those of times."""
+    hints = hints_of(cls)
+    return tuple(name for name in names if hints is None or not _is_closed(hints.get(name, Any), set(), _EXACT))
+
+
 def hints_of(cls: type) -> dict[str, Any] | None:
     """The types that a class declares for its fields; None if they cannot be resolved."""
     try:
@@ -95,27 +103,31 @@ def hints_of(cls: type) -> dict[str, Any] | None:
         return None
 
 
-def is_closed(kind: Any, seen: set[Any] | None = None) -> bool:
-    """Whether the codec carries every value that is declared as this type. ``seen``: the classes around it."""
-    seen = set() if seen is None else seen
+def is_closed(kind: Any) -> bool:
+    """Whether the codec carries every value that is declared as this type, times perhaps in another zone."""
+    return _is_closed(kind, set(), _CLOSED)
+
+
+def _is_closed(kind: Any, seen: set[Any], closed: frozenset[Any]) -> bool:
+    """The same for values of these types. ``seen``: the classes around the type."""
     if kind is None:
         return True
     origin, args = get_origin(kind), get_args(kind)
     if origin is typing.Annotated:
-        return is_closed(args[0], seen)
+        return _is_closed(args[0], seen, closed)
     if origin is typing.Literal:
         return True
     if origin in UNIONS or (origin in CONTAINERS and args):
-        return all(each is Ellipsis or is_closed(each, seen) for each in args)
+        return all(each is Ellipsis or _is_closed(each, seen, closed) for each in args)
     if origin in (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar):
-        return all(is_closed(each, seen) for each in args)
+        return all(_is_closed(each, seen, closed) for each in args)
     if isinstance(kind, typing.NewType):
-        return is_closed(kind.__supertype__, seen)
-    return isinstance(kind, type) and origin is None and _is_closed_class(kind, seen)
+        return _is_closed(kind.__supertype__, seen, closed)
+    return isinstance(kind, type) and origin is None and _is_closed_class(kind, seen, closed)
 
 
-def _is_closed_class(cls: type, seen: set[Any]) -> bool:
-    if cls in _CLOSED or cls in seen:  # A class within itself adds nothing: one loose field elsewhere decides.
+def _is_closed_class(cls: type, seen: set[Any], closed: frozenset[Any]) -> bool:
+    if cls in closed or cls in seen:  # A class within itself adds nothing: one loose field elsewhere decides.
         return True
     if registry.is_covered(cls):
         return False
@@ -130,19 +142,19 @@ def _is_closed_class(cls: type, seen: set[Any]) -> bool:
     hints = hints_of(cls)
     if names is None or hints is None:
         return False
-    return all(is_closed(hints.get(name, Any), seen) for name in names)
+    return all(_is_closed(hints.get(name, Any), seen, closed) for name in names)
 
 
 def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
     """What makes an instance one that the codec can write: the instance itself, or a copy with plain fields."""
-    loose, defaults = loose_names(cls, names), frozenset(class_defaults(cls, names))
+    inexact, defaults = inexact_names(cls, names), frozenset(class_defaults(cls, names))
     is_struct = issubclass(cls, msgspec.Struct)
 
     def write(value: Any, writing: Writing) -> Any:
         changed: dict[str, Any] = {}
-        for name in names if writing.thorough else loose:
+        for name in names if writing.thorough else inexact:
             item = getattr(value, name, _ABSENT)
-            if item is not _ABSENT and item is not msgspec.UNSET:
+            if item is not _ABSENT and item is not msgspec.UNSET and not _is_plain_time(item):
                 plain = writing.plain(item)
                 if plain is not item:
                     changed[name] = plain
@@ -156,6 +168,13 @@ def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
         return _copy_with(value, names, changed)
 
     return write
+
+
+def _is_plain_time(value: Any) -> bool:
+    """Whether the codec carries a time for a field that declares it: of another zone it makes one in UTC."""
+    if type(value) is not datetime.datetime and type(value) is not datetime.time:
+        return False
+    return (value.tzinfo is None or value.tzinfo is datetime.UTC) and not value.fold
 
 
 def _copy_with(value: Any, names: tuple[str, ...], changed: dict[str, Any]) -> Any:

@@ -20,7 +20,10 @@ _PARAMETERS: Final[dict[str, str]] = {
     "dict": "Any, Any",
     "tuple": "Any, ...",
     "array.array": "Any",
-    "numpy.ndarray": "Any, Any",
+    "collections.Counter": "Any",
+    "collections.OrderedDict": "Any, Any",
+    "collections.defaultdict": "Any, Any",
+    **dict.fromkeys(["numpy.ndarray", "numpy.matrix", "numpy.memmap", "numpy.rec.recarray"], "Any, Any"),
     "numpy.complexfloating": "Any, Any",
     **dict.fromkeys(
         [f"numpy.{name}" for name in ("number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating")],

@@ -99,7 +99,8 @@ def _writable_array(value: Any) -> Any:
         return value.copy(order="K")
     np: Any = sys.modules["numpy"]
     offset = value.__array_interface__["data"][0] - _core.address_of(memoryview(block))
-    return np.ndarray(value.shape, value.dtype, buffer=block.shared(), offset=offset, strides=value.strides)
+    made = np.ndarray(value.shape, value.dtype, buffer=block.shared(), offset=offset, strides=value.strides)
+    return made if type(value) is np.ndarray else made.view(type(value))
 
 
 def _writable_view(value: memoryview) -> memoryview:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec.msgpack import Ext
 
 from shmrpc.values.extension import Extension, imported
+from shmrpc.values.pickling import write_pickle
 from shmrpc.values.reading import Reader, Reading
 from shmrpc.values.writing import Writing
 
@@ -102,8 +103,10 @@ def _span(code: int, kind: type[Any]) -> Extension:
 
 def _write_datetime(value: datetime.datetime, writing: Writing) -> Any:
     """MessagePack's own timestamp if it is in UTC; else local time, and the zone."""
-    if value.tzinfo is datetime.UTC and not value.fold and type(value) is datetime.datetime:
+    if value.tzinfo is datetime.UTC and not value.fold:
         return value
+    if _needs_pickle(value.tzinfo, writing):
+        return write_pickle(value, writing)
     return Ext(DATETIME, writing.pack(_with_zone(datetime.datetime, value)))
 
 
@@ -123,11 +126,17 @@ def _read_timedelta(payload: Any, reading: Reading) -> datetime.timedelta:
 
 
 def _write_tzinfo(value: datetime.tzinfo, writing: Writing) -> Ext:
+    if _needs_pickle(value, writing):
+        return write_pickle(value, writing)
+    return Ext(ZONE, writing.pack(_known_zone(value)))
+
+
+def _known_zone(value: datetime.tzinfo) -> Any:
+    """A zone as it travels. Raises TypeError for one that the receiver could not make again."""
     zone = _zone(value)
     if zone is None:
-        kind = type(value).__qualname__
-        raise TypeError(f"a time zone of type {kind} cannot be sent: use datetime.timezone or zoneinfo.ZoneInfo(key)")
-    return Ext(ZONE, writing.pack(zone))
+        raise TypeError(f"the time zone {value!r:.100} cannot be sent: use datetime.timezone or zoneinfo.ZoneInfo(key)")
+    return zone
 
 
 def _read_tzinfo(payload: Any, reading: Reading) -> datetime.tzinfo:
@@ -137,26 +146,29 @@ def _read_tzinfo(payload: Any, reading: Reading) -> datetime.tzinfo:
     return zone
 
 
+def _write_time(value: datetime.time, writing: Writing) -> Ext:
+    if _needs_pickle(value.tzinfo, writing):
+        return write_pickle(value, writing)
+    return Ext(TIME, writing.pack(_with_zone(datetime.time, value)))
+
+
+def _needs_pickle(zone: datetime.tzinfo | None, writing: Writing) -> bool:
+    return writing.pickled and zone is not None and _zone(zone) is None
+
+
 def _with_zone(kind: Any, value: datetime.time | datetime.datetime) -> Any:
     """A time or a datetime as it travels."""
     text = kind.isoformat(value.replace(tzinfo=None))
     if value.tzinfo is None:
         return [text, None, value.fold] if value.fold else text
-    zone = _zone(value.tzinfo)
-    if zone is None:  # Of a class that we do not know: keep its offset at this time.
-        offset = value.utcoffset()
-        if offset is None:
-            kind = type(value.tzinfo).__qualname__
-            raise TypeError(f"a time in a zone of type {kind} that has no offset cannot be sent")
-        zone = [offset // _MICROSECOND]
-    return [text, zone, value.fold]
+    return [text, _known_zone(value.tzinfo), value.fold]
 
 
 def _zone(value: datetime.tzinfo) -> Any:
-    """A zone as it travels; None if its class has neither a fixed offset nor a name that others know."""
-    if isinstance(value, imported("zoneinfo.ZoneInfo") or ()):
-        return value.key  # type: ignore[attr-defined]  # It is a ZoneInfo.
-    if not isinstance(value, datetime.timezone):
+    """A zone as it travels; None if it has neither a fixed offset nor a name that others know."""
+    if type(value) is imported("zoneinfo.ZoneInfo"):
+        return value.key  # type: ignore[attr-defined]  # It is a ZoneInfo. One that was read from a file has no name.
+    if type(value) is not datetime.timezone:
         return None
     offset = value.utcoffset(None)
     name = value.tzname(None)
@@ -261,7 +273,7 @@ EXTENSIONS: Final = (
         "time",
         "ISO 8601 text, or `[text, zone, fold]`",
         _time_reader(datetime.time),
-        {datetime.time: lambda value, writing: Ext(TIME, writing.pack(_with_zone(datetime.time, value)))},
+        {datetime.time: _write_time},
     ),
     Extension(
         TIMEDELTA,
@@ -279,7 +291,7 @@ EXTENSIONS: Final = (
         "time zone",
         "zone",
         _read_tzinfo,
-        dict.fromkeys((datetime.timezone, "zoneinfo.ZoneInfo", datetime.tzinfo), _write_tzinfo),
+        dict.fromkeys((datetime.timezone, "zoneinfo.ZoneInfo"), _write_tzinfo),
     ),
     Extension(
         DECIMAL,
@@ -304,6 +316,6 @@ EXTENSIONS: Final = (
         "`[kind, name]`: `path`, `posix` or `windows`, the last two being pure ones; text, or bin if it is not UTF-8",
         _read_path,
         {pathlib.PurePath: _write_path},
-        covers_derived=True,
+        covers={pathlib.PosixPath, pathlib.WindowsPath, *_PATHS.values()}.__contains__,
     ),
 )

@@ -87,6 +87,5 @@ EXTENSIONS: Final = (
         "`[name of the dtype, shape, data]` in C order, else `[name, shape, data, strides]`, in elements",
         _read_tensor,
         {"torch.Tensor": _write_tensor},
-        covers_derived=True,
     ),
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import io
 import types
 from collections.abc import AsyncIterable, Awaitable, Iterator, MappingView
+from datetime import tzinfo
 from typing import Any, Final
 
+from shmrpc import _core
 from shmrpc.basics.signals import is_of_a_handler
 
 #: What encoding raises for a value that cannot be sent.
@@ -34,6 +37,33 @@ def unsupported(value: Any) -> TypeError:
     return TypeError(f"Encoding objects of type {kind.__qualname__} is unsupported; {advice}")
 
 
+def derived(value: Any, base: type) -> TypeError:
+    """The error for a value of a class derived from one that travels: as an instance of that it would be another."""
+    kind, root = type(value), type(value).__module__.partition(".")[0]
+    advice = _LIBRARIES.get((root, kind.__name__)) or _LIBRARIES.get((root, base.__name__))
+    if advice is None:
+        plain = _PLAIN.get(base.__name__)
+        register = f"shmrpc.register({kind.__name__}, encode, decode)"
+        advice = f"send {plain}, or {register} says how they travel" if plain else f"{register} says how they travel"
+    return TypeError(f"a {kind.__qualname__} would arrive as a plain {base.__name__}, and is not sent; {advice}")
+
+
+def unregistered(value: Any) -> TypeError:
+    """The error for an instance that only a declared type could make again, where no types are declared."""
+    kind = type(value)
+    if isinstance(value, enum.Enum):
+        what, otherwise = "its value", "send its .value"
+    elif isinstance(value, tuple):
+        what, otherwise = "a tuple", "send tuple(value)"
+    else:
+        what, otherwise = "a dict", "send a dict"
+    functions = ", encode, decode" if hasattr(kind, "__attrs_attrs__") else ""
+    return TypeError(
+        f"a {kind.__qualname__} that is not registered would arrive as {what}, and is not sent; "
+        f"shmrpc.register({kind.__name__}{functions}) on both sides, or {otherwise}"
+    )
+
+
 def returned(result: Any) -> str:
     """What an endpoint should do instead of returning this; "" if its class simply does not travel."""
     return _advice(result)[1]
@@ -41,6 +71,9 @@ def returned(result: Any) -> str:
 
 def _advice(value: Any) -> tuple[str, str]:
     """What to do instead of sending a value; and instead of returning it from an endpoint."""
+    advice = _LIBRARIES.get((type(value).__module__.partition(".")[0], type(value).__name__))
+    if advice is not None:
+        return advice, ""
     if isinstance(value, Awaitable):
         return "await it, and send what that gives", "make the endpoint an async def, and await it there"
     if isinstance(value, io.IOBase):  # An iterator too.
@@ -56,11 +89,42 @@ def _advice(value: Any) -> tuple[str, str]:
             "enter it, and send what that gives",
             "enter it in the endpoint, or in the service's lifespan if it is to last",
         )
+    if hasattr(type(value), "__dlpack__"):
+        return f"send numpy.from_dlpack(value), or shmrpc.register({type(value).__name__}, encode, decode)", ""
+    if _core.is_buffer(value):
+        return "send memoryview(value), or bytes of it", ""
+    if isinstance(value, tzinfo):
+        return "use datetime.timezone or zoneinfo.ZoneInfo(key)", ""
     if isinstance(value, _NO_VALUES):
         return "functions, classes and modules do not travel: send a name", ""
     return "", ""
 
 
+#: What to send for an instance of a class derived from one of this name.
+_PLAIN: Final = {
+    **{name: f"{name}(value)" for name in ("int", "float", "str", "bytes", "bytearray", "complex")},
+    **{name: f"{name}(value)" for name in ("list", "dict", "tuple", "set", "frozenset", "Decimal", "Fraction")},
+    "PurePath": "pathlib.Path(value)",
+    "ndarray": "np.asarray(value)",
+    "generic": "np.asarray(value)[()]",
+    "Tensor": "value.detach().as_subclass(torch.Tensor)",
+    "OrderedDict": "dict(value)",
+    "defaultdict": "dict(value)",
+    "Counter": "dict(value)",
+}
+#: By the package and the name of a class, or of the one it is derived from: what to send for its instances.
+_LIBRARIES: Final = {
+    ("pandas", "Timestamp"): "send value.to_datetime64(), which keeps the nanoseconds",
+    ("pandas", "Timedelta"): "send value.to_timedelta64(), which keeps the nanoseconds",
+    ("pandas", "NaTType"): "send np.datetime64('NaT')",
+    ("pandas", "DataFrame"): "send pyarrow.Table.from_pandas(value), and .to_pandas() what arrives",
+    ("pandas", "Series"): "send value.to_numpy(), or a table of it",
+    ("polars", "DataFrame"): "send value.to_arrow(), and polars.from_arrow() makes one again",
+    ("polars", "Series"): "send value.to_arrow(), and polars.from_arrow() makes one again",
+    ("collections", "UserString"): "send its .data",
+    ("collections", "UserDict"): "send its .data",
+    ("collections", "UserList"): "send its .data",
+}
 _SEND_A_LIST: Final = "send a list of its items, or declare a stream"
 _CONTEXT_MANAGERS: Final = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)
 _NO_VALUES: Final = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)

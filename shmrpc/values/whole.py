@@ -10,7 +10,6 @@ from shmrpc.values import registry, standard
 from shmrpc.values.encode import ValueEncoder
 from shmrpc.values.extension import Extension
 from shmrpc.values.pickling import pickle_whole, write_pickle
-from shmrpc.values.references import Referable
 from shmrpc.values.unsendable import is_unsendable
 from shmrpc.values.writing import Writer, Writing, write_same
 
@@ -100,10 +99,6 @@ class WholeEncoder(ValueEncoder):
             return write_pickle  # Which brings its class along; where that is not registered yet, a dict would arrive.
         write = super()._writer_for(value, kind)
         return write if write is write_pickle else _noted(kind, write)
-
-    def _adopt(self, value: Any) -> Writer | None:
-        """Adopts objects of stores. Any other value is pickled, and so keeps its type instead of becoming a view."""
-        return super()._adopt(value) if isinstance(value, Referable) else None
 
 
 def _whole(writing: Any, value: Any) -> Any:

@@ -45,6 +45,7 @@ __all__ = [
     "decode_inline",
     "drop_buffers",
     "encode_inline",
+    "exact_codec",
     "get_codec",
     "whole_codec",
     "with_own_buffers",
@@ -97,9 +98,13 @@ class Codec(ABC):
         pickled: bool,
         reference: bool = False,
         whole: bool = False,
+        structural: bool = True,
     ) -> None:
-        """``whole``: see :func:`whole_codec`."""
-        values = WholeEncoder(pack, ALL_EXTENSIONS) if whole else ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled)
+        """``whole``: see :func:`whole_codec`; ``structural``: see :func:`exact_codec`."""
+        if whole:
+            values: ValueEncoder = WholeEncoder(pack, ALL_EXTENSIONS)
+        else:
+            values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled, structural=structural)
         encoder = _core.Encoder(
             encode_plain=pack,
             encode_value=values.encode,
@@ -175,9 +180,9 @@ def _same(value: Any) -> Any:
 
 
 class _Msgspec(Codec):
-    def __init__(self, *, pickled: bool = False, whole: bool = False) -> None:
+    def __init__(self, *, pickled: bool = False, whole: bool = False, structural: bool = True) -> None:
         pack = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
-        super().__init__(pack, msgspec.msgpack.decode, pickled=pickled, whole=whole)
+        super().__init__(pack, msgspec.msgpack.decode, pickled=pickled, whole=whole, structural=structural)
         self._decode = msgspec.msgpack.Decoder(ext_hook=self._reading.hook).decode  # The same, and quicker.
 
     def quick(self, kind: Any) -> Callable[[Body], Any]:
@@ -211,8 +216,8 @@ class _Msgspec(Codec):
 
 
 class _Msgpack(Codec):
-    def __init__(self) -> None:
-        super().__init__(_pack, _unpack, pickled=False, reference=True)
+    def __init__(self, *, structural: bool = True) -> None:
+        super().__init__(_pack, _unpack, pickled=False, reference=True, structural=structural)
 
     def quick(self, kind: Any) -> Callable[[Body], Any]:
         return self.decoder(kind)
@@ -283,15 +288,31 @@ def _key(key: Any) -> Any:
 
 
 @functools.cache
-def _codec(name: str) -> Codec:
-    return _Msgpack() if name == "msgpack" else _Msgspec(pickled=name == "pickle")
+def _codec(name: str, structural: bool = True) -> Codec:
+    if name == "msgpack":
+        return _Msgpack(structural=structural)
+    return _Msgspec(pickled=name == "pickle", structural=structural)
 
 
 def get_codec(name: CodecName) -> Codec:
     """The codec of this name: one for the whole process, which any thread may use."""
+    _check_name(name)
+    return _codec(name)
+
+
+def exact_codec(name: CodecName) -> Codec:
+    """The codec of this name for ways without declared types, such as queues.
+
+    A dataclass, a Struct, a NamedTuple or an Enum that is not registered is refused: nothing would tell the receiver
+    what to make of its fields or its value.
+    """
+    _check_name(name)
+    return _codec(name, False)
+
+
+def _check_name(name: CodecName) -> None:
     if name not in ("msgspec", "msgpack", "pickle"):
         raise ValueError(f"codec must be 'msgspec', 'msgpack' or 'pickle', not {name!r}")
-    return _codec(name)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ast
 import builtins
+import collections
 import collections.abc
 import datetime
 import decimal
@@ -28,6 +29,7 @@ _NAMES = {
     "Any": Any,
     "Literal": typing.Literal,
     "array": array,
+    "collections": collections,
     "datetime": datetime,
     "decimal": decimal,
     "fractions": fractions,
@@ -84,6 +86,11 @@ class Types:
                 return type(value) in (int, float)
             case ast.Subscript(ast.Attribute(ast.Name("array")) as name, ast.Name("Any")):
                 return type(value) is _named(name)
+            case ast.Subscript(ast.Attribute(ast.Name("collections")) as name, ast.Tuple([key, item])):
+                pairs = value.items() if type(value) is _named(name) else [(None, None)]
+                return all(self._fits(k, key) and self._fits(v, item) for k, v in pairs)
+            case ast.Subscript(ast.Attribute(ast.Name("collections")) as name, key):
+                return type(value) is _named(name) and all(self._fits(each, key) for each in value)
             case ast.Subscript():
                 return _fits_array(value, _named(node))
         kind = _named(node)  # A class: int, datetime.date.

@@ -62,10 +62,6 @@ class Same(TypedDict):
     number: int
 
 
-class Word(str):
-    """Arrives as a str."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Spot:
     x: int
@@ -175,8 +171,10 @@ def changeable() -> tuple[MutableSequence[int], MutableSet[int]]:
 
 
 @carried.endpoint
-def derived(word: str) -> tuple[Word, collections.OrderedDict[str, int], pathlib.PosixPath]:
-    return Word(word), collections.OrderedDict(a=1), pathlib.PosixPath("a")
+def derived(
+    word: str,
+) -> tuple[collections.Counter[str], collections.OrderedDict[str, int], pathlib.PosixPath]:
+    return collections.Counter(word), collections.OrderedDict(a=1), pathlib.PosixPath("a")
 
 
 @carried.endpoint

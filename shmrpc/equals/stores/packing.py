@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +20,10 @@ from shmrpc.equals.stores.class_names import find_class, name_of
 from shmrpc.errors import DecodeError
 from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.arrays import CLASSED
 from shmrpc.values.encode import ValueEncoder, enc_hook
 from shmrpc.values.extension import Extension, imported
+from shmrpc.values.mappings import MAPPING
 from shmrpc.values.reading import Reader, Reading
 from shmrpc.values.references import STORED
 from shmrpc.values.writing import MAX_DEPTH, Writer, Writing, write_dict, write_list
@@ -157,21 +159,21 @@ class _ExactEncoder(ValueEncoder):
             return super()._writer_for(value, kind)
         if issubclass(kind, enum.Enum):
             return _write_enum
-        for base, write, covers_derived in self._bases():
+        for base, write, covers in self._bases():
             if base is kind and kind.__module__ + "." + kind.__qualname__ not in _ALTERED:
                 return write
-            if covers_derived and issubclass(kind, base) and base.__module__.partition(".")[0] != "torch":
+            if covers(kind) and issubclass(kind, base):
                 return write
         return _write_derived if base_of(kind) is not None else _refuse
 
-    def _bases(self) -> Iterator[tuple[type, Writer, bool]]:
+    def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
         return (each for each in super()._bases() if each[0] is not enum.Enum)
 
 
-#: Classes that an extension writes, and reads as another one.
-_ALTERED: Final = frozenset(
-    {"numpy.memmap", "numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray", "numpy._core.memmap.memmap"}
-)
+#: Classes that an extension writes only to say what to send instead.
+_ALTERED: Final = frozenset({"numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray"})
+#: Extensions of what can be changed: what came out would be a copy, and a change of it would be lost.
+_CHANGEABLE: Final = frozenset({MAPPING, CLASSED})
 
 
 def _read_registered(read: Reader) -> Reader:
@@ -187,7 +189,7 @@ def _read_registered(read: Reader) -> Reader:
 
 #: What is stored is a copy: no reference to an object of a store is in it.
 _EXTENSIONS: Final = (
-    *(each for each in ALL_EXTENSIONS if each.code not in {STORED, registry.ENUM, registry.OBJECT}),
+    *(each for each in ALL_EXTENSIONS if each.code not in {STORED, registry.ENUM, registry.OBJECT, *_CHANGEABLE}),
     *(
         msgspec.structs.replace(each, read=_read_registered(each.read))
         for each in ALL_EXTENSIONS

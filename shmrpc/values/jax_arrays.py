@@ -1,0 +1,53 @@
+"""JAX's arrays in the CPU's memory. JAX is never imported to send, only to receive."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from msgspec.msgpack import Ext
+
+from shmrpc.values.arrays import write_array
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading, library
+from shmrpc.values.writing import Writing
+
+JAX_ARRAY: Final = 39
+
+
+def _write(value: Any, writing: Writing) -> Ext:
+    """Its numbers; not where they are sharded."""
+    jax, np = sys.modules["jax"], sys.modules["numpy"]
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError("a JAX tracer has no numbers and cannot be sent: send what the traced function returns")
+    if any(device.platform != "cpu" for device in value.devices()) or not value.is_fully_addressable:
+        raise TypeError("a JAX array that is not in the CPU's memory cannot be sent: call jax.device_get() first")
+    if not isinstance(value.dtype, np.dtype):
+        raise TypeError(f"a JAX array of {value.dtype} cannot be sent: send jax.random.key_data() of a key")
+    try:
+        array = np.asarray(value)
+    except RuntimeError as error:  # It was deleted, or donated.
+        raise TypeError(f"a JAX array cannot be sent: {error}") from None
+    return Ext(JAX_ARRAY, writing.pack(write_array(array, writing)))
+
+
+def _read(payload: Any, reading: Reading) -> Any:
+    jnp, np = library("jax.numpy", "a JAX array"), library("numpy", "a JAX array")
+    if not isinstance(payload, np.ndarray):
+        raise TypeError(f"expected a NumPy array, got {type(payload).__name__}")
+    made = jnp.asarray(payload)
+    if made.dtype != payload.dtype:
+        raise ValueError(f"JAX here has no {payload.dtype}: set jax_enable_x64 as its sender did")
+    return made
+
+
+EXTENSIONS: Final = (
+    Extension(
+        JAX_ARRAY,
+        "JAX array",
+        "NumPy array",
+        _read,
+        {"jax.Array": _write},
+        covers=lambda kind: kind.__module__.partition(".")[0] in ("jax", "jaxlib"),
+    ),
+)

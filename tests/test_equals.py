@@ -508,7 +508,7 @@ async def test_stop_ends_waits_of_this_handle_until_resume(other: MemberProcess)
         gate.signal()
         await asyncio.to_thread(other.end)
         other.do("gate.release()")
-        assert await asyncio.to_thread(goes_on.join) is None
+        assert await asyncio.to_thread(goes_on.join) is True
         kept.release()
 
 
@@ -558,7 +558,7 @@ async def test_a_timeout_may_be_longer_than_any_timer(timeout: float) -> None:
         thread = InThread(lambda: blocking.acquire(timeout))
         await _until_waiting("gpu", 1)
         gate.release()
-        assert await asyncio.to_thread(thread.join) is None
+        assert await asyncio.to_thread(thread.join) is True
 
 
 async def test_a_timeout_that_is_no_time_is_refused() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Final, TypeAlias, TypeVar
 
 from shmrpc._core import Descriptor, Name, watch_for_names
-from shmrpc.basics.checks import called, check_real
+from shmrpc.basics.checks import called
 from shmrpc.equals import places
 from shmrpc.equals.blocking_queue import BlockingQueue
 from shmrpc.equals.event import BlockingEvent, Event
@@ -47,8 +47,10 @@ _PAUSE: Final = 0.05
 _LONGEST: Final = 1e6
 
 
-async def attach(name: str, timeout: float = 5.0) -> Semaphore | Lock | Event | Memory | Queue | Store:
+async def attach(name: str, timeout: float | None = 5.0) -> Semaphore | Lock | Event | Memory | Queue | Store:
     """Opens a name that another process makes, whatever it is; waits up to ``timeout`` seconds for it to appear.
+
+    ``timeout=None`` waits without a limit.
 
     Raises WaitTimeout if no process has it open by then, NameInUse if it is a topic: :func:`shmrpc.subscribe` waits for
     what is published in that, :func:`shmrpc.topic` publishes.
@@ -74,7 +76,7 @@ async def _readable(watch: Descriptor, seconds: float) -> None:
 
 
 @called("attach")
-def blocking_attach(name: str, timeout: float = 5.0) -> _Blocking:
+def blocking_attach(name: str, timeout: float | None = 5.0) -> _Blocking:
     """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there."""
     with contextlib.closing(_waits(name, timeout)) as waits:
         for watch, pause in waits:
@@ -112,15 +114,15 @@ def _join(name: str) -> Name | None:
     return None
 
 
-def _waits(name: str, timeout: float) -> Generator[tuple[Descriptor | None, float], None, None]:
+def _waits(name: str, timeout: float | None) -> Generator[tuple[Descriptor | None, float], None, None]:
     """How to wait after each look: until what is readable, and for how many seconds at most.
 
     Whoever opens a name first touches its lock file then, and the kernel tells whoever watches the directory. It is
     watched before the look, so nobody comes unseen. The system lets a user watch only so much: beyond that, there is
     nothing to be readable, and the next look is soon.
     """
-    check_real("timeout", timeout, "a number of seconds (math.inf: for ever)")
-    end = time.monotonic() + (bounded(timeout) or 0.0)
+    limit = bounded(timeout)
+    end = math.inf if limit is None else time.monotonic() + limit
     left = 1.0
     while left > 0:
         left = end - time.monotonic()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from shmrpc.basics.checks import called
-from shmrpc.equals.handle import Handle, bounded, opened
+from shmrpc.equals.handle import AsyncClosing, Closing, bounded, opened
 
 
-class EventBase(Handle):
+class EventBase(Closing):
     """What an event is in loops and in threads alike."""
 
     @called("Event")
@@ -32,33 +32,36 @@ class EventBase(Handle):
         return "it was not set"
 
 
-class Event(EventBase):
+class Event(AsyncClosing, EventBase):
     """An event of all processes that open its name: not set at first, and set until it is cleared.
+
+    ``with`` and ``async with`` close it at the end of the block.
 
     Raises as :class:`Semaphore` does.
     """
 
-    async def wait(self, timeout: float | None = None) -> None:
+    async def wait(self, timeout: float | None = None) -> Literal[True]:
         """Waits until the event is set, for ``timeout`` seconds at most. One that is cleared at once has been set too.
 
-        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        Returns True. Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         timeout = bounded(timeout)
         since = self._name.event()
-        if since & 1:
-            return
-        await self._wait(lambda: self._name.has_passed(since), _nothing, timeout)
+        if not since & 1:
+            await self._wait(lambda: self._name.has_passed(since), _nothing, timeout)
+        return True
 
 
 class BlockingEvent(EventBase):
     """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> Literal[True]:
         """Waits until the event is set, for ``timeout`` seconds at most. One that is cleared at once has been set too.
 
-        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        Returns True. Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         self._block(self._name.wait_event, bounded(timeout))
+        return True
 
 
 def _nothing() -> None:

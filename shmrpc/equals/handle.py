@@ -7,8 +7,9 @@ import atexit
 import functools
 import os
 import weakref
-from collections.abc import Callable
-from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar, cast
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, cast
 
 from shmrpc._core import Hold, Name
 from shmrpc.basics.checks import check_real
@@ -173,8 +174,32 @@ class Handle(Uncopied):
         return f": {', '.join(holders)}" if holders else ""
 
 
+class Closing(Handle):
+    """A name that ``with`` closes at the end of the block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncClosing(Handle):
+    """A name that ``async with`` closes at the end of the block."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Held(Hold, Handle):
     """What is acquired and released."""
+
+    locked = Hold._locked
 
     @classmethod
     def of(cls, name: Name, reentrant: bool = False) -> Self:
@@ -184,13 +209,10 @@ class Held(Hold, Handle):
         handle._lines = weakref.WeakKeyDictionary()
         return handle
 
-    def _enter_slowly(self) -> None:
-        """Acquires it for ``with``, which found that it is not free."""
-        if asyncio._get_running_loop() is not None:
-            raise LocalProtocolError(
-                f"{self._name.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
-            )
-        self._acquire()
+    def _refuse_to_block(self) -> NoReturn:
+        raise LocalProtocolError(
+            f"{self._name.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
+        )
 
 
 class BlockingHeld(Held):
@@ -205,13 +227,26 @@ class AwaitedHeld(Held):
     __aenter__ = Hold._aenter
     __aexit__ = Hold._aexit
 
-    async def acquire(self, timeout: float | None = None) -> None:
-        """Waits until it is acquired, for ``timeout`` seconds at most. Cancelled, it is not.
+    def acquire(self, timeout: float | None = None) -> Coroutine[Any, Any, Literal[True]]:
+        """Waits until it is acquired, for ``timeout`` seconds at most, and returns True. Cancelled, it is not acquired.
+
+        A lock is held by the task that calls this, whichever task awaits it: so ``wait_for``, ``gather``, ``shield``
+        and ``create_task`` may have it.
 
         Raises WaitTimeout, which names who has it, and WaitStopped after :meth:`stop`.
         """
-        timeout = bounded(timeout)
-        owner = self._owner()
-        if not self._try(owner):
-            take, insist = functools.partial(self._try, owner), functools.partial(self._insist, owner)
+        return self._acquire_for(self._owner(), bounded(timeout))
+
+    async def _acquire_for(self, owner: int, timeout: float | None) -> Literal[True]:
+        if self._try(owner, True) or self._regain():
+            return True
+        is_apart = owner != self._owner()  # Else it would wait for itself.
+        if not self._try(owner, is_apart):
+            take = functools.partial(self._try, owner, is_apart)
+            insist = functools.partial(self._insist, owner, is_apart)
             await self._wait(take, functools.partial(self._give_back, owner), timeout, insist=insist)
+        return True
+
+    async def _enter(self, owner: int) -> None:
+        """Acquires it for ``async with``, which found that it is not free."""
+        await self._acquire_for(owner, None)

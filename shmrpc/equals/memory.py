@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc.basics.checks import called, check_whole
-from shmrpc.equals.handle import Handle, opened
+from shmrpc.equals.handle import AsyncClosing, Closing, opened
 from shmrpc.equals.lock import BlockingLock, Lock
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class MemoryBase(Handle):
+class MemoryBase(Closing):
     """What a memory is in loops and in threads alike."""
 
     @called("Memory")
@@ -75,8 +75,11 @@ class MemoryBase(Handle):
         return np.ndarray(lengths, kind, self.buf, offset)
 
 
-class Memory(MemoryBase):
-    """Bytes that all processes see that open the name: see :func:`shmrpc.memory`."""
+class Memory(AsyncClosing, MemoryBase):
+    """Bytes that all processes see that open the name: see :func:`shmrpc.memory`.
+
+    ``with`` and ``async with`` close it at the end of the block.
+    """
 
     @functools.cached_property
     def lock(self) -> Lock:
@@ -85,7 +88,7 @@ class Memory(MemoryBase):
 
 
 class BlockingMemory(MemoryBase):
-    """A :class:`shmrpc.Memory` whose lock blocks the thread that waits for it."""
+    """A :class:`shmrpc.Memory` whose lock blocks the thread that waits for it. ``with`` closes it."""
 
     @functools.cached_property
     def lock(self) -> BlockingLock:

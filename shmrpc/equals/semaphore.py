@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from shmrpc._core import Hold
 from shmrpc.basics.checks import called, check_count
@@ -51,14 +51,15 @@ class Semaphore(SemaphoreBase, AwaitedHeld):
     LocalProtocolError if the directory where names are met is not safe.
     """
 
-    async def wait(self, timeout: float | None = None) -> None:
-        """Waits for a signal, for ``timeout`` seconds at most, and takes it. Cancelled, it takes none.
+    async def wait(self, timeout: float | None = None) -> Literal[True]:
+        """Waits for a signal, for ``timeout`` seconds at most, takes it and returns True. Cancelled, it takes none.
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         timeout = bounded(timeout)
         if not self._name.try_signal():
             await self._wait(self._name.try_signal, self._put_back, timeout, _SIGNALS)
+        return True
 
     def _put_back(self) -> None:
         self._name.signal(1)

@@ -206,6 +206,17 @@ impl Want {
     }
 }
 
+/// What becomes of a task or thread that acquires a lock that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// It holds it once more.
+    Nest,
+    /// An error: it would wait for itself.
+    Refuse,
+    /// Another task waits in its place until it releases the lock.
+    Wait,
+}
+
 /// The memory of a name, mapped.
 pub(super) struct Memory {
     pub(super) name: String,
@@ -243,6 +254,10 @@ pub struct Membership {
     /// it. Changed by whoever holds the lock alone.
     owner: PrivateU64,
     depth: PrivateU64,
+    /// Permits whose handles are not there any more, each by the task or thread that has left it: the name stays open.
+    kept: Mutex<Vec<u64>>,
+    /// Whether there are such.
+    has_kept: AtomicBool,
     left: AtomicBool,
     /// Somebody was woken while others slept on, and the watcher is to see that it has heard.
     pub(super) is_pledged: AtomicBool,
@@ -404,6 +419,8 @@ impl Membership {
             hint: AtomicUsize::new(0),
             owner: Default::default(),
             depth: Default::default(),
+            kept: Mutex::default(),
+            has_kept: AtomicBool::new(false),
             left: AtomicBool::new(false),
             watch: Mutex::new(Watch::new(numbered(stem, WATCHER))),
         }))
@@ -584,13 +601,19 @@ impl Membership {
         false
     }
 
-    /// Takes the one permit of a lock for a task or thread of this number, which is not 0; with `again` also if it has it.
-    pub fn try_lock(&self, owner: u64, again: bool) -> Result<bool, NameError> {
+    /// Takes the one permit of a lock for a task or thread of this number, which is not 0; `again` if it has it. `is_long`:
+    /// as [`insist`](Self::insist) does.
+    pub fn try_lock(&self, owner: u64, again: Again, is_long: bool) -> Result<bool, NameError> {
         // Relaxed, here and below: only of interest to the holder, who sees what it has stored.
         if self.owner.load(Relaxed) == owner {
             self.check()?;
-            if !again {
-                return Err(NameError::NotHeld(match self.shape().kind {
+            return match again {
+                Again::Nest => {
+                    self.depth.fetch_add(1, Relaxed);
+                    Ok(true)
+                }
+                Again::Wait => Ok(false),
+                Again::Refuse => Err(NameError::NotHeld(match self.shape().kind {
                     Kind::Lock => {
                         "this task or thread holds it already, and would wait for itself; open it with reentrant=True"
                     }
@@ -598,12 +621,13 @@ impl Membership {
                         "this task or thread holds its lock already, and would wait for itself; release it before, or use \
                          a shmrpc.Lock with reentrant=True"
                     }
-                }));
-            }
-            self.depth.fetch_add(1, Relaxed);
-            return Ok(true);
+                })),
+            };
         }
-        let taken = self.try_take(Want::Permit)?;
+        let taken = match is_long {
+            true => self.insist()?,
+            false => self.try_take(Want::Permit)?,
+        };
         if taken {
             self.own(owner);
         }
@@ -646,10 +670,59 @@ impl Membership {
         self.give_back(place as usize)
     }
 
+    /// Keeps the name open for as long as this process has a permit: a task or thread of this number has left one, with a
+    /// handle that is not there any more.
+    pub fn keep_permit(&self, owner: u64) {
+        let mut kept = lock(&self.kept);
+        if kept.len() < self.permits_held() {
+            kept.push(owner);
+            // Relaxed: a hint, but for whoever has stored it.
+            self.has_kept.store(true, Relaxed);
+        }
+    }
+
+    /// Lets a task or thread have the permit that it has left: it would wait for itself. False if it has left none.
+    pub fn regain_permit(&self, owner: u64) -> bool {
+        if !self.has_kept.load(Relaxed) {
+            return false;
+        }
+        let mut kept = lock(&self.kept);
+        let found = kept.iter().position(|&each| each == owner);
+        if let Some(at) = found {
+            kept.swap_remove(at);
+            self.has_kept.store(!kept.is_empty(), Relaxed);
+        }
+        found.is_some()
+    }
+
+    /// Whether the name is to stay open without a handle.
+    pub(super) fn keeps_permits(&self) -> bool {
+        self.has_kept.load(Relaxed) && self.permits_held() > 0
+    }
+
+    /// How many permits this process has.
+    fn permits_held(&self) -> usize {
+        match self.has_one_permit() {
+            true => self.permits.is_held(0, self.members.us()).into(),
+            false => lock(&self.held).len(),
+        }
+    }
+
+    /// A permit was given back: no more are kept than there are.
+    #[cold]
+    fn keep_fewer(&self) {
+        let mut kept = lock(&self.kept);
+        kept.truncate(self.permits_held());
+        self.has_kept.store(!kept.is_empty(), Relaxed);
+    }
+
     #[inline]
     fn give_back(&self, place: usize) -> Result<(), NameError> {
         let is_kept = self.fairness.keep();
         self.free_permit(place)?;
+        if self.has_kept.load(Relaxed) {
+            self.keep_fewer();
+        }
         // Relaxed: a hint.
         self.hint.store(place, Relaxed);
         crash::point!(PermitFreed);
@@ -682,14 +755,26 @@ impl Membership {
         self.permits.free()
     }
 
-    /// Adds signals, and wakes as many that wait for one.
+    /// How many permits are free. An error if the name cannot be used.
+    pub fn check_free_permits(&self) -> Result<usize, NameError> {
+        self.check()?;
+        self.there(self.free_permits())
+    }
+
+    /// Adds signals, and wakes as many that wait for one. An error if there would be more than there may be.
     pub fn signal(&self, count: u64) -> Result<(), NameError> {
         self.check()?;
         // Release: what is before the signal is seen by whoever takes it. Relaxed: nothing follows.
         let add = |now: u64| now.checked_add(count).filter(|&sum| sum <= MOST_SIGNALS);
         let signals = self.mapping.u64_at(AT_SIGNALS);
         if let Err(found) = signals.fetch_update(Ordering::Release, Ordering::Relaxed, add) {
-            return Err(self.too_many_signals(found));
+            if found > MOST_SIGNALS {
+                return Err(self.too_many_signals(found));
+            }
+            return Err(NameError::TooLarge(format!(
+                "cannot add {count} signals to {found} that nobody has waited for: at most {MOST_SIGNALS} are kept; \
+                 take some with wait() or drain()"
+            )));
         }
         self.there(())?;
         crash::point!(Signalled);

@@ -21,6 +21,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -59,10 +61,12 @@ pub struct Place {
     pub lock_file: PathBuf,
 }
 
-/// A use of a name. Dropped, it is closed; with the last one this process leaves.
+/// A use of a name. Dropped, it is closed. With the last one this process leaves, unless that was only dropped, and
+/// permits of such a one are kept.
 pub struct Handle {
     membership: Arc<Membership>,
     path: PathBuf,
+    is_closed: AtomicBool,
 }
 
 impl Handle {
@@ -70,6 +74,12 @@ impl Handle {
     #[inline]
     pub fn membership(&self) -> &Arc<Membership> {
         &self.membership
+    }
+
+    /// It is closed by its user, and not only dropped.
+    pub fn close(&self) {
+        // Relaxed: released by what drops it, and read under the lock of the registry.
+        self.is_closed.store(true, Relaxed);
     }
 }
 
@@ -83,7 +93,7 @@ impl Drop for Handle {
             return; // All were closed at once, or this is a forked child, which has not opened it.
         };
         open.handles -= 1;
-        if open.handles == 0 {
+        if open.handles == 0 && (*self.is_closed.get_mut() || !open.membership.keeps_permits()) {
             if let Some(open) = names.remove(&self.path) {
                 leave(&open, &self.path);
                 open.membership.release_memory();
@@ -143,6 +153,7 @@ pub fn open(place: &Place, shape: Option<Shape>) -> Result<Option<Handle>, NameE
     let handle = |open: &Open| Handle {
         membership: open.membership.clone(),
         path: place.lock_file.clone(),
+        is_closed: AtomicBool::new(false),
     };
     if let Some(open) = names.get_mut(&place.lock_file) {
         open.membership.check()?;

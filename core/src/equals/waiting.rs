@@ -21,6 +21,13 @@ const TRIES: usize = 16;
 /// Sleeps without a deadline end after this, and begin again.
 const LONG: Duration = Duration::from_secs(1 << 20);
 
+/// The first sleep of a thread that runs the handlers of signals: a signal that comes while it looks again and again, or
+/// between its last look for signals and the sleep, does not wake it. Each of the next naps is longer by this factor; after
+/// some of them it sleeps until it is woken, since one that waits does nothing.
+const FIRST_NAP: Duration = Duration::from_micros(200);
+const FACTOR: u32 = 10;
+const NAPS: u32 = 3;
+
 /// The shortest sleep until a claim of a queue ends by itself.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -48,6 +55,12 @@ impl<E> From<NameError> for Interrupted<E> {
     fn from(error: NameError) -> Self {
         Interrupted::Name(error)
     }
+}
+
+/// Whether this is the thread in which Python runs the handlers of signals: the first one of its process.
+fn hears_signals() -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { libc::gettid() == libc::getpid() }
 }
 
 impl Membership {
@@ -91,6 +104,10 @@ impl Membership {
         let mut sleeper = self.sleeper(set)?;
         sleeper.line_up();
         let begun = Instant::now();
+        let mut naps = match hears_signals() {
+            true => 0..NAPS,
+            false => 0..0,
+        };
         let ended = loop {
             if is_stopped() {
                 break Ok(Waited::Stopped);
@@ -109,6 +126,8 @@ impl Membership {
             }
             let soon = self.next_expiry().into_iter().chain(self.kept_for());
             let nap = soon.fold(limit, |nap, left| nap.min(left.max(TICK)));
+            let look = naps.next().map(|nap| FIRST_NAP * FACTOR.pow(nap));
+            let nap = nap.min(look.unwrap_or(LONG));
             // Not asked again afterwards: what was taken is ours, also if waits were stopped since.
             let mut is_taken = false;
             let slept = sleeper.sleep(nap, || {

@@ -1,75 +1,25 @@
 //! `Hold`: what semaphores and locks have in common, which is that they are acquired and released.
 
 use super::name::{Name, seconds};
-use crate::equals::membership::Want;
+use super::owner::{current_owner, is_in_loop};
+use crate::equals::membership::{Again, Want};
 use crate::memory::region::Kind;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
-use std::os::raw::c_ulong;
-
-unsafe extern "C" {
-    /// The number of this thread, as `threading.get_ident` has it. Part of the C API that PyO3 does not declare.
-    safe fn PyThread_get_thread_ident() -> c_ulong;
-}
 
 /// Permits of a semaphore, the permit of a lock, or of a memory's lock: `with` acquires and releases it in a thread.
 ///
 /// A lock is held by a task or a thread: with an event loop, by the task that runs in it. In the methods that take an
-/// `owner`, that is its number; a semaphore has no owners. Where `with` has to wait, it calls `_enter_slowly`.
+/// `owner`, that is its number; a semaphore has no owners. `with` takes it in one native step: where a frame of Python lay
+/// between, a signal handler that raises there would leave it taken. Where `with` would block a loop, it calls
+/// `_refuse_to_block`.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Hold {
     name: Py<Name>,
     is_owned: bool,
     reentrant: bool,
-}
-
-/// How the task that runs is found.
-struct Asyncio {
-    running_loop: Py<PyAny>,
-    /// A function; before CPython 3.12, where it is slow, the dictionary that it looks into.
-    current_task: Result<Py<PyAny>, Py<PyDict>>,
-}
-
-fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
-    static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
-    ASYNCIO.get_or_try_init(py, || {
-        let asyncio = py.import("asyncio")?;
-        let current_task = if py.version_info() < (3, 12) {
-            let tasks = asyncio.getattr("tasks")?.getattr("_current_tasks")?;
-            Err(tasks.cast_into::<PyDict>()?.unbind())
-        } else {
-            Ok(asyncio.getattr("current_task")?.unbind())
-        };
-        Ok(Asyncio {
-            running_loop: asyncio.getattr("_get_running_loop")?.unbind(),
-            current_task,
-        })
-    })
-}
-
-/// The number of this thread.
-pub(super) fn this_thread() -> u64 {
-    PyThread_get_thread_ident()
-}
-
-/// The number of the task that runs here, or of the thread.
-#[inline]
-pub(super) fn current_owner(py: Python<'_>) -> PyResult<u64> {
-    let asyncio = asyncio(py)?;
-    let running = asyncio.running_loop.bind(py).call0()?;
-    if !running.is_none() {
-        let task = match &asyncio.current_task {
-            Ok(function) => Some(function.bind(py).call1((running,))?),
-            Err(tasks) => tasks.bind(py).get_item(running)?,
-        };
-        if let Some(task) = task.filter(|task| !task.is_none()) {
-            return Ok(task.as_ptr().addr() as u64);
-        }
-    }
-    Ok(PyThread_get_thread_ident())
 }
 
 /// An awaitable that has nothing to wait for.
@@ -116,6 +66,27 @@ fn no_count(name: &Name, count: &Bound<'_, PyAny>) -> PyErr {
     PyValueError::new_err(text)
 }
 
+impl Hold {
+    #[inline]
+    fn take(&self, py: Python<'_>, owner: u64, is_apart: bool, is_long: bool) -> PyResult<bool> {
+        let name = self.name.get();
+        let membership = name.open(py)?;
+        let again = match (self.reentrant, is_apart) {
+            (true, _) => Again::Nest,
+            (false, true) => Again::Wait,
+            (false, false) => Again::Refuse,
+        };
+        let taken = match (self.is_owned, is_long) {
+            (true, _) => membership.try_lock(owner, again, is_long),
+            (false, true) => membership.insist(),
+            (false, false) => membership.try_take(Want::Permit),
+        };
+        let taken = name.told(py, taken)?;
+        name.count_acquired(i64::from(taken));
+        Ok(taken)
+    }
+}
+
 #[pymethods]
 impl Hold {
     /// Holds of this name. `reentrant`: a lock may be acquired by its holder again.
@@ -129,6 +100,13 @@ impl Hold {
         }
     }
 
+    /// Whether an acquire would wait now: no permit is free.
+    fn _locked(&self, py: Python<'_>) -> PyResult<bool> {
+        let name = self.name.get();
+        let free = name.open(py)?.check_free_permits();
+        Ok(name.told(py, free)? == 0)
+    }
+
     /// Who acquires or releases here and now.
     #[inline]
     fn _owner(&self, py: Python<'_>) -> PyResult<u64> {
@@ -140,27 +118,25 @@ impl Hold {
     }
 
     /// Acquires it; False if it is not free. LocalProtocolError if this owner has it already and may not have it twice.
+    /// `is_apart`: another task waits for its owner, which may release it meanwhile.
     #[inline]
-    fn _try(&self, py: Python<'_>, owner: u64) -> PyResult<bool> {
-        let name = self.name.get();
-        let membership = name.open(py)?;
-        let taken = if self.is_owned {
-            membership.try_lock(owner, self.reentrant)
-        } else {
-            membership.try_take(Want::Permit)
-        };
-        name.told(py, taken)
+    fn _try(&self, py: Python<'_>, owner: u64, is_apart: bool) -> PyResult<bool> {
+        self.take(py, owner, is_apart, false)
     }
 
-    /// Acquires it for a task that has waited for long: False if it is not free. No lock that this owner may have already.
-    fn _insist(&self, py: Python<'_>, owner: u64) -> PyResult<bool> {
+    /// The same for a task that has waited for long.
+    fn _insist(&self, py: Python<'_>, owner: u64, is_apart: bool) -> PyResult<bool> {
+        self.take(py, owner, is_apart, true)
+    }
+
+    /// Whether the task or thread that runs here has left a permit of the semaphore behind, which it has again now: else it
+    /// would wait for itself.
+    fn _regain(&self, py: Python<'_>) -> PyResult<bool> {
         let name = self.name.get();
         let membership = name.open(py)?;
-        let taken = name.told(py, membership.insist())?;
-        if taken && self.is_owned {
-            membership.own(owner);
-        }
-        Ok(taken)
+        let regained = !self.is_owned && membership.regain_permit(current_owner(py)?);
+        name.count_acquired(i64::from(regained));
+        Ok(regained)
     }
 
     /// Releases what this owner has acquired. LocalProtocolError if it has not.
@@ -173,7 +149,9 @@ impl Hold {
         } else {
             membership.release()
         };
-        name.told(py, released)
+        name.told(py, released)?;
+        name.count_acquired(-1);
+        Ok(())
     }
 
     /// Releases it, to whoever has waited for it the longest.
@@ -184,22 +162,24 @@ impl Hold {
         self._give_back(py, self._owner(py)?)
     }
 
-    /// Waits until it is acquired, for ``timeout`` seconds at most.
+    /// Waits until it is acquired, for ``timeout`` seconds at most. Returns True.
     ///
     /// Raises WaitTimeout, which names who has it, and WaitStopped after ``stop()``.
     #[pyo3(signature = (timeout=None))]
-    fn _acquire(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+    fn _acquire(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<bool> {
         let (us, py) = (slf.get(), slf.py());
         let timeout = timeout.as_ref().map(seconds).transpose()?;
         let owner = us._owner(py)?;
-        if us._try(py, owner)? {
-            return Ok(());
+        if us._try(py, owner, false)? || us._regain(py)? {
+            return Ok(true);
         }
         wait(slf, Want::Permit, timeout)?;
+        let name = us.name.get();
+        name.count_acquired(1);
         if us.is_owned {
-            us.name.get().open(py)?.own(owner);
+            name.membership().own(owner);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Adds signals, each of which ends one ``wait()``, here or in another process, now or later.
@@ -217,27 +197,28 @@ impl Hold {
         name.told(py, signalled)
     }
 
-    /// Waits for a signal, for ``timeout`` seconds at most, and takes it.
+    /// Waits for a signal, for ``timeout`` seconds at most, and takes it. Returns True.
     ///
     /// Raises WaitTimeout, and WaitStopped after ``stop()``.
     #[pyo3(signature = (timeout=None))]
-    fn _wait_signal(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+    fn _wait_signal(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<bool> {
         let timeout = timeout.as_ref().map(seconds).transpose()?;
         let name = slf.get().name.get();
         let taken = name.open(slf.py())?.try_take(Want::Signal);
-        match name.told(slf.py(), taken)? {
-            true => Ok(()),
-            false => wait(slf, Want::Signal, timeout),
+        if !name.told(slf.py(), taken)? {
+            wait(slf, Want::Signal, timeout)?;
         }
+        Ok(true)
     }
 
     /// For ``async with``. Nothing comes between this and the first step of what it returns.
     fn _aenter<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (us, py) = (slf.get(), slf.py());
-        if us._try(py, us._owner(py)?)? {
+        let owner = us._owner(py)?;
+        if us._try(py, owner, false)? {
             return done(py);
         }
-        slf.call_method0(intern!(py, "acquire"))
+        slf.call_method1(intern!(py, "_enter"), (owner,))
     }
 
     /// For ``async with``.
@@ -254,8 +235,11 @@ impl Hold {
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (us, py) = (slf.get(), slf.py());
-        if !us._try(py, us._owner(py)?)? {
-            slf.call_method0(intern!(py, "_enter_slowly"))?;
+        if !us._try(py, us._owner(py)?, false)? {
+            if is_in_loop(py)? {
+                slf.call_method0(intern!(py, "_refuse_to_block"))?;
+            }
+            Hold::_acquire(slf, None)?;
         }
         Ok(slf.clone())
     }

@@ -30,6 +30,7 @@ mod name;
 mod numpy;
 mod orphan;
 mod overlap;
+mod owner;
 mod parcel;
 mod payload;
 mod poller;

@@ -4,6 +4,7 @@ use super::buffer::fill;
 use super::descriptor::Descriptor;
 use super::errors::os_error;
 use super::loop_sleeper::LoopSleeper;
+use super::owner::current_owner;
 use super::topic::seen_subscribers;
 use crate::equals::arrivals;
 use crate::equals::members::Holder;
@@ -22,7 +23,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList};
 use std::os::raw::c_int;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ pub struct Name {
     closed: AtomicBool,
     /// Whether its waits are to end: they were stopped, or it is closed.
     stopped: AtomicBool,
+    /// How many more permits were acquired by it than released.
+    acquired: AtomicI64,
 }
 
 impl Name {
@@ -51,6 +54,7 @@ impl Name {
             handle: Mutex::new(Some(handle)),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            acquired: AtomicI64::new(0),
         }
     }
 
@@ -62,6 +66,18 @@ impl Name {
     /// What it is, and its name, as errors begin with them.
     pub(super) fn words(&self) -> String {
         format!("{} '{}'", self.kind(), self.name())
+    }
+
+    /// Permits were acquired by it, or, if it is less than 0, released.
+    #[inline]
+    pub(super) fn count_acquired(&self, change: i64) {
+        // Relaxed: under the GIL.
+        self.acquired.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// What it is a handle of, also once it is closed.
+    pub(super) fn membership(&self) -> &Arc<Membership> {
+        &self.membership
     }
 
     pub(super) fn shape_kind(&self) -> Kind {
@@ -339,6 +355,9 @@ impl Name {
         self.closed.store(true, Ordering::Relaxed);
         self.stopped.store(true, Ordering::Relaxed);
         let handle = lock(&self.handle).take();
+        if let Some(handle) = &handle {
+            handle.close();
+        }
         py.detach(|| {
             drop(handle);
             if self.membership.is_here() {
@@ -514,6 +533,11 @@ impl Name {
 impl Drop for Name {
     fn drop(&mut self) {
         if self.membership.is_here() {
+            // A task or thread that still holds a permit does not refer to the handle by which it has acquired that.
+            if *self.acquired.get_mut() > 0 && lock(&self.handle).is_some() {
+                let owner = Python::attach(current_owner);
+                self.membership.keep_permit(owner.unwrap_or_default());
+            }
             return;
         }
         // A forked child has copies of the parent's places and doorbells, and must take none of them down.

@@ -1,8 +1,8 @@
 //! `Store`: the values of a store, and `Proxy`: one container of it.
 
 use super::buffer::fill;
-use super::hold::current_owner;
 use super::name::{Name, failed};
+use super::owner::current_owner;
 use super::stored::{Hooks, Keeper, immediate};
 use crate::equals::members::Holder;
 use crate::equals::membership::Membership;

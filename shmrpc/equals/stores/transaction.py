@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from shmrpc import _core
 from shmrpc.equals.line import Line
@@ -41,23 +41,26 @@ class Transaction(_core.Transaction):
         made._timeout = timeout
         return made
 
-    def _enter_slowly(self) -> None:
-        if not self._joins and asyncio._get_running_loop() is not None:
-            name = self._begins._name.name
-            raise LocalProtocolError(
-                f"store {name!r}: another process is within a transaction, and 'with' would block the event loop of "
-                "this thread; use 'async with'"
-            )
-        waited = self._wait(self._timeout)
-        if not waited:
-            self._begins._gave_up(waited, self._timeout, _LEASE)
+    def _refuse_to_block(self) -> NoReturn:
+        name = self._begins._name.name
+        raise LocalProtocolError(
+            f"store {name!r}: another process is within a transaction, and 'with' would block the event loop of "
+            "this thread; use 'async with'"
+        )
 
-    async def __aenter__(self) -> None:
-        if self._start():
+    def _gave_up(self, waited: bool | None) -> NoReturn:
+        self._begins._gave_up(waited, self._timeout, _LEASE)
+
+    def __aenter__(self) -> Coroutine[Any, Any, None]:
+        self._own()
+        return self._enter()
+
+    async def _enter(self) -> None:
+        if self._begin():
             return
         line = self._begins._line(_LEASE, Line)
         if not await line.wait(self._begin, self._undo, self._timeout):
-            self._begins._gave_up(False, self._timeout, _LEASE)
+            self._gave_up(False)
 
     def _undo(self) -> None:
         self._end(False)

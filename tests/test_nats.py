@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
 import os
 import re
@@ -381,6 +382,19 @@ async def test_workers_come_to_nats_by_themselves_and_are_listed(nats: NatsServe
     assert listed.stdout == f"No servers have answered at {nats.url}.\n"
 
 
+async def test_all_places_of_the_environment_are_listed(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = shmrpc.Service("tested.nats.here")
+    monkeypatch.setenv("SHMRPC_AT", f"shm {nats.url}")
+    async with shmrpc.serve(service, at=nats.url), shmrpc.serve(other):
+        listed = await asyncio.to_thread(run, "ls")
+        assert listed.stderr == "" and re.search(r"^tested\.nats +\S", listed.stdout, re.MULTILINE)
+        assert re.search(r"^tested\.nats\.here +service", listed.stdout, re.MULTILINE)
+        listed = await asyncio.to_thread(run, "ls", "--json")
+        assert {"tested.nats", "tested.nats.here"} <= {each.get("service") for each in json.loads(listed.stdout)}
+        described = await asyncio.to_thread(run, "describe", service.name)
+        assert "double" in described.stdout
+
+
 async def test_the_command_line_calls_and_describes(nats: NatsServer) -> None:
     async with shmrpc.serve(service, at=nats.url):
         done = await asyncio.to_thread(run, "call", "--at", nats.url, service.name, "double", "21")
@@ -389,8 +403,8 @@ async def test_the_command_line_calls_and_describes(nats: NatsServer) -> None:
         assert done.stdout == "0\n1\n2\n"
         done = await asyncio.to_thread(run, "describe", "--at", nats.url, service.name)
         assert "double(number: int) -> int" in done.stdout
-    done = await asyncio.to_thread(run, "call", "--at", nats.url, "--at", "shm", service.name, "double", "21")
-    assert done.returncode == 2 and "expected it once" in done.stderr
+        done = await asyncio.to_thread(run, "call", "--at", "shm", "--at", nats.url, service.name, "double", "21")
+        assert (done.stdout, done.stderr) == ("42\n", "")
     done = await asyncio.to_thread(run, "call", "--timeout", "0", "--at", nats.url, service.name, "double", "21")
     assert done.returncode == 3 and "nobody serves 'tested.nats'" in done.stderr
 

@@ -43,6 +43,29 @@ def test_a_login_comes_from_the_url_before_the_environment(
     assert parse("host")[0].login == (("creds", "/other"),)
 
 
+@pytest.mark.parametrize(
+    "rest",
+    ["u:p@a,b:1", "u:p@a,u:p@b:1", "u:p@a:4222,nats://u:p@b:1", "u:p@a,nats://b:1", "u:p@a,b,u:p@c"],
+)
+def test_one_login_is_for_all_hosts_and_may_be_repeated(rest: str) -> None:
+    hosts = ("a:4222", "b:4222", "c:4222") if rest.endswith("c") else ("a:4222", "b:1")
+    for ending in ("", "/shop", "?heartbeat=3"):
+        address, _ = parse(rest + ending)
+        assert (address.servers, address.login) == (hosts, (("user", "u"), ("password", "p")))
+
+
+def test_a_comma_or_an_at_in_a_password_that_cannot_be_a_list_of_hosts_is_of_the_password() -> None:
+    for password in ("p,q", "p@q", "a@b@c"):
+        assert parse(f"u:{password}@host")[0].login == (("user", "u"), ("password", password))
+
+
+def test_nats_url_is_pointed_to_where_a_url_has_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://u:s3cret@host")
+    with pytest.raises(ValueError, match="NATS_URL is not read") as caught:
+        shmrpc.serve(shmrpc.Service("shop"), at="nats://")
+    assert "s3cret" not in str(caught.value)
+
+
 def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse("host")[0].tls == ()
     assert parse("host?tls=on")[0].tls == (("tls", "on"),)
@@ -68,6 +91,14 @@ def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatc
         ("nats://host?heartbeet=1", "has no option 'heartbeet'; did you mean 'heartbeat'?"),
         ("nats://host?wait=1", "has no option 'wait'; it has creds, nkey"),
         ("nats://host:1,/shop", "got '' for one of them"),
+        ("nats://u:p@host,v:p@other", "expected one login for all hosts"),
+        ("nats://u:p@host,u:q@other", "expected one login for all hosts"),
+        ("nats://host,u:p@other", "expected one login for all hosts"),
+        ("nats://u:12,x@host", "with %2C for each , in it"),
+        ("nats://u:p@host,nats://t0ken@other", "expected one login for all hosts"),
+        ("tls://u:p@host:4222", "known ones are .*; for NATS with TLS write nats://HOST"),
+        ("ws://host", "NATS is not reached over WebSocket: write nats://HOST:PORT"),
+        ("wss://host/shop", "NATS is not reached over WebSocket"),
         ("nats://host?creds=", "creds: expected a value"),
         ("nats://host?heartbeat=soon", "heartbeat: expected 0.1 to 3600 seconds, got 'soon'"),
         ("nats://host?heartbeat=0", "heartbeat: expected 0.1 to 3600 seconds"),

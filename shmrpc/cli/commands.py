@@ -100,18 +100,16 @@ def _user(value: str) -> int:
         raise click.BadParameter(f"there is no user {value!r} here; expected a name or an id") from None
 
 
-def _once(_: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
-    if len(values) > 1:
-        raise click.BadParameter(f"expected it once, got {', '.join(values)}", param=parameter)
-    return values[0] if values else None
+def _one_or_several(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | list[str] | None:
+    return [*values] if len(values) > 1 else values[0] if values else None
 
 
 _at = option(
     "--at",
     metavar="URL",
     multiple=True,
-    callback=_once,
-    help="Where the service is met: nats://HOST:PORT, for one; this host's shared memory if it is not given.",
+    callback=_one_or_several,
+    help="Where the service is met: shm, nats://HOST:PORT; shm if it is not given; can be repeated.",
 )
 _allow_uid = option(
     "--allow-uid",
@@ -376,9 +374,9 @@ def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterat
         yield lambda: client.with_options(timeout=max(0.0, end - time.monotonic()))
 
 
-def _is_elsewhere(service: str, at: str | None) -> bool:
-    """Whether threads cannot be clients of a service, since it is met across hosts."""
-    return f"{at or ''}{service}".startswith("nats://")
+def _is_elsewhere(service: str, at: str | list[str] | None) -> bool:
+    """Whether threads cannot be clients of a service, since it is met across hosts, or at several places."""
+    return isinstance(at, list) or f"{at or ''}{service}".startswith("nats://")
 
 
 def _read_arguments(
@@ -406,7 +404,7 @@ def _read_arguments(
 @as_json_option
 @_allow_uid
 @_at
-def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
+def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | list[str] | None) -> None:
     """List what lives on this host; with --at nats://HOST:PORT the servers that reach the same NATS.
 
     Of services: name, kind, pid, health, uptime, connections (and those of each worker, by its pid, if there are
@@ -414,25 +412,33 @@ def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
     name, kind, items that wait in a queue, bytes, how many wait, and the pids of the members, with what each holds. A
     pid is the one that you see: - for a process outside your container, which has none inside.
     """
-    if at is not None and _is_elsewhere("", at):
-        _list_elsewhere(at, as_json=as_json)
-        return
-    from shmrpc.equals.members import reports
-
+    listed: list[Any] = []
     try:
-        if at is not None:
-            transport_at(at)
-        found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
-        names = reports(lambda words: click.echo(words, err=True))
-    except ValueError as error:
+        for place in at if isinstance(at, list) else [at]:
+            if place is not None and _is_elsewhere("", place):
+                listed += _list_elsewhere(place, as_json=as_json)
+            else:
+                if place is not None:
+                    transport_at(place)
+                listed += _list_here(allow_uids, as_json=as_json)
+    except (ValueError, ImportError) as error:
         raise click.UsageError(str(error)) from None
     if as_json:
+        click.echo(json.dumps(listed, indent=2))
+
+
+def _list_here(allow_uids: tuple[int, ...], *, as_json: bool) -> list[Any]:
+    """Print what lives on this host, or return it for JSON."""
+    from shmrpc.equals.members import reports
+
+    found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
+    names = reports(lambda words: click.echo(words, err=True))
+    if as_json:
         listed = [{"kind": leftovers.SERVICE} | msgspec.to_builtins(each) | {"pid": each.pid or None} for each in found]
-        click.echo(json.dumps([*listed, *map(msgspec.to_builtins, names)], indent=2))
-        return
+        return [*listed, *map(msgspec.to_builtins, names)]
     if not found and not names:
         click.echo(f"No live services and no names with members in {leftovers.runtime_directory()}.")
-        return
+        return []
     rows = [("NAME", "KIND", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
     for report in found:
         pid, uptime, endpoints = str(report.pid or "-"), f"{report.uptime:.0f} s", ", ".join(report.endpoints) or "-"
@@ -442,26 +448,26 @@ def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
         rows.append((report.service, leftovers.SERVICE, pid, report.health, uptime, connections, endpoints))
     print_table(rows)
     print_names(names)
+    return []
 
 
-def _list_elsewhere(at: str, *, as_json: bool) -> None:
+def _list_elsewhere(at: str, *, as_json: bool) -> list[Any]:
+    """Print the servers that reach this NATS, or return them for JSON."""
     from shmrpc.transport.nats.status import statuses as statuses_at  # Few need it.
 
-    try:
-        found = asyncio.run(statuses_at(transport_at(at).address))  # type: ignore[attr-defined]
-    except (ValueError, ImportError) as error:
-        raise click.UsageError(str(error)) from None
+    found = asyncio.run(statuses_at(transport_at(at).address))  # type: ignore[attr-defined]
     if as_json:
-        click.echo(json.dumps([{"host": each.host} | msgspec.to_builtins(each.report) for each in found], indent=2))
-    elif not found:
+        return [{"host": each.host} | msgspec.to_builtins(each.report) for each in found]
+    if not found:
         click.echo(f"No servers have answered at {transport_at(at)}.")
-    else:
-        rows = [("NAME", "HOST", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
-        for each in found:
-            said, endpoints = each.report, ", ".join(each.report.endpoints) or "-"
-            uptime, connections = f"{said.uptime:.0f} s", str(said.connections)
-            rows.append((said.service, each.host, str(said.pid), said.health, uptime, connections, endpoints))
-        print_table(rows)
+        return []
+    rows = [("NAME", "HOST", "PID", "HEALTH", "UPTIME", "CONNECTIONS", "ENDPOINTS")]
+    for each in found:
+        said, endpoints = each.report, ", ".join(each.report.endpoints) or "-"
+        uptime, connections = f"{said.uptime:.0f} s", str(said.connections)
+        rows.append((said.service, each.host, str(said.pid), said.health, uptime, connections, endpoints))
+    print_table(rows)
+    return []
 
 
 def print_names(names: Iterable[Report]) -> None:
@@ -499,7 +505,9 @@ def cleanup(dry_run: bool, as_json: bool) -> None:
 @_allow_uid
 @_at
 @click.argument("service")
-def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tuple[int, ...], at: str | None) -> None:
+def describe(
+    service: str, timeout: float | None, as_json: bool, allow_uids: tuple[int, ...], at: str | list[str] | None
+) -> None:
     """Print what the live SERVICE offers: signatures, types and docstrings."""
     description = _description(service, timeout=timeout, allow_uids=allow_uids, at=at)
     if as_json:
@@ -514,7 +522,9 @@ def describe(service: str, timeout: float | None, as_json: bool, allow_uids: tup
 @_allow_uid
 @_at
 @click.argument("service")
-def stub(service: str, timeout: float | None, output: IO[str], allow_uids: tuple[int, ...], at: str | None) -> None:
+def stub(
+    service: str, timeout: float | None, output: IO[str], allow_uids: tuple[int, ...], at: str | list[str] | None
+) -> None:
     """Print a .pyi file with typed clients of the live SERVICE, for programs without its source."""
     from shmrpc.cli.stubs import stub_text
 

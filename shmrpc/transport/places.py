@@ -81,6 +81,13 @@ TRANSPORTS: Final[Mapping[str, Callable[[str], tuple[Transport, str]]]] = {
     "memory": _on_this_host("memory", _memory),
     "nats": _nats,
 }
+#: What to write instead, by schemes that NATS's own tools know.
+_HINTS: Final = {
+    "tls": "; for NATS with TLS write nats://HOST?tls=on",
+    **dict.fromkeys(
+        ("ws", "wss"), "; NATS is not reached over WebSocket: write nats://HOST:PORT, its port for clients"
+    ),
+}
 #: Where a name alone is looked for.
 _HERE: Final = "shm"
 
@@ -92,8 +99,9 @@ def _read(url: str) -> tuple[Transport, str]:
     _check_slashes(url)
     if scheme not in TRANSPORTS or (not separator and scheme != _HERE):
         known = " and ".join(f"{each}://" for each in TRANSPORTS)
+        hint = _HINTS.get(scheme.lower(), "") if separator else ""
         raise ValueError(
-            f"{_shown(url)} is no place where services are met: expected a URL, and the known ones are {known}"
+            f"{_shown(url)} is no place where services are met: expected a URL, and the known ones are {known}{hint}"
         )
     return TRANSPORTS[scheme](rest)
 

@@ -4,6 +4,8 @@
 
     nats://[USER:PASSWORD@ or TOKEN@]HOST[:PORT][,HOST[:PORT]...][/SERVICE][?OPTION=VALUE&...]
 
+One login is for all hosts. It may be repeated with each of them, ``u:p@A,u:p@B``, as NATS's own tools write it.
+
 =============  ==================  ===============================================================================
 option         in the environment  meaning
 =============  ==================  ===============================================================================
@@ -103,8 +105,9 @@ def _check_file(name: str, file: str) -> None:
 def parse(rest: str) -> tuple[Address, str]:
     """The address, and the name of a service or "", in a URL after ``nats://``. Raises ValueError if it is none."""
     before, _, query = rest.partition("?")
+    before = _in_one_scheme(before)
     authority, _, service = before.partition("/")
-    login, at, hosts = authority.rpartition("@")
+    login, at, hosts = _one_login(authority) or authority.rpartition("@")
     if "@" in service or (not at and "@" in rest and not _is_right(hosts, query)):
         raise ValueError(
             "expected USER:PASSWORD@HOST or TOKEN@HOST, with %2F for each / in it, %3F for ? and %40 for @"
@@ -117,6 +120,30 @@ def parse(rest: str) -> tuple[Address, str]:
         _login(login if at else "", options),
         _tls(options),
     ), unquote(service)
+
+
+def _in_one_scheme(before: str) -> str:
+    """The same without the scheme that each of several hosts may have again."""
+    return re.sub(r",nats://", ",", before)
+
+
+def _one_login(authority: str) -> tuple[str, str, str] | None:
+    """The login that several hosts have, "@" and the hosts; None if this is no list of hosts with logins of their own.
+
+    What has a comma or an @ in its password, and so is no such list, is read otherwise. Raises ValueError if the logins
+    differ, or if a host before the login has none.
+    """
+    pairs = [item.rpartition("@") for item in authority.split(",")]
+    logins = [login for login, at, _ in pairs if at]
+    if len(pairs) == 1 or not logins or any("@" in login for login in logins):
+        return None
+    if not all(_HOST.fullmatch(host) for _, _, host in pairs) or (len(logins) == 1 and pairs[0][1]):
+        return None
+    if len(set(logins)) > 1 or not pairs[0][1]:
+        raise ValueError(
+            "expected one login for all hosts, USER:PASSWORD@HOST,HOST; with %2C for each , in it and %40 for each @"
+        )
+    return logins[0], "@", ",".join(host for _, _, host in pairs)
 
 
 def _is_right(hosts: str, query: str) -> bool:
@@ -144,8 +171,11 @@ def _server(host: str) -> str:
     found = _HOST.fullmatch(host)
     port = int(found[2] or DEFAULT_PORT) if found else 0
     if found is None or not 0 < port < 1 << 16:
+        hint = (
+            "; NATS_URL is not read: put what it says into the URL" if not host and os.environ.get("NATS_URL") else ""
+        )
         raise ValueError(
-            f"expected nats://HOST:PORT, or several such with commas between, got {host!r} for one of them"
+            f"expected nats://HOST:PORT, or several such with commas between, got {host!r} for one of them{hint}"
         )
     return f"{found[1]}:{port}"
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -222,6 +223,147 @@ def test_a_lock_that_is_acquired_for_a_thread_is_its_own() -> None:
         loop.close()
     finally:
         lock.close()
+
+
+# --- the table of the guide ---
+
+
+async def _refused(release: Callable[[], object]) -> None:
+    with pytest.raises(shmrpc.LocalProtocolError):
+        release()
+
+
+async def _task(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    async with lock:
+        await asyncio.create_task(_refused(lock.release))
+    await lock.acquire()
+    await asyncio.to_thread(lambda: asyncio.run(_refused(lock.release)))
+    lock.release()
+
+
+async def _caller(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    for way in WAYS.values():
+        await way(lock.acquire())
+        await asyncio.create_task(_refused(lock.release))
+        lock.release()
+
+
+async def _calling_thread(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    def acquire() -> None:
+        asyncio.run(lock.acquire())
+        asyncio.run(_refused(lock.release))
+        lock.release()
+
+    await asyncio.to_thread(acquire)
+
+
+async def _thread(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    def acquire() -> None:
+        with blocking:
+            assert InThread(blocking.release).join().__class__ is shmrpc.LocalProtocolError
+        blocking.acquire()
+        blocking.release()
+
+    await asyncio.to_thread(acquire)
+
+
+async def _task_that_blocks(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    with blocking:
+        await asyncio.create_task(_refused(lock.release))
+    blocking.acquire()
+    lock.release()
+
+
+async def _pool_thread(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    await asyncio.to_thread(blocking.acquire)
+    await _refused(blocking.release)
+    assert lock.locked()
+
+
+async def _ended(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    await asyncio.create_task(_acquired(lock))
+    await _refused(lock.release)
+    lock.close()
+    assert lock._name.is_closed and holds("it") == [1]
+    blocking.close()
+    assert holds("it") == []
+
+
+async def _acquired(lock: shmrpc.Lock) -> None:
+    await lock.acquire()
+
+
+async def _forked(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    with MemberProcess() as parent:
+        parent.do("it = sync.Lock('it'); it.acquire(); import os, threading")
+        child = (
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            " try: it.release()\n"
+            " except shmrpc.LocalProtocolError: os._exit(7)\n"
+            "result = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+        )
+        assert parent.do(child) == 7
+        assert holds("it") == [0, 1]
+        parent.do("it.release()")
+
+
+async def _process(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    gate = shmrpc.Semaphore("gate")
+    await asyncio.create_task(gate.acquire())
+    await asyncio.to_thread(gate.release)
+    assert not gate.locked()
+    gate.close()
+
+
+async def _transaction(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
+    async def sees_nothing() -> None:
+        assert "half" not in store
+
+    store = shmrpc.store("store")
+    async with store.transaction():
+        store["half"] = 1
+        await asyncio.create_task(sees_nothing())
+    transaction = store.transaction()
+    await asyncio.wait_for(transaction.__aenter__(), LONG)
+    store["half"] = 2
+    del transaction
+    assert store["half"] == 1
+    store.close()
+
+
+#: By the words with which the rows of the table begin.
+ROWS = {
+    "`async with lock:` or": _task,
+    "`wait_for(lock.acquire(), 5)`": _caller,
+    "`asyncio.run(lock.acquire())`": _calling_thread,
+    "`with lock:` or `lock.acquire()` of `shmrpc.sync` in a thread": _thread,
+    "`with lock:` or `lock.acquire()` of `shmrpc.sync` in a task": _task_that_blocks,
+    "`asyncio.to_thread(lock.acquire)`": _pool_thread,
+    "a task or thread that has ended": _ended,
+    "a process that forks": _forked,
+    "`acquire()` of a semaphore": _process,
+    "`store.transaction()`": _transaction,
+}
+
+
+def test_each_row_of_the_table_of_holders_is_tested() -> None:
+    guide = (Path(__file__).parent.parent / "docs" / "guide.md").read_text()
+    table = guide.split("### Who may be holder")[1].split("|---|---|\n")[1].split("\n\n")[0]
+    rows = [row.removeprefix("| ") for row in table.splitlines()]
+    assert len(rows) == len(ROWS)
+    for row, start in zip(rows, ROWS, strict=True):
+        assert row.startswith(start)
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_the_holder_is_whom_the_guide_says(row: str) -> None:
+    lock, blocking = shmrpc.Lock("it"), shmrpc.sync.Lock("it")
+    try:
+        await ROWS[row](lock, blocking)
+    finally:
+        lock.close()
+        blocking.close()
 
 
 # --- a permit stays with whoever has it, though its handle goes ---

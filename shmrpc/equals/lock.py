@@ -24,8 +24,9 @@ class LockBase(Held):
 class Lock(LockBase, AwaitedHeld):
     """A lock of all processes that open its name, held by one task or thread of one of them.
 
-    ``async with shmrpc.Lock("config"): ...`` in an event loop, ``with`` in a thread without one. If the process of its
-    holder dies, or closes it, it is free again. With ``reentrant`` its holder may acquire it again, and releases it as
+    ``async with shmrpc.Lock("config"): ...`` in an event loop, ``with`` in a thread without one. Its holder is the task
+    or thread that calls ``acquire()``. If the process of the holder dies, or closes its last handle of the lock, the
+    lock is free again. With ``reentrant`` its holder may acquire it again, and releases it as
     often; else that is a LocalProtocolError, since it would wait for itself.
 
     Raises as :class:`Semaphore` does.

@@ -40,8 +40,8 @@ class Semaphore(SemaphoreBase, AwaitedHeld):
     """A semaphore of all processes that open its name.
 
     ``permits``: how many there are, 1 to 65536. The first process to open the name makes it, later ones need the same
-    number. A permit belongs to the process that has acquired it; if that dies, or closes the semaphore, it is free
-    again.
+    number. A permit belongs to the process that has acquired it, also if the handle is garbage-collected; if the
+    process dies, or closes its last handle of the semaphore, the permit is free again.
 
     ``async with gate: ...`` holds a permit, and so does ``with gate: ...`` in a thread without an event loop; methods
     that block a thread are those of :class:`shmrpc.sync.Semaphore`. Of those that wait, whoever came first is served

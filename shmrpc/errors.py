@@ -47,7 +47,7 @@ import functools
 import queue
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 __all__ = [
@@ -276,7 +276,8 @@ class RemoteError(CallError):
     ``type_name`` is the qualified name of its class, ``remote_traceback`` the text of its traceback, which is printed
     below the local one. If the class is a builtin exception or one that :func:`shmrpc.register` knows here, what
     arrives is a subclass of both RemoteError and that class, so ``except ValueError`` and ``except OutOfStock`` work as
-    they would locally. For any other class, the nearest builtin base class takes its place.
+    they would locally. For any other class, the nearest builtin base class takes its place. A group of exceptions
+    arrives as an ExceptionGroup of what each of them is, so ``except* ValueError`` works too.
 
     If a handler does not catch what its own call raised, that is passed on and arrives as it was; ``remote_traceback``
     then lists each handler on the way. So the Overloaded, ServiceUnavailable, ConnectionLost or DeadlineExceeded of an
@@ -390,14 +391,18 @@ def remote_error(
     parts: dict[str, Any] | None = None,
     unread: bytes | None = None,
     hint: str = "",
+    exceptions: Sequence[Exception] = (),
 ) -> RemoteError:
     """The local stand-in for an exception that an endpoint raised.
 
     ``raised`` is the exception itself if its class is registered here. ``base`` names its nearest base class that is
     known everywhere, and ``parts`` are those of that class, see :func:`parts_of`. ``unread``: contents that could not
-    be read here. ``hint``: an addition to the note that names the class.
+    be read here. ``hint``: an addition to the note that names the class. ``exceptions``: those of a group.
     """
     error = _also_remote(raised) if raised is not None else None
+    if error is None and exceptions and base in _GROUPS:
+        # An exception that ends a program elsewhere is a RemoteError here, so each group is one of Exceptions.
+        error = made_of(_joined(ExceptionGroup), {"args": [message, list(exceptions)]})
     if error is None:
         error = _instance(base, message, parts)
     notes = []
@@ -456,6 +461,10 @@ _BY_NAME: Final[dict[str, type[Exception]]] = {
     **{n: k for n, k in vars(builtins).items() if isinstance(k, type) and issubclass(k, Exception)},
     **{kind.__name__: kind for kind in _CONDITIONS},
 }
+
+
+#: The names of the classes of groups.
+_GROUPS: Final = frozenset({"ExceptionGroup", "BaseExceptionGroup"})
 
 
 def own_class(kind: type[Any]) -> type[Any]:

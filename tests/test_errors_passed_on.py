@@ -25,7 +25,7 @@ async def caught(client: shmrpc.Client, endpoint: str, *args: Any) -> shmrpc.Rem
     return caught.value
 
 
-def looks(error: shmrpc.RemoteError) -> dict[str, Any]:
+def looks(error: Any) -> dict[str, Any]:
     """All that a program can see of one but its traceback."""
     names: tuple[str, ...] = (
         "errno",
@@ -41,6 +41,8 @@ def looks(error: shmrpc.RemoteError) -> dict[str, Any]:
     )
     names += ("reason", "maybe_executed", "type_name", "code", "details")
     seen = {name: getattr(error, name) for name in names if hasattr(error, name)}
+    if isinstance(error, ExceptionGroup):  # Each exception of it is one of its own here.
+        return {**seen, "type": type(error), "message": error.message, "in it": [looks(e) for e in error.exceptions]}
     return {**seen, "type": type(error), "args": error.args, "str": str(error), "repr": repr(error)}
 
 

@@ -13,6 +13,8 @@ from shmrpc.wire import frames
 #: The calls that carry tasks, as errors name them.
 _CARRIERS: Final = re.compile(r"^(run|run_named|run_timed|run_async|chunk)\(\)")
 _ITEM: Final = re.compile(r"^an item, (.+?), cannot be sent")
+#: Bytes of what is told of a group, with all its exceptions.
+_MAX_GROUP: Final = 65_536
 #: What an endpoint may do, and a task not.
 _STREAMS: Final = re.compile(r"declare the result as \S+, and it streams; or return a list")
 #: What is said of a result.
@@ -65,7 +67,8 @@ class Failed:
     @classmethod
     def of(cls, error: BaseException) -> Self:
         """What is told of an exception: what calls tell, with its traceback; and itself, if it can be pickled."""
-        body = frames.encode_failure(error, frames.MIN_MAX_FRAME)
+        limit = _MAX_GROUP if isinstance(error, BaseExceptionGroup) else frames.MIN_MAX_FRAME
+        body = frames.encode_failure(error, limit)
         try:
             pickled = _pickled(error, error)
         except Exception:

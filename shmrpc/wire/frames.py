@@ -149,11 +149,19 @@ class Failure(msgspec.Struct, omit_defaults=True):
     traceback: str = ""
     #: The handler's, for the caller.
     metadata: dict[str, Any] | None = None
+    #: Of an exception group: its exceptions.
+    exceptions: list[Failure] | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
 #: A traceback or a message is cut here, in characters: an error must always fit into a frame.
 _MAX_TEXT: Final = 16_384
+#: The same within a group.
+_MAX_MEMBER_TEXT: Final = 4_096
+#: Exceptions of one group, also of groups in it.
+MAX_EXCEPTIONS: Final = 64
+#: Groups in each other.
+MAX_GROUPS: Final = 8
 #: What each process that passes an exception on may add to its traceback.
 _MAX_HOP: Final = 4_096
 
@@ -192,7 +200,14 @@ def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str
     """The body of a FAILURE for an exception, small enough for any frame."""
     failure = describe_failure(error)
     failure.metadata = metadata or None
-    for left_out in ({}, {"traceback": ""}, {"traceback": "", "value": None}):
+    bare = None if failure.exceptions is None else _without_tracebacks(failure.exceptions)
+    for left_out in (
+        {},
+        {"exceptions": bare},
+        {"exceptions": bare, "traceback": ""},
+        {"exceptions": None, "traceback": ""},
+        {"exceptions": None, "traceback": "", "value": None},
+    ):
         body = _encoder.encode(msgspec.structs.replace(failure, **left_out))
         if len(body) <= max_frame:
             return body
@@ -200,8 +215,45 @@ def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str
     return _encoder.encode(Failure(failure.kind, _cut(failure.message, 150), name, failure.base, code))
 
 
+def _without_tracebacks(failures: list[Failure]) -> list[Failure]:
+    return [
+        msgspec.structs.replace(
+            each,
+            traceback="",
+            exceptions=None if each.exceptions is None else _without_tracebacks(each.exceptions),
+        )
+        for each in failures
+    ]
+
+
 def describe_failure(error: BaseException) -> Failure:
     """What to tell the caller of an exception."""
+    failure = _described(error)
+    if isinstance(error, BaseExceptionGroup):
+        _describe_members(failure, error, [MAX_EXCEPTIONS], 1)
+    return failure
+
+
+def _describe_members(failure: Failure, group: BaseExceptionGroup[Any], left: list[int], depth: int) -> None:
+    """Describe the exceptions of a group, of which ``left`` are left: the last one tells of those that are too many."""
+    failure.message = _cut(group.message)
+    failure.exceptions = []
+    for number, error in enumerate(group.exceptions):
+        left[0] -= 1
+        if left[0] < 0:
+            more = f"{len(group.exceptions) - number} more exceptions of this group were left out"
+            failure.exceptions.append(Failure("raised", more))
+            return
+        member = _described(error)
+        member.message = _cut(member.message, _MAX_MEMBER_TEXT)
+        member.traceback = _cut(member.traceback, _MAX_MEMBER_TEXT)
+        failure.exceptions.append(member)
+        if isinstance(error, BaseExceptionGroup) and depth < MAX_GROUPS:
+            _describe_members(member, error, left, depth + 1)
+
+
+def _described(error: BaseException) -> Failure:
+    """What to tell of an exception, but for those that it is a group of."""
     if isinstance(error, Rejected):
         return Failure(error.kind, _cut(str(error)))
     failure = Failure("raised", _cut(_message(error)))
@@ -230,7 +282,7 @@ def _value_of(error: BaseException) -> tuple[bytes | None, str]:
     if isinstance(error, errors.ApplicationError):
         return _encode_details(getattr(error, "details", {}))
     base = errors.base_of(kind)
-    if base in (Exception, BaseException) or kind.__str__ is not base.__str__:
+    if base in (Exception, BaseException, ExceptionGroup, BaseExceptionGroup) or kind.__str__ is not base.__str__:
         return None, ""  # Of its arguments the other side could make nothing that says the same.
     try:
         known = errors.known_parts(base)
@@ -330,15 +382,29 @@ def read_failure(body: Body) -> Failure | errors.DecodeError:
 
 def failure_error(failure: Failure) -> errors.ShmrpcError:
     """The exception that a failure is at the caller."""
+    return _failure_error(failure, [MAX_EXCEPTIONS], 1)
+
+
+def _failure_error(failure: Failure, left: list[int], depth: int) -> errors.ShmrpcError:
+    """The same for a failure in so many groups, of whose exceptions so many are left."""
     if failure.kind == "raised":
-        return _raised_error(failure)
+        return _raised_error(failure, _members(failure.exceptions or [], left, depth))
     if failure.kind == "draining":
         return errors.ServiceUnavailable(failure.message)
     return _KINDS[failure.kind](failure.message)
 
 
-def _raised_error(failure: Failure) -> errors.RemoteError:
-    """What an endpoint raised."""
+def _members(failures: list[Failure], left: list[int], depth: int) -> list[Exception]:
+    """The exceptions of a group; none for more of them, or more groups in each other, than a sender tells of."""
+    left[0] -= len(failures)
+    # Each group may end with one that tells of those left out.
+    if left[0] < -MAX_GROUPS or depth > MAX_GROUPS:
+        return []
+    return [_failure_error(each, left, depth + 1) for each in failures]
+
+
+def _raised_error(failure: Failure, exceptions: list[Exception]) -> errors.RemoteError:
+    """What an endpoint raised; a group of these ``exceptions``, if there are any."""
     value, raised, hint = None, None, ""
     if failure.value is not None:
         try:
@@ -362,6 +428,7 @@ def _raised_error(failure: Failure) -> errors.RemoteError:
         unread=failure.value if registered is not None and not isinstance(value, BaseException) else None,
         hint=hint,
         remote_traceback=failure.traceback,
+        exceptions=exceptions,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import Result
 
 import shmrpc
@@ -156,3 +157,44 @@ def test_a_queue_is_no_store() -> None:
     with shmrpc.sync.queue(NAME):
         done = run("get", NAME)
     assert done.exit_code != 0 and "not as a store" in done.stderr
+
+
+def test_an_attribute_that_no_field_is_is_not_set(s: shmrpc.sync.Store) -> None:
+    done = run("set", NAME, "place", "naems", "1")
+    assert done.exit_code == 3 and "a Place has no field naems; it has x, names" in done.output
+    assert s.copy()["place"] == Place(1, ["here"])
+    assert run("set", NAME, "place", "x", "5").exit_code == 0
+    assert s.pop("place") == Place(5, ["here"])
+
+
+@shmrpc.shared(open=True)
+class Loose:
+    """Of a class that takes more attributes."""
+
+    x: int = 1
+
+
+def test_an_attribute_that_no_field_is_is_set_of_an_object_that_has_some(s: shmrpc.sync.Store) -> None:
+    s["loose"] = Loose()
+    s["loose"].more = 1
+    assert run("set", NAME, "loose", "more", "2").exit_code == 0
+    assert run("set", NAME, "loose", "new", "3").exit_code == 0
+    assert vars(s["loose"].copy()) == {"x": 1, "more": 2, "new": 3}
+
+
+def _completed(*words: str) -> list[str]:
+    completed = ShellComplete(main, {}, "shmrpc", "_SHMRPC_COMPLETE")
+    return [each.value for each in completed.get_completions(["store", *words[:-1]], words[-1])]
+
+
+def test_names_and_paths_are_completed(s: shmrpc.sync.Store) -> None:
+    s["sheet"] = {}
+    assert NAME in _completed("get", NAME[:5])
+    assert _completed("get", NAME, "") == ["scores", "place", "n", "sheet"]
+    assert _completed("get", NAME, "s") == _completed("set", NAME, "s") == ["scores", "sheet"]
+    assert _completed("get", NAME, "scores", "") == ["ada", ":7"]
+    assert _completed("watch", NAME, "scores", ":7", "") == ["0", "1"]
+    assert _completed("set", NAME, "place", "") == ["x", "names"]
+    assert _completed("set", NAME, "place", "names", "") == ["0"]
+    assert _completed("get", NAME, "missing", "") == _completed("get", NAME, "n", "") == []
+    assert _completed("get", "there-is-no-such-store", "") == []

@@ -1060,3 +1060,40 @@ def test_who_waits_for_a_transaction_of_its_own_process_is_told_so() -> None:
         said = InThread(lambda: s.__setitem__("a", 1)).join()
         assert isinstance(said, shmrpc.StoreBusy)
         assert "another task or thread of this process is in the middle of changing it" in str(said)
+
+
+# --- the store itself, as an object ---
+
+
+def test_stores_are_equal_if_what_they_hold_is(s: shmrpc.sync.Store) -> None:
+    with shmrpc.sync.store(f"{OURS}.other") as other:
+        again: Any = shmrpc.sync.attach(OURS)
+        s["a"] = other["a"] = [1]
+        assert s == other and not s != other and s in [other]  # noqa: SIM202
+        assert s == again == {"a": [1]} == s and s["a"] == other["a"]
+        s["it"] = other.copy()
+        assert s["it"] == other and other == s["it"]
+        other["b"] = 2
+        assert s != other and other != s["it"] and s != 5
+        again.close()
+
+
+def test_an_attribute_of_a_store_cannot_be_set(s: shmrpc.sync.Store) -> None:
+    for name in ("x", "inbox", "copy"):
+        with pytest.raises(AttributeError, match=rf"store\['{name}'\]"):
+            setattr(s, name, 1)
+    s["d"] = {}
+    with pytest.raises(AttributeError):
+        s["d"].x = 1
+    assert s.copy() == {"d": {}}
+
+
+def test_a_dict_of_many_keys_is_made_as_of_python(s: shmrpc.sync.Store) -> None:
+    s["d"] = {"b": 1}
+    assert s["d"].fromkeys("ab", 1) == s.fromkeys("ab", 1) == {"a": 1, "b": 1}
+    assert s["d"] == {"b": 1}
+
+
+def test_a_prompt_completes_keys(s: shmrpc.sync.Store) -> None:
+    s["d"] = {"b": 1, 2: 3}
+    assert s._ipython_key_completions_() == ["d"] and s["d"]._ipython_key_completions_() == ["b", 2]

@@ -190,3 +190,30 @@ def test_a_forked_child_opens_the_store_anew() -> None:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         assert s == {"n": 1, "m": 1}
+
+
+def test_what_was_left_is_not_dropped_for_something_of_another_shape(other: MemberProcess) -> None:
+    other.do(
+        f"s = shmrpc.sync.store({OURS!r}, max_memory='1MiB'); s['kept'] = [1]\n"
+        f"m = shmrpc.sync.memory({OURS + 'm'!r}, 100); m.buf[:] = b'x' * 100"
+    )
+    other.kill()
+    shapes: list[Callable[[], Any]] = [
+        lambda: shmrpc.sync.store(OURS, max_memory="2MiB"),
+        lambda: shmrpc.sync.store(OURS, max_memory="1MiB", writable="owner"),
+        lambda: shmrpc.sync.Event(OURS),
+        lambda: shmrpc.sync.queue(OURS),
+        lambda: shmrpc.sync.memory(OURS, 1 << 20),
+        lambda: shmrpc.sync.memory(f"{OURS}m", 200),
+        lambda: shmrpc.sync.Lock(f"{OURS}m"),
+    ]
+    for shape in shapes:
+        with pytest.raises(shmrpc.NameInUse, match=r"was left as a .* by processes that were killed"):
+            shape()
+    memory = shmrpc.sync.memory(f"{OURS}m", 100)
+    with shmrpc.sync.store(OURS, max_memory="1MiB") as store:
+        assert store.copy() == {"kept": [1]}
+        assert bytes(memory.buf) == b"x" * 100
+    memory.close()
+    with shmrpc.sync.store(OURS, max_memory="2MiB") as store:
+        assert store.copy() == {}, "the last one has closed it"

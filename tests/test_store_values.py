@@ -12,6 +12,8 @@ import fractions
 import os
 import pathlib
 import random
+import re
+import socket
 import types
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,7 +27,9 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
+from shmrpc.equals.stores.proxies import Shared
 from tests.helpers.member_process import MemberProcess
+from tests.helpers.shared_classes import Player
 from tests.helpers.stored_types import (
     Access,
     Codes,
@@ -466,3 +470,49 @@ def test_a_decimal_that_is_no_number_can_be_a_key_as_in_python(s: shmrpc.sync.St
     assert s["it"][float("inf")] == 1 and list(s["it"]) == [Decimal("Infinity")]
     with pytest.raises(TypeError):
         s["it"]["sNaN", decimal.Decimal("sNaN")] = 1
+
+
+# --- the table of the reference ---
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    page = (Path(__file__).parents[1] / "docs" / "reference.md").read_text()
+    section = page.split("\n### What a store takes\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| [^|]+ \| `(.+?)` \| ([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("example", "out", "as_key"), _rows(), ids=lambda each: each[:30])
+def test_the_reference_says_what_a_store_takes(example: str, out: str, as_key: str) -> None:
+    with shmrpc.sync.store(OURS) as s, shmrpc.sync.store(f"{OURS}.lobby") as lobby:
+        lobby["scores"] = {"ada": 1}
+        known = {"np": np, "Decimal": Decimal, "socket": socket, "collections": collections, "array": array}
+        value = eval(example, {**known, "Point": Place, "Player": Player, "lobby": lobby})
+        if out.startswith("refused"):
+            with pytest.raises(shmrpc.EncodeError):
+                s["it"] = value
+        else:
+            s["it"] = value
+            found = s["it"]
+            match out.split(",")[0].split(";")[0]:
+                case "the same":
+                    assert _is_same(found, value)
+                case "a proxy" | "a copy":
+                    assert isinstance(found, Shared) and found == value and found.copy() == value
+                case "a tuple":
+                    assert type(found) is tuple and found == value and isinstance(found[1], Shared)
+                case "a memoryview of the shared memory":
+                    assert type(found) is memoryview and found == value and _is_same(s.copy()["it"], value)
+                case "an array that is a view of the shared memory":
+                    assert _is_same(found, value) and not found.flags.owndata
+                case _:
+                    pytest.fail(out)
+        if as_key.startswith("yes"):
+            s["keys"] = {value: 1}
+            assert _exact(next(iter(s["keys"]))) == _exact(value)
+        else:
+            with pytest.raises(TypeError):
+                s[value] = 1
+
+
+def test_the_table_of_the_reference_has_examples() -> None:
+    assert len(_rows()) > 17

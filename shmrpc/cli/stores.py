@@ -22,8 +22,26 @@ from shmrpc.equals.stores.proxies import Shared
 from shmrpc.equals.stores.records import SharedClass
 from shmrpc.errors import NameInUse, WaitTimeout
 
-_name = click.argument("name")
-_path = click.argument("path", nargs=-1)
+
+def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Completes the name of a store by those that processes have open."""
+    found = reports(lambda words: None)
+    return [each.name for each in found if each.kind == "store" and each.name.startswith(incomplete)]
+
+
+def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Completes the next step of a path by the keys, indices or fields of what it leads to so far."""
+    path = (*(ctx.params.get("path") or ()), *filter(None, [ctx.params.get("value")]))
+    try:
+        with _opened(ctx.params["name"]) as opened:
+            steps = _steps(_follow(opened, path))
+    except Exception:  # A shell that completes shows no errors.
+        return []
+    return [step for step in steps if step.startswith(incomplete)]
+
+
+_name = click.argument("name", shell_complete=_complete_name)
+_path = click.argument("path", nargs=-1, shell_complete=_complete_path)
 
 
 @click.group()
@@ -66,6 +84,17 @@ def _step(text: str) -> Any:
         return json.loads(text[1:])
     except ValueError as error:
         raise click.UsageError(f"{text}: expected JSON after the colon: {error}") from None
+
+
+def _steps(found: Any) -> list[str]:
+    """The steps by which a path can go on from a value, as they are written."""
+    if hasattr(found, "keys"):
+        keys = [*found.keys()]
+        return [key if type(key) is str and not key.startswith(":") else f":{to_json(key)}" for key in keys]
+    if hasattr(found, "__getitem__") and not isinstance(found, (str, bytes)):
+        return [str(index) for index in range(len(found))]
+    known = getattr(type(found), "_known", None)
+    return [*known.fields, *dict(found._items())] if isinstance(known, SharedClass) else []
 
 
 def _follow(found: Any, path: tuple[str, ...]) -> Any:
@@ -119,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 @store.command()
 @_name
-@click.argument("path", nargs=-1, required=True)
+@click.argument("path", nargs=-1, required=True, shell_complete=_complete_path)
 @click.argument("value")
 def set(name: str, path: tuple[str, ...], value: str) -> None:
     """Set what is at PATH in the store NAME to VALUE, which is JSON."""
@@ -133,9 +162,18 @@ def set(name: str, path: tuple[str, ...], value: str) -> None:
             elif hasattr(parent, "__setitem__"):
                 parent[int(step)] = new
             else:
+                _check_attribute(parent, path[-1])
                 setattr(parent, path[-1], new)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise CommandFailed(f"{' '.join(path)} cannot be set: {error}", NOT_AVAILABLE) from None
+
+
+def _check_attribute(instance: Any, name: str) -> None:
+    """Raises AttributeError for what no field is, unless the object has other such attributes: its class takes more."""
+    known: SharedClass = type(instance)._known
+    if name not in known.fields and not instance._items():
+        fields = ", ".join(known.fields)
+        raise AttributeError(f"a {known.cls.__name__} has no field {name}; it has {fields or 'none'}")
 
 
 @store.command()

@@ -72,6 +72,10 @@ pub enum NameError {
     )]
     Mismatch { found: String, asked: String },
     #[error(
+        "was left as {found} by processes that were killed, and is not {asked}: open it as it is, or remove it by shmrpc cleanup"
+    )]
+    LeftOver { found: String, asked: String },
+    #[error(
         "is published by another handle of this process with {found}, and not with {asked}; say the same"
     )]
     Limits { found: String, asked: String },
@@ -148,6 +152,7 @@ impl NameError {
     pub fn is_predicate(&self) -> bool {
         match self {
             NameError::Mismatch { .. }
+            | NameError::LeftOver { .. }
             | NameError::Limits { .. }
             | NameError::Foreign(_)
             | NameError::Busy { .. }

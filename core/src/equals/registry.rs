@@ -348,7 +348,7 @@ fn begin(
             membership.come_in(true)
         }
     };
-    if let Some(memory) = taken_over(place, text, shape, &mut lost) {
+    if let Some(memory) = taken_over(place, text, shape, &mut lost)? {
         return join(place, lock_file, memory, true, come_in(lost));
     }
     let made = make(place, lock_file, shape);
@@ -402,9 +402,17 @@ fn memory_in<'a>(place: &Place, text: &'a [u8]) -> Option<&'a str> {
 }
 
 /// The memory that members left who were all killed, if it is of this shape and sound. Else it is removed, and so is a
-/// topic's, and a queue's: what was in that counts as `lost`.
-fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Option<Memory> {
-    let name = memory_in(place, text)?;
+/// topic's, and a queue's: what was in that counts as `lost`. An error if the next ones of its own shape would go on with
+/// what is in it, as those of a store and a memory do.
+fn taken_over(
+    place: &Place,
+    text: &[u8],
+    shape: Shape,
+    lost: &mut u64,
+) -> Result<Option<Memory>, NameError> {
+    let Some(name) = memory_in(place, text) else {
+        return Ok(None);
+    };
     let found = open_memory(place, text).ok();
     let queue = found
         .as_ref()
@@ -414,18 +422,30 @@ fn taken_over(place: &Place, text: &[u8], shape: Shape, lost: &mut u64) -> Optio
         .as_ref()
         .filter(|memory| memory.shape.kind == Kind::Store)
         .and_then(|memory| replacing::copy_in(&memory.mapping, memory.shape, name));
+    let is_whole = copy.as_ref().is_none_or(|copy| named::open(copy).is_ok());
+    if let Some(memory) = &found
+        && memory.shape != shape
+        && matches!(memory.shape.kind, Kind::Store | Kind::Memory)
+        && !memory.shape.is_owned()
+        && is_whole
+        && lie_in(&memory.mapping).is_none()
+    {
+        return Err(NameError::LeftOver {
+            found: memory.shape.to_string(),
+            asked: shape.to_string(),
+        });
+    }
     let found = found.filter(|memory| {
         // Nobody has the contents of a store with an owner any more.
         let is_gone = matches!(shape.kind, Kind::Queue | Kind::Topic) || shape.is_owned();
         let is_kept = memory.shape == shape && !is_gone;
-        let is_whole = copy.as_ref().is_none_or(|copy| named::open(copy).is_ok());
         is_kept && is_whole && lie_in(&memory.mapping).is_none()
     });
     if found.is_none() {
         let _ = named::remove(name);
         let _ = copy.map(|copy| named::remove(&copy));
     }
-    found
+    Ok(found)
 }
 
 fn make(place: &Place, lock_file: &LockFile, shape: Shape) -> Result<Memory, NameError> {

@@ -230,7 +230,9 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
         | NameError::Full(_)
         | NameError::Crowded
         | NameError::Claimed { .. } => "SharedMemoryError",
-        NameError::Mismatch { .. } | NameError::Limits { .. } => "NameInUse",
+        NameError::Mismatch { .. } | NameError::LeftOver { .. } | NameError::Limits { .. } => {
+            "NameInUse"
+        }
         NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
         NameError::Busy { .. } => "WaitTimeout",
         NameError::Restless { .. } => "StoreBusy",

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from shmrpc import _core
 from shmrpc.equals.handle import Handle, bounded
 from shmrpc.equals.line import Line, stopped_wait
+from shmrpc.equals.stores.serializers import install
 from shmrpc.equals.stores.transaction import Transaction
 from shmrpc.equals.stores.values import Values
 from shmrpc.errors import WaitTimeout
@@ -206,6 +207,7 @@ class Opened(StoreUse):
 
 def open_handle(name: _core.Name, patience: float, pickle: bool, make: Callable[[Opened], _H]) -> _H:
     """Makes a handle of a use of a name, with what this process has of the store."""
+    install()
     with _lock:
         opened = _opened.get(name.name)
         if opened is None or opened._name.is_closed or not opened._name.is_of(name):

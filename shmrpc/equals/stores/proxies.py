@@ -105,6 +105,12 @@ class Shared(Referable):
     def __reduce__(self) -> Any:
         return self._opened.find, self._reference()
 
+    @property
+    def __pydantic_serializer__(self) -> Any:
+        from shmrpc.equals.stores.serializers import pydantic_serializer  # Few programs need it.
+
+        return pydantic_serializer()
+
     def _reference(self) -> tuple[str, int, int, int, int]:
         return self._store_name, *self._address()
 
@@ -287,6 +293,14 @@ class _Mapping(Shared, MutableMapping[Any, Any]):
 
     def __reversed__(self) -> Iterator[Any]:
         return iter(self._keys()[::-1])
+
+    @staticmethod
+    def fromkeys(keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """Returns a plain dict of keys that all have the same value."""
+        return dict.fromkeys(keys, value)
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        return self._keys()
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Returns the value of a key, or ``default``."""

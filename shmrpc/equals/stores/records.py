@@ -57,7 +57,9 @@ class SharedClass:
         if issubclass(self.cls, enum.IntEnum):
             return {member: fields[member] for member in self.cls}
         made = object.__new__(self.cls)
-        for name, value in [*zip(self.fields, fields, strict=True), *extra.items()]:
+        # Another process may have the class open, or write what it must not.
+        beyond = extra.items() if self.is_open else ()
+        for name, value in [*zip(self.fields, fields, strict=True), *beyond]:
             object.__setattr__(made, name, value)
         return made
 

@@ -41,8 +41,8 @@ class Store(StoreBase):
         """Saves all that is in it, as it is at one moment, to a file; messages are not saved.
 
         The file is there as a whole or not at all: it is written under another name, flushed to the disk, and then gets
-        its name, also in place of another file. Links are followed. Raises OSError if it cannot be written, or something
-        that is no regular file is there.
+        its name, also in place of another file. Links are followed. Raises OSError if it cannot be written, or if
+        something is there that is no regular file.
         """
         await asyncio.to_thread(self._save, path)
 

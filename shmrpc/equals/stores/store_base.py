@@ -109,7 +109,23 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        return self is other or self._root == other
+        return self is other or self._root == (other._root if isinstance(other, StoreBase) else other)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} that can be set; a key of the store is set "
+                f"by store[{name!r}] = ..."
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return self._root._place
+
+    @property
+    def _store_name(self) -> str:
+        return self._name.name
 
     def __repr__(self) -> str:
         return Handle.__repr__(self)

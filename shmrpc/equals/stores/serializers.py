@@ -1,0 +1,48 @@
+"""Containers of a store where JSON is made of values: by json, pydantic and FastAPI, each by a hook of its own.
+
+Each takes a container for the plain copy of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import sys
+from typing import Any
+
+from shmrpc.values.references import Referable
+
+
+def install() -> None:
+    """Lets json and, if the program has imported it, FastAPI take containers. Idempotent."""
+    if not hasattr(json.JSONEncoder.default, "_of_shmrpc"):
+        json.JSONEncoder.default = _default_after(json.JSONEncoder.default)  # type: ignore[method-assign]
+    encoders = sys.modules.get("fastapi.encoders")
+    by_class = getattr(encoders, "encoders_by_class_tuples", None)
+    if encoders is not None and isinstance(by_class, dict) and _for_fastapi not in by_class:
+        by_class[_for_fastapi] = (Referable,)
+
+
+def _default_after(refuse: Any) -> Any:
+    @functools.wraps(refuse)
+    def default(self: json.JSONEncoder, o: Any) -> Any:
+        return o._copy() if isinstance(o, Referable) else refuse(self, o)
+
+    default._of_shmrpc = True  # type: ignore[attr-defined]
+    return default
+
+
+def _for_fastapi(value: Referable) -> Any:
+    return sys.modules["fastapi.encoders"].jsonable_encoder(value._copy())
+
+
+@functools.cache
+def pydantic_serializer() -> Any:
+    """Makes what pydantic asks a container for where no type is declared. Raises AttributeError without pydantic."""
+    try:
+        core: Any = importlib.import_module("pydantic_core")
+    except ImportError as error:
+        raise AttributeError(f"there is no pydantic: {error}") from None
+    copied = core.core_schema.plain_serializer_function_ser_schema(lambda value: value._copy())
+    return core.SchemaSerializer(core.core_schema.any_schema(serialization=copied))

@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
+from shmrpc.streams import credit as credits
+from shmrpc.streams.credit import ReceiveWindow
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
-from shmrpc.transport.nats.allotment import WINDOW, Allotment
+from shmrpc.transport.nats import link as links
+from shmrpc.transport.nats import pipe as pipes
+from shmrpc.transport.nats.allotment import BUDGET, LEAST, WINDOW, Allotment
+from shmrpc.transport.nats.link import Link
 from shmrpc.transport.nats.messages import Message
-from shmrpc.transport.nats.pipe import Limits, Pipe
+from shmrpc.transport.nats.partial import Partial
+from shmrpc.transport.nats.pipe import MOST_EXTRA, Limits, Pipe
 from shmrpc.transport.queued_inbox import Mail
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
@@ -265,3 +271,194 @@ async def test_what_somebody_else_sends_to_a_connection_is_dropped() -> None:
     other.pipe.send(frames.CALL, 1, b"body")
     exchange(one, other)
     assert one.came == [(frames.CALL, 1, b"body")]
+
+
+async def test_an_empty_message_is_not_natss_word_that_nobody_listens() -> None:
+    one, other = await pair()
+    for data in (b"", b"?", one.pipe.proof, other.pipe.proof[:-1]):
+        one.pipe.take_notice(data, is_unheard=False)
+    one.pipe.take(b"")
+    assert one.came == [] and not one.link.tasks
+    one.pipe.take_notice(other.pipe.proof, is_unheard=False)  # The peer's process has forgotten the connection.
+    await asyncio.gather(*one.link.tasks)
+    assert isinstance(one.came[-1], ConnectionLost)
+
+
+async def test_what_an_idle_connection_has_sent_is_forgotten_once_it_has_come() -> None:
+    one, other = await pair()
+    for _ in range(100):
+        one.pipe.beat()
+        other.pipe.beat()
+        exchange(one, other)
+    assert len(one.pipe._log) <= 2
+
+
+class Clock:
+    """Stands in for the module time, and for a loop's timer."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.call: tuple[float, Any] | None = None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, call: Any) -> Clock:
+        self.call = self.now + delay, call
+        return self
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Ticking(OwnLink):
+    """A link whose looks at its connections are the real ones."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(1 << 17)
+        self.clock = clock
+        self.link = Link.__new__(Link)
+        vars(self.link).update(
+            is_open=True, heartbeat=self.heartbeat, _due=clock.now, _stood=(0.0, 0.0), _pipes=set(), _loop=clock
+        )
+        self.link.allotment = self.allotment
+
+    def add(self, pipe: Pipe) -> tuple[str, str]:
+        self.link._pipes.add(pipe)
+        return super().add(pipe)
+
+    def remove(self, pipe: Pipe) -> None:
+        self.link._pipes.discard(pipe)
+
+
+async def two_that_tick(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Clock, Side, Side]:
+    """Two sides, of which each has a clock for when it looks."""
+    clocks = Clock(), Clock()
+    sides, looks = [], []
+    for clock in clocks:
+        monkeypatch.setattr(links, "time", clock)
+        monkeypatch.setattr(pipes, "time", clock)
+        side = Side(1 << 17)
+        ticking = side.link = Ticking(clock)
+        looks.append(ticking.link._look)
+        side.pipe = Pipe(ticking, LIMITS)  # type: ignore[arg-type]
+        side.pipe.listen(lambda *_: None, side.came.append, side.over)
+        sides.append(side)
+    one, other = sides
+    one.pipe.found(other.pipe.subject, other.pipe.proof, WINDOW)
+    other.pipe.found(one.pipe.subject, one.pipe.proof, WINDOW)
+    await asyncio.sleep(0)
+    for look in looks:
+        look()
+    return *clocks, one, other
+
+
+def live(monkeypatch: pytest.MonkeyPatch, until: float, *living: tuple[Clock, Side], peers: dict[int, Side]) -> int:
+    """Lets time go on until then for these; how many messages were sent. Those of others wait for them."""
+    sent = 0
+    while True:
+        clock, side = min(living, key=lambda each: each[0].call[0] if each[0].call else until)
+        if clock.call is None or clock.call[0] >= until:
+            break
+        now, look = clock.call
+        for each, _ in living:
+            each.now = now
+        monkeypatch.setattr(links, "time", clock)
+        monkeypatch.setattr(pipes, "time", clock)
+        look()
+        for message in side.messages():
+            sent += 1
+            peers[id(side)].pipe.take(message)
+    for each, _ in living:
+        each.now = until
+    return sent
+
+
+async def test_an_idle_connection_beats_each_fifth_of_its_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, one, other = await two_that_tick(monkeypatch)
+    both, peers = ((first, one), (second, other)), {id(one): other, id(other): one}
+    sent = live(monkeypatch, 1010.0, *both, peers=peers)
+    assert 40 <= sent <= 60  # 10 s are five heartbeats of two sides.
+    assert one.end is None and other.end is None
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.11, 0.2, 0.37])
+async def test_a_standstill_of_three_quarters_of_the_heartbeat_is_survived_and_a_whole_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, phase: float
+) -> None:
+    first, second, one, other = await two_that_tick(monkeypatch)
+    both, peers = ((first, one), (second, other)), {id(one): other, id(other): one}
+    live(monkeypatch, 1010.0 + phase, *both, peers=peers)
+    live(monkeypatch, 1011.5 + phase, (first, one), peers=peers)  # The other one stands still for 1.5 s of 2.
+    live(monkeypatch, 1015.0, *both, peers=peers)
+    assert one.end is None and other.end is None
+    live(monkeypatch, 1017.0, (first, one), peers=peers)
+    assert one.end is not None and "has said nothing for" in str(one.end.error)
+
+
+def test_all_windows_together_stay_within_the_budget_and_idle_ones_give_theirs_back() -> None:
+    allotment = Allotment()
+    windows = [allotment.join() for _ in range(300)]
+    assert sum(windows) <= BUDGET + 300 * LEAST
+    windows = [allotment.change(window, allotment.share) for window in windows]
+    assert sum(windows) <= BUDGET // 2
+    busy = 0
+    for _ in range(10):
+        busy = allotment.change(busy or windows[0], 2 * (busy or windows[0]))
+    assert busy == WINDOW
+    for window in [busy, *windows[1:]]:
+        allotment.leave(window)
+    assert allotment.join() == WINDOW
+
+
+async def test_many_senders_together_have_no_more_on_the_way_than_nats_keeps() -> None:
+    link = OwnLink(1 << 17)
+    received, on_the_way = [], 0
+    for _ in range(20):
+        here, there = Pipe(link, LIMITS), Side(1 << 17)  # type: ignore[arg-type]
+        here.found(there.pipe.subject, there.pipe.proof, WINDOW)
+        there.pipe.found(here.subject, here.proof)
+        here.beat()
+        message = here.next_message()
+        assert message is not None
+        there.pipe.take(message)
+        for number in range(1, 12):
+            there.pipe.send(frames.CALL, number, bytes(900_000))
+        on_the_way += sum(map(len, there.messages()))
+        received.append(here)
+    assert on_the_way < 40 << 20
+
+
+def test_a_body_in_one_byte_messages_is_kept_in_one_piece() -> None:
+    partial = Partial(2, 1, 10_000, 0, 1 << 20)
+    for _ in range(10_000):
+        assert partial.fill(memoryview(b"x")) == 1
+    assert partial.is_whole and partial.body() == b"x" * 10_000
+    assert sum(len(parts) for parts in partial._parts) == 1
+
+
+async def test_a_stream_has_more_credit_over_a_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    for round_trip, least, most in ((0.0002, 0, 20_000), (0.02, 1 << 20, 2 << 20), (1, MOST_EXTRA, MOST_EXTRA)):
+        clock = Clock()
+        monkeypatch.setattr(pipes, "time", clock)
+        one, other = await pair()
+        for number in range(1, 20):
+            one.pipe.send(frames.CALL, number, b"")
+            for message in one.messages():
+                other.pipe.take(message)
+            clock.now += round_trip
+            other.pipe.send(frames.RESULT, number, b"")
+            for message in other.messages():
+                one.pipe.take(message)
+        assert least <= one.pipe.extra_credit() <= most
+
+
+def test_extra_credit_is_given_once() -> None:
+    extra = [0]
+    window = ReceiveWindow(extra=lambda: extra[0])
+    assert window.consume(credits.WORTH_GRANTING) == credits.WORTH_GRANTING
+    extra[0] = 1 << 20
+    assert window.consume(credits.WORTH_GRANTING) == credits.WORTH_GRANTING + (1 << 20)
+    assert window.consume(credits.WORTH_GRANTING) == credits.WORTH_GRANTING
+    window.receive(1 << 20)
+    window.receive(1)

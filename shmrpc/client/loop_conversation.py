@@ -28,7 +28,7 @@ class LoopConversation(Conversation):
 
     def __init__(self, session: LoopSession, call: Call, *, streams: bool) -> None:
         super().__init__(session, call, streams=streams)
-        self.incoming = Incoming(self._grant)
+        self.incoming = Incoming(self._grant, extra=session.connection.extra_credit)
         #: Brings what is there already.
         self.pull: Callable[[], object] | None = None
         if streams:

@@ -43,7 +43,7 @@ class ThreadConversation(Conversation):
         #: Bytes that were taken since credit was given back.
         self._taken = 0
         #: What it lets in, the core sees to.
-        self._window = ReceiveWindow()
+        self._window = ReceiveWindow(extra=session.connection.extra_credit)
         #: Whose turn it is to receive, where several threads write and read.
         self._receiving = _core.Turns()
 

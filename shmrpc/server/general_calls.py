@@ -84,6 +84,7 @@ def _open_inputs(
         incoming = Incoming(
             lambda size, credit=credit: send(credit, call_id, frames.encode_credit(size)),  # type: ignore[misc]
             allowed=0,
+            extra=under.client.extra_credit,
         )
         stream = received(
             incoming,

@@ -117,6 +117,7 @@ class ServedClient:
         self.channel = peer.channel
         self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
         self.send = peer.send
+        self.extra_credit = peer.extra_credit
         #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
         self.sharing: Sharing = peer.sharing or NoSharing(peer.send, peer.max_memory)
         self.allocate = self.sharing.allocate

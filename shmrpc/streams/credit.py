@@ -2,7 +2,8 @@
 
 The receiver gives credit, in bytes; the sender may send while any is left, so it oversteps by one item at most. Credit
 is given back as items are consumed, a quarter of the window at a time: a slow consumer slows its own producer, what is
-kept for it stays bounded, and nobody else notices.
+kept for it stays bounded, and nobody else notices. Over a long way one window for each round trip is little: there the
+receiver gives more than was consumed, as much as the delay of the way asks for.
 
 Natively the same is kept by ``_core.StreamSender``, which sends from a loop, and by ``_core.Calls``, which bounds what
 waits for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.
@@ -10,6 +11,7 @@ waits for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
@@ -31,11 +33,13 @@ def weight(body: Body) -> int:
 class ReceiveWindow:
     """The receiving end's account: what the sender may still send, and what was consumed since credit was given."""
 
-    __slots__ = ("_allowed", "_consumed")
+    __slots__ = ("_allowed", "_consumed", "_extra", "_wanted")
 
-    def __init__(self, allowed: int = WINDOW) -> None:
+    def __init__(self, allowed: int = WINDOW, extra: Callable[[], int] | None = None) -> None:
         self._allowed = allowed
         self._consumed = 0
+        #: Bytes that were given beyond the first credit, and what says how many that ought to be: over a long way.
+        self._extra, self._wanted = 0, extra
 
     def open(self) -> int:
         """The first credit, for a sender that begins without any."""
@@ -54,6 +58,9 @@ class ReceiveWindow:
         if self._consumed < WORTH_GRANTING:
             return 0
         granted, self._consumed = self._consumed, 0
+        if self._wanted is not None and (more := self._wanted() - self._extra) > 0:
+            self._extra += more
+            granted += more
         self._allowed += granted
         return granted
 

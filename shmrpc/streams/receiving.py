@@ -30,10 +30,12 @@ class Incoming:
         "_window",
     )
 
-    def __init__(self, grant: Callable[[int], None], allowed: int = WINDOW) -> None:
+    def __init__(
+        self, grant: Callable[[int], None], allowed: int = WINDOW, extra: Callable[[], int] | None = None
+    ) -> None:
         self._parts: list[Part] = []
         self._grant = grant
-        self._window = ReceiveWindow(allowed)
+        self._window = ReceiveWindow(allowed, extra)
         #: Bytes that wait here; and bytes that were taken last, and are in use.
         self._held = self._taken = 0
         self._waiter: asyncio.Future[None] | None = None

@@ -173,6 +173,8 @@ class Connection(ABC):
     send: Callable[[int, int, Body], bool]
     #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
     max_memory: int | None = None
+    #: How many bytes more than the first credit a stream may have on its way now; None: none, for a short way.
+    extra_credit: Callable[[], int] | None = None
 
     def __init__(
         self, service: str, pid: int, uid: int, max_frame: int, endpoints: list[str], shapes: dict[int, Shape]
@@ -286,6 +288,11 @@ class ThreadConnection(Protocol):
     calls: _core.Calls
     #: Seconds after which a wait looks whether the server still lives.
     life_check: float
+
+    @property
+    def extra_credit(self) -> Callable[[], int] | None:
+        """See :attr:`Connection.extra_credit`."""
+        ...
 
     def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
         """Sends a request; False if it waits for room."""

@@ -44,6 +44,8 @@ class Peer(ABC):
     max_frame: int
     #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
     max_memory: int | None = None
+    #: How many bytes more than the first credit a stream may have on its way now; None: none, for a short way.
+    extra_credit: Callable[[], int] | None = None
     #: Where the poller sends its plain answers.
     channel: Any = None
     #: What stands for it in the layer above.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
+from tests.helpers.nats_servers import NatsServer
 from tests.helpers.server_process import Script, ServerProcess
 from tests.helpers.stopped_processes import stopped
 from tests.helpers.time_bound import bounded
@@ -140,5 +141,21 @@ def test_a_deadline_means_the_same_in_another_time_namespace() -> None:
                     assert 500 < client.remaining() <= 600
                     assert 500 < client.passed_on(other) <= 600
                 assert 500 < client.passed_on(other, blocking=True) <= 600
+                with pytest.raises(shmrpc.DeadlineExceeded):
+                    client.with_options(timeout=0.1).wait_for_ever()
+
+
+def test_a_deadline_means_the_same_over_nats_to_and_from_another_time_namespace(nats: NatsServer) -> None:
+    if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
+        pytest.skip("this host lets nobody make a time namespace")
+    source = BOTH.replace("serve(service)", "serve(service, at=sys.argv[2])")
+    source = source.replace("connect(name)", "connect(name, at=sys.argv[2])")
+    names = ["tested.far.host", "tested.far.shifted"]
+    with Script(source, names[0], nats.url) as host, Script(source, names[1], nats.url, under=SHIFTED) as shifted:
+        assert [host.line(), shifted.line()] == ["serving", "serving"]
+        for name, other in (names, reversed(names)):
+            with shmrpc.sync.connect(name, at=nats.url, call_timeout=600) as client:
+                assert 500 < client.remaining() <= 600
+                assert 500 < client.passed_on(other) <= 600
                 with pytest.raises(shmrpc.DeadlineExceeded):
                     client.with_options(timeout=0.1).wait_for_ever()

@@ -154,6 +154,7 @@ class NatsConnection(Connection):
         self.max_memory = pipe.limits.max_memory
         self.place = str(joined)
         self.send = pipe.send
+        self.extra_credit = pipe.extra_credit
         self._pipe = pipe
 
     def start(

@@ -69,6 +69,11 @@ _FAR: Final = 4 << 20
 #: What is between the two is more than three quarters, for which a loop may stand still.
 BEAT: Final = 1 / 5
 SILENCE: Final = 39 / 40
+#: Bytes that one stream may have on the way for each second of a round trip, and at most, beyond its first credit.
+_EXTRA: Final = 64 << 20
+MOST_EXTRA: Final = 4 << 20
+#: How much of a round trip's new length counts if it is longer than the last ones: it may have waited for other things.
+_LONGER: Final = 1 / 8
 #: The kinds of frames that begin a call; CONTROL's is none.
 _REQUESTS: Final = frozenset(frames.REQUESTS)
 
@@ -113,7 +118,7 @@ class Pipe:
         #: Seconds within which a dead peer is to be noticed.
         self.heartbeat = link.heartbeat
         #: When anything last came, and when anything was last sent.
-        self.heard = self.spoken = time.monotonic()
+        self.heard = self.spoken = self._made = time.monotonic()
         #: Whether the link knows that there is something to be sent.
         self.is_queued = False
         self.is_open = True
@@ -134,6 +139,9 @@ class Pipe:
         self._log: deque[tuple[int, int]] = deque()
         #: Messages that certainly have reached nobody.
         self._undelivered = 0
+        #: Seconds of a round trip, and the message whose acknowledgement tells: its number, and when it went.
+        self._round_trip = 0.0
+        self._timed = (0, 0.0)
         # What comes.
         self._taken = 0
         self._come = 0
@@ -256,6 +264,8 @@ class Pipe:
         if not subjects.is_end(peer):
             raise RemoteProtocolError(f"{self.words} named {peer!r} as its subject")
         self.peer, self._peer_proof = peer, proof
+        if self._taken:  # It has answered a hello of ours.
+            self._round_trip = time.monotonic() - self._made
         if window is not None:
             self._allowed = window
         self._link.speak(self)
@@ -317,6 +327,8 @@ class Pipe:
         self._log.append((self._sent, first))
         self._told, self._must_speak = self._come, False
         self.spoken = time.monotonic()
+        if body and self._timed[0] <= self._acknowledged:
+            self._timed = self._number, self.spoken
         parts[0] = _HEADER.pack(self._peer_proof, self._number, self._taken, self.window, host_nanoseconds())
         if self._waiting <= ROOM and self._room_waiter is not None and not self._room_waiter.done():
             self._room_waiter.set_result(None)
@@ -390,7 +402,16 @@ class Pipe:
             raise RemoteProtocolError(f"it has got {taken} messages of {self._number}")
         for _ in range(taken - self._acknowledged):
             self._got, _ = self._log.popleft()
+        number, when = self._timed
+        if self._acknowledged < number <= taken:
+            took = time.monotonic() - when
+            longer = self._round_trip + (took - self._round_trip) * _LONGER
+            self._round_trip = min(took, longer) if self._round_trip else took
         self._acknowledged = taken
+
+    def extra_credit(self) -> int:
+        """Bytes that a stream may have on its way beyond its first credit, for the length of a round trip."""
+        return min(MOST_EXTRA, int(self._round_trip * _EXTRA))
 
     def _read(self, data: bytes, clock: int) -> None:
         """Takes the frames, or the parts of one, in a message."""

@@ -20,10 +20,11 @@ from typing import Any, Final, TypeVar
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.host import exhaustion
+from shmrpc.streams import credit
 from shmrpc.transport.base import Connection, End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.listening import Offer, Peer
-from shmrpc.transport.nats import client
+from shmrpc.transport.nats import client, pipe
 from shmrpc.transport.nats.address import Address
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import thread_client
@@ -125,6 +126,7 @@ class Relay:
 
     def __init__(self, connection: client.NatsConnection, options: ConnectionOptions, ours: socket.socket) -> None:
         self._connection: Connection = connection
+        self.extra_credit = connection.extra_credit
         #: How the connection to the server has ended.
         self.end: End | None = None
         #: Done when all is closed.
@@ -238,10 +240,13 @@ class _RelayInbox(ShmInbox):
 class RelayedConnection(ThreadConnection):
     """A client's side, to a relay in its own process."""
 
+    stream_window = credit.WINDOW + pipe.MOST_EXTRA
+
     def __init__(self, control_socket: socket.socket, established: Established, relay: Relay) -> None:
         super().__init__(control_socket, established)
         self.pid, self.uid = 0, client.UNKNOWN_UID  # Those of the server, which nobody knows, and not the relay's.
         self._relay = relay
+        self.extra_credit = relay.extra_credit
 
     def hear(self) -> End | None:
         """How the server has ended the connection, if it has, in the words of the connection that the relay has."""

@@ -55,6 +55,7 @@ class NatsPeer(Peer):
         self._reached = 0
         self._last: ShmrpcError | None = None
         self._pipe = pipe = Pipe(joined, limits)
+        self.extra_credit = pipe.extra_credit
         pipe.listen(self._on_frame, self._on_control, self._on_end)
         pipe.words = f"the client ({messages.where(hello.host, hello.pid)})"
         pipe.heartbeat = max(hello.heartbeat, pipe.heartbeat)

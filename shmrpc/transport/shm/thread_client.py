@@ -88,6 +88,10 @@ def _answer(dialled: socket.socket, limit: float) -> rendezvous.Received | None:
 class ThreadConnection:
     """A connection that waits in threads."""
 
+    #: Bytes of a stream that may wait for its reader, at most; and what lets more be on its way over a long way.
+    stream_window = WINDOW
+    extra_credit: Callable[[], int] | None = None
+
     def __init__(self, dialled: socket.socket, established: handshake.Established) -> None:
         self.service = established.service
         self.pid = established.pid
@@ -105,7 +109,7 @@ class ThreadConnection:
             requests=frames.REQUESTS,
             cancel=frames.CANCEL,
             nothing=frames.NIL,
-            window=WINDOW,
+            window=self.stream_window,
             overhead=OVERHEAD,
             look=LIFE_CHECK,
         )

@@ -10,6 +10,8 @@ import datetime
 import errno
 import functools
 import gc
+import logging
+import logging.handlers
 import os
 import queue as plain_queues
 import signal
@@ -25,6 +27,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
+from shmrpc.equals import blocking_queue, queue
 from shmrpc.host import cleanup
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
@@ -694,7 +697,7 @@ async def test_loops_claim_reserve_iterate_and_join() -> None:
                 break
         assert seen == [(1, True), (2, False), (3, False)]
         await q.join(timeout=LONG)
-        await q.put_many("ab")
+        await q.put_many(["a", "b"])
         q.shutdown()
         assert [item async for item in q] == ["a", "b"]
 
@@ -1137,3 +1140,172 @@ def test_room_that_a_stopped_writer_was_woken_for_goes_to_the_next(other: Member
         other.signal(signal.SIGCONT)
         assert [q.get(), q.get(), q.get(timeout=LONG)] == [1, "next", "stopped"]
         assert other.end() == 0
+
+
+def test_the_methods_of_pythons_queue_take_block(q: shmrpc.sync.Queue) -> None:
+    q.put(1, True)
+    q.put(2, True, 5)
+    q.put(3, False)
+    q.put(4, block=False)
+    q.put(5, 1.5)  # A timeout.
+    q.put(6, None)
+    assert [q.get(True), q.get(True, 5), q.get(False), q.get(block=False), q.get(1.5), q.get(None)] == [*range(1, 7)]
+    for arguments in ((False,), (True, 0.01), (0,), (False, 5)):
+        with pytest.raises(plain_queues.Empty):
+            q.get(*arguments)
+    with shmrpc.sync.queue(f"{OURS}b", 1) as full:
+        full.put(1)
+        for waiting in ((False,), (True, 0.01), (0.01,), (None, 0.01)):
+            with pytest.raises(plain_queues.Full):
+                full.put(2, *waiting)
+        with pytest.raises(TypeError, match="True or False beside timeout"):
+            full.put(2, 1.0, 1.0)
+        full.get()
+
+
+def test_loggings_queue_handlers_work_with_it() -> None:
+    emitted: list[str] = []
+
+    class Collecting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            emitted.append(record.getMessage())
+
+    with shmrpc.sync.queue(OURS, codec="pickle") as records:
+        listener = logging.handlers.QueueListener(records, Collecting())
+        handler = logging.handlers.QueueHandler(records)
+        listener.start()
+        for number in range(10):
+            handler.handle(logging.makeLogRecord({"msg": "record %d", "args": (number,)}))
+        listener.stop()
+        assert emitted == [f"record {number}" for number in range(10)]
+        records.join(LONG)
+
+
+async def test_a_queue_says_that_it_is_shut_down(q: shmrpc.sync.Queue) -> None:
+    async with shmrpc.queue(OURS) as in_loop:
+        assert (q.is_shutdown, in_loop.is_shutdown) == (False, False)
+        q.shutdown()
+        assert (q.is_shutdown, in_loop.is_shutdown) == (True, True)
+
+
+OWN_ARRAYS: list[Any] = [
+    np.zeros(10),
+    np.zeros(1_000_000),
+    np.zeros((100, 200), order="F"),
+    np.zeros(3, [("a", "i4"), ("b", "f8")]),
+    np.zeros(4, "M8[ns]"),
+    np.zeros(()),
+]
+
+
+@pytest.mark.parametrize("value", OWN_ARRAYS, ids=lambda value: f"{value.dtype}{value.shape}")
+def test_arrays_of_get_are_the_receivers_own(q: shmrpc.sync.Queue, value: Any) -> None:
+    raw = b"y" * 300_000
+    q.put_many([value, {"array": value, "again": value, "raw": raw}, value])
+    alone, together = q.get(), q.get()
+    with q.claim() as claim:
+        assert not claim.value.flags.writeable  # A view of the queue's memory.
+    for got in (alone, together["array"], together["again"]):
+        assert got.flags.writeable and got.dtype == value.dtype and got.shape == value.shape
+        assert got.tobytes() == value.tobytes()
+        got[...] = np.ones((), value.dtype)
+    assert together["raw"] == raw and type(together["raw"]) is bytes
+    assert q.stats().viewed == 0  # Nothing of the queue's memory is kept.
+
+
+def test_one_text_is_not_many_items(q: shmrpc.sync.Queue) -> None:
+    for items in ("abc", b"abc", bytearray(b"abc")):
+        with pytest.raises(TypeError, match="expected an iterable of items, got one"):
+            q.put_many(items)
+        with pytest.raises(TypeError, match="expected an iterable of items, got one"):
+            q.put_many_nowait(items)
+    assert q.empty()
+
+
+def test_the_last_close_says_what_goes_with_the_queue(other: MemberProcess, caplog: pytest.LogCaptureFixture) -> None:
+    q = shmrpc.sync.queue(OURS)
+    other.do(f"q = shmrpc.sync.queue({OURS!r}); result = 0")
+    q.put_many(range(3))
+    claim = q.claim()
+    q.close()
+    assert not caplog.records  # The other process has it open.
+    other.do(f"q.get(); q.close(); q = shmrpc.sync.queue({OURS!r}); result = q.qsize()")
+    with shmrpc.sync.queue(OURS) as q:
+        q.put_many(range(3))
+        claim = q.claim()
+        other.do("q.close(); result = 0")
+    assert [record.getMessage() for record in caplog.records if "gone" in record.getMessage()] == [
+        f"queue {OURS!r}: its last process has closed it, and 3 items that waited are gone: keep it open in a process"
+        " that stays, or call join() before the end"
+    ]
+    del claim
+    caplog.clear()
+    with shmrpc.sync.queue(OURS) as q:
+        q.put(1)
+        q.shutdown(immediate=True)
+    assert not caplog.records
+
+
+def test_an_iterator_that_waits_for_its_own_claim_is_told(
+    q: shmrpc.sync.Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking_queue, "LONG_WAIT", 0.01)
+    q.put_many(range(2))
+
+    def careless() -> None:
+        for claim in q.claims():
+            assert claim.value == 0
+
+    waiting = InThread(careless)
+    assert eventually(lambda: len(caplog.records) > 0)
+    assert "claims() waits for <shmrpc claim of item 0" in caplog.text and "with claim:" in caplog.text
+    q.stop_waits()
+    assert isinstance(waiting.join(), shmrpc.WaitStopped)
+    waiting.outcome = None  # Its traceback refers to the claim.
+    q.resume_waits()
+    caplog.clear()
+    kept: list[shmrpc.Claim] = []
+
+    def careful() -> None:
+        for claim in q.claims():
+            kept.append(claim)  # For another thread.
+
+    waiting = InThread(careful)
+    assert eventually(lambda: len(kept) == 1)
+    time.sleep(0.05)
+    assert not caplog.records
+    kept[0].ack()
+    assert eventually(lambda: len(kept) == 2)
+    q.stop_waits()
+    waiting.join()
+
+
+async def test_a_task_that_waits_for_its_own_claim_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "LONG_WAIT", 0.01)
+    async with shmrpc.queue(OURS) as q:
+        await q.put_many(range(2))
+
+        async def careless() -> None:
+            async for claim in q.claims():
+                assert claim.value == 0
+
+        waiting = asyncio.ensure_future(careless())
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+        assert "with claim:" in caplog.text
+        await _cancelled(waiting)
+
+
+def test_join_says_that_task_done_was_forgotten(q: shmrpc.sync.Queue) -> None:
+    q.put_many(range(3))
+    q.get()
+    with pytest.raises(
+        shmrpc.WaitTimeout, match=r"3 items were not done .*task_done\(\) was not called for 1 that get"
+    ):
+        q.join(0.01)
+    q.task_done()
+    with pytest.raises(shmrpc.WaitTimeout) as raised:
+        q.join(0.01)
+    assert "task_done" not in str(raised.value)

@@ -26,6 +26,7 @@ from shmrpc.equals import blocking_topic, topic
 from shmrpc.equals.members import report_of
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
+from tests.helpers.stopped_processes import stopped
 
 LONG = 20.0
 #: A name that no other run of these tests has.
@@ -926,15 +927,13 @@ def test_one_that_was_there_first_loses_nothing_of_a_publisher_that_ends_at_once
 ) -> None:
     other.do(f"s = sync.subscribe({OURS!r}); result = 0")
     with MemberProcess() as publisher:
-        other.signal(signal.SIGSTOP)  # It cannot turn to the publisher that comes.
-        publisher.do(f"import gc; t = sync.topic({OURS!r}); t.publish_many(range(10)); result = 0")
-        if end == "exit":
-            ending = InThread(publisher.close)
-            assert not publisher.ends(0.1)
-        else:
-            publisher.begin(f"{'t.close()' if end == 'close' else 'del t; gc.collect()'}; result = 0")
-            assert not publisher.ends(0.1)
-        other.signal(signal.SIGCONT)
+        with stopped(other.pid):  # It cannot turn to the publisher that comes.
+            publisher.do(f"import gc; t = sync.topic({OURS!r}); t.publish_many(range(10)); result = 0")
+            if end == "exit":
+                ending = InThread(publisher.close)
+            else:
+                publisher.begin(f"{'t.close()' if end == 'close' else 'del t; gc.collect()'}; result = 0")
+            assert not publisher.ends(0.02)
         assert other.do(f"result = [m.value for m in s.get_many(10, {LONG})]") == list(range(10))
         if end == "exit":
             assert ending.join() == 0
@@ -942,15 +941,17 @@ def test_one_that_was_there_first_loses_nothing_of_a_publisher_that_ends_at_once
             publisher.end()
 
 
-async def test_a_task_that_leaves_its_topic_awaits_those_that_were_there(other: MemberProcess) -> None:
+async def test_a_task_that_leaves_its_topic_awaits_those_that_were_there(
+    other: MemberProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "ATTACHING", LONG)
     other.do(f"s = sync.subscribe({OURS!r}); result = 0")
-    other.signal(signal.SIGSTOP)
-    left = shmrpc.topic(OURS)
-    await left.publish_many(range(10))
-    leaving = asyncio.ensure_future(left.__aexit__(None, None, None))
-    await asyncio.sleep(0.1)
-    assert not leaving.done()  # And the loop turns.
-    other.signal(signal.SIGCONT)
+    with stopped(other.pid):
+        left = shmrpc.topic(OURS)
+        await left.publish_many(range(10))
+        leaving = asyncio.ensure_future(left.__aexit__(None, None, None))
+        await asyncio.sleep(0.02)
+        assert not leaving.done()  # And the loop turns.
     await leaving
     assert other.do(f"result = [m.value for m in s.get_many(10, {LONG})]") == list(range(10))
 

@@ -68,6 +68,15 @@ def check_flag(option: str, value: object) -> None:
         raise TypeError(f"{option}: expected True or False, got {value!r}")
 
 
+def check_many(what: str, items: object) -> None:
+    """Raises TypeError for text and bytes, which are one item and not many."""
+    if isinstance(items, (str, bytes, bytearray)):
+        raise TypeError(
+            f"{what}: expected an iterable of items, got one {type(items).__name__}: put it in a list, or use the"
+            " method for a single item"
+        )
+
+
 def called(name: str) -> Callable[[_F], _F]:
     """Gives a function the name by which users call it, which is in the errors for its arguments."""
 

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.checks import called
+from shmrpc.basics.checks import called, check_many
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
-from shmrpc.equals.prefetched import Prefetched
+from shmrpc.equals.prefetched import LONG_WAIT, Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import BlockingReserving
 from shmrpc.equals.turns import PAUSE
@@ -35,8 +35,15 @@ class BlockingQueue(QueueBase):
     Any number of threads may use it. ``for`` gets items until the queue is shut down and empty.
     """
 
-    def put(self, item: Any, timeout: float | None = None) -> None:
-        """Puts an item, and waits for room. Raises ValueError at once if there can never be any."""
+    def put(self, item: Any, block: bool | float | None = True, timeout: float | None = None) -> None:
+        """Puts an item, and waits for room. Raises ValueError at once if there can never be any.
+
+        With ``block=False`` it does not wait, as :meth:`put_nowait`. A number in the place of ``block`` is the timeout.
+        """
+        if block is False:
+            return self.put_nowait(item)
+        if block is not True:
+            timeout = _timeout_of(block, timeout)
         if timeout is not None:
             timeout = bounded(timeout)
         try:
@@ -45,9 +52,11 @@ class BlockingQueue(QueueBase):
             waiting = self._put_again(self._native.put_now, item, timeout)
         if waiting is not None:
             self._put(waiting, timeout)
+        return None
 
     def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
         """Puts items that stay together, and waits for room for all of them."""
+        check_many("put_many()", items)
         if timeout is not None:
             timeout = bounded(timeout)
         if not isinstance(items, list):
@@ -59,8 +68,15 @@ class BlockingQueue(QueueBase):
         if waiting is not None:
             self._put(waiting, timeout)
 
-    def get(self, timeout: float | None = None) -> Any:
-        """Waits for an item, removes it and returns it."""
+    def get(self, block: bool | float | None = True, timeout: float | None = None) -> Any:
+        """Waits for an item, removes it and returns it.
+
+        With ``block=False`` it does not wait, as :meth:`get_nowait`. A number in the place of ``block`` is the timeout.
+        """
+        if block is False:
+            return self.get_nowait()
+        if block is not True:
+            timeout = _timeout_of(block, timeout)
         if timeout is not None:
             timeout = bounded(timeout)
         try:
@@ -107,12 +123,19 @@ class BlockingQueue(QueueBase):
             while True:
                 while given.is_full():
                     self._check_waits()
+                    over = given.next_over()
+                    if over is None or over > LONG_WAIT:
+                        with contextlib.suppress(queue.Empty):
+                            changes.get(timeout=LONG_WAIT)
+                            continue
+                        given.warn(self.name)
                     with contextlib.suppress(queue.Empty):
                         changes.get(timeout=given.next_over())
                 try:
                     claim = self._claim(None, lease, given)
                 except QueueShutDown:
                     return
+                given.keep(claim)
                 yield claim
                 del claim
         finally:
@@ -156,7 +179,7 @@ class BlockingQueue(QueueBase):
         self._block(functools.partial(self._again, waiting.wait), timeout, ROOM)
 
     def _add(self, value: Any, timeout: float | None) -> None:
-        self.put(value, timeout)
+        self.put(value, timeout=timeout)
 
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
         reservation = self._again(functools.partial(self._native.wait_reserve, size, body), timeout)
@@ -196,6 +219,13 @@ class BlockingQueue(QueueBase):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _timeout_of(block: float | None, timeout: float | None) -> float | None:
+    """Returns the timeout that stands in the place of ``block``, or by its name. Raises TypeError for two of them."""
+    if block is not None and timeout is not None:
+        raise TypeError(f"block: expected True or False beside timeout={timeout!r}, got {block!r}")
+    return timeout if block is None else block
 
 
 @called("queue")

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
+from shmrpc.basics.checks import check_many
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.reserving import BlockingReserving
@@ -30,6 +31,7 @@ class BlockingTopic(TopicBase):
 
     def publish_many(self, values: Iterable[Any], timeout: float | None = None) -> None:
         """Publishes values, one after the other, and waits for room for all of them."""
+        check_many("publish_many()", values)
         if timeout is not None:
             timeout = bounded(timeout)
         records = self._native.publish_many_now(values)

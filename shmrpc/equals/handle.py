@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import logging
 import os
 import weakref
 from collections.abc import Callable, Coroutine
@@ -19,7 +20,23 @@ from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import LocalProtocolError, WaitTimeout
 from shmrpc.host.processes import process, stopped
 
-atexit.register(Name.leave_all)
+_log = logging.getLogger("shmrpc")
+
+
+def warn_of_dropped() -> None:
+    """Logs which queues this process has ended as their last member, with items in them."""
+    for name, count in Name.take_dropped():
+        items = "1 item that waited is" if count == 1 else f"{count} items that waited are"
+        _log.warning(
+            "queue %r: its last process has closed it, and %s gone: keep it open in a process that stays, or call"
+            " join() before the end",
+            name,
+            items,
+        )
+
+
+atexit.register(warn_of_dropped)
+atexit.register(Name.leave_all)  # It is called first.
 
 
 def opened(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> Name:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import queue
+import sys
 import time
+import weakref
 from collections.abc import Callable
+from typing import Final
+
+_log = logging.getLogger("shmrpc")
+#: Seconds after which an iterator that waits looks whether it waits for its own loop.
+LONG_WAIT: Final = 1.0
 
 
 class Prefetched:
@@ -21,10 +29,30 @@ class Prefetched:
         self._lease = lease or math.inf
         self._wake = wake
         self._given = 0
+        self._last: weakref.ref[object] | None = None
+        self._has_warned = False
         #: When the claims are over, by their numbers.
         self._held: dict[int, float] = {}
         #: Claims end also where Python collects garbage, in the middle of anything: only such a queue bears that.
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def keep(self, claim: object) -> None:
+        """Remembers the claim that is handed out."""
+        self._last = weakref.ref(claim)
+
+    def warn(self, queue: str) -> None:
+        """Warns, once, that the iterator waits for a claim that nobody but its own loop refers to."""
+        claim = self._last() if self._last is not None else None
+        # Beside the loop's variable that are the one here, and the argument.
+        if claim is None or self._has_warned or sys.getrefcount(claim) > 3:
+            return
+        self._has_warned = True
+        _log.warning(
+            "queue %r: claims() waits for %s, which it has handed out and which has not ended: call ack() or"
+            " give_back(), or use 'with claim:'; or take more at a time with prefetch=",
+            queue,
+            repr(claim),  # A record that is kept would keep the claim.
+        )
 
     def add(self) -> Callable[[], None]:
         """Counts a claim, and returns what is to be called at its end."""

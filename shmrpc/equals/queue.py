@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
+from shmrpc.basics.checks import check_many
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.pausing import Pausing
-from shmrpc.equals.prefetched import Prefetched
+from shmrpc.equals.prefetched import LONG_WAIT, Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import AwaitedReserving
 from shmrpc.equals.turns import PAUSE, Turns
@@ -58,6 +59,7 @@ class Queue(Pausing, QueueBase):
 
     async def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
         """Puts items that stay together, and waits for room for all of them."""
+        check_many("put_many()", items)
         if timeout is not None:
             timeout = bounded(timeout)
         if not isinstance(items, list):
@@ -124,13 +126,18 @@ class Queue(Pausing, QueueBase):
             while True:
                 while given.is_full():
                     self._check_waits()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(changed.wait(), given.next_over())
+                    looking = loop.call_later(LONG_WAIT, given.warn, self.name)
+                    try:
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(changed.wait(), given.next_over())
+                    finally:
+                        looking.cancel()
                     changed.clear()
                 try:
                     claim = await self._claim(None, lease, given)
                 except QueueShutDown:
                     return
+                given.keep(claim)
                 yield claim
                 del claim
         finally:

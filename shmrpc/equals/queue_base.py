@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_real
+from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many, check_real
 from shmrpc.equals.claim import Claim
-from shmrpc.equals.handle import Handle, closes_on_error, opened
+from shmrpc.equals.handle import Handle, closes_on_error, opened, warn_of_dropped
 from shmrpc.equals.item_errors import undecodable, unencodable
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
@@ -110,6 +110,7 @@ class QueueBase(Handle):
             values.encoder,
             values.encode,
             values.decode,
+            values.decode_own,
             functools.partial(unencodable, name.name),
             functools.partial(undecodable, name.name),
         )
@@ -151,6 +152,11 @@ class QueueBase(Handle):
         return self._lost
 
     @property
+    def is_shutdown(self) -> bool:
+        """Whether it is shut down: nothing more is put."""
+        return self._native.is_shut()
+
+    @property
     def dead_letters(self) -> DeadLetters:
         """The items that were delivered ``max_deliveries`` times in vain."""
         return DeadLetters(self)
@@ -174,6 +180,7 @@ class QueueBase(Handle):
 
     def put_many_nowait(self, items: Iterable[Any]) -> None:
         """Puts items that stay together: all, or none. Raises as :meth:`put_nowait` does."""
+        check_many("put_many_nowait()", items)
         if self._native.put_many_now(items) is not None:
             raise QueueFull(self._why_full("now"))
 
@@ -231,9 +238,13 @@ class QueueBase(Handle):
         self._native.shut_down(immediate)
 
     def close(self) -> None:
-        """Closes it, as other names are; an iterator of claims ends with LocalProtocolError."""
+        """Closes it, as other names are; an iterator of claims ends with LocalProtocolError.
+
+        With the last process that has it open the queue is gone: the log ``shmrpc`` warns of items that waited in it.
+        """
         super().close()
         self._wake_iterators()
+        warn_of_dropped()
 
     def stop(self) -> None:
         """As :meth:`stop_waits`."""
@@ -274,7 +285,10 @@ class QueueBase(Handle):
         if place == ITEMS:
             raise QueueEmpty(f"queue {self.name!r}: no item came within {timeout:g} s{holders(stats)}")
         undone = "1 item was" if stats.unfinished == 1 else f"{stats.unfinished} items were"
-        raise WaitTimeout(f"queue {self.name!r}: {undone} not done within {timeout:g} s{holders(stats)}")
+        # Those that neither wait nor are claimed were got by somebody.
+        gotten = stats.unfinished - stats.depth - len(stats.held)
+        forgotten = f"; task_done() was not called for {gotten} that get() has removed" if gotten > 0 else ""
+        raise WaitTimeout(f"queue {self.name!r}: {undone} not done within {timeout:g} s{holders(stats)}{forgotten}")
 
     def _why_full(self, since: str) -> str:
         stats = self.stats()

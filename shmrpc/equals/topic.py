@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
+from shmrpc.basics.checks import check_many
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import Line
 from shmrpc.equals.pausing import Pausing
@@ -39,6 +40,7 @@ class Topic(Pausing, TopicBase):
 
     async def publish_many(self, values: Iterable[Any], timeout: float | None = None) -> None:
         """Publishes values, one after the other, and waits for room for all of them."""
+        check_many("publish_many()", values)
         if timeout is not None:
             timeout = bounded(timeout)
         if self._slice.is_over():

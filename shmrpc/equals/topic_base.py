@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_bytes, check_count, check_flag
+from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many
 from shmrpc.equals.handle import Handle, closes_on_error, opened
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import process, stopped
@@ -105,6 +105,7 @@ class TopicBase(Handle):
 
     def publish_many_nowait(self, values: Iterable[Any]) -> None:
         """Publishes values. Raises TopicFull if there is no room for all; those before are published."""
+        check_many("publish_many_nowait()", values)
         records = self._native.publish_many_now(values)
         if records is not None:
             self._is_full(records, "now")

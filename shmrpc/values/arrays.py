@@ -73,7 +73,12 @@ def _write_scalar(value: Any, writing: Writing) -> Ext:
 
 
 def _read_array(payload: Any, reading: Reading) -> Any:
-    """A read-only view of the received memory."""
+    """A read-only view of the received memory, or a copy that can be written."""
+    made = _viewed(payload, reading)
+    return made.copy(order="K") if reading.owns else made
+
+
+def _viewed(payload: Any, reading: Reading) -> Any:
     np: Any = library("numpy", "a NumPy array")
     described, shape, place, *layout = payload
     dtype, data = dtypes.build(np, described), reading.data(place)

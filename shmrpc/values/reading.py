@@ -27,7 +27,7 @@ Unpack = Callable[..., Any]
 class Reading:
     """Reads the extensions at one depth: of one body with buffers, or of any body without."""
 
-    __slots__ = ("_buffers", "_depth", "_inner_hook", "_made", "_readers", "_unpack", "pickled")
+    __slots__ = ("_buffers", "_depth", "_inner_hook", "_made", "_readers", "_unpack", "owns", "pickled")
 
     def __init__(
         self,
@@ -37,9 +37,14 @@ class Reading:
         buffers: tuple[Any, ...] | None = None,
         made: dict[Hashable, Any] | None = None,
         depth: int = 0,
+        owns: bool = False,
     ) -> None:
-        """``readers``: for each code, the extension's name and what reads it; ``pickled``: whether pickles are read."""
+        """``readers``: for each code, the extension's name and what reads it; ``pickled``: whether pickles are read.
+
+        ``owns``: whether arrays are the receiver's own, and can be written.
+        """
         self.pickled = pickled
+        self.owns = owns
         self._readers = readers
         self._unpack = unpack
         #: The buffers beside the body; None for a body without.
@@ -53,7 +58,7 @@ class Reading:
 
     def with_buffers(self, buffers: tuple[Any, ...]) -> Reading:
         """The same for one body with buffers."""
-        return Reading(self._readers, self._unpack, self.pickled, buffers, {})
+        return Reading(self._readers, self._unpack, self.pickled, buffers, {}, owns=self.owns)
 
     def hook(self, code: int, data: Any) -> Any:
         """The value of an extension; raises one of UNREADABLE if there is none."""
@@ -76,7 +81,8 @@ class Reading:
         # The innermost may be one that holds no others, such as a large int, which the writer does not count.
         if self._depth > MAX_DEPTH:
             raise msgspec.DecodeError(f"more than {MAX_DEPTH} extensions in each other")
-        inner = Reading(self._readers, self._unpack, self.pickled, self._buffers, self._made, self._depth + 1)
+        depth, owns = self._depth + 1, self.owns
+        inner = Reading(self._readers, self._unpack, self.pickled, self._buffers, self._made, depth, owns)
         self._inner_hook = inner.hook
         return self._inner_hook
 

@@ -125,6 +125,7 @@ class Codec(ABC):
         if whole:
             readers[PICKLE] = ("pickle", read_later)
         self._reading = Reading(readers, unpack, pickled)
+        self._own_reading = Reading(readers, unpack, pickled, owns=True)
         self._decode: Callable[[Any], Any] = functools.partial(unpack, ext_hook=self._reading.hook)
         self.encode, self.encode_all, self.convert = encoder.encode, encoder.encode_all, self._types.convert
         for forget in (values.forget, encoder.forget, self._types.forget):
@@ -145,6 +146,14 @@ class Codec(ABC):
     def decode(self, body: Body) -> Any:
         """The value; one of UNREADABLE for a body that is no MessagePack."""
         return self._whole(body, self._any, _same) if type(body) is _core.Parcel else self._decode(body)
+
+    def decode_own(self, body: Body) -> Any:
+        """The same with arrays that are the receiver's own, and can be written."""
+        if type(body) is not _core.Parcel:
+            return self._unpack(body, ext_hook=self._own_reading.hook)
+        value = self._unpack(body.body, ext_hook=self._own_reading.with_buffers(body.buffers).hook)
+        body.drop_buffers()
+        return value
 
     def _decode_noted(self, body: bytes) -> tuple[Any, bool]:
         """The value, and whether there are extensions in it."""

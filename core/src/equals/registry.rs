@@ -102,10 +102,30 @@ impl Drop for Handle {
     }
 }
 
+/// Queues that went with items in them when this process left as the last member, and how many items those were.
+static DROPPED: PerProcess<Mutex<Vec<(String, u64)>>> = PerProcess::empty();
+
+/// The queues that went with items in them since the last call.
+pub fn take_dropped() -> Vec<(String, u64)> {
+    let dropped = DROPPED.get().map(|dropped| std::mem::take(&mut *lock(dropped)));
+    dropped.unwrap_or_default()
+}
+
+/// Notes the items that go with a queue.
+fn note_dropped(membership: &Membership) {
+    let items = membership.queue.as_ref().map_or(0, Contents::depth);
+    if items > 0
+        && let Ok(dropped) = DROPPED.get()
+    {
+        lock(dropped).push((membership.name().to_owned(), items));
+    }
+}
+
 fn leave(open: &Open, path: &Path) {
     let remove = |lock_file: &LockFile| {
-        let _ = named::remove(&open.memory);
         let membership = &open.membership;
+        note_dropped(membership);
+        let _ = named::remove(&open.memory);
         if let Some(copy) =
             replacing::copy_in(membership.mapping(), membership.shape(), &open.memory)
         {

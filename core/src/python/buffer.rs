@@ -15,7 +15,7 @@ use std::os::raw::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, Once};
 
 /// Bytes from here on are copied without the GIL.
-const LONG: usize = 64 << 10;
+pub(super) const LONG: usize = 64 << 10;
 
 const GIVEN_BACK: &str = "this memory was given back by release()";
 

@@ -3,6 +3,7 @@
 use super::block::Block;
 use super::name::failed;
 use super::queue::{Queue, attempt_to_end, copied, first_word};
+use super::values::Values;
 use crate::equals::membership::Membership;
 use crate::memory::bytes;
 use crate::queue::parcel::Parts;
@@ -40,19 +41,21 @@ impl Held {
     }
 
     /// The value of the item, which refers to no memory of the queue. `number` as `Queue::value` has it.
-    pub(super) fn copy<'py>(
+    fn copy<'py>(
         &self,
         py: Python<'py>,
         queue: &Queue,
         number: Option<u64>,
+        owns: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let claim = &self.claim;
         let copy = |at, len| copied(py, &self.membership, claim.at + at, len);
         match claim.form {
             Form::Raw => Ok(copy(0, claim.len)?.into_any()),
-            Form::Value => queue
-                .values()
-                .read(py, copy(0, claim.len)?.as_bytes(), number),
+            Form::Value => {
+                let body = copy(0, claim.len)?;
+                queue.values().read(py, body.as_bytes(), number, owns)
+            }
             Form::Parcel => {
                 let parts = self.parts(py, queue)?;
                 let buffers = parts.buffers.iter().map(|&(at, len)| copy(at, len));
@@ -60,9 +63,34 @@ impl Held {
                 let body = copy(parts.body.0, parts.body.1)?;
                 queue
                     .values()
-                    .read_parcel(py, body, PyTuple::new(py, buffers)?, number)
+                    .read_parcel(py, body, PyTuple::new(py, buffers)?, number, owns)
             }
         }
+    }
+
+    /// The value of the item, whose arrays are the receiver's own.
+    pub(super) fn copy_own<'py>(
+        self: &Arc<Self>,
+        py: Python<'py>,
+        queue: &Queue,
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let claim = &self.claim;
+        if claim.form == Form::Parcel {
+            let parts = self.parts(py, queue)?;
+            let blocks = parts
+                .buffers
+                .iter()
+                .map(|&(at, len)| Ok(Bound::new(py, block(py, self, at, len)?)?.into_any()));
+            let blocks = blocks.collect::<PyResult<Vec<_>>>()?;
+            let (at, len) = parts.body;
+            let body = copied(py, &self.membership, claim.at + at, len)?;
+            // Of the queue's memory nothing is left afterwards: each array is copied to where it stays.
+            if let Some(value) = Values::read_own(py, &body, blocks) {
+                return Ok(value);
+            }
+        }
+        self.copy(py, queue, number, true)
     }
 
     fn parts(&self, py: Python<'_>, queue: &Queue) -> PyResult<Parts> {
@@ -160,12 +188,12 @@ impl Claim {
         if claim.form == Form::Raw {
             let bytes = match claim.len >= LARGE {
                 true => Bound::new(py, block(py, &held, 0, claim.len)?)?.into_any(),
-                false => held.copy(py, queue, number)?,
+                false => held.copy(py, queue, number, false)?,
             };
             return Ok(PyMemoryView::from(&bytes)?.into_any());
         }
         if claim.form != Form::Parcel {
-            return held.copy(py, queue, number);
+            return held.copy(py, queue, number, false);
         }
         let parts = held.parts(py, queue)?;
         let blocks = parts.buffers.iter().map(|&(at, len)| {
@@ -181,7 +209,7 @@ impl Claim {
         )?;
         queue
             .values()
-            .read_parcel(py, body, PyTuple::new(py, blocks)?, number)
+            .read_parcel(py, body, PyTuple::new(py, blocks)?, number, false)
     }
 
     /// Ends the claim as `end` says; false if it had ended before.

@@ -350,6 +350,13 @@ impl Name {
         py.detach(registry::leave_all);
     }
 
+    /// The queues that went with items in them since the last call, when this process left as their last member: their names,
+    /// and how many items.
+    #[staticmethod]
+    fn take_dropped() -> Vec<(String, u64)> {
+        registry::take_dropped()
+    }
+
     /// Closes it. This process leaves the name with the last of its handles, and gives back all that it holds. Again:
     /// nothing.
     fn close(&self, py: Python<'_>) {

@@ -4,6 +4,8 @@
 //! NumPy is never imported here. What this relies on is what every extension module that was built for NumPy 2 relies on:
 //! the table of functions in `_ARRAY_API`, and the first fields of an array.
 
+use super::buffer::LONG;
+use crate::memory::bytes;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -243,10 +245,7 @@ impl NumPy {
         owner: Bound<'py, PyAny>,
     ) -> Option<Bound<'py, PyAny>> {
         let py = owner.py();
-        let count = shape.iter().try_fold(1usize, |all, &each| {
-            all.checked_mul(usize::try_from(each).ok()?)
-        })?;
-        if shape.len() > MAX_AXES || count.checked_mul(dtype.size)? != len {
+        if self.size(dtype, shape)? != len {
             return None;
         }
         // SAFETY: the type and the functions are NumPy's own. The one takes a reference to the type of the elements, and gives
@@ -269,6 +268,55 @@ impl NumPy {
             }
             Some(made)
         }
+    }
+
+    /// An array with memory of its own, to which the `len` bytes at `data` are copied; None if they are not of this shape.
+    ///
+    /// # Safety
+    /// They are readable meanwhile.
+    pub(super) unsafe fn copied<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: &Dtype,
+        shape: &[ffi::Py_ssize_t],
+        data: *const u8,
+        len: usize,
+    ) -> Option<Bound<'py, PyAny>> {
+        if self.size(dtype, shape)? != len {
+            return None;
+        }
+        // SAFETY: as in `make`; with no data NumPy takes memory for all elements, of which there are `len` bytes.
+        unsafe {
+            let made = (self.new_from_descr)(
+                self.array,
+                dtype.descr.clone_ref(py).into_ptr(),
+                shape.len() as c_int,
+                shape.as_ptr(),
+                std::ptr::null(),
+                std::ptr::null_mut(),
+                0,
+                std::ptr::null_mut(),
+            );
+            let made = Bound::from_owned_ptr_or_err(py, made).ok()?;
+            let to = (*made.as_ptr().cast::<Fields>()).data.addr();
+            let from = data.addr();
+            // Nobody else has the array so far, and the caller keeps what is copied.
+            let copy = move || bytes::copy(to as *mut u8, from as *const u8, len);
+            match len < LONG {
+                true => copy(),
+                false => py.detach(copy),
+            }
+            Some(made)
+        }
+    }
+
+    /// Bytes of the elements of an array of this shape; None if there can be none such.
+    fn size(&self, dtype: &Dtype, shape: &[ffi::Py_ssize_t]) -> Option<usize> {
+        let count = shape.iter().try_fold(1usize, |all, &each| {
+            all.checked_mul(usize::try_from(each).ok()?)
+        })?;
+        let size = count.checked_mul(dtype.size)?;
+        (shape.len() <= MAX_AXES).then_some(size)
     }
 
     /// A read-only array of the elements in `bytes`.

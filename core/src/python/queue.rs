@@ -26,8 +26,8 @@ const PATIENCE_TO_END: u64 = 1_000_000_000;
 
 /// A queue of a name: values in and out, or bytes.
 ///
-/// `encoder` writes plain values, `encode` makes the body of any other, `decode` the value of a body. What these raise is
-/// raised as what `unencodable` makes of it, with the item's index among those that are put together, and `undecodable`,
+/// `encoder` writes plain values, `encode` makes the body of any other, `decode` the value of a body, `decode_own` one whose
+/// arrays can be written. What these raise is raised as what `unencodable` makes of it, with the item's index among those that are put together, and `undecodable`,
 /// with the item's number; None for what is not known. QueueShutDown is raised by what finds the queue shut down,
 /// WaitTimeout if a member keeps the queue from being changed, ValueError for what can never be in it.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -337,7 +337,8 @@ impl Queue {
         let Some(held) = self.hold_now(py, source, 0)? else {
             return Ok(None);
         };
-        let value = held.copy(py, self, None);
+        let held = Arc::new(held);
+        let value = held.copy_own(py, self, None);
         held.acknowledge(py, End::Gotten, false)?;
         value.map(Some)
     }
@@ -385,6 +386,7 @@ impl Queue {
         encoder: Py<Encoder>,
         encode: Py<PyAny>,
         decode: Py<PyAny>,
+        decode_own: Py<PyAny>,
         unencodable: Py<PyAny>,
         undecodable: Py<PyAny>,
     ) -> PyResult<Self> {
@@ -397,6 +399,7 @@ impl Queue {
                 encoder,
                 encode,
                 decode,
+                decode_own: Some(decode_own),
                 unencodable,
                 undecodable,
                 raw,
@@ -686,6 +689,13 @@ impl Queue {
     /// Items that were lost when all members were killed: said once in a process.
     fn take_lost(&self) -> u64 {
         self.membership.take_lost()
+    }
+
+    /// Whether nothing more is put.
+    fn is_shut(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check(py)?;
+        let shut = self.membership.is_shut_down();
+        shut.map_err(|error| failed(py, &self.membership, error))
     }
 
     /// Raises what a put would raise that can put nothing any more: QueueShutDown, or that it is closed.

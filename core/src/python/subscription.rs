@@ -316,7 +316,9 @@ impl Subscription {
             })
         };
         match form {
-            Some(Form::Value) => self.values.read(py, copy(0, len)?.as_bytes(), Some(seq)),
+            Some(Form::Value) => self
+                .values
+                .read(py, copy(0, len)?.as_bytes(), Some(seq), false),
             Some(Form::Raw) => Ok(copy(0, len)?.into_any()),
             Some(Form::Parcel) => {
                 let parts = Parts::read(len, |at, to| {
@@ -334,7 +336,7 @@ impl Subscription {
                 let views = views.collect::<PyResult<Vec<_>>>()?;
                 let body = copy(parts.body.0, parts.body.1)?;
                 let views = PyTuple::new(py, views)?;
-                self.values.read_parcel(py, body, views, Some(seq))
+                self.values.read_parcel(py, body, views, Some(seq), false)
             }
             None => Err(self.unreadable(py, seq)),
         }
@@ -427,6 +429,7 @@ impl Subscription {
                 unencodable: py.None(),
                 undecodable,
                 raw: membership.shape().is_raw(),
+                decode_own: None,
             },
             membership,
             subscription: Mutex::new(Some(subscription)),

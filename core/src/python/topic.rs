@@ -133,6 +133,7 @@ impl Publisher {
                 unencodable,
                 undecodable: py.None(),
                 raw: membership.shape().is_raw(),
+                decode_own: None,
             },
             membership,
             publishing: Mutex::new(Some(publishing)),

@@ -18,7 +18,8 @@ use pyo3::types::{PyBytes, PyTuple};
 ///
 /// `encoder` writes plain values, `encode` makes the body of any other, `decode` the value of a body. What these raise is
 /// raised as what `unencodable` makes of it, with the value's index among those that are written together, and
-/// `undecodable`, with its number; None for what is not known. `raw`: they are bytes.
+/// `undecodable`, with its number; None for what is not known. `raw`: they are bytes. `decode_own`
+/// makes values whose arrays can be written.
 pub(super) struct Values {
     pub(super) encoder: Py<Encoder>,
     pub(super) encode: Py<PyAny>,
@@ -26,6 +27,8 @@ pub(super) struct Values {
     pub(super) unencodable: Py<PyAny>,
     pub(super) undecodable: Py<PyAny>,
     pub(super) raw: bool,
+    /// As `decode`, for values that are the receiver's own; None where there are none.
+    pub(super) decode_own: Option<Py<PyAny>>,
 }
 
 /// What is raised in the place of an exception: what this function makes of that, and of the number of an item.
@@ -83,16 +86,21 @@ impl Values {
         Ok(None)
     }
 
-    /// The value of an item's body.
+    /// The value of an item's body. `owns`: its arrays are the receiver's own.
     pub(super) fn read<'py>(
         &self,
         py: Python<'py>,
         body: &[u8],
         number: Option<u64>,
+        owns: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        match Reader::only(py, body, None, &Expected::ANY) {
+        let read = match owns {
+            true => Reader::only_own(py, body, None),
+            false => Reader::only(py, body, None, &Expected::ANY),
+        };
+        match read {
             Ok(value) => Ok(value),
-            Err(_) => self.decoded(py, PyBytes::new(py, body).as_any(), number),
+            Err(_) => self.decoded(py, PyBytes::new(py, body).as_any(), number, owns),
         }
     }
 
@@ -101,8 +109,10 @@ impl Values {
         py: Python<'py>,
         body: &Bound<'py, PyAny>,
         number: Option<u64>,
+        owns: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let value = self.decode.bind(py).call1((body,));
+        let own = self.decode_own.as_ref().filter(|_| owns);
+        let value = own.unwrap_or(&self.decode).bind(py).call1((body,));
         value.map_err(|error| told_as(py, &self.undecodable, error, number))
     }
 
@@ -115,8 +125,9 @@ impl Values {
         payload: &[u8],
         number: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let owns = self.decode_own.is_some();
         let value = match form {
-            Some(Form::Value) => self.read(py, payload, number),
+            Some(Form::Value) => self.read(py, payload, number, owns),
             Some(Form::Raw) => copy_of(py, payload).map(Bound::into_any),
             Some(Form::Parcel) => {
                 let parts = Parts::read(payload.len() as u64, |at, to| {
@@ -131,27 +142,41 @@ impl Values {
                 let buffers = parts.buffers.iter().map(part);
                 let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
                 let body = part(&parts.body)?;
-                self.read_parcel(py, body, PyTuple::new(py, buffers)?, number)
+                self.read_parcel(py, body, PyTuple::new(py, buffers)?, number, owns)
             }
             None => return Ok(None),
         };
         value.map(Some)
     }
 
-    /// The value of an item's body with buffers.
+    /// The value of an item's body with buffers, if the core can read it, without a reference to a buffer.
+    pub(super) fn read_own<'py>(
+        py: Python<'py>,
+        body: &Bound<'py, PyBytes>,
+        buffers: Vec<Bound<'py, PyAny>>,
+    ) -> Option<Bound<'py, PyAny>> {
+        Reader::only_own(py, body.as_bytes(), Some(&Buffers::new(buffers))).ok()
+    }
+
+    /// The value of an item's body with buffers. `owns`: its arrays are the receiver's own.
     pub(super) fn read_parcel<'py>(
         &self,
         py: Python<'py>,
         body: Bound<'py, PyBytes>,
         buffers: Bound<'py, PyTuple>,
         number: Option<u64>,
+        owns: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let beside = Buffers::new(buffers.iter().collect());
-        if let Ok(value) = Reader::only(py, body.as_bytes(), Some(&beside), &Expected::ANY) {
+        let read = match owns {
+            true => Reader::only_own(py, body.as_bytes(), Some(&beside)),
+            false => Reader::only(py, body.as_bytes(), Some(&beside), &Expected::ANY),
+        };
+        if let Ok(value) = read {
             return Ok(value);
         }
         let parcel = Bound::new(py, Parcel::make(body, buffers, 0))?;
-        self.decoded(py, parcel.as_any(), number)
+        self.decoded(py, parcel.as_any(), number, owns)
     }
 }
 

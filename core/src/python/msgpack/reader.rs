@@ -55,6 +55,8 @@ pub(in crate::python) struct Reader<'a, 'py> {
     bytes: &'a [u8],
     /// What is beside them, if anything is.
     buffers: Option<&'a Buffers<'py>>,
+    /// What is read refers to no buffer, and its arrays may be written.
+    owns: bool,
 }
 
 /// The buffers beside a body, each a `Buffer`, a `Block` or bytes.
@@ -112,7 +114,11 @@ impl<'py> Buffers<'py> {
 
 impl<'a, 'py> Reader<'a, 'py> {
     pub(in crate::python) fn new(bytes: &'a [u8], buffers: Option<&'a Buffers<'py>>) -> Self {
-        Reader { bytes, buffers }
+        Reader {
+            bytes,
+            buffers,
+            owns: false,
+        }
     }
 
     /// The one value that the bytes are.
@@ -125,6 +131,19 @@ impl<'a, 'py> Reader<'a, 'py> {
     ) -> Read<Bound<'py, PyAny>> {
         let mut reader = Reader::new(bytes, buffers);
         let value = reader.value(py, expected)?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    /// The same for a receiver that may write the arrays in it: nothing in it refers to a buffer.
+    pub(in crate::python) fn only_own(
+        py: Python<'py>,
+        bytes: &'a [u8],
+        buffers: Option<&'a Buffers<'py>>,
+    ) -> Read<Bound<'py, PyAny>> {
+        let mut reader = Reader::new(bytes, buffers);
+        reader.owns = true;
+        let value = reader.value(py, &Expected::ANY)?;
         reader.end()?;
         Ok(value)
     }
@@ -339,6 +358,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     ) -> Read<Bound<'py, PyAny>> {
         let code = self.byte()?;
         let mut payload = Reader::new(self.run(len)?, self.buffers);
+        payload.owns = self.owns;
         let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
         match code {
             BYTES_CODE if is(BYTES) => {
@@ -366,7 +386,11 @@ impl<'a, 'py> Reader<'a, 'py> {
             Some(0xc4..=0xc6) => self.bin(py)?,
             _ => {
                 let place = self.unsigned()?;
-                self.buffers.ok_or(Unread)?.get(place)?.clone()
+                let buffers = self.buffers.ok_or(Unread)?;
+                match self.owns {
+                    true => buffers.copy(place)?,
+                    false => buffers.get(place)?.clone(),
+                }
             }
         };
         let view = PyMemoryView::from(&owner).map_err(|_| Unread)?;
@@ -399,6 +423,14 @@ impl<'a, 'py> Reader<'a, 'py> {
             *length = isize::try_from(self.unsigned()?).map_err(|_| Unread)?;
         }
         if let Some(0xc4..=0xc6) = self.bytes.first() {
+            if self.owns {
+                let tag = self.byte()?;
+                let len = self.wide(tag - 0xc4)?;
+                let run = self.run(len)?;
+                // SAFETY: a slice is readable.
+                let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), len) };
+                return made.ok_or(Unread);
+            }
             let bytes = self.bin(py)?;
             let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unread)?;
             return numpy.of_bytes(dtype, shape, bytes).ok_or(Unread);
@@ -406,6 +438,12 @@ impl<'a, 'py> Reader<'a, 'py> {
         let place = self.unsigned()?;
         let buffer = self.buffers.ok_or(Unread)?.get(place)?;
         if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
+            if self.owns {
+                let run = bytes.as_bytes();
+                // SAFETY: a slice is readable.
+                let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), run.len()) };
+                return made.ok_or(Unread);
+            }
             return numpy.of_bytes(dtype, shape, bytes.clone()).ok_or(Unread);
         }
         let place = match buffer.cast_exact::<Block>() {
@@ -417,6 +455,10 @@ impl<'a, 'py> Reader<'a, 'py> {
                 .place(),
         };
         let (data, len) = place.ok_or(Unread)?;
+        if self.owns {
+            // SAFETY: as below.
+            return unsafe { numpy.copied(py, dtype, shape, data, len) }.ok_or(Unread);
+        }
         // SAFETY: the memory is mapped for as long as its `Buffer` or `Block` lives.
         unsafe { numpy.make(dtype, shape, data, len, buffer.clone()) }.ok_or(Unread)
     }

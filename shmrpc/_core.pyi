@@ -478,10 +478,11 @@ def receive_packet(
     socket: int, size: int, patience: int = 0, spin: int = 0, /
 ) -> tuple[bytes, list[Descriptor], bool, int]: ...
 def send_packet(socket: int, bytes: bytes, files: Sequence[Descriptor], /) -> None: ...
-def die_with(master: int, first: int | None = None) -> None:
+def die_with(master: int, first: int | None = None, life: int | None = None) -> None:
     """Kills this process as soon as the process of the pidfd ``master`` has ended: also while it holds the GIL.
 
-    The process of the pidfd ``first`` is killed before. OSError if that cannot be watched.
+    The process of the pidfd ``first`` is killed before. The end of the pipe ``life`` counts like that of the
+    master. OSError if that cannot be watched.
     """
 
 def is_buffer(value: object, /) -> bool:

@@ -151,6 +151,8 @@ def test_it_says_how_many_workers_it_has(executor: shmrpc.sync.Pool) -> None:
     executor.resize(2)
     assert executor._max_workers == 2
     assert executor.submit(values.nested_workers).result(PATIENCE) == 1
+    with pytest.raises(ValueError, match="chunksize: expected 1 or more, got 0"):
+        executor.map(abs, [1], chunksize=0)
 
 
 def test_dask_computes_with_it(executor: shmrpc.sync.Pool) -> None:

@@ -123,9 +123,18 @@ async def test_what_gives_its_memory_arrives_as_itself(pool: shmrpc.Pool) -> Non
 
 async def test_large_arrays_within_a_pickle_lie_in_shared_memory(pool: shmrpc.Pool) -> None:
     array = np.arange(100_000.0)
-    for written in await everywhere(pool, values.is_written, values.Node(array)):
-        assert not written
+    assert set(await everywhere(pool, values.is_shared, values.Node(array))) == {True}
     assert await pool.run(tasks.total, array) == array.sum()
+
+
+async def test_a_task_may_write_into_an_array_within_a_pickle_and_its_caller_into_that_of_a_result(
+    pool: shmrpc.Pool,
+) -> None:
+    array = np.arange(100_000.0)
+    for result in await everywhere(pool, values.written, values.Node(array)):
+        assert (result.next[0], result.next[-1], array[0]) == (-1, 99_999, 0)
+        result.next[0] = 5
+        assert result.next[0] == 5
 
 
 @pytest.mark.parametrize("retries", [0, 2])

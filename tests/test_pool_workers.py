@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import shmrpc
 from shmrpc.pools.cpus import usable
+from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 from tests.helpers.server_process import eventually
 from tests.helpers.stopped_processes import stands_still
@@ -48,6 +51,102 @@ def test_workers_go_with_their_master_whatever_they_do(tmp_path: Path, task: str
     while not all(map(gone, [*workers, template])):
         assert time.monotonic() < end, "a worker or the template has outlived the master"
         time.sleep(0.01)
+
+
+def begin_with_thread(folder: Path) -> None:
+    """Has Python begin with a thread where this folder is in its path: workers are not forked from such a process."""
+    (folder / "sitecustomize.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n"
+    )
+
+
+BECOMING = """
+import sys, os
+import shmrpc
+from tests.helpers import pool_tasks
+
+if __name__ == "__main__":
+    pool = shmrpc.sync.pool(1)
+    pool.submit(pool_tasks.spin, sys.argv[1])
+    sys.stdin.read(1)
+    os.execv("/bin/sleep", ["sleep", "100"])
+"""
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_worker_goes_when_its_master_becomes_another_program(tmp_path: Path, forked: bool) -> None:
+    if not forked:
+        begin_with_thread(tmp_path)
+    program, path = tmp_path / "program.py", tmp_path / "one"
+    program.write_text(BECOMING)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    command = [sys.executable, str(program), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as master:
+        try:
+            assert eventually(lambda: path.exists() and bool(path.read_text()), 60)
+            worker = int(path.read_text())
+            assert master.stdin is not None
+            master.stdin.close()
+            assert eventually(lambda: gone(worker), 60), "a worker has outlived the program that had its pool"
+            assert master.poll() is None
+        finally:
+            master.kill()
+
+
+IGNORING = """
+import os, signal, subprocess
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+import shmrpc
+
+def handler():
+    return signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    with shmrpc.sync.pool(1) as pool:
+        print(pool.submit(handler).result(60))
+        print(pool.submit(die).exception(60))
+        print(pool.submit(abs, -1).result(60))
+"""
+
+
+@pytest.mark.parametrize(
+    ("forked", "told"),
+    [(True, "was killed by SIGKILL"), (False, "has ended, and how cannot be known: this process ignores SIGCHLD")],
+)
+def test_a_program_may_ignore_the_ends_of_its_children(tmp_path: Path, forked: bool, told: str) -> None:
+    if not forked:
+        begin_with_thread(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text(IGNORING)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    ran = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=120, env=environment, check=True
+    )
+    first, died, last = ran.stdout.splitlines()
+    assert (first, last) == ("True", "1")
+    assert told in died
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("ends", ["shut down", "retired", "replaced"])
+def test_a_worker_ends_once_the_threads_of_its_tasks_have(tmp_path: Path, ends: str) -> None:
+    go = tmp_path / "go"
+    with shmrpc.sync.pool(1, max_tasks_per_child=1 if ends == "replaced" else None, grace=0.1) as pool:
+        pool.submit(tasks.leave_thread, str(go)).result(60)
+        if ends == "retired":
+            pool.resize(2)
+            pool.resize(1)
+        threading.Timer(0.5, go.touch).start()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["finalizer", "go", "thread"]
+
+
+async def test_a_pool_that_is_closed_gives_threads_no_more_than_its_grace(tmp_path: Path) -> None:
+    async with shmrpc.pool(1, grace=0.1) as pool:
+        await pool.run(tasks.leave_thread, str(tmp_path / "go"))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("also", ["worker", "template"])

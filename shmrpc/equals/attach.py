@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from shmrpc._core import Descriptor, Name, watch_for_names
 from shmrpc.basics.checks import called
+from shmrpc.basics.green_threads import new_poll
 from shmrpc.equals import places
 from shmrpc.equals.blocking_queue import BlockingQueue
 from shmrpc.equals.event import BlockingEvent, Event
@@ -102,7 +103,7 @@ def _made(found: Name, kinds: dict[str, Callable[[Name], _T]]) -> _T:
 
 def _poll(watch: Descriptor, seconds: float) -> None:
     """Blocks until it is readable, for so long at most."""
-    asked = select.poll()
+    asked = new_poll()
     asked.register(watch.fileno(), select.POLLIN)
     asked.poll(math.ceil(seconds * 1e3))
 

@@ -36,7 +36,10 @@ def check_process(service: str, made_by: int) -> None:
 
 def close(closing: socket.socket) -> None:
     """Closes a socket now. Its own ``close()`` waits for a loop to let go of it, and in a child none will."""
-    _socket.socket.close(closing)
+    if isinstance(closing, _socket.socket):
+        _socket.socket.close(closing)
+    elif (descriptor := closing.detach()) >= 0:  # Of gevent's or eventlet's in the place of Python's.
+        os.close(descriptor)
 
 
 def _after_fork() -> None:

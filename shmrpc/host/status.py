@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.host import credentials, rendezvous, runtime_dir
 from shmrpc.host.processes import process, why_still
@@ -59,7 +60,7 @@ def statuses(
 
 def _readable(waiting: Collection[socket.socket], deadline: float) -> list[socket.socket]:
     """Waits until some of them are readable, and returns those; none after the deadline."""
-    poll = select.poll()
+    poll = new_poll()
     by_descriptor = {each.fileno(): each for each in waiting}
     for descriptor in by_descriptor:
         poll.register(descriptor, select.POLLIN)

@@ -36,8 +36,9 @@ def begin() -> None:
     packet, descriptors, *_ = _core.receive_packet(control.fileno(), _LARGEST)
     if not descriptors:  # The pool has gone meanwhile.
         return
-    with contextlib.closing(descriptors[0]) as master:
-        _core.die_with(master.fileno())
+    master, life = descriptors
+    with contextlib.closing(master), contextlib.closing(life):
+        _core.die_with(master.fileno(), None, life.fileno())
     become(control, msgspec.msgpack.decode(packet, type=Order), prepared=False)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn, ParamSpec, SupportsIndex, TypeVar, Unpa
 
 import uvloop
 
+from shmrpc.basics.green_threads import check_threads, has_gevent, run_in_greenlet
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host.exhaustion import descriptor_error, descriptors
 from shmrpc.pools.chunks import Mapped
@@ -148,6 +149,8 @@ class BlockingPool(concurrent.futures.Executor):
         :meth:`shmrpc.Pool.map`; it is called in the pool's thread.
         """
         self._check_open()
+        if chunksize < 1:
+            raise ValueError(f"chunksize: expected 1 or more, got {chunksize}")
         if len(iterables) == 1:
             columns: Sequence[Iterable[Any]] = [list(iterables[0])]
         else:
@@ -345,18 +348,20 @@ def _run(
             ready.set_exception(error)
             return
         ready.set_result(None)
+        is_done = False
         try:
             await ended.wait()
             while made._engine.is_busy and made._engine.ended is None:
                 await asyncio.sleep(_LOOK)
+            is_done = True
         except asyncio.CancelledError:  # Who waited for the start was interrupted, just as it was over.
             pass
         finally:
-            await made.close()
+            await made._engine.close(is_patient=is_done)
 
     living = live()
     try:
-        uvloop.run(living)
+        (run_in_greenlet if has_gevent() else uvloop.run)(living)
     except BaseException as error:  # Before it begins, as without a descriptor for its loop.
         living.close()
         number = descriptor_error(error) if isinstance(error, OSError) else None
@@ -372,5 +377,6 @@ def blocking_pool(workers: int | None = None, **options: Unpack[PoolOptions]) ->
     A :class:`concurrent.futures.Executor`. The options are those of :func:`shmrpc.pool`. Returns once the first worker
     is ready, and raises PoolBroken if none can begin.
     """
+    check_threads("shmrpc.sync.pool()")
     made = pool(workers, **options)
     return InlineBlockingPool(made) if isinstance(made, InlinePool) else BlockingPool(made)

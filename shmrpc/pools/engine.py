@@ -112,6 +112,8 @@ class Engine:
         self._deaths = 0
         #: Whether what waits for a worker is cancelled.
         self._gives_up = False
+        #: Whether workers that end may take their time, as those do that are replaced.
+        self._is_patient = True
         self.completed = 0
         self.replaced = 0
         #: Why nothing is run, yet or any more.
@@ -219,7 +221,7 @@ class Engine:
     def _end(self, worker: RemoteWorker) -> asyncio.Task[None]:
         """Brings a worker to its end, which is not waited for here."""
         worker.gone = True
-        return self._keep(worker.end(self.options.grace))
+        return self._keep(worker.end(self.options.grace, lambda: self._is_patient))
 
     def _keep(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(ending)
@@ -792,8 +794,9 @@ class Engine:
             return True
         return any(worker.chunks or worker.tasks_in_loop for worker in self.workers)
 
-    async def close(self) -> None:
-        """Ends all workers; tasks that are under way fail."""
+    async def close(self, *, is_patient: bool = False) -> None:
+        """Ends all workers; tasks that are under way fail. ``is_patient``: the threads that tasks have left go on."""
+        self._is_patient = is_patient
         self._break(LocalProtocolError("the pool is closed"))
         self._starter.stop()
         for timer in (self._look, self._watching):
@@ -836,6 +839,8 @@ def _how(worker: RemoteWorker) -> str:
         return worker.killed
     status = worker.process.status()
     if status is None:
+        if worker.process.has_ended():
+            return "has ended, and how cannot be known: this process ignores SIGCHLD, or their template has died,"
         return "has closed its connection"
     if status >= 0:
         return f"exited with status {status}"

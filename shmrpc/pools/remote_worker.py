@@ -12,15 +12,15 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
 
 from shmrpc import _core
 from shmrpc.client.client import Client
 from shmrpc.client.loop_reconnector import LoopReconnector
 from shmrpc.client.options import Options
 from shmrpc.client.requests import undecodable
-from shmrpc.errors import ConnectionLost, EncodeError
+from shmrpc.errors import ConnectionLost, EncodeError, ShmrpcError
 from shmrpc.pools import logs
 from shmrpc.pools.chunks import LONG, Chunk
 from shmrpc.pools.failed import Failed, of_task, read, read_all
@@ -38,6 +38,8 @@ from shmrpc.wire.frames import MAX_MAX_FRAME
 
 #: A task may be as large as there is room for.
 _OPTIONS = ConnectionOptions(codec="pickle", max_frame=MAX_MAX_FRAME, max_memory=MAX_MAX_MEMORY)
+#: Seconds between two looks whether a worker has ended whose threads go on.
+_LOOK: Final = 0.02
 #: What an error says before it comes to the reason.
 _BEFORE = re.compile(r"^initialize\(\): an argument cannot be sent as MessagePack: ")
 
@@ -293,13 +295,25 @@ class RemoteWorker:
         self.killed = self.killed or why
         self.process.kill()
 
-    async def end(self, grace: float) -> None:
-        """Closes the connection, upon which it ends; kills it if it has not after ``grace`` seconds."""
+    async def end(self, grace: float, is_patient: Callable[[], bool] = lambda: False) -> None:
+        """Closes the connection, upon which it ends; kills it if it has not after ``grace`` seconds.
+
+        As long as ``is_patient`` says so, the threads that its tasks have left there go on, unless it stands still.
+        """
+        works_on = is_patient() and not self.chunks and await self._works_on(grace)
         await self._client.close()
+        while works_on and is_patient() and not (self.process.has_ended() or self.process.is_stopped()):
+            await asyncio.sleep(_LOOK)
         if self.process.status() is None:
             await asyncio.to_thread(self.process.wait, grace)
         self.process.close()
         self._logs.close()
+
+    async def _works_on(self, grace: float) -> bool:
+        with contextlib.suppress(TimeoutError, ShmrpcError):
+            async with asyncio.timeout(grace):
+                return bool(await self._client.works_on())
+        return False
 
     async def settled(self, seconds: float) -> None:
         """Waits so long at most until it has ended, which comes a moment after its connection has."""

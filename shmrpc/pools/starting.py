@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from shmrpc.basics.green_threads import new_poll
 from shmrpc.pools.program import preparation
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ class Starter:
         self._settings = settings
         self._lock = threading.Lock()
         self._template: _Template | None = None
+        #: A pipe whose other end workers and templates have: it ends with this process, also if that becomes another.
+        self._life: tuple[int, int] | None = None
         #: Whether a template imports the program; not if that leaves it with threads or open files.
         self._prepares = True
         self._forks = True
@@ -168,11 +171,15 @@ class Starter:
         """Starts a worker. It takes a while: to be run in a thread. Raises OSError if there cannot be one."""
         order = self._settings.order(number)
         with self._lock:
+            self._check_open()
+            if self._life is None:
+                self._life = os.pipe2(os.O_CLOEXEC)
+            life = self._life[0]
             while self._forks:
                 self._check_open()
                 try:
                     if self._template is None:
-                        self._template = _Template(self._settings, prepares=self._prepares)
+                        self._template = _Template(self._settings, life, prepares=self._prepares)
                         self._template.begin()
                     return self._template.fork(order)
                 except _UnfitError as unfit:
@@ -183,7 +190,7 @@ class Starter:
                     logger.warning("the template of a pool's workers %s: another one takes its place", lost)
                 self._drop()
             self._check_open()
-        return _execute(self._settings.environment, order)
+            return _execute(self._settings.environment, order, life)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -207,6 +214,10 @@ class Starter:
             if self._template is not None:
                 self._template.reap()
             self._drop()
+            if self._life is not None:
+                for end in self._life:
+                    os.close(end)
+                self._life = None
 
 
 class _UnfitError(Exception):
@@ -220,20 +231,16 @@ class _LostError(Exception):
 class _Template:
     """The process of :mod:`shmrpc.pools.template`, as its pool sees it. ``begin`` and ``fork`` one at a time."""
 
-    def __init__(self, settings: Settings, *, prepares: bool) -> None:
+    def __init__(self, settings: Settings, life: int, *, prepares: bool) -> None:
         self._setup = Setup(preparation(), prepares)
-        reader, self._life = os.pipe2(os.O_CLOEXEC)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             with theirs:
-                arguments = [str(theirs.fileno()), str(reader)]
+                arguments = [str(theirs.fileno()), str(life)]
                 self._process = _python("template", "main", arguments, settings.environment)
         except BaseException:
-            os.close(self._life)
             self._control.close()
             raise
-        finally:
-            os.close(reader)
         self._receiving = threading.Lock()
         #: The workers that it has forked, by their process: how each has ended.
         self._statuses: dict[int, int | None] = {}
@@ -322,11 +329,10 @@ class _Template:
         self._process.wait()
         with self._receiving:
             self._control.close()
-        os.close(self._life)
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:
-    poll = select.poll()
+    poll = new_poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1e3))
 
@@ -349,7 +355,7 @@ def _control_pair() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def _execute(environment: dict[str, str], order: Order) -> WorkerProcess:
+def _execute(environment: dict[str, str], order: Order, life: int) -> WorkerProcess:
     """Starts a worker by exec."""
     ours, theirs = _control_pair()
     with theirs, contextlib.ExitStack() as stack:
@@ -357,11 +363,17 @@ def _execute(environment: dict[str, str], order: Order) -> WorkerProcess:
         process = _python("beginning", "begin", [str(theirs.fileno())], environment)
         stack.callback(process.kill)
         with _this_process() as master:
-            socket.send_fds(ours, [msgspec.msgpack.encode(order)], [master])
+            socket.send_fds(ours, [msgspec.msgpack.encode(order)], [master, life])
         pidfd = os.pidfd_open(process.pid)
         stack.pop_all()
     ours.setblocking(False)
-    return WorkerProcess(process.pid, pidfd, ours, process.poll)
+    return WorkerProcess(process.pid, pidfd, ours, lambda: _status(process))
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
+    """How a child has ended; None also if this process ignores SIGCHLD, and so cannot know."""
+    status = process.poll()
+    return None if status == 0 and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN else status
 
 
 def _python(

@@ -43,9 +43,12 @@ def main() -> None:
         return
     setup = msgspec.msgpack.decode(packet, type=Setup)
     why = _unfit(setup)
+    children = signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # Ignored, it would hide how they end. Workers get it back.
     control.send(msgspec.msgpack.encode(Fit() if why is None else Unfit(why)))
     if why is None:
-        _Template(control, life, descriptors[0], setup).serve()
+        _Template(control, life, descriptors[0], setup, children).serve()
 
 
 def _unfit(setup: Setup) -> str | None:
@@ -88,8 +91,10 @@ def _descriptors() -> set[str]:
 class _Template:
     """Forks on request, and tells how the children have ended."""
 
-    def __init__(self, control: socket.socket, life: int, master: int, setup: Setup) -> None:
+    def __init__(self, control: socket.socket, life: int, master: int, setup: Setup, children: Any) -> None:
         self._control, self._life, self._master, self._setup = control, life, master, setup
+        #: What the program, or what has started it, does at SIGCHLD.
+        self._on_children = children
         self._own = os.pidfd_open(os.getpid())
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
@@ -146,13 +151,15 @@ class _Template:
         # A group in the template's session: if the template ends, the kernel ends what is stopped in such a group.
         os.setpgid(0, 0)
         self._control.close()
-        for descriptor in (self._life, *self._children):
+        if self._on_children is not None:
+            signal.signal(signal.SIGCHLD, self._on_children)
+        for descriptor in self._children:
             os.close(descriptor)
         gc.unfreeze()
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()  # All children would draw the same; Python's own is seeded by the fork.
         # With a master that dies the template has to go first: it may be stopped itself, and then sees nothing.
-        _core.die_with(self._master, self._own)
-        os.close(self._own)
-        os.close(self._master)
+        _core.die_with(self._master, self._own, self._life)
+        for descriptor in (self._own, self._master, self._life):
+            os.close(descriptor)
         beginning.become(end, order, prepared=self._setup.prepares)

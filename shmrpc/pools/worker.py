@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import dataclasses
 import inspect
@@ -12,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Generator, Iterator
@@ -148,6 +150,8 @@ class _Tasks:
         self._progress = progress
         self._begin = progress.begin
         self._functions: dict[int, Callable[..., Any]] = {}
+        #: How many functions were to be called at the end of this process before its first task.
+        self._last_calls = 0
         #: Where a task runs: with no loop, since it may have one of its own, as by asyncio.run().
         self._outside = _OutsideLoop()
         #: The slot of the task that holds this thread.
@@ -168,7 +172,7 @@ class _Tasks:
             self.ready,
         ):
             service.endpoint(endpoint)
-        for other in (self.chunk, self.run_async, self.forget, self.forget_file):
+        for other in (self.chunk, self.run_async, self.forget, self.forget_file, self.works_on):
             service.endpoint(other)
         return service
 
@@ -200,6 +204,7 @@ class _Tasks:
         except BaseException as error:
             return Failed.of(error)
         logs.forward(self._records, levels)
+        self._last_calls = atexit._ncallbacks()
         return None
 
     def define(self, number: int, reference: Reference) -> None:
@@ -317,6 +322,17 @@ class _Tasks:
             raise
         except BaseException as error:
             return Failed.of(error)
+
+    def works_on(self) -> bool:
+        """Whether something goes on, or is still to be called, for which Python waits as this process ends."""
+        if any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
+            return True
+        if atexit._ncallbacks() > self._last_calls:
+            return True
+        processes, util = map(sys.modules.get, ("multiprocessing.process", "multiprocessing.util"))
+        if processes is not None and any(not each.daemon for each in processes.active_children()):
+            return True
+        return util is not None and bool(util._finalizer_registry)
 
     def ready(self) -> None:
         """Answers once nothing holds this thread."""

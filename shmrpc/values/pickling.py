@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.msgpack import Ext
 
 from shmrpc.basics.signals import is_of_a_handler
-from shmrpc.values.blocks import LARGE, LARGE_ARRAY, Data, bytes_of
+from shmrpc.values.blocks import LARGE, LARGE_ARRAY, Data, bytes_of, is_block
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
 from shmrpc.values.writing import Writing
@@ -84,7 +84,7 @@ def _dump_with(dump: Callable[..., bytes], value: Any, least: int | None) -> tup
     return dump(value, protocol=_PROTOCOL, buffer_callback=None if least is None else stays), beside
 
 
-def _loads(data: Data, buffers: list[Data]) -> Any:
+def _loads(data: Data, buffers: list[Any]) -> Any:
     import pickle
 
     return pickle.loads(bytes_of(data), buffers=buffers)
@@ -121,8 +121,8 @@ class Later:
         self._data, self._buffers = data, buffers
 
     def read(self) -> Any:
-        """The value. Raises what reading it raises."""
-        return _loads(self._data, self._buffers)
+        """The value, whose large arrays may be written: its reader has them alone. Raises what reading it raises."""
+        return _loads(self._data, [each.private() if is_block(each) else each for each in self._buffers])
 
 
 def read_later(payload: Any, reading: Reading) -> Later:

@@ -8,10 +8,12 @@ import ctypes
 import gc
 import itertools
 import logging
+import multiprocessing.util
 import os
 import random
 import signal
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -369,3 +371,15 @@ def entered(directory: str, number: int) -> int:
         time.sleep(0.0002)
         file.write(f"e{number:014}\n")
     return number
+
+
+def leave_thread(go: str) -> None:
+    """Leaves a thread that waits for a file, and what multiprocessing calls at the end; both leave a mark beside it."""
+
+    def wait() -> None:
+        while not Path(go).exists():
+            time.sleep(0.01)
+        Path(go).with_name("thread").touch()
+
+    multiprocessing.util.Finalize(None, Path(go).with_name("finalizer").touch, exitpriority=1)
+    threading.Thread(target=wait).start()

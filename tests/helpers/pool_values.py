@@ -125,8 +125,19 @@ def make_linked(value: Any) -> list[Node]:
     return [Node(second), second]
 
 
-def is_written(node: Node) -> bool:
-    return bool(node.next.flags.writeable)
+def is_shared(node: Node) -> bool:
+    """Whether an array lies in a mapping of shared memory."""
+    address = node.next.__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if start <= address < end:
+            return "shmrpc" in line
+    return False
+
+
+def written(node: Node) -> Node:
+    node.next[0] = -1
+    return node
 
 
 def in_own_loop(value: int) -> int:

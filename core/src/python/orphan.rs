@@ -7,11 +7,12 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Kills this process as soon as the process `master`, a pidfd, has ended: by a thread of the core's, which needs no GIL.
-/// `first`: the pidfd of a process that is killed before.
+/// `first`: the pidfd of a process that is killed before. `life`: a pipe that `master` holds the other end of; its end is
+/// that of the master too, which may have become another program.
 #[pyfunction]
-#[pyo3(signature = (master, first = None))]
-pub fn die_with(master: i32, first: Option<i32>) -> PyResult<()> {
-    watch(master, first).map_err(|error| os_error(&error))
+#[pyo3(signature = (master, first = None, life = None))]
+pub fn die_with(master: i32, first: Option<i32>, life: Option<i32>) -> PyResult<()> {
+    watch(master, first, life).map_err(|error| os_error(&error))
 }
 
 fn own(fd: i32) -> io::Result<OwnedFd> {
@@ -21,20 +22,26 @@ fn own(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn watch(master: i32, first: Option<i32>) -> io::Result<()> {
+fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
     let process = own(master)?;
     let first = first.map(own).transpose()?;
+    let life = life.map(own).transpose()?;
     let blocked = AllBlocked::new();
     let watcher = std::thread::Builder::new().name("shmrpc-orphan".into());
     watcher.spawn(move || {
-        let mut poll = libc::pollfd {
-            fd: process.as_raw_fd(),
+        // A descriptor below zero is looked at by nobody.
+        let watched = [
+            process.as_raw_fd(),
+            life.as_ref().map_or(-1, OwnedFd::as_raw_fd),
+        ];
+        let mut polls = watched.map(|fd| libc::pollfd {
+            fd,
             events: libc::POLLIN,
             revents: 0,
-        };
+        });
         loop {
-            // SAFETY: one structure, which lives.
-            if unsafe { libc::poll(&raw mut poll, 1, -1) } > 0 {
+            // SAFETY: two structures, which live.
+            if unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) } > 0 {
                 end(first.as_ref());
             }
         }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
 from typing import Final
 
 from shmrpc import _core
+from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, SharedMemoryError
 from shmrpc.host import exhaustion
 
@@ -54,6 +54,6 @@ def hangs_up(control: socket.socket) -> bool:
     descriptor = control.fileno()
     if descriptor < 0:  # This side has closed its own.
         return True
-    poll = select.poll()
+    poll = new_poll()
     poll.register(descriptor, 0)
     return bool(poll.poll(_DYING))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
 from shmrpc import _core
+from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.host import fork, rendezvous
 from shmrpc.host.processes import process
@@ -80,7 +81,7 @@ def _handshake(
 
 def _answer(dialled: socket.socket, limit: float) -> rendezvous.Received | None:
     """The next packet, an empty one at the end, or None after ``limit`` seconds."""
-    poll = select.poll()
+    poll = new_poll()
     poll.register(dialled, select.POLLIN)
     return rendezvous.receive(dialled) if poll.poll(limit * 1000) else None
 

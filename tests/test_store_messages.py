@@ -225,6 +225,31 @@ async def test_a_take_that_is_cancelled_loses_no_message(other: MemberProcess) -
         assert not s.inbox.has_messages()
 
 
+async def test_a_message_that_a_cancelled_task_had_taken_is_not_lost(other: MemberProcess) -> None:
+    """Also if it cannot be given back at once: another process, or another task, is within a transaction."""
+    async with shmrpc.store(OURS, patience=0.01) as s:
+        for is_ours in (False, True):
+            s.inbox.put("first")
+            task = asyncio.create_task(s.inbox.take(LONG))
+            assert await s.inbox.take() == "first"
+            await asyncio.sleep(0)  # It waits.
+            for message in ("first", "second"):
+                s.inbox.put(message)
+            while not task.done() and len(s.inbox._store._peek()[0]) == len("first"):
+                await asyncio.sleep(0)  # It gets the message, and does not run before it is cancelled.
+            task.cancel()
+            if is_ours:
+                async with s.transaction():
+                    await asyncio.wait([task])
+            else:
+                other.do(f"s = sync.attach({OURS!r}); t = s.transaction(); t.__enter__()")
+                await asyncio.wait([task])
+                other.do("t.__exit__(None, None, None); s.close()")
+            got = [task.result()] if not task.cancelled() else [await s.inbox.take(LONG)]
+            got.append(await s.inbox.take(LONG))
+            assert sorted(got) == ["first", "second"] and not s.inbox.has_messages()
+
+
 async def test_a_loop_is_told_that_no_message_came_or_that_waits_are_stopped() -> None:
     async with shmrpc.store(OURS) as s:
         for wait in (s.inbox.take, s.inbox.read):

@@ -247,6 +247,8 @@ mod enabled {
         ReaderWatches,
         /// The only word of a transaction is stored, and the sequence is as before.
         OnlyWordStored,
+        /// The number of a container is used up, and nothing else was done.
+        NumberTaken,
         /// The entries of a log are written, and do not count.
         LogWritten,
         /// They count, and no word is stored.
@@ -269,6 +271,8 @@ mod enabled {
         HeapFreed,
         /// It is given back, and the lease is held.
         HeapPunched,
+        /// What a dead member had begun to make is gone, and its memory is not given back.
+        LeftContainersGone,
         /// Memory of a dead member is given back, and perhaps not all of it.
         RepairPunched,
         ; // Those that are counted in shared/tests and topic/tests alone.

@@ -88,6 +88,7 @@ POINTS_OF_STORES: Final = frozenset(
         "WatchEnded",
         "StoreRecovered",
         "OnlyWordStored",
+        "NumberTaken",
         "LogWritten",
         "LogCounted",
         "LogWordStored",
@@ -99,6 +100,7 @@ POINTS_OF_STORES: Final = frozenset(
         "HeapGrown",
         "HeapFreed",
         "HeapPunched",
+        "LeftContainersGone",
         "RepairPunched",
     )
 )

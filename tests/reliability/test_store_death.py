@@ -28,12 +28,15 @@ ROUND = 60
 KEPT = 2 * LARGE
 #: The points that only those pass who come after one that has died.
 OF_HEIRS = ("RedoBegun", "RedoWordStored", "RedoDone", "RepairPunched", "StoreRecovered")
+#: Where one dies for another one to pass those, and how often a role passes it.
+WRECKS = {"LogWordStored": 12, "NumberTaken": 2}
 #: Points beyond those of stores alone, and where a member dies first for another one to pass them.
 POINTS = {
     "LeaseTaken": "",
     "LeaseTakenOver": "LogWordStored",
     "LeaseGivenBack": "",
     **{point: "LogWordStored" if point in OF_HEIRS else "" for point in sorted(crash_points.POINTS_OF_STORES)},
+    "LeftContainersGone": "NumberTaken",
 }
 
 
@@ -137,7 +140,7 @@ def test_who_dies_at_a_point_loses_and_tears_nothing(
             for times in _times(role, point):
                 victims.begin(store)
                 if wreck:
-                    assert victims.die("transfers", wreck, times % 12 + 1)
+                    assert victims.die("transfers", wreck, times % WRECKS[wreck] + 1)
                 has_died = victims.die(role, point, times)
                 victims.settle(store)
                 if not has_died:

@@ -39,6 +39,7 @@ FILL = f"import numpy as np; {OWN}; s['list'] = [1, 2]; s['frame'] = np.arange(1
 POINTS: Final = {
     "LeaseTaken": False,
     "OnlyWordStored": True,
+    "NumberTaken": False,
     "LogWritten": False,
     "LogCounted": True,
     "LogWordStored": True,

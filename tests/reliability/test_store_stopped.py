@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from shmrpc.host import cleanup
 from tests.helpers import crash_points, store_roles
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
-from tests.helpers.server_process import eventually
+from tests.helpers.server_process import InThread, eventually
 from tests.helpers.stopped_processes import stands_still, stopped
 from tests.helpers.time_bound import bounded
 
@@ -51,6 +54,7 @@ def test_a_process_that_is_stopped_within_a_transaction_is_named_and_readers_go_
 HOLDS = {
     "LeaseTaken": "adds",
     "OnlyWordStored": "adds",
+    "NumberTaken": "transfers",
     "LogWritten": "transfers",
     "LogCounted": "transfers",
     "LogWordStored": "transfers",
@@ -114,3 +118,62 @@ def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
         for _ in store_roles.play(plain, role, 3):
             pass
         assert store.copy() == plain
+
+
+def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(runtime: Path, tmp_path: Path) -> None:
+    """For as long as its timeout allows: the end of a single operation wakes nobody who waits for a transaction."""
+    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, patience=60) as store:
+        store_roles.begin(store)
+        member.do("from tests.helpers import store_roles")
+        ways = (_in_thread, _in_loop, _blocking_in_loop, _within_one_operation)
+        for number, begin in enumerate(ways):
+            member.begin(
+                "crash_points.stop_at_point('OnlyWordStored', 1); "
+                f"store_roles.follow({OURS!r}, 'adds', 0, {str(tmp_path / 'ledger')!r})"
+            )
+            assert eventually(lambda: stands_still(member.pid), 30)
+            waiting = InThread(partial(begin, store, number))
+            time.sleep(0.25)  # Longer than it is waited for anything but a wait.
+            with pytest.raises(shmrpc.WaitTimeout, match=rf"process {member.pid} "), store.transaction(0.01):
+                pass
+            member.signal(signal.SIGCONT)
+            assert waiting.join() is None
+            member.end()
+            assert store["ours"] == number and store.stats().holder is None
+
+
+def _in_thread(store: shmrpc.sync.Store, number: int) -> None:
+    with store.transaction(60):
+        store["ours"] = number
+
+
+def _in_loop(store: shmrpc.sync.Store, number: int) -> None:
+    async def main() -> None:
+        async with shmrpc.store(OURS) as same:
+            turns = 0
+
+            async def turn() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(turn())
+            async with same.transaction(60):
+                same["ours"] = number
+            task.cancel()
+            assert turns > 2, "the loop goes on meanwhile"
+
+    asyncio.run(main())
+
+
+def _blocking_in_loop(store: shmrpc.sync.Store, number: int) -> None:
+    async def main() -> None:
+        _in_thread(store, number)
+
+    asyncio.run(main())
+
+
+def _within_one_operation(store: shmrpc.sync.Store, number: int) -> None:
+    store.setdefault("ours", 0)
+    shmrpc.update(store, "ours", lambda _: number)

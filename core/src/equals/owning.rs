@@ -18,6 +18,7 @@ use super::members::Holder;
 use super::membership::{Membership, NameError};
 use super::queueing::{PATIENCE, deadline};
 use super::registry::random;
+use super::replacing::passed_over;
 use super::stores::{Contents, Refusal, Shared};
 use crate::clock;
 use crate::crash;
@@ -361,7 +362,7 @@ impl Membership {
             false => {
                 let put = |at, bytes: &[u8]| put(&file, &mapping, start as u64, at, bytes);
                 let moment = contents.store.copy_to(put).map_err(failed())?;
-                store.inherit(moment, 0, deadline(PATIENCE))
+                store.inherit(moment, 0, passed_over()?, deadline(PATIENCE))
             }
         };
         filled.map_err(|error| match self.told_of(error) {

@@ -24,6 +24,7 @@ use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::named;
 use crate::os::done;
 use crate::shared::SharedError;
+use crate::store::copying::numbers_to_pass_over;
 use crate::store::{Store, StoreError};
 use std::fs::File;
 use std::io;
@@ -46,6 +47,11 @@ pub(super) fn too_often() -> NameError {
     NameError::os("it was replaced by a copy again and again")(io::Error::from_raw_os_error(
         libc::EBUSY,
     ))
+}
+
+/// How many numbers of containers a copy passes over.
+pub(super) fn passed_over() -> Result<u64, NameError> {
+    Ok(numbers_to_pass_over(random()? as u64))
 }
 
 /// The name of the file of a copy.
@@ -316,7 +322,7 @@ impl Membership {
         )
         .map_err(failed())?;
         store
-            .inherit(moment, fenced, deadline(PAUSE))
+            .inherit(moment, fenced, passed_over()?, deadline(PAUSE))
             .map_err(|error| self.told_of(error))?;
         if !named::share(&file).map_err(failed())? {
             return Err(failed()(taken()).into());

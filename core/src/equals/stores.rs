@@ -3,7 +3,7 @@
 use super::layout::Shape;
 use super::members::{Holder, Number};
 use super::membership::{Members, Membership, NameError};
-use super::queueing::{LEASE_PATIENCE, PATIENCE, deadline};
+use super::queueing::{PATIENCE, deadline};
 use super::replacing::{self, TRIES};
 use crate::clock;
 use crate::crash;
@@ -25,7 +25,7 @@ pub const LEASE: usize = 0;
 /// The wait set of those that wait until something has changed.
 pub const CHANGES: usize = 1;
 /// For how long, in nanoseconds, it is waited for a single operation of another process, before it is looked whose it is.
-const SOON: u64 = 5_000_000;
+pub const SOON: u64 = 5_000_000;
 /// The wait set of those that wait for a message.
 pub const MESSAGES: usize = 2;
 
@@ -60,6 +60,18 @@ pub struct Contents {
     has_waiting_sibling: AtomicBool,
     /// Blocks that nobody here looks at any more, of which the others are still to be told.
     unpinned: Mutex<Vec<u64>>,
+}
+
+/// Whether a transaction was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It was.
+    Now,
+    /// Another one is under way, whose end wakes those that wait for it.
+    AfterAnother,
+    /// A single operation of another process is, and does not end: that process is stopped, or has no CPU. Its end wakes nobody
+    /// who waits for a transaction, so it is to be tried again.
+    Later,
 }
 
 /// What an operation finds.
@@ -380,13 +392,36 @@ impl Membership {
         Ok(contents.ok_or(NameError::NotHeld("is no store"))?)
     }
 
-    /// Whether this task or thread is within a transaction.
-    pub fn has_begun(&self, owner: u64) -> bool {
-        let Some(contents) = self.store.as_ref() else {
-            return false;
-        };
-        let is_ours = |open: &Transaction| open.owner == owner;
-        contents.is_open() && lock(&contents.open).as_ref().is_some_and(is_ours)
+    /// Begins a part of the transaction that this task or thread is within: its number; None if it is within none.
+    pub fn begin_part(&self, owner: u64) -> Option<usize> {
+        self.with_open(owner, |store, open| store.begin_part(open))
+    }
+
+    /// Ends a part of it: what the part has done stays in the transaction, or is undone.
+    pub fn end_part(&self, owner: u64, part: usize, is_kept: bool) {
+        self.with_open(owner, |store, open| store.end_part(open, part, is_kept));
+    }
+
+    fn with_open<R>(&self, owner: u64, act: impl FnOnce(&Shared, &mut Open) -> R) -> Option<R> {
+        let contents = self.stored().ok().filter(|contents| contents.is_open())?;
+        let mut open = lock(&contents.open);
+        let transaction = open.as_mut().filter(|open| open.owner == owner)?;
+        Some(act(&contents.store, &mut transaction.open))
+    }
+
+    /// This process has one proxy more of a container.
+    pub fn hold_container(&self, id: u64) {
+        if let Ok(contents) = self.stored() {
+            contents.store.held().add(id);
+        }
+    }
+
+    /// It has one less.
+    pub fn let_container_go(&self, id: u64) {
+        // Not in a forked child, where another thread of the parent may have had what counts them.
+        if let Ok(contents) = self.stored() {
+            contents.store.held().remove(id);
+        }
     }
 
     /// Whether another task of this thread is within a transaction; if so, its end wakes those that wait for messages.
@@ -417,9 +452,14 @@ impl Membership {
         }
     }
 
-    /// Begins a transaction of a task, or of a thread; false if another one is under way, whose end wakes those that wait for
-    /// it.
-    pub fn begin_transaction(&self, owner: u64, is_task: bool) -> Result<bool, Refusal> {
+    /// Begins a transaction of a task, or of a thread. `patience`, in nanoseconds, is for a single operation of another process
+    /// that does not end.
+    pub fn begin_transaction(
+        &self,
+        owner: u64,
+        is_task: bool,
+        patience: u64,
+    ) -> Result<Begun, Refusal> {
         let contents = self.stored()?;
         if contents.is_open()
             && lock(&contents.open)
@@ -429,13 +469,12 @@ impl Membership {
             let text = "this task or thread is within a transaction already";
             return Err(NameError::NotHeld(text).into());
         }
-        let begun = self.following(|contents| match self.begin_soon(&contents.store) {
-            Ok(open) => Ok(Some(open)),
-            Err(None) => Ok(None),
-            Err(Some(error)) => Err(self.told_of(error)),
+        let begun = self.following(|contents| {
+            self.begin_soon(&contents.store, patience)
+                .map_err(|error| self.told_of(error))
         });
         match begun? {
-            Some(open) => {
+            Ok(open) => {
                 let thread = thread::current().id();
                 *lock(&contents.open) = Some(Transaction {
                     open,
@@ -444,39 +483,38 @@ impl Membership {
                     thread,
                 });
                 contents.is_open.store(true, Relaxed);
-                Ok(true)
+                Ok(Begun::Now)
             }
-            None => Ok(false),
+            Err(not_begun) => Ok(not_begun),
         }
     }
 
-    /// Begins a transaction. None if another one is under way; an error if a single operation is, which does not end: it is
-    /// that of a process that is stopped.
-    fn begin_soon(&self, store: &Shared) -> Result<Open, Option<StoreError>> {
-        let (mut since, mut patience) = (None, 0);
+    /// Begins a transaction, or says why not.
+    fn begin_soon(&self, store: &Shared, patience: u64) -> Result<Result<Open, Begun>, StoreError> {
+        let (mut since, mut soon) = (None, 0);
         loop {
-            let error = match store.begin_long(deadline(patience)) {
-                Ok(open) => return Ok(open),
+            let error = match store.begin_long(deadline(soon)) {
+                Ok(open) => return Ok(Ok(open)),
                 Err(error) => error,
             };
             let StoreError::Shared(SharedError::Busy { holder }) = error else {
-                return Err(Some(error));
+                return Err(error);
             };
             // It has begun after we looked for it, or its end wakes us.
             if store.is_long() {
-                return Err(None);
+                return Ok(Err(Begun::AfterAnother));
             }
             // Others follow each other without end, and it may be one process that does so, or one does not end.
             let (now, found) = (clock::now(), (holder, store.sequence()));
             match since {
                 Some((known, from)) if known == found => {
-                    if now.saturating_sub(from) > LEASE_PATIENCE {
-                        return Err(Some(error));
+                    if now.saturating_sub(from) >= patience {
+                        return Ok(Err(Begun::Later));
                     }
                 }
                 _ => since = Some((found, now)),
             }
-            patience = SOON;
+            soon = SOON.min(patience.max(1));
         }
     }
 

@@ -499,7 +499,7 @@ impl Name {
     }
 
     #[getter]
-    fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) && !self.closed.load(Ordering::Relaxed)
     }
 

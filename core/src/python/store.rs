@@ -96,6 +96,12 @@ impl Carrier {
         })
     }
 
+    /// Whether others know the class of this number: it is not of a transaction that is under way.
+    fn has_class(&self, py: Python<'_>, number: u32) -> PyResult<bool> {
+        self.inner()?
+            .run_whole(py, |store, _, deadline| store.has_class(deadline, number))
+    }
+
     /// A dict of all classes, in the order of their numbers, with what is said of each.
     fn classes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let us = self.inner()?;
@@ -138,7 +144,7 @@ impl Inner {
             .bind(py)
     }
 
-    fn patience(&self) -> u64 {
+    pub(super) fn patience(&self) -> u64 {
         self.patience.load(Relaxed) // Relaxed: under the GIL.
     }
 
@@ -251,6 +257,7 @@ impl Inner {
             StoreError::NoKey => PyKeyError::new_err("no such key"),
             StoreError::NoNumber => PyTypeError::new_err("expected a number to add to"),
             StoreError::OtherType => PyTypeError::new_err("the container is of another type"),
+            StoreError::Other => PyKeyError::new_err("the item is another one by now"),
             StoreError::TooDeep => PyRecursionError::new_err(format!(
                 "containers and tuples of a store are nested {DEPTH} deep at most: store parts of this under keys of their own"
             )),
@@ -339,7 +346,8 @@ impl Inner {
         })
     }
 
-    /// Removes an item and returns it, copied; None if there is no such key.
+    /// Removes an item and returns it, copied; None if there is no such key. The value is made first, unless that cannot fail:
+    /// what cannot be made stays.
     fn pop<'py>(
         &self,
         py: Python<'py>,
@@ -347,12 +355,73 @@ impl Inner {
         item: &Item<'_>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.run(py, |store, open, deadline| {
-            store.remove(open, deadline, place, item)
+            store.remove(open, deadline, place, item, Found::is_plain)
         })? {
-            Ok(found) => self.seen(py, found).map(Some),
-            Err(StoreError::NoKey) => Ok(None),
-            Err(error) => Err(self.raised(py, error)),
+            Ok(found) => return self.seen(py, found).map(Some),
+            Err(StoreError::NoKey) => return Ok(None),
+            Err(StoreError::Other) => {}
+            Err(error) => return Err(self.raised(py, error)),
         }
+        for _ in 0..TRIES {
+            let (whole, known) = match self.run(py, |store, open, deadline| {
+                store.get_whole(open, deadline, place, item)
+            })? {
+                Ok(found) => found,
+                Err(StoreError::NoKey) => return Ok(None),
+                Err(error) => return Err(self.raised(py, error)),
+            };
+            let made = self.seen(py, whole)?;
+            match self.run(py, |store, open, deadline| {
+                store.remove(open, deadline, place, item, |found| *found == known)
+            })? {
+                Ok(_) => return Ok(Some(made)),
+                // It is another one by now.
+                Err(StoreError::NoKey | StoreError::Other) => {}
+                Err(error) => return Err(self.raised(py, error)),
+            }
+        }
+        Err(self.restless(py))
+    }
+
+    /// Takes the first message and returns it, copied; None if there is none. As [`pop`](Self::pop): what cannot be made stays.
+    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.run(py, |store, open, deadline| {
+            store.receive(open, deadline, Found::is_plain)
+        })? {
+            Ok(found) => return found.map(|found| self.seen(py, found)).transpose(),
+            Err(StoreError::Other) => {}
+            Err(error) => return Err(self.raised(py, error)),
+        }
+        for _ in 0..TRIES {
+            let first = self.run_whole(py, |store, open, deadline| {
+                store.first_message(open, deadline)
+            })?;
+            let Some((whole, known)) = first else {
+                return Ok(None);
+            };
+            // Another one that was not woken may be able to make it.
+            let made = self.seen(py, whole);
+            let made = made.inspect_err(|_| self.membership.message_left())?;
+            match self.run(py, |store, open, deadline| {
+                store.receive(open, deadline, |found| *found == known)
+            })? {
+                Ok(Some(_)) => return Ok(Some(made)),
+                Ok(None) => return Ok(None),
+                // Another process has taken it.
+                Err(StoreError::Other) => {}
+                Err(error) => return Err(self.raised(py, error)),
+            }
+        }
+        Err(self.restless(py))
+    }
+
+    /// The error for what others change each time before it is removed.
+    #[cold]
+    fn restless(&self, py: Python<'_>) -> PyErr {
+        let text = format!(
+            "changed {TRIES} times while a value was taken out of it; try again, or do so in a transaction"
+        );
+        self.error(py, "StoreBusy", text)
     }
 
     /// Removes an item; false if there is no such key.
@@ -555,11 +624,13 @@ impl Store {
 
     // --- messages ---
 
-    fn _put(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// `is_back`: one that was taken comes before the others again.
+    #[pyo3(signature = (value, is_back = false))]
+    fn _put(&self, py: Python<'_>, value: &Bound<'_, PyAny>, is_back: bool) -> PyResult<()> {
         let (us, keeper) = (self.inner(py)?, Keeper::default());
         let value = us.hooks.value(value, &keeper, 0)?;
         us.run_whole(py, |store, open, deadline| {
-            store.send(open, deadline, &value)
+            store.send(open, deadline, &value, is_back)
         })
     }
 
@@ -575,8 +646,7 @@ impl Store {
         {
             return Ok(Vec::new());
         }
-        let found = us.run_whole(py, |store, open, deadline| store.receive(open, deadline))?;
-        found.map(|found| us.seen(py, found)).into_iter().collect()
+        Ok(us.receive(py)?.into_iter().collect())
     }
 
     /// Waits in this thread until a message may be there.
@@ -599,7 +669,8 @@ impl Store {
         if found.is_some() {
             us.membership.message_left();
         }
-        found.map(|found| us.seen(py, found)).into_iter().collect()
+        let found = found.map(|(whole, _)| us.seen(py, whole));
+        found.into_iter().collect()
     }
 
     /// Moves all members to a copy if one of them holds the store and does not go on: its process, -1 if that is one of
@@ -718,6 +789,7 @@ impl Proxy {
     #[new]
     fn new(carrier: &Bound<'_, Carrier>, at: u64, id: u64) -> PyResult<Self> {
         let (inner, place) = (carrier.get().inner()?, Place { at, id });
+        inner.membership.hold_container(id);
         Ok(Proxy { inner, place })
     }
 
@@ -751,6 +823,15 @@ impl Proxy {
 
     fn _copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.inner.copy(py, self.place)
+    }
+
+    /// A copy that is to be put elsewhere: what this process has removed is as it was then.
+    fn _copy_to_put<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let us = &*self.inner;
+        let found = us.run_whole(py, |store, open, deadline| {
+            store.copy_to_put(open, deadline, self.place)
+        })?;
+        us.seen(py, found)
     }
 
     fn _clear(&self, py: Python<'_>) -> PyResult<()> {
@@ -933,6 +1014,12 @@ impl Proxy {
             len: len as usize,
         };
         Ok((pinned, PyBytes::new(py, &said)))
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.inner.membership.let_container_go(self.place.id);
     }
 }
 

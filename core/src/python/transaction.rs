@@ -3,19 +3,25 @@
 use super::name::Name;
 use super::owner::{current_owner, is_in_loop, this_thread};
 use super::store::{Carrier, Inner};
-use crate::equals::stores::LEASE;
+use crate::equals::queueing::LEASE_PATIENCE;
+use crate::equals::stores::{Begun, LEASE, SOON};
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::time::{Duration, Instant};
+
+/// For how long, in nanoseconds, a loop that tries again looks whether a single operation has ended.
+const AGAIN: u64 = 200_000;
 
 /// A transaction of a store: `with` begins and ends it in a thread, each in one native step: where a frame of Python lay
 /// between, a signal handler that raises there would leave it open. Where `with` would block a loop, it calls
 /// `_refuse_to_block`, and where the wait for `_timeout` seconds was in vain, `_gave_up`. One that goes while it is open
 /// comes to nothing.
 ///
-/// `name`: the use of the name whose it is. `joins`: within a transaction of this task or thread it is a part of that.
+/// `name`: the use of the name whose it is. `joins`: within a transaction of this task or thread it is a part of that, which
+/// is undone alone if its block raises.
 #[pyclass(frozen, subclass, module = "shmrpc._core")]
 pub struct Transaction {
     inner: Arc<Inner>,
@@ -24,6 +30,10 @@ pub struct Transaction {
     /// The task or thread that begins it.
     owner: AtomicU64,
     is_open: AtomicBool,
+    /// A single operation that does not end was in the way when it was last tried.
+    is_late: AtomicBool,
+    /// The number of the part that it is of another transaction, while its block runs; 0 if it is none.
+    part: AtomicUsize,
 }
 
 // Relaxed, all: what Python calls is under the GIL.
@@ -31,13 +41,22 @@ impl Transaction {
     fn begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
         let (owner, members) = (self.owner.load(Relaxed), &self.inner.membership);
-        if self.joins && members.has_begun(owner) {
+        if self.joins
+            && let Some(part) = members.begin_part(owner)
+        {
+            self.part.store(part, Relaxed);
             return Ok(true);
         }
-        let begun = members.begin_transaction(owner, owner != this_thread());
+        // The first time it waits for a moment; a loop that tries again has others to serve.
+        let patience = match self.is_late.load(Relaxed) {
+            true => AGAIN,
+            false => SOON,
+        };
+        let begun = members.begin_transaction(owner, owner != this_thread(), patience);
         let begun = begun.map_err(|error| self.inner.refused(py, error))?;
-        self.is_open.store(begun, Relaxed);
-        Ok(begun)
+        self.is_late.store(begun == Begun::Later, Relaxed);
+        self.is_open.store(begun == Begun::Now, Relaxed);
+        Ok(begun == Begun::Now)
     }
 
     /// Begins it for the task or thread that runs here, if nobody else is within one.
@@ -47,27 +66,69 @@ impl Transaction {
     }
 
     /// Begins it for its owner, and waits in this thread: False if the timeout is over, None if waits were stopped.
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
+    /// `only_late`: for a single operation that does not end, and for no other transaction; `is_late` says which was in the way.
+    fn wait(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        only_late: bool,
+    ) -> PyResult<Option<bool>> {
         let (us, owner) = (&*self.inner, self.owner.load(Relaxed));
         let is_task = owner != this_thread();
         let may_block = us.membership.may_block(owner);
         may_block.map_err(|error| us.refused(py, error))?;
-        let begun = us.wait_in(py, self.name.get(), LEASE, timeout, || {
-            us.membership.begin_transaction(owner, is_task)
-        })?;
-        self.is_open.store(begun == Some(true), Relaxed);
-        Ok(begun)
+        let end = timeout.and_then(|timeout| {
+            Instant::now().checked_add(Duration::try_from_secs_f64(timeout).ok()?)
+        });
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let patience = left.map_or(LEASE_PATIENCE, |left| {
+                let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+                left.min(LEASE_PATIENCE)
+            });
+            let mut tried = Begun::AfterAnother;
+            let left = left.map(|left| left.as_secs_f64());
+            let waited = us.wait_in(py, self.name.get(), LEASE, left, || {
+                tried = us.membership.begin_transaction(owner, is_task, patience)?;
+                Ok(tried != Begun::AfterAnother || only_late)
+            });
+            self.is_late.store(tried == Begun::Later, Relaxed);
+            self.is_open.store(tried == Begun::Now, Relaxed);
+            let waited = match waited {
+                Ok(waited) => waited,
+                Err(error) => {
+                    self.end(py, false)?;
+                    return Err(error);
+                }
+            };
+            if waited != Some(true) || tried != Begun::Later {
+                return Ok(waited.map(|_| tried == Begun::Now));
+            }
+            // Its end wakes nobody: it is tried again, until the time is over.
+            py.check_signals()?;
+            if self.name.get().is_stopped() {
+                return Ok(None);
+            }
+            if left == Some(0.0) {
+                return Ok(Some(false));
+            }
+        }
     }
 
     fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
-        if !self.is_open.swap(false, Relaxed) {
+        let (owner, part) = (self.owner.load(Relaxed), self.part.swap(0, Relaxed));
+        let is_open = self.is_open.swap(false, Relaxed);
+        if !is_open && part == 0 {
             return Ok(());
         }
         if !is_kept {
             let opened = self.inner.opened(py);
             opened.call_method0(intern!(py, "forget"))?;
         }
-        let owner = self.owner.load(Relaxed);
+        if !is_open {
+            self.inner.membership.end_part(owner, part, is_kept);
+            return Ok(());
+        }
         let ended = self.inner.membership.end_transaction(owner, is_kept);
         ended.map_err(|error| self.inner.refused(py, error))
     }
@@ -83,6 +144,8 @@ impl Transaction {
             joins,
             owner: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
+            part: AtomicUsize::new(0),
         })
     }
 
@@ -92,15 +155,27 @@ impl Transaction {
         if us.start(py)? {
             return Ok(());
         }
-        if !us.joins && is_in_loop(py)? {
+        let mut timeout: Option<f64> = slf.getattr(intern!(py, "_timeout"))?.extract()?;
+        // In a loop it waits as a single operation does, for a single operation of another process alone.
+        let in_loop = !us.joins && is_in_loop(py)?;
+        if in_loop {
+            let patience = us.inner.patience() as f64 / 1e9;
+            timeout = Some(timeout.map_or(patience, |timeout| timeout.min(patience)));
+        }
+        let is_late = || us.is_late.load(Relaxed);
+        let waited = match in_loop && !is_late() {
+            true => Some(false),
+            false => us.wait(py, timeout, in_loop)?,
+        };
+        if waited == Some(true) {
+            return Ok(());
+        }
+        if in_loop && waited.is_some() && !is_late() {
             slf.call_method0(intern!(py, "_refuse_to_block"))?;
         }
-        let timeout = slf.getattr(intern!(py, "_timeout"))?.extract()?;
-        let waited = us.wait(py, timeout)?;
-        if waited != Some(true) {
-            slf.call_method1(intern!(py, "_gave_up"), (waited,))?;
-        }
-        Ok(())
+        let is_single = us.joins || in_loop;
+        slf.call_method1(intern!(py, "_gave_up"), (waited, timeout, is_single))
+            .map(drop)
     }
 
     fn __exit__(
@@ -124,6 +199,17 @@ impl Transaction {
         self.begin(py)
     }
 
+    /// Whether a single operation of another process has kept it from beginning: nobody is woken by the end of that.
+    #[getter]
+    fn _is_late(&self) -> bool {
+        self.is_late.load(Relaxed)
+    }
+
+    #[getter]
+    fn _has_begun(&self) -> bool {
+        self.is_open.load(Relaxed)
+    }
+
     /// Ends it, if it was begun.
     fn _end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
         self.end(py, is_kept)
@@ -133,7 +219,7 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         // Relaxed: under the GIL.
-        if self.is_open.load(Relaxed) {
+        if self.is_open.load(Relaxed) || self.part.load(Relaxed) != 0 {
             let _ = Python::attach(|py| self.end(py, false));
         }
     }

@@ -16,10 +16,10 @@
 
 use super::blocks::{self, Blocks, aligned, pages_for};
 use super::growth::{self, Growth, PAGE};
-use super::journal::See;
+use super::journal::{Change, See};
 use super::log::{self, Writer};
 use super::pages::{Entry, Kind};
-use super::{Field, Members, SharedError, Words, lie};
+use super::{Field, Members, SharedError, Words, lie, slabs};
 use crate::crash;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -288,6 +288,59 @@ impl Heap {
         Ok(())
     }
 
+    /// Puts 0 in the place of words of free memory that one that died within a transaction has left there: call it before
+    /// [`repair`](Self::repair).
+    #[cold]
+    pub fn scrub<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+        is_left: impl Fn(u64) -> bool,
+    ) -> Result<(), SharedError> {
+        let Blocks { pages, growth, .. } = &self.blocks;
+        let (mut page, frontier) = (0, pages.frontier(t)?);
+        while page < frontier {
+            let entry = pages.entry(t, page)?;
+            let len = match entry.kind {
+                Kind::Inner | Kind::Tail | Kind::SlabInner => 1,
+                _ => entry.len.clamp(1, frontier - page),
+            };
+            match entry.kind {
+                Kind::Spare | Kind::Bare => self.scrub_pages(t, page, len, &is_left)?,
+                Kind::Slab => {
+                    for at in slabs::free_blocks(pages, t, page, entry)? {
+                        if is_left(t.get(at)?) {
+                            t.init(at, 0)?;
+                        }
+                    }
+                }
+                _ => {}
+            }
+            page += len;
+        }
+        // What lies behind is punched, unless it cannot be.
+        if self.keeps {
+            let end = pages.offset(pages.count);
+            let parts = growth.written(pages.offset(frontier), end);
+            let parts = parts.map_err(|error| SharedError::System { asked: 0, error })?;
+            scrub_parts(t, &parts, &is_left)?;
+        }
+        Ok(())
+    }
+
+    /// The same for free pages. Those that have no memory are not looked at: that would give them some.
+    fn scrub_pages<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+        page: u64,
+        len: u64,
+        is_left: &impl Fn(u64) -> bool,
+    ) -> Result<(), SharedError> {
+        let Blocks { pages, growth, .. } = &self.blocks;
+        let parts = growth.written(pages.offset(page), pages.offset(page + len));
+        let parts = parts.map_err(|error| SharedError::System { asked: 0, error })?;
+        scrub_parts(t, &parts, is_left)
+    }
+
     /// Gives all memory back that the books do not know of.
     #[cold]
     fn punch_bare<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), SharedError> {
@@ -357,6 +410,22 @@ impl Heap {
     pub fn allocated(&self) -> io::Result<u64> {
         self.blocks.growth.allocated()
     }
+}
+
+/// Puts 0 in the place of such words, at each place where a block may begin.
+fn scrub_parts<W: Words, M: Members>(
+    t: &mut Writer<'_, W, M>,
+    parts: &[(u64, u64)],
+    is_left: &impl Fn(u64) -> bool,
+) -> Result<(), SharedError> {
+    for &(start, end) in parts {
+        for at in (start..end).step_by(16) {
+            if is_left(t.get(at)?) {
+                t.init(at, 0)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -52,6 +52,10 @@ pub struct Pending {
     fresh: Fresh,
     /// How to go back to where the operation began that is under way, the last step first; if it is one of many.
     undo: Option<Vec<Undo>>,
+    /// How many marks there are to go back to.
+    marks: usize,
+    /// Words by which others know what this transaction has made, in fresh memory: 0 if nothing comes of it.
+    made: Vec<u64>,
     /// Whether a holder has died: what memory it had fetched is to be looked for.
     pub(super) taken_over: bool,
     /// Memory that was fetched: if nothing comes of it, it is given back.
@@ -83,12 +87,15 @@ pub struct Moment {
     count: u64,
 }
 
-/// Where an operation began.
-struct Mark {
+/// How far a transaction was when an operation began, or several that are to be undone together.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
     writes: usize,
     fresh: usize,
     fetched: usize,
     freed: usize,
+    made: usize,
+    undo: usize,
 }
 
 /// As many words as a small operation changes.
@@ -315,6 +322,8 @@ impl<W: Words, M: Members> Log<W, M> {
             writes: Writes::new(),
             fresh: Fresh::default(),
             undo: None,
+            marks: 0,
+            made: Vec::new(),
             taken_over: self.exclusive.word(AT_DIED).load(Ordering::Relaxed) != 0,
             fetched: Vec::new(),
             freed: Vec::new(),
@@ -329,19 +338,35 @@ impl<W: Words, M: Members> Log<W, M> {
         operate: impl FnOnce(&mut Writer<'_, W, M>) -> Result<R, E>,
     ) -> Result<R, E> {
         self.exclusive.check()?;
-        let mark = Mark {
+        let mark = self.mark(pending);
+        let done = operate(&mut Writer { log: self, pending });
+        self.end_mark(pending, &mark, done.is_ok());
+        self.exclusive.settled(done)
+    }
+
+    /// Marks how far a transaction is. End each mark by [`end_mark`](Self::end_mark), the last one first.
+    pub fn mark(&self, pending: &mut Pending) -> Mark {
+        let undo = pending.undo.get_or_insert_default();
+        pending.marks += 1;
+        Mark {
             writes: pending.writes.count,
             fresh: pending.fresh.order.len(),
             fetched: pending.fetched.len(),
             freed: pending.freed.len(),
-        };
-        pending.undo = Some(Vec::new());
-        let done = operate(&mut Writer { log: self, pending });
-        if done.is_err() {
-            self.go_back(pending, &mark);
+            made: pending.made.len(),
+            undo: undo.len(),
         }
-        pending.undo = None;
-        self.exclusive.settled(done)
+    }
+
+    /// Ends a mark: what was done since stays, or is undone.
+    pub fn end_mark(&self, pending: &mut Pending, mark: &Mark, is_kept: bool) {
+        if !is_kept {
+            self.go_back(pending, mark);
+        }
+        pending.marks = pending.marks.saturating_sub(1);
+        if pending.marks == 0 {
+            pending.undo = None;
+        }
     }
 
     /// The transaction, for one operation that is all of it: if it fails, abandon it.
@@ -372,7 +397,9 @@ impl<W: Words, M: Members> Log<W, M> {
     }
 
     fn go_back(&self, pending: &mut Pending, mark: &Mark) {
-        for undo in pending.undo.take().into_iter().flatten().rev() {
+        let undo = pending.undo.as_mut();
+        let undone = undo.map(|undo| undo.split_off(mark.undo.min(undo.len())));
+        for undo in undone.into_iter().flatten().rev() {
             match undo {
                 Undo::Write(number, value) => pending.writes.at_mut(number).1 = value,
                 Undo::Fresh(at, value) => {
@@ -386,8 +413,20 @@ impl<W: Words, M: Members> Log<W, M> {
         pending.writes.truncate(mark.writes);
         pending.fresh.truncate(mark.fresh);
         pending.freed.truncate(mark.freed);
+        self.unmake(pending.made.drain(mark.made..));
         for (start, len) in pending.fetched.drain(mark.fetched..) {
             let _ = self.growth.punch(start, len);
+        }
+    }
+
+    /// What others may know of already was never made.
+    fn unmake(&self, made: impl Iterator<Item = u64>) {
+        for at in made {
+            if let Some(word) = self.exclusive.changeable(at) {
+                // Release: as all stores to shared words. The lease is given back after it, so it is seen by whoever finds a
+                // later transaction committed.
+                word.store(0, Ordering::Release);
+            }
         }
     }
 
@@ -592,6 +631,7 @@ impl<W: Words, M: Members> Log<W, M> {
             return;
         }
         if self.exclusive.members().me() != 0 {
+            self.unmake(pending.made.iter().copied());
             for &(start, len) in &pending.fetched {
                 let _ = self.growth.punch(start, len);
             }
@@ -656,6 +696,11 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
     /// From now on this memory, which was free, is written at once.
     pub(super) fn is_fresh(&mut self, start: u64, len: u64) {
         self.pending.fresh.add(start, len);
+    }
+
+    /// The word at this offset, of fresh memory, is what others know something by: if nothing comes of the transaction, it is 0.
+    pub fn is_made(&mut self, at: u64) {
+        self.pending.made.push(at);
     }
 
     /// Copies bytes into a fresh block.

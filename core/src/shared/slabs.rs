@@ -332,6 +332,24 @@ fn dissolve(
     pages.give(t, Kind::Spare, page, class.pages)
 }
 
+/// Where the blocks of a slab begin that are not in use.
+pub(super) fn free_blocks(
+    pages: &Pages,
+    t: &impl See,
+    page: u64,
+    entry: Entry,
+) -> Result<Vec<u64>, SharedError> {
+    let class = class(pages, page, entry)?;
+    let (start, mut free) = (pages.offset(page), Vec::new());
+    for word in 0..class.words() {
+        let used = t.get(start + word * 8)?;
+        let indices = word * 64..(word * 64 + 64).min(class.count);
+        let unused = indices.filter(|index| used >> (index % 64) & 1 == 0);
+        free.extend(unused.map(|index| start + class.header() + index * class.size));
+    }
+    Ok(free)
+}
+
 /// How many slabs of a class are looked at for an empty one.
 const LOOKS: u32 = 64;
 

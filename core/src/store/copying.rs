@@ -12,6 +12,12 @@ const CHUNK: u64 = 1 << 20;
 /// only what it is in the middle of.
 const TRIES: usize = 8;
 
+/// How many numbers a copy passes over, by chance: those that another copy of the same has given out, and that are known to
+/// others, are not to come again. There are 2^48.
+pub fn numbers_to_pass_over(random: u64) -> u64 {
+    (random & 0xffff_ffff) << 4
+}
+
 impl<W: Words, M: Members> Store<W, M> {
     /// Says that a copy is to take its place, without the member that holds the lease.
     pub fn replace(&self, fenced: u64) {
@@ -51,11 +57,19 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Makes a copy, which nobody else knows so far, what its members go on with: what was being committed is, and what the
-    /// member that is fenced off has looked at and watched is given back.
-    pub fn inherit(&self, moment: Moment, fenced: u64, deadline: u64) -> Result<(), StoreError> {
+    /// member that is fenced off has looked at and watched is given back. `passed_over`: how many numbers no container gets,
+    /// since another copy of the same may have given them out; see [`numbers_to_pass_over`].
+    pub fn inherit(
+        &self,
+        moment: Moment,
+        fenced: u64,
+        passed_over: u64,
+        deadline: u64,
+    ) -> Result<(), StoreError> {
         self.log.inherit(moment);
         self.operate(None, deadline, |hand, _| Ok(self.heap.fetch(hand.t)?))?;
         self.recover(|member| member == fenced, deadline)?;
+        self.pass_numbers_over(passed_over);
         crash::point!(CopyMade);
         match self.words().is_cut_off() {
             true => Err(SharedError::Poisoned(crate::shared::Lie::CUT_OFF).into()),

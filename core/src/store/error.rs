@@ -19,6 +19,8 @@ pub enum StoreError {
     Within,
     /// The container is of another type.
     OtherType,
+    /// It is not what the caller has read, and stays.
+    Other,
     /// It has no room for this many entries.
     TooLong,
     /// There is more to copy than was to be.

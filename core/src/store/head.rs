@@ -38,6 +38,12 @@ pub(super) fn id(number: u64) -> u64 {
     ID | number & ((1 << 48) - 1)
 }
 
+/// The number of the container of this id.
+#[inline]
+pub(super) fn number(id: u64) -> u64 {
+    id & ((1 << 48) - 1)
+}
+
 /// Whether this is the id of a container.
 #[inline]
 pub(super) fn is_id(word: u64) -> bool {

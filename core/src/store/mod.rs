@@ -7,12 +7,15 @@
 //! Offsets in bytes, from where it begins, a multiple of the page:
 //!
 //! ```text
-//!      0  next id  u64     the number of the last container
+//!      0  last id  u64     the number of the last container that was begun. It is stored at once, and no number comes again:
+//!                          what knows a container whose transaction came to nothing knows no other one by it
 //!      8  root     u64     the cell of the dict that is the store
 //!         classes  u64     that of the dict of the classes: the number of a class is that of its entry
 //!         inbox    u64     that of the list of messages
 //!         owned    3 u64   of a store with an owner: see `owned.rs`
-//!     64  pins     see `pins.rs`
+//!         committed id u64 the number of the last container that was committed: those above it are of a transaction that is
+//!                          under way, and of others gone
+//!     64  pins     see `pins.rs`; its second word says how many numbers were passed over
 //!         watches  see `watches.rs`
 //!         heap     from the next whole page on: see `shared/heap.rs`
 //!         log      the last 16 MiB, of whole pages: see `shared/log.rs`
@@ -25,9 +28,10 @@
 
 mod blob;
 pub mod cell;
-mod copying;
+pub mod copying;
 mod error;
 mod head;
+pub mod held;
 mod list;
 pub mod owned;
 pub mod pins;
@@ -47,11 +51,12 @@ use crate::crash;
 use crate::shared::growth::{Growth, PAGE};
 use crate::shared::heap::{self, Heap, HeapUsage};
 use crate::shared::journal::{Change, Look, See};
-use crate::shared::log::{self, Log, Pending, Writer};
+use crate::shared::log::{self, Log, Mark, Pending, Writer};
 use crate::shared::{Members, SharedError, Words};
 use cell::{Cell, Content, Type};
 use error::no_container;
 use head::{Head, Owner};
+use held::Held;
 use list::Cells;
 use pins::Pins;
 use std::io;
@@ -60,13 +65,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use table::Table;
-use tree::{Bound, Hand};
+use tree::{Bound, Hand, Kept};
 use value::{Found, Key, Place, Value};
 use watches::Watches;
 
-const AT_NEXT_ID: u64 = 0;
+const AT_LAST_ID: u64 = 0;
 const AT_ROOTS: u64 = 8;
+const AT_COMMITTED_ID: u64 = 56;
 const AT_PINS: u64 = 64;
+const AT_PASSED_OVER: u64 = 72;
 const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
 
 /// The store that begins `start` bytes into a file: the bytes that it has, and those of them that need memory from the
@@ -123,10 +130,18 @@ pub enum Number {
 pub type Buffer = (u64, u64, Vec<u8>);
 
 /// Looks at a store by an expression that is the same for what the transaction that is open has made of it, and for what is
-/// committed: those are of two types.
+/// committed: those are of two types. The place is that of the container that is looked at, if it is known by that.
 macro_rules! look {
-    ($store:expr, $open:expr, $deadline:expr, |$t:ident| $found:expr) => {
-        $store.look($open, $deadline, |$t| $found, |$t| $found)
+    ($store:expr, $open:expr, $deadline:expr, $place:expr, |$t:ident| $found:expr) => {
+        $store.look(
+            $open,
+            $deadline,
+            |$t| $found,
+            |$t| {
+                $store.check_committed($t, $place)?;
+                $found
+            },
+        )
     };
 }
 
@@ -145,17 +160,52 @@ pub struct News {
 pub struct Open {
     pending: Pending,
     tidings: Tidings,
+    /// Where the parts of it have begun that are under way, and may be undone alone.
+    parts: Vec<Part>,
     is_long: bool,
 }
 
-/// Of what others are to be told at the end of a transaction.
+/// Of what others are to be told at the end of a transaction, and this process is to know.
 #[derive(Default)]
 struct Tidings {
     news: News,
+    /// What the containers held that were removed, of which this process has proxies.
+    kept: Vec<Kept>,
     /// Of a store with an owner: the containers that it has changed, if readers may watch some; and how many watches readers
     /// had begun before it.
     touched: Vec<u64>,
     begun: u64,
+}
+
+/// Where a part of a transaction began.
+struct Part {
+    mark: Mark,
+    seen: Seen,
+}
+
+/// How much there was to tell.
+#[derive(Clone, Copy)]
+struct Seen {
+    news: News,
+    kept: usize,
+    touched: usize,
+}
+
+impl Tidings {
+    fn seen(&self) -> Seen {
+        Seen {
+            news: self.news,
+            kept: self.kept.len(),
+            touched: self.touched.len(),
+        }
+    }
+
+    /// Forgets what has come since.
+    fn go_back(&mut self, seen: Seen) {
+        self.news = seen.news;
+        self.kept.truncate(seen.kept);
+        self.touched.truncate(seen.touched);
+    }
 }
 
 /// A store, as one process has it.
@@ -164,6 +214,7 @@ pub struct Store<W, M> {
     heap: Heap,
     start: u64,
     bound: Bound,
+    held: Held,
     /// Of a store with an owner: where its readers say what they look at.
     readers_at: Option<u64>,
     /// Something was taken out of such a store that a reader may look at.
@@ -194,6 +245,7 @@ impl<W: Words, M: Members> Store<W, M> {
             heap,
             start,
             bound: Bound::of(size),
+            held: Held::default(),
             readers_at: None,
             dooms: AtomicBool::new(false),
             changes: AtomicBool::new(false),
@@ -269,10 +321,41 @@ impl<W: Words, M: Members> Store<W, M> {
         self.heap.allocated()
     }
 
-    /// How many containers there ever were.
+    /// How many containers there ever were, also in transactions of which nothing came.
     pub fn made(&self, deadline: u64) -> Result<u64, StoreError> {
-        let at = self.start + AT_NEXT_ID;
-        self.log.read(deadline, |t| Ok(t.get(at)?))
+        self.log.read(deadline, |t| {
+            let passed_over = t.get(self.start + AT_PASSED_OVER)?;
+            Ok(t.get(self.start + AT_LAST_ID)?.wrapping_sub(passed_over))
+        })
+    }
+
+    /// The containers that this process has proxies of.
+    pub fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// An error for a container that was not committed so far: others see nothing of it.
+    #[inline]
+    fn check_committed(&self, t: &Look<'_, W>, place: Option<Place>) -> Result<(), StoreError> {
+        let Some(place) = place else {
+            return Ok(());
+        };
+        let committed = t.get(self.start + AT_COMMITTED_ID)?;
+        match head::number(place.id) <= head::number(committed) {
+            true => Ok(()),
+            false => Err(StoreError::Gone),
+        }
+    }
+
+    /// Passes numbers over, which another one may have given out that has gone on from what this store holds, and of which
+    /// nobody has kept anything: what that one's containers are known by is known to others.
+    fn pass_numbers_over(&self, count: u64) {
+        for at in [AT_LAST_ID, AT_PASSED_OVER] {
+            if let Some(word) = self.words().word(self.start + at) {
+                // Relaxed: nobody else knows this memory.
+                word.store(word.load(Relaxed).wrapping_add(count), Relaxed);
+            }
+        }
     }
 
     /// Lets no other thread of this process change anything any more: it is to be no member soon.
@@ -286,10 +369,10 @@ impl<W: Words, M: Members> Store<W, M> {
     pub fn begin(&self, deadline: u64) -> Result<Open, StoreError> {
         let mut pending = self.log.begin(deadline)?;
         if pending.is_taken_over() {
-            let repaired = self.heap.repair(&mut self.log.writer(&mut pending));
+            let repaired = self.repair(&mut self.log.writer(&mut pending));
             if let Err(error) = repaired {
                 self.log.abandon(pending);
-                return self.log.exclusive().settled(Err(error.into()));
+                return self.log.exclusive().settled(Err(error));
             }
         }
         let tidings = Tidings {
@@ -299,8 +382,45 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(Open {
             pending,
             tidings,
+            parts: Vec::new(),
             is_long: false,
         })
+    }
+
+    /// Ends what a holder has left that has died: its memory, and the heads of containers that were never committed. Others may
+    /// know these, if it has sent them, and their numbers are committed ones once later containers are.
+    #[cold]
+    fn repair(&self, t: &mut Writer<'_, W, M>) -> Result<(), StoreError> {
+        let committed = head::number(t.get(self.start + AT_COMMITTED_ID)?);
+        let last = head::number(t.get(self.start + AT_LAST_ID)?);
+        if last != committed {
+            self.heap.scrub(t, |word| {
+                let left = head::number(word).wrapping_sub(committed.wrapping_add(1));
+                head::is_id(word) && left < last.wrapping_sub(committed)
+            })?;
+            crash::point!(LeftContainersGone);
+        }
+        Ok(self.heap.repair(t)?)
+    }
+
+    /// Begins a part of a transaction, which may be undone alone: how many parts are under way then.
+    pub fn begin_part(&self, open: &mut Open) -> usize {
+        let mark = self.log.mark(&mut open.pending);
+        let seen = open.tidings.seen();
+        open.parts.push(Part { mark, seen });
+        open.parts.len()
+    }
+
+    /// Ends the part of this number, and those that have begun in it: what it has done stays in the transaction, or is undone.
+    pub fn end_part(&self, open: &mut Open, number: usize, is_kept: bool) {
+        while open.parts.len() >= number.max(1)
+            && let Some(Part { mark, seen }) = open.parts.pop()
+        {
+            self.log.end_mark(&mut open.pending, &mark, is_kept);
+            if !is_kept {
+                open.tidings.go_back(seen);
+            }
+        }
     }
 
     /// Begins one that a program goes on with: others can tell it from a single operation, which ends soon.
@@ -345,6 +465,9 @@ impl<W: Words, M: Members> Store<W, M> {
                 .into());
         }
         self.log.commit(pending)?;
+        for (id, found) in &tidings.kept {
+            self.held.keep(*id, found.clone());
+        }
         self.spread(tidings.news);
         self.tell_readers(&tidings);
         Ok(())
@@ -384,7 +507,10 @@ impl<W: Words, M: Members> Store<W, M> {
         Hand {
             heap: &self.heap,
             t,
-            next_id: self.start + AT_NEXT_ID,
+            last_id: self.start + AT_LAST_ID,
+            committed_id: self.start + AT_COMMITTED_ID,
+            held: &self.held,
+            kept: Vec::new(),
             pins: self.pins(),
             dooms: self.readers_at.is_some().then_some(&self.dooms),
             bound: self.bound,
@@ -434,12 +560,21 @@ impl<W: Words, M: Members> Store<W, M> {
             pending, tidings, ..
         }) = open
         {
-            let log = &self.log;
-            return log.operate(pending, |t| operate(&mut self.hand(t), tidings));
+            let seen = tidings.seen();
+            let done = self.log.operate(pending, |t| {
+                let hand = &mut self.hand(t);
+                let done = operate(hand, tidings);
+                tidings.kept.append(&mut hand.kept);
+                done
+            });
+            return done.inspect_err(|_| tidings.go_back(seen));
         }
         let mut open = self.begin(deadline)?;
         let t = &mut self.log.writer(&mut open.pending);
-        match operate(&mut self.hand(t), &mut open.tidings) {
+        let hand = &mut self.hand(t);
+        let done = operate(hand, &mut open.tidings);
+        open.tidings.kept.append(&mut hand.kept);
+        match done {
             Ok(done) => self.commit(open).map(|()| done),
             Err(error) => {
                 self.abandon(open);
@@ -499,10 +634,32 @@ impl<W: Words, M: Members> Store<W, M> {
         place: Place,
         item: &Item<'_>,
     ) -> Result<Found, StoreError> {
-        look!(self, open, deadline, |t| {
+        look!(self, open, deadline, Some(place), |t| {
             let at = self.cell_at(t, place, item)?;
             tree::copy(t, Cell(t.get(at)?), false, &mut { self.bound })
         })
+    }
+
+    /// What an item is, copied with all that is in it; and the same with which buffers these are, as [`remove`](Self::remove)
+    /// has it.
+    pub fn get_whole(
+        &self,
+        open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+        item: &Item<'_>,
+    ) -> Result<(Found, Found), StoreError> {
+        look!(self, open, deadline, Some(place), |t| {
+            let at = self.cell_at(t, place, item)?;
+            self.whole(t, Cell(t.get(at)?))
+        })
+    }
+
+    fn whole(&self, t: &impl See, cell: Cell) -> Result<(Found, Found), StoreError> {
+        Ok((
+            tree::copy(t, cell, true, &mut { self.bound })?,
+            tree::copy(t, cell, true, &mut self.bound.naming_buffers())?,
+        ))
     }
 
     /// Puts a value in the place of an item. A dict, and what a record has beyond its fields, get a new one if there is no
@@ -624,17 +781,22 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes an item, and returns what it was, copied with all that was in it.
+    /// Removes an item, and returns what it was, copied with all that was in it, but for buffers: of these, which they were.
+    /// [`StoreError::Other`], and nothing is changed, if it is not `wanted`: one that could not make a value of it would lose it.
     pub fn remove(
         &self,
         open: Option<&mut Open>,
         deadline: u64,
         place: Place,
         item: &Item<'_>,
+        wanted: impl Fn(&Found) -> bool,
     ) -> Result<Found, StoreError> {
         self.change(open, deadline, place, |hand| {
             let old = hand.take_out(place, item)?;
-            let found = tree::copy(hand.t, old, true, &mut { self.bound })?;
+            let found = tree::copy(hand.t, old, true, &mut self.bound.naming_buffers())?;
+            if !wanted(&found) {
+                return Err(StoreError::Other);
+            }
             hand.free_all(old)?;
             Ok(found)
         })
@@ -657,7 +819,7 @@ impl<W: Words, M: Members> Store<W, M> {
                 _ => Ok(head.len),
             }
         }
-        look!(self, open, deadline, |t| len(t, place))
+        look!(self, open, deadline, Some(place), |t| len(t, place))
     }
 
     /// Whether a dict or a set has a key.
@@ -669,7 +831,7 @@ impl<W: Words, M: Members> Store<W, M> {
         place: Place,
         key: &Key<'_>,
     ) -> Result<bool, StoreError> {
-        look!(self, open, deadline, |t| {
+        look!(self, open, deadline, Some(place), |t| {
             let table = Table::of(t, with_keys(t, place)?)?;
             Ok(table.find(t, key)?.is_some())
         })
@@ -682,7 +844,7 @@ impl<W: Words, M: Members> Store<W, M> {
         deadline: u64,
         place: Place,
     ) -> Result<Vec<Found>, StoreError> {
-        look!(self, open, deadline, |t| tree::copy_keys(
+        look!(self, open, deadline, Some(place), |t| tree::copy_keys(
             t,
             with_keys(t, place)?,
             &mut { self.bound }
@@ -712,7 +874,9 @@ impl<W: Words, M: Members> Store<W, M> {
             };
             tree::copy_dict(t, head, false, &mut bound)
         }
-        look!(self, open, deadline, |t| items(t, place, self.bound))
+        look!(self, open, deadline, Some(place), |t| items(
+            t, place, self.bound
+        ))
     }
 
     /// The items of a list from one index up to another. Containers are not copied.
@@ -736,7 +900,7 @@ impl<W: Words, M: Members> Store<W, M> {
                 .map(|index| tree::copy(t, cells.cell(t, index)?, false, &mut bound))
                 .collect()
         }
-        look!(self, open, deadline, |t| range(
+        look!(self, open, deadline, Some(place), |t| range(
             t,
             place,
             (from, to),
@@ -762,11 +926,29 @@ impl<W: Words, M: Members> Store<W, M> {
         place: Place,
         most: u64,
     ) -> Result<Found, StoreError> {
-        look!(self, open, deadline, |t| tree::copy_container(
+        look!(self, open, deadline, Some(place), |t| tree::copy_container(
             t,
             Head::of(t, place)?,
             &mut self.bound.at_most(most)
         ))
+    }
+
+    /// Copies a container that is to be put elsewhere: if this process has removed it and has a proxy of it, as it was then.
+    pub fn copy_to_put(
+        &self,
+        mut open: Option<&mut Open>,
+        deadline: u64,
+        place: Place,
+    ) -> Result<Found, StoreError> {
+        let copied = self.copy(open.as_deref_mut(), deadline, place);
+        let Err(StoreError::Gone) = copied else {
+            return copied;
+        };
+        let kept = open.iter().flat_map(|open| open.tidings.kept.iter().rev());
+        let mut kept = kept.filter(|(id, _)| *id == place.id);
+        let last = kept.next().map(|(_, found)| found.clone());
+        let last = last.or_else(|| self.held.last(place.id));
+        last.map_or(copied, |found| Ok(Found::clone(&found)))
     }
 
     /// Copies all classes, and what a program sees as the store, as both were at one moment.
@@ -775,7 +957,7 @@ impl<W: Words, M: Members> Store<W, M> {
         open: Option<&mut Open>,
         deadline: u64,
     ) -> Result<(Found, Found), StoreError> {
-        look!(self, open, deadline, |t| {
+        look!(self, open, deadline, None, |t| {
             let copy = |root| {
                 let cell = Cell(t.get(self.root_at(root))?);
                 tree::copy(t, cell, true, &mut { self.bound })
@@ -1017,36 +1199,43 @@ impl<W: Words, M: Members> Store<W, M> {
 
     // --- messages ---
 
-    /// Puts a message behind the others.
+    /// Puts a message behind the others, or before them: one that was taken is given back.
     pub fn send(
         &self,
         open: Option<&mut Open>,
         deadline: u64,
         value: &Value<'_>,
+        is_back: bool,
     ) -> Result<(), StoreError> {
         self.operate(open, deadline, |hand, tidings| {
             let head = self.inbox(hand.t)?;
             let owner = Owner::of(hand.t, head.at)?;
             let cell = hand.put(value, owner)?;
-            hand.splice(head, head.len, head.len, &[cell])?;
+            let index = if is_back { 0 } else { head.len };
+            hand.splice(head, index, index, &[cell])?;
             tidings.news.messages += 1;
             Ok(())
         })
     }
 
-    /// Takes the first message, copied; None if there is none.
+    /// Takes the first message, copied as [`remove`](Self::remove) does, if it is `wanted`; None if there is none.
     pub fn receive(
         &self,
         open: Option<&mut Open>,
         deadline: u64,
+        wanted: impl Fn(&Found) -> bool,
     ) -> Result<Option<Found>, StoreError> {
         let received = self.operate(open, deadline, |hand, _| {
             let head = self.inbox(hand.t)?;
             if head.len == 0 {
                 return Ok(None);
             }
-            let cell = hand.splice(head, 0, 1, &[])?[0];
-            let found = tree::copy(hand.t, cell, true, &mut { self.bound })?;
+            let cell = Cells::of(hand.t, head)?.cell(hand.t, 0)?;
+            let found = tree::copy(hand.t, cell, true, &mut self.bound.naming_buffers())?;
+            if !wanted(&found) {
+                return Err(StoreError::Other);
+            }
+            hand.splice(head, 0, 1, &[])?;
             hand.free_all(cell)?;
             Ok(Some(found))
         });
@@ -1054,22 +1243,22 @@ impl<W: Words, M: Members> Store<W, M> {
         received
     }
 
-    /// The first message, copied; it stays. None if there is none.
+    /// The first message, copied as [`get_whole`](Self::get_whole) does; it stays. None if there is none.
     pub fn first_message(
         &self,
         open: Option<&mut Open>,
         deadline: u64,
-    ) -> Result<Option<Found>, StoreError> {
-        look!(self, open, deadline, |t| self.peek(t))
+    ) -> Result<Option<(Found, Found)>, StoreError> {
+        look!(self, open, deadline, None, |t| self.peek(t))
     }
 
-    fn peek(&self, t: &impl See) -> Result<Option<Found>, StoreError> {
+    fn peek(&self, t: &impl See) -> Result<Option<(Found, Found)>, StoreError> {
         let head = self.inbox(t)?;
         if head.len == 0 {
             return Ok(None);
         }
         let cell = Cells::of(t, head)?.cell(t, 0)?;
-        tree::copy(t, cell, true, &mut { self.bound }).map(Some)
+        self.whole(t, cell).map(Some)
     }
 
     /// Whether there are messages.
@@ -1113,9 +1302,17 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
+    /// Whether the class of this number is committed: others know it.
+    pub fn has_class(&self, deadline: u64, number: u32) -> Result<bool, StoreError> {
+        self.log.read(deadline, |t| {
+            let head = Head::of(t, self.place_of(t, Root::Classes)?)?;
+            Ok(u64::from(number) < Table::of(t, head)?.used)
+        })
+    }
+
     /// All classes, copied, in the order of their numbers.
     pub fn classes(&self, open: Option<&mut Open>, deadline: u64) -> Result<Found, StoreError> {
-        look!(self, open, deadline, |t| {
+        look!(self, open, deadline, None, |t| {
             let cell = Cell(t.get(self.root_at(Root::Classes))?);
             tree::copy(t, cell, true, &mut { self.bound })
         })

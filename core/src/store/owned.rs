@@ -100,6 +100,7 @@ impl<W: Words, M: Members> Store<W, M> {
             heap: Heap::sealed(file, heap_at(start), log_at, max_memory),
             start,
             bound: super::Bound::of(size),
+            held: super::Held::default(),
             readers_at: None,
             dooms: AtomicBool::new(true),
             changes: AtomicBool::new(false),
@@ -294,14 +295,14 @@ impl<W: Words, M: Members> Store<W, M> {
     pub(super) fn pin_as_reader(&self, deadline: u64, place: Place) -> Result<Buffer, StoreError> {
         let readers = self.readers().ok_or(StoreError::Gone)?;
         for _ in 0..TRIES {
-            let found = self.log.read(deadline, |t| self.buffer(t, place))?;
+            let found = self.committed_buffer(deadline, place)?;
             if !readers.pin(self.me(), found.0) {
                 return Err(StoreError::TooLong);
             }
             crash::point!(ReaderPinned);
             // SeqCst: the pin is before this look, and the end of the buffer before the owner's look at the pins.
             fence(Ordering::SeqCst);
-            match self.log.read(deadline, |t| self.buffer(t, place)) {
+            match self.committed_buffer(deadline, place) {
                 Ok(again) if again == found => return Ok(found),
                 other => {
                     readers.unpin(self.me(), found.0);
@@ -312,6 +313,13 @@ impl<W: Words, M: Members> Store<W, M> {
         Err(crate::shared::SharedError::Restless.into())
     }
 
+    fn committed_buffer(&self, deadline: u64, place: Place) -> Result<Buffer, StoreError> {
+        self.log.read(deadline, |t| {
+            self.check_committed(t, Some(place))?;
+            self.buffer(t, place)
+        })
+    }
+
     /// Whether this process looked at a block as a reader, and does not any more.
     pub(super) fn unpin_as_reader(&self, block: u64) -> bool {
         self.readers()
@@ -320,7 +328,10 @@ impl<W: Words, M: Members> Store<W, M> {
 
     pub(super) fn watch_as_reader(&self, deadline: u64, place: Place) -> Result<u64, StoreError> {
         let readers = self.readers().ok_or(StoreError::Gone)?;
-        self.log.read(deadline, |t| Head::of(t, place).map(drop))?;
+        self.log.read(deadline, |t| {
+            self.check_committed(t, Some(place))?;
+            Head::of(t, place).map(drop)
+        })?;
         let number = readers.watch(self.me(), place.id);
         crash::point!(ReaderWatches);
         // SeqCst: the watch is before whatever the program looks at next.

@@ -6,14 +6,17 @@ use super::blob;
 use super::cell::{Cell, Content, Type};
 use super::error::{StoreError, no_cell, no_container};
 use super::head::{self, Head, Owner};
+use super::held::Held;
 use super::list::Cells;
 use super::pins::Pins;
 use super::table::Table;
 use super::value::{Found, Key, Place, Value};
+use crate::crash;
 use crate::shared::heap::Heap;
 use crate::shared::journal::{Change, See};
 use crate::shared::log::Writer;
 use crate::shared::{Members, Words};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,6 +32,8 @@ pub(super) struct Bound {
     depth: usize,
     /// There may be more, which is not to be looked at.
     is_cut: bool,
+    /// Of buffers it is to be said which they are, and not what they hold.
+    names_buffers: bool,
 }
 
 impl Bound {
@@ -38,6 +43,15 @@ impl Bound {
             cells: size / 8,
             depth: COPIED,
             is_cut: false,
+            names_buffers: false,
+        }
+    }
+
+    /// For a copy that equals another one if nothing was changed meanwhile: what buffers hold changes in no transaction.
+    pub(super) fn naming_buffers(self) -> Self {
+        Bound {
+            names_buffers: true,
+            ..self
         }
     }
 
@@ -71,12 +85,20 @@ impl Bound {
     }
 }
 
+/// The id of a container, and what it held when it was removed.
+pub(super) type Kept = (u64, Arc<Found>);
+
 /// An operation that changes a store.
 pub(super) struct Hand<'t, 'w, W, M> {
     pub(super) heap: &'t Heap,
     pub(super) t: &'t mut Writer<'w, W, M>,
-    /// Where the number of the next container stands.
-    pub(super) next_id: u64,
+    /// Where the number of the last container stands that was begun, and of the last one that was committed.
+    pub(super) last_id: u64,
+    pub(super) committed_id: u64,
+    /// The containers that this process has proxies of.
+    pub(super) held: &'t Held,
+    /// What those held that the operation removes.
+    pub(super) kept: Vec<Kept>,
     pub(super) pins: Pins,
     /// Of a store with an owner: whether something is out of it that a reader may look at.
     pub(super) dooms: Option<&'t AtomicBool>,
@@ -110,8 +132,12 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         }
         let fields = if kind == Type::Record { len } else { 0 };
         let at = self.allocate(head::SIZE + 8 * fields)?;
-        let number = self.t.get(self.next_id)?.wrapping_add(1);
-        self.t.set(self.next_id, number)?;
+        // The number is used up at once, whatever becomes of the transaction: no other container ever gets it.
+        let number = self.t.get(self.last_id)?.wrapping_add(1);
+        self.t.init(self.last_id, number)?;
+        crash::point!(NumberTaken);
+        self.t.set(self.committed_id, number)?;
+        self.t.is_made(at);
         let head = Head {
             at,
             kind,
@@ -262,6 +288,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
             };
             if kind.is_container() {
                 let head = head_of(self.t, kind, at, cell)?;
+                self.keep(head)?;
                 self.leave(head, &mut left, &mut bound)?;
                 self.t.set(at, 0)?;
             } else if matches!(kind, Type::Tuple | Type::FrozenSet) {
@@ -272,6 +299,18 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
                 }
             }
             self.free(at);
+        }
+        Ok(())
+    }
+
+    /// Keeps what a container holds that is about to be removed, if this process has a proxy of it.
+    fn keep(&mut self, head: Head) -> Result<(), StoreError> {
+        let id = self.t.get(head.at)?;
+        if self.held.has(id) && head.kind != Type::Buffer {
+            // What is nested too deep to be copied cannot be put either.
+            if let Ok(found) = copy_container(self.t, head, &mut { self.bound }) {
+                self.kept.push((id, Arc::new(found)));
+            }
         }
         Ok(())
     }
@@ -428,6 +467,7 @@ pub(super) fn copy_container(
             };
             Found::Record(head.class, fields, extra)
         }
+        kind if bound.names_buffers => Found::Container(kind, head.place(t)?, head.class),
         _ => {
             let (mut meta, mut bytes) = (Vec::new(), Vec::new());
             let block = head.payload(t)?;

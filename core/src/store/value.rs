@@ -253,6 +253,32 @@ pub struct Place {
     pub id: u64,
 }
 
+impl Found {
+    /// Whether it is few values of the core's own types, of which a program's are made without its code, and without much
+    /// memory.
+    pub fn is_plain(&self) -> bool {
+        fn is_plain(found: &Found, left: &mut usize) -> bool {
+            let Some(rest) = left.checked_sub(1) else {
+                return false;
+            };
+            *left = rest;
+            match found {
+                Found::Immediate(_) => true,
+                Found::Blob(Type::Text | Type::Bytes | Type::Int, bytes) => bytes.len() < 1 << 12,
+                Found::Tuple(items) | Found::FrozenSet(items) | Found::List(items) => {
+                    items.iter().all(|item| is_plain(item, left))
+                }
+                Found::Set(items) => items.iter().all(|item| is_plain(item, left)),
+                Found::Dict(items) => items
+                    .iter()
+                    .all(|(key, item)| is_plain(key, left) && is_plain(item, left)),
+                _ => false,
+            }
+        }
+        is_plain(self, &mut { 64 })
+    }
+}
+
 /// A value as it was found in a store, copied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {

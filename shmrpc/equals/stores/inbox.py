@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+import asyncio
+from typing import Any, Final, NoReturn, Protocol
 
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import Line
+from shmrpc.errors import ShmrpcError
 
 
 class _Store(Protocol):
     """A store, as its messages need it."""
 
-    def _put(self, value: Any, /) -> None: ...
+    def _put(self, value: Any, is_back: bool = False, /) -> None: ...
     def _take(self, waits: bool = False, /) -> list[Any]: ...
     def _peek(self) -> list[Any]: ...
     def _has_messages(self) -> bool: ...
+    def _is_closed(self) -> bool: ...
     def _wait_for_message(self, timeout: float | None, /) -> bool | None: ...
     def _line(self, place: int, kind: type[Line]) -> Line: ...
     def _no_message(self, waited: bool | None, timeout: float | None) -> NoReturn: ...
 
 
 _MESSAGES = 2
+#: Seconds until a message is given back that could not be before.
+_LATER: Final = 0.01
 
 
 class InboxBase:
@@ -61,7 +66,12 @@ class Inbox(InboxBase):
             return bool(got)
 
         def undo() -> None:
-            self._store._put(got[0])
+            try:
+                self._store._put(got[0], True)
+            except ShmrpcError:  # Another transaction is under way, perhaps of another task of this loop.
+                if self._store._is_closed():
+                    raise
+                asyncio.get_running_loop().call_later(_LATER, undo)
 
         if not got and not await self._store._line(_MESSAGES, Line).wait(take, undo, timeout):
             self._in_vain(False, timeout)

@@ -60,6 +60,7 @@ class Shared(Referable):
         @property
         def _store_name(self) -> str: ...
         def _copy(self) -> Any: ...
+        def _copy_to_put(self) -> Any: ...
         def __len__(self) -> int: ...
 
     def copy(self) -> Any:
@@ -214,7 +215,8 @@ class SharedList(Shared, _core.ListProxy, MutableSequence[Any]):
 
     def _reorder(self, order: Callable[[list[Any]], Iterable[int]]) -> None:
         with self._opened.transaction():
-            self._permute(list(order(self._range(0, _ALL))))
+            if not self._permute(list(order(self._range(0, _ALL)))):
+                raise ValueError("list modified during sort")
 
     def _rewrite(self, made: Callable[[list[Any]], list[Any]]) -> None:
         with self._opened.transaction():
@@ -273,6 +275,11 @@ def _check_slice(index: Any) -> None:
         if hasattr(index, "__index__"):
             raise IndexError(f"cannot fit '{type(index).__name__}' into an index-sized integer")
         raise TypeError(f"list indices must be integers or slices, not {type(index).__name__}")
+
+
+def _hashable(member: Any) -> Any:
+    """Returns the frozenset that equals a set, as Python looks for one in a set."""
+    return frozenset(member) if isinstance(member, (set, SharedSet)) else member
 
 
 class _Mapping(Shared, MutableMapping[Any, Any]):
@@ -384,7 +391,7 @@ class SharedSet(Shared, _core.Proxy, MutableSet[Any]):
         return set(members)
 
     def __contains__(self, member: object) -> bool:
-        return self._contains(member)
+        return self._contains(_hashable(member))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._keys())
@@ -395,11 +402,11 @@ class SharedSet(Shared, _core.Proxy, MutableSet[Any]):
 
     def discard(self, member: Any) -> None:
         """Removes a member, if it is there."""
-        self._discard(member)
+        self._discard(_hashable(member))
 
     def remove(self, member: Any) -> None:
         """Removes a member. Raises KeyError if it is not there."""
-        if not self._discard(member):
+        if not self._discard(_hashable(member)):
             raise KeyError(member)
 
     def pop(self) -> Any:

@@ -199,7 +199,7 @@ class NewStruct:
 
 
 class _Numbers(Protocol):
-    def number_of(self, known: SharedClass) -> int: ...
+    def committed_number_of(self, known: SharedClass) -> int: ...
 
 
 class _Opened(Protocol):
@@ -213,7 +213,7 @@ class _Recorded(Shared):
     _known: SharedClass
 
     def _address(self) -> tuple[int, int, int, int]:
-        return 19, cast(_Opened, self._opened).values.number_of(self._known), *self._place
+        return 19, cast(_Opened, self._opened).values.committed_number_of(self._known), *self._place
 
 
 class SharedStruct(_Recorded, _core.StructProxy):

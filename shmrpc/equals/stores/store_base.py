@@ -146,6 +146,9 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
     def _copy(self) -> Any:
         return self._root._copy()
 
+    def _copy_to_put(self) -> Any:
+        return self._root._copy()
+
     async def changed(self, timeout: float | None = None) -> None:
         """Waits until somebody changes anything in it, for ``timeout`` seconds at most. Raises WaitTimeout.
 
@@ -249,6 +252,9 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
 
     def _holder(self) -> int:
         return self._carrier.holder()
+
+    def _is_closed(self) -> bool:
+        return self._name.is_closed
 
     def _no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
         """Raises what a wait for a message ends with that was in vain."""

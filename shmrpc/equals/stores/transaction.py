@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, Final, NoReturn, Protocol, Self
 
 from shmrpc import _core
-from shmrpc.equals.line import Line
-from shmrpc.errors import LocalProtocolError
+from shmrpc.equals.line import Line, stopped_wait
+from shmrpc.errors import LocalProtocolError, StoreBusy, WaitTimeout
 
 #: The wait set of those that wait for a transaction to end.
 _LEASE = 0
+#: Seconds until it is looked again whether a single operation of another process has ended.
+_AGAIN: Final = 0.01
 
 
 class Begins(Protocol):
@@ -48,19 +52,39 @@ class Transaction(_core.Transaction):
             "this thread; use 'async with'"
         )
 
-    def _gave_up(self, waited: bool | None) -> NoReturn:
-        self._begins._gave_up(waited, self._timeout, _LEASE)
+    def _gave_up(self, waited: bool | None, timeout: float | None, is_single: bool) -> NoReturn:
+        """Raises what a wait ends with that was in vain. ``is_single``: to its caller it is one operation."""
+        try:
+            self._begins._gave_up(waited, timeout, _LEASE)
+        except WaitTimeout as error:
+            if is_single:
+                raise StoreBusy(str(error)) from None
+            raise
 
     def __aenter__(self) -> Coroutine[Any, Any, None]:
         self._own()
         return self._enter()
 
     async def _enter(self) -> None:
-        if self._begin():
-            return
-        line = self._begins._line(_LEASE, Line)
-        if not await line.wait(self._begin, self._undo, self._timeout):
-            self._gave_up(False)
+        end = None if self._timeout is None else time.monotonic() + self._timeout
+        while not self._begin():
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not self._is_late:
+                line = self._begins._line(_LEASE, Line)
+                is_over = not await line.wait(self._begin_or_leave, self._undo, left)
+                if self._has_begun:
+                    return
+            else:
+                if self._begins._name.is_stopped:
+                    raise stopped_wait(self._begins._name)
+                is_over = left == 0
+                await asyncio.sleep(_AGAIN if left is None else min(left, _AGAIN))
+            if is_over:
+                self._gave_up(False, self._timeout, False)
+
+    def _begin_or_leave(self) -> bool:
+        """Begins it, or leaves the line if it is to be tried again: the end of what is in the way wakes nobody."""
+        return self._begin() or self._is_late
 
     def _undo(self) -> None:
         self._end(False)

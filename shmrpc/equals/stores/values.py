@@ -41,6 +41,8 @@ class Values:
         self._lock = threading.Lock()
         self._numbers: dict[SharedClass, int] = {}
         self._classes: list[SharedClass] = []
+        #: The numbers of those that other processes know, as far as it was asked.
+        self._committed: set[int] = set()
         #: What its containers are made of, as soon as there are any.
         self.carrier: _core.Carrier
         #: Finds the class of a name, which has these fields.
@@ -59,7 +61,7 @@ class Values:
         """Makes of a value what can be written. Raises EncodeError, TypeError and RecursionError."""
         kind = type(value)
         if isinstance(value, Shared):
-            return "as", value._copy()
+            return "as", value._copy_to_put()
         known = shared_class(kind)
         if known is not None:
             return "record", self.number_of(known), *known.parts(value)
@@ -217,6 +219,21 @@ class Values:
             number = self.carrier.class_number(known.name, known.fields)
             self._known(number)
             self._numbers[known] = number
+        return number
+
+    def committed_number_of(self, known: SharedClass) -> int:
+        """Returns the number of a class as other processes know it.
+
+        Raises LocalProtocolError if the class is new in a transaction that is not committed.
+        """
+        number = self.number_of(known)
+        if number not in self._committed:
+            if not self.carrier.has_class(number):
+                raise LocalProtocolError(
+                    f"store {self._name!r}: an object of {known.name} cannot be sent within the transaction that "
+                    "stores the first object of this class; send it after the transaction"
+                )
+            self._committed.add(number)
         return number
 
     def _known(self, number: int) -> SharedClass:

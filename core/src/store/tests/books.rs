@@ -150,7 +150,7 @@ pub(super) fn checked(store: &Ours) -> Books {
         walk.cell(Cell(walk.get(store.root_at(root))), Owner::NONE);
     }
     assert!(walk.left.is_empty(), "{:?} are nobody's", walk.left);
-    let last = walk.get(store.start + AT_NEXT_ID);
+    let last = walk.get(store.start + AT_LAST_ID);
     assert!(
         walk.ids
             .iter()

@@ -53,6 +53,18 @@ impl Twins {
         (number, child)
     }
 
+    /// A member that takes over what one that has died has left, and dies at a point of that.
+    fn inherit(&mut self, point: Point) -> (u64, Child) {
+        self.generation += 1;
+        let number = self.generation << 32 | 3;
+        let child = self.shared.fork(|| {
+            crash::arm(point as usize, 1, libc::SIGKILL, -1);
+            let heir = store(&self.shared, number);
+            heir.recover(|_| false, soon()).unwrap();
+        });
+        (number, child)
+    }
+
     /// How many steps it has done.
     fn done(&self) -> u64 {
         self.shared.load(DONE)
@@ -85,9 +97,10 @@ impl Twins {
 }
 
 /// Points, and whether what was under way is done if one dies there.
-const POINTS: [(Point, bool, u64); 10] = [
+const POINTS: [(Point, bool, u64); 11] = [
     (Point::LeaseTaken, false, 300),
     (Point::OnlyWordStored, true, 50),
+    (Point::NumberTaken, false, 500),
     (Point::LogWritten, false, 200),
     (Point::LogCounted, true, 200),
     (Point::LogWordStored, true, 5000),
@@ -109,7 +122,8 @@ const OF_HEIRS: [Point; 4] = [
 #[test]
 fn there_is_a_death_at_each_point() {
     let points = POINTS[1..].iter().map(|&(point, ..)| point);
-    let mut tried: Vec<_> = points.chain(OF_HEIRS).map(|point| point as usize).collect();
+    let heirs = OF_HEIRS.into_iter().chain([Point::LeftContainersGone]);
+    let mut tried: Vec<_> = points.chain(heirs).map(|point| point as usize).collect();
     tried.sort_unstable();
     let all = Point::OnlyWordStored as usize..=Point::RepairPunched as usize;
     assert!(tried.into_iter().eq(all));
@@ -139,9 +153,7 @@ fn members_that_die_at_any_point_leave_what_they_had_committed() {
             let done = twins.done();
             let mut dead = vec![number];
             for _ in 0..dice.between(1, 3) {
-                let (number, child) = twins.begin(seed, || {
-                    crash::arm(point as usize, 1, libc::SIGKILL, -1);
-                });
+                let (number, child) = twins.inherit(point);
                 dead.push(number);
                 assert_eq!(child.wait(), libc::SIGKILL, "{point:?}");
                 kills += 1;
@@ -214,13 +226,90 @@ fn the_log_of_a_dead_member_gives_its_memory_back() {
         assert_eq!(checked(&ours), before.0);
         assert!(ours.allocated().unwrap() <= before.1 + log::KEPT);
     }
-    let found = ours
-        .remove(None, soon(), root(&ours), &Item::Key(&key))
-        .unwrap();
+    let found = take(&ours, None, root(&ours), &Item::Key(&key)).unwrap();
     let Found::List(found) = found else { panic!() };
     assert!(
         found
             .iter()
             .all(|each| *each == Found::Immediate(Cell::int(2).unwrap()))
     );
+}
+
+/// Where one that is to die says how many containers it has made, and where the first of them lie.
+const MADE: u64 = 8;
+
+#[test]
+fn what_one_made_that_died_before_the_commit_is_gone_whoever_knows_it() {
+    for (round, size) in [4, 300, 2100].into_iter().enumerate() {
+        let shared = shared(16 * MIB);
+        let ours = store(&shared, US);
+        let name = Key::Immediate(Cell::NONE);
+        let item = Item::Key(&name);
+        let zero = || Value::Immediate(Cell::int(0).unwrap());
+        // Of a size of its own each: in slabs, and in pages of their own.
+        let value = || {
+            let record = |_| Value::Record(0, (0..size).map(|_| zero()).collect(), None);
+            Value::List((0..20).map(record).collect())
+        };
+        // There is memory that is free, and has held others.
+        for _ in 0..round {
+            ours.set(None, soon(), root(&ours), &item, &value())
+                .unwrap();
+            ours.delete(None, soon(), root(&ours), &item).unwrap();
+        }
+        for generation in 1..4 {
+            let child = shared.fork(|| {
+                let store = store(&shared, generation << 32 | 3);
+                let mut open = store.begin(soon()).unwrap();
+                let there = root(&store);
+                store
+                    .set(Some(&mut open), soon(), there, &item, &value())
+                    .unwrap();
+                let before = places(&store, None);
+                let mut places = places(&store, Some(&mut open));
+                places.retain(|place| !before.contains(place));
+                for (index, place) in places.iter().enumerate() {
+                    shared.store(MADE + 8 + 16 * index as u64, place.at);
+                    shared.store(MADE + 16 + 16 * index as u64, place.id);
+                }
+                shared.store(MADE, places.len() as u64);
+                if generation == 3 {
+                    crash::arm(Point::LogCounted as usize, 1, libc::SIGKILL, -1);
+                    store.commit(open).unwrap();
+                }
+                // SAFETY: it ends this process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            });
+            assert_eq!(child.wait(), libc::SIGKILL);
+            let made: Vec<Place> = (0..shared.load(MADE))
+                .map(|index| Place {
+                    at: shared.load(MADE + 8 + 16 * index),
+                    id: shared.load(MADE + 16 + 16 * index),
+                })
+                .collect();
+            assert_eq!(made.len(), 21);
+            let are_gone = || {
+                made.iter()
+                    .all(|&place| matches!(ours.len(None, soon(), place), Err(StoreError::Gone)))
+            };
+            // An heir that dies before its end leaves the rest to the next one.
+            let heir = shared.fork(|| {
+                let store = store(&shared, generation << 32 | 5);
+                crash::arm(Point::LeftContainersGone as usize, 1, libc::SIGKILL, -1);
+                store.recover(|_| false, soon()).unwrap();
+            });
+            let was_committed = generation == 3;
+            assert_eq!(heir.wait(), if was_committed { 0 } else { libc::SIGKILL });
+            assert_eq!(are_gone(), !was_committed);
+            // Their numbers are those of committed ones from now on, and their memory is used again.
+            for key in 1..4 {
+                let key = Key::Immediate(Cell::int(key).unwrap());
+                let value = Value::List(vec![Value::List(Vec::new())]);
+                ours.set(None, soon(), root(&ours), &Item::Key(&key), &value)
+                    .unwrap();
+                assert_eq!(are_gone(), !was_committed);
+            }
+            checked(&ours);
+        }
+    }
 }

@@ -41,7 +41,7 @@ fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
         }
     }
     books::checked(&store);
-    store.remove(None, soon(), root(&store), &item).unwrap();
+    take(&store, None, root(&store), &item).unwrap();
     assert!(matches!(
         store.len(None, soon(), place),
         Err(StoreError::Gone)

@@ -56,7 +56,7 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
         }
         assert_eq!(ours.holder(), US);
         ours.commit(open).unwrap();
-        let found = ours.remove(None, soon(), place, &item).unwrap();
+        let found = take(&ours, None, place, &item).unwrap();
         assert_eq!(found, Found::Blob(Type::Bytes, vec![7; 500_000]));
         checked(&ours);
     }
@@ -88,7 +88,7 @@ fn a_forked_child_does_nothing_with_a_transaction_of_its_parent() {
         assert_eq!(child.wait(), 0);
         assert_eq!(ours.holder(), US);
         ours.commit(open.take().unwrap()).unwrap();
-        let found = ours.remove(None, soon(), place, &item).unwrap();
+        let found = take(&ours, None, place, &item).unwrap();
         assert_eq!(found, Found::Blob(Type::Bytes, vec![7; 500_000]));
         checked(&ours);
     }

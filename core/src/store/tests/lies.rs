@@ -59,7 +59,7 @@ impl Victim {
                 let found = store.get(open, deadline, place, &item)?;
                 self.note(&found);
             }
-            4 => drop(store.remove(open, deadline, place, &item)?),
+            4 => drop(take(store, open, place, &item)?),
             5 => drop(store.add(open, deadline, place, &item, Number::Int(1))?),
             6 => drop(store.copy(open, deadline, place)?),
             7 => {
@@ -86,8 +86,8 @@ impl Victim {
                     store.unpin(deadline, self.pins.swap_remove(0))?;
                 }
             }
-            14 => store.send(open, deadline, &new)?,
-            15 => drop(store.receive(open, deadline)?),
+            14 => store.send(open, deadline, &new, false)?,
+            15 => drop(store.receive(open, deadline, Found::is_plain)?),
             _ => {
                 for found in store.range(open, deadline, place, 0, u64::MAX)? {
                     self.note(&found);
@@ -141,7 +141,7 @@ impl Victim {
         let place = self.places[dice.below(self.places.len() as u64) as usize].at;
         match dice.below(16) {
             0 => self.store.log.exclusive().start() + dice.below(40) * 8,
-            1 => START + AT_NEXT_ID + dice.below(40) * 8,
+            1 => START + AT_LAST_ID + dice.below(40) * 8,
             2 => START + AT_WATCHES + dice.below(40) * 8,
             3 => books + dice.below(1100) * 8,
             4 => books + heap::BOOKS_SIZE + dice.below(300) * 8,
@@ -315,6 +315,6 @@ fn an_inbox_that_is_no_list_is_a_lie_and_no_mistake_of_a_program() {
     let place = store.root(Root::Inbox, soon()).unwrap();
     let at = place.at + head::AT_FORM;
     shared.store(at, shared.load(at) & !0xFF | Type::Dict as u64);
-    let done = store.receive(None, soon());
+    let done = store.receive(None, soon(), |_| true);
     assert!(matches!(done, Err(StoreError::Shared(_))), "{done:?}");
 }

@@ -34,6 +34,47 @@ fn store(shared: &Shared, number: u64) -> Ours {
     store
 }
 
+/// Removes an item as a program does: looks first, and then removes what it has seen.
+fn take(
+    store: &Ours,
+    mut open: Option<&mut Open>,
+    place: Place,
+    item: &Item<'_>,
+) -> Result<Found, StoreError> {
+    match store.get_whole(open.as_deref_mut(), soon(), place, item) {
+        Ok((whole, known)) => {
+            let removed = store.remove(open, soon(), place, item, |found| *found == known);
+            removed.map(|_| whole)
+        }
+        Err(_) => store.remove(open, soon(), place, item, |_| true),
+    }
+}
+
+/// Where all containers lie that can be reached from the root.
+fn places(store: &Ours, mut open: Option<&mut Open>) -> Vec<Place> {
+    let mut places = vec![root(store)];
+    let mut next = 0;
+    while let Some(&place) = places.get(next) {
+        next += 1;
+        let mut found = Vec::new();
+        let items = store.items(open.as_deref_mut(), soon(), place);
+        found.extend(items.into_iter().flatten().map(|(_, item)| item));
+        let items = store.range(open.as_deref_mut(), soon(), place, 0, u64::MAX);
+        found.extend(items.into_iter().flatten());
+        let fields = (0..).map_while(|number| {
+            let field = Item::Field(number);
+            store.get(open.as_deref_mut(), soon(), place, &field).ok()
+        });
+        found.extend(fields);
+        while let Some(found) = found.pop() {
+            if let Found::Container(_, place, _) = found {
+                places.push(place);
+            }
+        }
+    }
+    places
+}
+
 fn root(store: &Ours) -> Place {
     store.root(Root::Store, soon()).unwrap()
 }

@@ -4,6 +4,7 @@
 use super::books::{Books, checked};
 use super::values::{self, Keys, is_same, key, value};
 use super::*;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// More than any store of the tests has.
@@ -197,14 +198,61 @@ impl Trial {
         let mut open = self.store.begin(soon()).unwrap();
         let most = if dice.below(10) == 0 { 100 } else { 8 };
         for _ in 0..dice.below(most) {
-            self.operate(Some(&mut open), dice);
+            match dice.below(8) {
+                0 => self.part(&mut open, dice),
+                _ => self.operate(Some(&mut open), dice),
+            }
         }
         let is_kept = dice.below(3) > 0;
         if is_kept {
             self.store.commit(open).unwrap();
-        } else {
+            return;
+        }
+        if dice.below(8) > 0 {
             self.store.abandon(open);
             (self.model, self.gone) = before;
+            return;
+        }
+        // What others may know of it is nothing before its end, and nothing after it.
+        let within = places(&self.store, Some(&mut open));
+        let outside: HashSet<Place> = places(&self.store, None).into_iter().collect();
+        let made: Vec<Place> = within
+            .into_iter()
+            .filter(|place| !outside.contains(place))
+            .collect();
+        for &place in &made {
+            let len = self.store.len(None, soon(), place);
+            assert!(matches!(len, Err(StoreError::Gone)), "{len:?}");
+        }
+        self.store.abandon(open);
+        (self.model, self.gone) = before;
+        self.gone.extend(made.into_iter().take(100));
+    }
+
+    /// Several operations of a transaction that may be undone alone, and parts of these.
+    fn part(&mut self, open: &mut Open, dice: &mut Dice) {
+        let before = (self.model.clone(), self.gone.clone());
+        let part = self.store.begin_part(open);
+        for _ in 0..dice.below(8) {
+            match dice.below(8) {
+                0 => self.part(open, dice),
+                _ => self.operate(Some(open), dice),
+            }
+        }
+        let is_kept = dice.below(2) == 0;
+        if dice.below(4) == 0 {
+            self.store.begin_part(open); // It ends with the one that it is in.
+        }
+        let is_looked_at = !is_kept && dice.below(8) == 0;
+        let within = is_looked_at.then(|| places(&self.store, Some(open)));
+        self.store.end_part(open, part, is_kept);
+        if !is_kept {
+            (self.model, self.gone) = before;
+        }
+        if let Some(within) = within {
+            let left: HashSet<Place> = places(&self.store, Some(open)).into_iter().collect();
+            let made = within.into_iter().filter(|place| !left.contains(place));
+            self.gone.extend(made.take(100));
         }
     }
 
@@ -392,7 +440,7 @@ impl Trial {
             }
             6..10 => {
                 let left = self.part_with(open.as_deref_mut(), place, item);
-                let done = self.store.remove(open, soon(), place, item);
+                let done = take(&self.store, open, place, item);
                 if self.is_done(&done, there, left) {
                     assert_eq!(done.unwrap(), items.remove(index.unwrap()).1);
                 }
@@ -492,7 +540,7 @@ impl Trial {
             }
             8..11 => {
                 let left = self.part_with(open.as_deref_mut(), place, &item);
-                let done = self.store.remove(open, soon(), place, &item);
+                let done = take(&self.store, open, place, &item);
                 if self.is_done(&done, there, left) {
                     assert_eq!(done.unwrap(), items.remove(found));
                 }
@@ -578,7 +626,7 @@ impl Trial {
             }
             6 => assert_eq!(self.store.keys(open, soon(), place).unwrap(), *items),
             _ => {
-                let done = self.store.remove(open, soon(), place, &Item::Key(&key));
+                let done = take(&self.store, open, place, &Item::Key(&key));
                 assert_eq!(end(&done), End::OtherType);
             }
         }
@@ -635,7 +683,7 @@ impl Trial {
                 assert!(done.is_err() || agrees(&done.unwrap(), &fields[found]));
             }
             6 => {
-                let done = self.store.remove(open, soon(), place, &item);
+                let done = take(&self.store, open, place, &item);
                 assert_eq!(end(&done), End::OtherType);
             }
             _ if found < fields.len() => self.overdo(open, place, Some(&item), dice),

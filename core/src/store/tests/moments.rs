@@ -65,7 +65,7 @@ fn write(store: &Ours, dice: &mut Dice) {
     let t = &mut Some(&mut open);
     let names = [0, 1].map(|_| name(dice.below(ACCOUNTS)));
     let [from, to] = names.each_ref().map(Item::Key);
-    let amount = match store.remove(t.as_deref_mut(), soon(), accounts, &from) {
+    let amount = match take(store, t.as_deref_mut(), accounts, &from) {
         Ok(amount) => int(&amount),
         Err(StoreError::NoKey) => 0,
         Err(error) => panic!("{error:?}"),

@@ -133,6 +133,17 @@ async def test_nobody_is_known_at_once(nats: NatsServer) -> None:
         await connect(nats, timeout=0)
 
 
+async def test_a_name_like_one_that_is_served_is_pointed_to(nats: NatsServer) -> None:
+    async with shmrpc.serve(service, at=nats.url):
+        with pytest.raises(
+            shmrpc.ServiceUnavailable, match=r"did you mean 'tested\.nats', which is served\? If not, start"
+        ):
+            await shmrpc.connect("tested.nast", at=nats.url, timeout=0.2)
+        with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'another'") as caught:
+            await shmrpc.connect("another", at=nats.url, timeout=0.2)
+        assert "did you mean" not in str(caught.value)
+
+
 async def test_a_server_that_cannot_be_reached_is_named() -> None:
     async def serve() -> None:
         async with shmrpc.serve(service, at="nats://127.0.0.1:9"):

@@ -220,6 +220,15 @@ async def test_a_connection_that_is_forgotten_cannot_be_made_to_end_another(shop
         assert paid == ["fast"] * 3
 
 
+async def test_who_may_not_ask_for_names_is_told_that_nobody_serves_one(
+    shop: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shmrpc.serve(front, at=at(shop, "front")):
+        with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'back'"):
+            await shmrpc.connect("back", at=at(shop, "front"), timeout=0.2)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
 #: What nats-py cannot read: it would read nothing more, or end the connection.
 HEADERS = [
     b"NATS/1.0\r\n\r\n",

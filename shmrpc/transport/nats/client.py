@@ -16,6 +16,7 @@ from shmrpc.transport.nats.address import Address
 from shmrpc.transport.nats.link import Link
 from shmrpc.transport.nats.messages import Hello, Message, Welcome
 from shmrpc.transport.nats.pipe import Limits, Pipe
+from shmrpc.transport.nats.status import similar
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire import control
 from shmrpc.wire.codec import Body
@@ -75,8 +76,10 @@ async def connect(
                 waited = time.monotonic() - began
                 if not is_known:
                     raise ServiceUnavailable(f"{reason} (waited {waited:.3g} s)")
+                meant = await similar(joined, service) if timeout and joined is not None and joined.is_open else None
+                hint = f"did you mean {meant!r}, which is served? If not, " if meant else ""
                 raise ServiceUnavailable(
-                    f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; start one with "
+                    f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; {hint}start one with "
                     f"`shmrpc serve MODULE:SERVICE --at {address}`"
                 )
             await asyncio.sleep(pause)

@@ -114,7 +114,7 @@ class Link:
         self.allotment = Allotment()
         self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
         self._pipes: set[Pipe] = set()
-        self._boxes: set[Letter] = set()
+        self._boxes: dict[str, Letter] = {}
         #: By the last token of a subject, what takes the messages that come there.
         self._takers: dict[str, _Taker] = {}
         self._nats: Any = None
@@ -122,6 +122,8 @@ class Link:
         self._complaint = ""
         self._complained = 0.0
         self._refusals = Refusals()
+        #: Why NATS does not let this side ask which servers there are, in words; "" if it has not said so.
+        self.why_no_status = ""
         #: Those that wait for what NATS has to say.
         self._settling: set[asyncio.Future[bool]] = set()
         #: What sees to it that TLS is spoken, if it was asked for.
@@ -204,6 +206,10 @@ class Link:
             del self._links[self._address]
 
     async def _on_error(self, error: Exception) -> None:
+        if self.is_open and f'"{subjects.STATUS}"' in str(error) and "publish" in str(error).lower():
+            logger.debug("NATS at %s: %s", self, error)  # Who asks without need need not be permitted to.
+            self.why_no_status = _words(error)
+            return
         is_mute = isinstance(error, TimeoutError) and not self.is_open
         self._complaint, self._complained = _MUTE if is_mute else _words(error), time.monotonic()
         if self.is_open:  # A peer may name subjects that are not permitted, again and again.
@@ -259,12 +265,13 @@ class Link:
 
     def open_box(self, take: Letter) -> str:
         """A subject whose messages are given to ``take``: no data means that one of ours has reached nobody."""
-        self._boxes.add(take)
-        return self._open_end(lambda data, sender, is_unheard: take(data, sender) if data or is_unheard else None)
+        subject = self._open_end(lambda data, sender, is_unheard: take(data, sender) if data or is_unheard else None)
+        self._boxes[subject] = take
+        return subject
 
-    def close_box(self, subject: str, take: Letter) -> None:
+    def close_box(self, subject: str) -> None:
         """Nothing is wanted there any more."""
-        self._boxes.discard(take)
+        del self._boxes[subject]
         self._close_end(subject)
 
     def _close_end(self, subject: str) -> None:
@@ -384,7 +391,7 @@ class Link:
             return back.done() and back.result() and self.is_open
         finally:
             self._settling.discard(back)
-            self.close_box(box, take)
+            self.close_box(box)
 
     def _look(self) -> None:
         """Ends the connections of peers that say nothing, and speaks where nothing was said."""
@@ -442,7 +449,7 @@ class Link:
         for pipe in list(self._pipes):
             pipe.end(ConnectionLost(reason))
             pipe.gone()
-        for box in list(self._boxes):
+        for box in list(self._boxes.values()):
             box(b"", "")
         for tell in list(self.on_lost):
             tell()
@@ -469,7 +476,7 @@ class Link:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
-        for box in list(self._boxes):
+        for box in list(self._boxes.values()):
             box(b"", "")
         self._mail.stop()
         await self._close_nats()

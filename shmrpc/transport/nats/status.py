@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Final
 
+from shmrpc.basics.spelling import closest
 from shmrpc.errors import RemoteProtocolError, ServiceUnavailable
 from shmrpc.transport.nats import link, messages, subjects
 from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.link import Link
 from shmrpc.transport.nats.messages import Report
 
 #: Seconds without a further answer after which no more are expected, and those that all of it takes at most.
 _SILENCE: Final = 0.3
 _LONGEST: Final = 2.0
+#: Seconds that servers have to name themselves to a client that has found none.
+_MOMENT: Final = 0.1
+
+
+async def similar(joined: Link, service: str) -> str | None:
+    """Return the served name that is most like this one; None if no name is, or none has answered at once."""
+    found: set[str] = set()
+    box = joined.open_box(functools.partial(_note_name, found))
+    try:
+        joined.post(subjects.STATUS, b"?", box)
+        await asyncio.sleep(_MOMENT)
+        return closest(service, found)
+    finally:
+        joined.close_box(box)
+
+
+def _note_name(found: set[str], data: bytes, _: str) -> None:
+    report = _read(data)
+    if report is not None:
+        found.add(report.report.service)
+
+
+def _read(data: bytes) -> Report | None:
+    """The report in this; None if it is none, since everybody may send here."""
+    try:
+        message = messages.decode(data) if data else None
+    except RemoteProtocolError:
+        return None
+    return message if isinstance(message, Report) else None
 
 
 async def statuses(address: Address) -> list[Report]:
@@ -27,13 +59,9 @@ async def statuses(address: Address) -> list[Report]:
 
     def take(data: bytes, _: str) -> None:
         answered.set()
-        if data:
-            try:
-                message = messages.decode(data)
-            except RemoteProtocolError:
-                return  # Somebody else's: everybody may send here.
-            if isinstance(message, Report):
-                found.append(message)
+        report = _read(data)
+        if report is not None:
+            found.append(report)
 
     box = joined.open_box(take)
     try:
@@ -44,10 +72,10 @@ async def statuses(address: Address) -> list[Report]:
                     await answered.wait()
                 answered.clear()
     except TimeoutError:
-        if not found and (refused := joined.why_silent().removeprefix(": ")):
+        if not found and (refused := joined.why_no_status or joined.why_silent().removeprefix(": ")):
             raise ServiceUnavailable(f"NATS at {joined} does not let this side ask: {refused}") from None
         return sorted(found, key=lambda each: (each.report.service, each.host, each.report.pid))
     finally:
-        joined.close_box(box, take)
+        joined.close_box(box)
         joined.leave()
         await joined.wait_closed()

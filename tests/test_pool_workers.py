@@ -143,6 +143,16 @@ def test_a_worker_ends_once_the_threads_of_its_tasks_have(tmp_path: Path, ends: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["finalizer", "go", "thread"]
 
 
+def test_a_worker_whose_threads_go_on_is_replaced_meanwhile(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with shmrpc.sync.pool(1, max_tasks_per_child=1, grace=0.1) as pool:
+        pool.submit(tasks.leave_thread, str(go)).result(60)
+        assert [pool.submit(abs, -1).result(60) for _ in range(3)] == [1, 1, 1]
+        assert not (tmp_path / "thread").exists()
+        go.touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["finalizer", "go", "thread"]
+
+
 async def test_a_pool_that_is_closed_gives_threads_no_more_than_its_grace(tmp_path: Path) -> None:
     async with shmrpc.pool(1, grace=0.1) as pool:
         await pool.run(tasks.leave_thread, str(tmp_path / "go"))

@@ -243,7 +243,8 @@ class Engine:
         self.begin(self._replace(worker, self._end(worker)))
 
     async def _replace(self, worker: RemoteWorker, ending: asyncio.Task[None]) -> None:
-        await asyncio.shield(ending)
+        # The threads that tasks have left there may go on for long.
+        await asyncio.wait([ending], timeout=self.options.grace if worker.retiring else None)
         if not worker.retiring:
             await worker.settled(_DYING)
             logger.warning("worker %d (process %d) %s", worker.number, worker.pid, _how(worker))

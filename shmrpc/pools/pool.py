@@ -468,7 +468,7 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     Options, all of them by name:
 
     - ``initializer``, ``initargs``: a function that each worker calls before its first task, and its arguments. Tasks
-      find what it returned as ``shmrpc.worker().state``.
+      find what it returned as ``shmrpc.worker().state``; an async function is awaited.
     - ``retries``: how often a task is run again with which a worker has died. With 0, as by default, it fails with
       WorkerDied.
     - ``grace``: seconds that a cancelled task has to end; then its worker is killed. 1 by default.
@@ -480,7 +480,7 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
       they know, to use their share of the CPUs.
 
     Functions that can be imported are found by their names, all others are sent by cloudpickle, each once to each
-    worker. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through shared memory; what
+    worker, and again when what they refer to has changed. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through shared memory; what
     stands twice in the arguments of a task arrives as one object. Within a worker a pool runs its tasks at once, in
     that worker.
 

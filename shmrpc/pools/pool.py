@@ -480,9 +480,9 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
       they know, to use their share of the CPUs.
 
     Functions that can be imported are found by their names, all others are sent by cloudpickle, each once to each
-    worker, and again when what they refer to has changed. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through shared memory; what
-    stands twice in the arguments of a task arrives as one object. Within a worker a pool runs its tasks at once, in
-    that worker.
+    worker, and again when what they refer to has changed. Arguments and results travel as those of calls with
+    ``codec="pickle"``: arrays through shared memory; what stands twice in the arguments of a task arrives as one
+    object. Within a worker a pool runs its tasks at once, in that worker.
 
     Raises ValueError or TypeError for options that cannot be. Starting raises: :meth:`Pool.__aenter__`.
     """

@@ -198,3 +198,19 @@ def test_names_and_paths_are_completed(s: shmrpc.sync.Store) -> None:
     assert _completed("set", NAME, "place", "names", "") == ["0"]
     assert _completed("get", NAME, "missing", "") == _completed("get", NAME, "n", "") == []
     assert _completed("get", "there-is-no-such-store", "") == []
+
+
+def test_values_of_classes_that_the_command_line_does_not_know_are_shown(s: shmrpc.sync.Store) -> None:
+    code = (
+        "import enum, sys, shmrpc\n"
+        "class Colour(enum.Enum):\n    RED = 1\n"
+        "class Money(int): pass\n"
+        "class Custom: pass\n"
+        "class Point:\n    x = 1\n"
+        "shmrpc.register(Custom, lambda value: [1, 2], lambda content: Custom())\n"
+        "with shmrpc.sync.attach(sys.argv[1]) as s:\n"
+        "    s['all'] = [Colour.RED, Money(5), (Colour.RED, 1), {Colour.RED: Money(2)}, Custom()]\n"
+    )
+    subprocess.run([sys.executable, "-c", code, NAME], check=True, timeout=90)
+    shown = run("get", NAME, "all")
+    assert json.loads(shown.output) == ["Colour.RED", 5, ["Colour.RED", 1], {"Colour.RED": 2}, [1, 2]], shown.output

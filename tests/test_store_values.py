@@ -14,6 +14,8 @@ import pathlib
 import random
 import re
 import socket
+import subprocess
+import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator
@@ -516,3 +518,33 @@ def test_the_reference_says_what_a_store_takes(example: str, out: str, as_key: s
 
 def test_the_table_of_the_reference_has_examples() -> None:
     assert len(_rows()) > 17
+
+
+LIMITED = """
+import resource, sys
+import shmrpc
+
+with shmrpc.sync.store(sys.argv[1], max_memory="64MiB") as s:
+    s["list"] = [0] * 2_000_000
+    s["bytes"] = b"x" * (16 << 20)
+    found = s["list"]
+    pages = int(open("/proc/self/statm").read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (8 << 20), -1))
+    ways = (found.copy, s.copy, lambda: list(found), lambda: s.pop("list"), lambda: s["bytes"])
+    for copied in (*ways, lambda: s.save(sys.argv[2])):
+        try:
+            copied()
+            print("done")
+        except MemoryError:
+            print("no memory")
+    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    print(len(found), len(s["bytes"]))
+"""
+
+
+def test_a_copy_for_which_there_is_no_memory_is_an_error_and_no_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LIMITED, f"{OURS}.limited", str(tmp_path / "saved")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == [*["no memory"] * 6, "2000000 16777216", ""]
+    assert not list(tmp_path.iterdir())

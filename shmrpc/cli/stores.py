@@ -18,6 +18,7 @@ from shmrpc.cli.values import to_json
 from shmrpc.equals.attach import blocking_attach
 from shmrpc.equals.members import report_of, reports
 from shmrpc.equals.stores.changes import changes
+from shmrpc.equals.stores.packing import unpack_shown
 from shmrpc.equals.stores.proxies import Shared
 from shmrpc.equals.stores.records import SharedClass
 from shmrpc.errors import NameInUse, WaitTimeout
@@ -69,6 +70,7 @@ def _opened(name: str) -> Iterator[sync.Store]:
     assert isinstance(opened, sync.Store)
     with opened:
         opened._opened.values.class_named = _stand_in
+        opened._opened.values.unpack_known = unpack_shown
         yield opened
 
 

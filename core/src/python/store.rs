@@ -12,8 +12,8 @@ use crate::store::tree::DEPTH;
 use crate::store::value::{Found, Place};
 use crate::store::{Item, Number, Open, StoreError, saved};
 use pyo3::exceptions::{
-    PyIndexError, PyKeyError, PyOverflowError, PyRecursionError, PyReferenceError, PyTypeError,
-    PyValueError,
+    PyIndexError, PyKeyError, PyMemoryError, PyOverflowError, PyRecursionError, PyReferenceError,
+    PyTypeError, PyValueError,
 };
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -260,6 +260,10 @@ impl Inner {
             StoreError::Other => PyKeyError::new_err("the item is another one by now"),
             StoreError::TooDeep => PyRecursionError::new_err(format!(
                 "containers and tuples of a store are nested {DEPTH} deep at most: store parts of this under keys of their own"
+            )),
+            StoreError::NoMemory => PyMemoryError::new_err(format!(
+                "store '{}': no memory for a copy of this; copy a part of it",
+                self.membership.name()
             )),
             StoreError::TooMuch => PyOverflowError::new_err("there is more to copy than was to be"),
             StoreError::TooLong => PyOverflowError::new_err(
@@ -698,10 +702,16 @@ impl Store {
             us.run_whole(py, |store, open, deadline| store.snapshot(open, deadline))?;
         let bytes = py.detach(|| {
             let mut bytes = Vec::new();
-            saved::write(&all, &mut bytes);
-            bytes
+            let written = saved::write(&all, &mut bytes);
+            drop(all);
+            written.map(|()| bytes)
         });
-        Ok((us.seen(py, classes)?, PyByteArray::new(py, &bytes)))
+        let bytes = bytes.map_err(|_| self.inner.raised(py, StoreError::NoMemory))?;
+        let saved = PyByteArray::new_with(py, bytes.len(), |to| {
+            to.copy_from_slice(&bytes);
+            Ok(())
+        });
+        Ok((us.seen(py, classes)?, saved?))
     }
 
     /// Puts what such bytes hold in the place of all that is in it. `numbers`: those that the classes have here. Raises

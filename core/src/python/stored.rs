@@ -321,10 +321,17 @@ impl Hooks {
         carrier: &Bound<'py, Carrier>,
         items: Vec<Found>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        items
-            .into_iter()
-            .map(|item| self.seen(carrier, item))
-            .collect()
+        let mut seen = Vec::new();
+        if seen.try_reserve_exact(items.len()).is_err() {
+            return Err(PyMemoryError::new_err(format!(
+                "no memory for {} items of a store",
+                items.len()
+            )));
+        }
+        for item in items {
+            seen.push(self.seen(carrier, item)?);
+        }
+        Ok(seen)
     }
 
     fn dict<'py>(

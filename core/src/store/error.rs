@@ -23,6 +23,8 @@ pub enum StoreError {
     Other,
     /// It has no room for this many entries.
     TooLong,
+    /// This process has no memory for a copy.
+    NoMemory,
     /// There is more to copy than was to be.
     TooMuch,
     /// Containers are nested deeper than [`DEPTH`](super::tree::DEPTH).

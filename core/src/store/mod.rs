@@ -895,10 +895,9 @@ impl<W: Words, M: Members> Store<W, M> {
             mut bound: Bound,
         ) -> Result<Vec<Found>, StoreError> {
             let cells = Cells::of(t, Head::of(t, place)?.is(Type::List)?)?;
-            let to = to.min(cells.len());
-            (from..to)
-                .map(|index| tree::copy(t, cells.cell(t, index)?, false, &mut bound))
-                .collect()
+            let (from, to) = (from.min(cells.len()), to.min(cells.len()));
+            let count = to.saturating_sub(from);
+            tree::copy_cells(t, cells.at(from), count, false, &mut bound)
         }
         look!(self, open, deadline, Some(place), |t| range(
             t,

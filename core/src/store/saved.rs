@@ -14,66 +14,83 @@
 
 use super::cell::{Cell, Content, Type};
 use super::value::{Bytes, Found, Key, Value};
+use std::collections::TryReserveError;
 
 /// How deep values may be nested: deeper than in any store, which looks itself.
 const DEPTH: usize = super::tree::COPIED;
 const CELL: u8 = 0;
 
-/// Appends a value, copied as a whole.
-pub fn write(found: &Found, out: &mut Vec<u8>) {
-    let count = |out: &mut Vec<u8>, count: usize| {
-        out.extend_from_slice(&(count as u64).to_le_bytes());
-    };
-    let blob = |out: &mut Vec<u8>, bytes: &[u8]| {
-        count(out, bytes.len());
+/// Appends a value, copied as a whole. An error if there is no memory for it.
+pub fn write(found: &Found, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
+    fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
+        out.try_reserve(bytes.len())?;
         out.extend_from_slice(bytes);
-    };
-    let pairs = |out: &mut Vec<u8>, items: &[(Found, Found)]| {
-        count(out, items.len());
+        Ok(())
+    }
+    fn count(out: &mut Vec<u8>, count: usize) -> Result<(), TryReserveError> {
+        put(out, &(count as u64).to_le_bytes())
+    }
+    fn blob(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
+        count(out, bytes.len())?;
+        put(out, bytes)
+    }
+    fn pairs(out: &mut Vec<u8>, items: &[(Found, Found)]) -> Result<(), TryReserveError> {
+        count(out, items.len())?;
         for (key, value) in items {
-            write(key, out);
-            write(value, out);
+            write(key, out)?;
+            write(value, out)?;
         }
+        Ok(())
+    }
+    fn all(out: &mut Vec<u8>, items: &[Found]) -> Result<(), TryReserveError> {
+        count(out, items.len())?;
+        items.iter().try_for_each(|item| write(item, out))
+    }
+    let cell = |out: &mut Vec<u8>, cell: Cell| {
+        put(out, &[CELL])?;
+        put(out, &cell.0.to_le_bytes())
     };
-    let (kind, items) = match found {
-        Found::Tuple(items) => (Type::Tuple, items),
-        Found::FrozenSet(items) => (Type::FrozenSet, items),
-        Found::List(items) => (Type::List, items),
-        Found::Set(items) => (Type::Set, items),
-        Found::Immediate(cell) => {
-            out.push(CELL);
-            out.extend_from_slice(&cell.0.to_le_bytes());
-            return;
+    let kind = |out: &mut Vec<u8>, kind: Type| put(out, &[kind as u8]);
+    match found {
+        Found::Immediate(word) => cell(out, *word),
+        Found::Blob(of, bytes) => {
+            kind(out, *of)?;
+            blob(out, bytes)
         }
-        Found::Blob(kind, bytes) => {
-            out.push(*kind as u8);
-            return blob(out, bytes);
+        Found::Tuple(items) => {
+            kind(out, Type::Tuple)?;
+            all(out, items)
+        }
+        Found::FrozenSet(items) => {
+            kind(out, Type::FrozenSet)?;
+            all(out, items)
+        }
+        Found::List(items) => {
+            kind(out, Type::List)?;
+            all(out, items)
+        }
+        Found::Set(items) => {
+            kind(out, Type::Set)?;
+            all(out, items)
         }
         Found::Dict(items) => {
-            out.push(Type::Dict as u8);
-            return pairs(out, items);
+            kind(out, Type::Dict)?;
+            pairs(out, items)
         }
         Found::Record(class, fields, extra) => {
-            out.push(Type::Record as u8);
-            out.extend_from_slice(&class.to_le_bytes());
-            count(out, fields.len());
-            fields.iter().for_each(|field| write(field, out));
-            return pairs(out, extra);
+            kind(out, Type::Record)?;
+            put(out, &class.to_le_bytes())?;
+            all(out, fields)?;
+            pairs(out, extra)
         }
         Found::Buffer(said, bytes) => {
-            out.push(Type::Buffer as u8);
-            blob(out, said);
-            return blob(out, bytes);
+            kind(out, Type::Buffer)?;
+            blob(out, said)?;
+            blob(out, bytes)
         }
         // A whole copy has none.
-        Found::Container(..) => {
-            out.push(CELL);
-            return out.extend_from_slice(&Cell::NONE.0.to_le_bytes());
-        }
-    };
-    out.push(kind as u8);
-    count(out, items.len());
-    items.iter().for_each(|item| write(item, out));
+        Found::Container(..) => cell(out, Cell::NONE),
+    }
 }
 
 /// Why a value cannot be read.

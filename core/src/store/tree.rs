@@ -64,6 +64,25 @@ impl Bound {
         }
     }
 
+    /// Room for so many that are copied, of which there cannot be more than words.
+    fn room<T>(&self, count: u64) -> Result<Vec<T>, StoreError> {
+        let mut room = Vec::new();
+        match room.try_reserve_exact(count.min(self.cells) as usize) {
+            Ok(()) => Ok(room),
+            Err(_) => Err(StoreError::NoMemory),
+        }
+    }
+
+    /// Room for so many bytes.
+    fn room_for_bytes(&mut self, len: u64) -> Result<Vec<u8>, StoreError> {
+        self.look(len.div_ceil(8))?;
+        let mut room = Vec::new();
+        match room.try_reserve_exact(len as usize) {
+            Ok(()) => Ok(room),
+            Err(_) => Err(StoreError::NoMemory),
+        }
+    }
+
     /// It looks at this many more words.
     #[inline]
     fn look(&mut self, words: u64) -> Result<(), StoreError> {
@@ -431,8 +450,7 @@ fn copy_block(
             })
         }
         kind if !kind.is_container() => {
-            let mut bytes = Vec::new();
-            bound.look(blob::len(t, kind, at)?.div_ceil(8))?;
+            let mut bytes = bound.room_for_bytes(blob::len(t, kind, at)?)?;
             blob::bytes(t, kind, at, &mut bytes)?;
             Ok(Found::Blob(kind, bytes))
         }
@@ -469,9 +487,9 @@ pub(super) fn copy_container(
         }
         kind if bound.names_buffers => Found::Container(kind, head.place(t)?, head.class),
         _ => {
-            let (mut meta, mut bytes) = (Vec::new(), Vec::new());
+            let mut meta = Vec::new();
             let block = head.payload(t)?;
-            bound.look(t.get(block)?.div_ceil(8))?;
+            let mut bytes = bound.room_for_bytes(t.get(block)?)?;
             blob::bytes(t, Type::Bytes, t.get(block + 8)?, &mut meta)?;
             t.copy(block + 64, t.get(block)?, &mut bytes)?;
             Found::Buffer(meta, bytes)
@@ -480,14 +498,14 @@ pub(super) fn copy_container(
 }
 
 /// Copies cells that lie one after another.
-fn copy_cells(
+pub(super) fn copy_cells(
     t: &impl See,
     at: u64,
     count: u64,
     deep: bool,
     bound: &mut Bound,
 ) -> Result<Vec<Found>, StoreError> {
-    let mut found = Vec::new();
+    let mut found = bound.room(count)?;
     for index in 0..count {
         found.push(copy(t, Cell(t.get(at + 8 * index)?), deep, bound)?);
     }
@@ -503,7 +521,7 @@ pub(super) fn copy_dict(
 ) -> Result<Vec<(Found, Found)>, StoreError> {
     let table = Table::of(t, head)?;
     bound.look(table.used)?;
-    let mut items = Vec::new();
+    let mut items = bound.room(head.len)?;
     for number in 0..table.used {
         if let Some(key) = table.key(t, number)? {
             let key = copy(t, key, true, bound)?;
@@ -521,7 +539,7 @@ pub(super) fn copy_keys(
 ) -> Result<Vec<Found>, StoreError> {
     let table = Table::of(t, head)?;
     bound.look(table.used)?;
-    let mut keys = Vec::new();
+    let mut keys = bound.room(head.len)?;
     for number in 0..table.used {
         if let Some(key) = table.key(t, number)? {
             keys.push(copy(t, key, true, bound)?);

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -197,21 +197,39 @@ _EXTENSIONS: Final = (
     ),
     Extension(NAMED, "value of a class", "`[name of the class, name of a member or plain value]`", _read_named),
 )
+
+
+def _read_shown(payload: Any, reading: Reading) -> Any:
+    """Reads what is packed of an instance, and not the instance: its class is not looked for."""
+    name, content, *_ = payload
+    is_member = type(content) is list and len(content) == 1 and type(content[0]) is str
+    return f"{name.rpartition(':')[2]}.{content[0]}" if is_member else content
+
+
+def _decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Callable[[bytes], Any]:
+    readers = {each.code: (each.name, read_of.get(each.code, each.read)) for each in extensions}
+    reading = Reading(readers, msgspec.msgpack.decode, pickled=False)
+    decode = msgspec.msgpack.Decoder(ext_hook=reading.hook).decode
+
+    def unpack(data: bytes) -> Any:
+        """Makes the value again. Raises DecodeError if it cannot be read here."""
+        try:
+            return decode(data)
+        except msgspec.DecodeError as error:
+            raise DecodeError(f"a value in the store cannot be read: {error}") from error
+
+    return unpack
+
+
 _encoder: Final = _ExactEncoder()
-_reading: Final = Reading(
-    {each.code: (each.name, each.read) for each in _EXTENSIONS}, msgspec.msgpack.decode, pickled=False
+#: Makes a value again. Raises DecodeError if it cannot be read here.
+unpack: Final = _decoder(_EXTENSIONS, {})
+#: The same for what only shows values: plain ones of classes that the program knows, and this process does not.
+unpack_shown: Final = _decoder(
+    _EXTENSIONS, dict.fromkeys((NAMED, registry.ENUM, registry.OBJECT, registry.CUSTOM), _read_shown)
 )
-_decode: Final = msgspec.msgpack.Decoder(ext_hook=_reading.hook).decode
 
 
 def pack(value: Any) -> bytes:
     """Makes bytes of a value. Raises TypeError, ValueError, OverflowError or RecursionError if that cannot be."""
     return _encoder.encode_inline(value)
-
-
-def unpack(data: bytes) -> Any:
-    """Makes the value again. Raises DecodeError if it cannot be read here."""
-    try:
-        return _decode(data)
-    except msgspec.DecodeError as error:
-        raise DecodeError(f"a value in the store cannot be read: {error}") from error

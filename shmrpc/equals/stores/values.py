@@ -47,6 +47,8 @@ class Values:
         self.carrier: _core.Carrier
         #: Finds the class of a name, which has these fields.
         self.class_named = named
+        #: Makes a value again that was packed.
+        self.unpack_known = unpack
         self.list = SharedList
         self.dict = SharedDict
         self.set = SharedSet
@@ -166,7 +168,7 @@ class Values:
                     f"store {self._name!r} holds a pickled value: open it with pickle=True here too"
                 )
             return pickles.loads(body[1:])
-        return unpack(body[1:])
+        return self.unpack_known(body[1:])
 
     def instance(self, number: int, fields: list[Any], extra: dict[str, Any]) -> Any:
         """Makes a plain instance of a class."""

@@ -7,8 +7,8 @@ import contextlib
 import math
 import select
 import time
-from collections.abc import Callable, Generator
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Generator, Mapping
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from shmrpc._core import Descriptor, Name, watch_for_names
 from shmrpc.basics.checks import called
@@ -16,7 +16,7 @@ from shmrpc.basics.green_threads import new_poll
 from shmrpc.equals import places
 from shmrpc.equals.blocking_queue import BlockingQueue
 from shmrpc.equals.event import BlockingEvent, Event
-from shmrpc.equals.handle import bounded
+from shmrpc.equals.handle import Handle, bounded
 from shmrpc.equals.lock import BlockingLock, Lock
 from shmrpc.equals.memory import BlockingMemory, Memory
 from shmrpc.equals.queue import Queue
@@ -24,23 +24,23 @@ from shmrpc.equals.semaphore import BlockingSemaphore, Semaphore
 from shmrpc.equals.stores.store import BlockingStore, Store
 from shmrpc.errors import NameInUse, WaitTimeout
 
-_KINDS: dict[str, Callable[[Name], Semaphore | Lock | Event | Memory | Queue | Store]] = {
-    "semaphore": Semaphore.of,
-    "lock": Lock.of,
-    "event": Event.of,
-    "memory": Memory.of,
-    "queue": Queue.of,
-    "store": Store.of,
+_Kinds: TypeAlias = Mapping[str, type[Any]]
+_KINDS: Final[_Kinds] = {
+    "semaphore": Semaphore,
+    "lock": Lock,
+    "event": Event,
+    "memory": Memory,
+    "queue": Queue,
+    "store": Store,
 }
-_T = TypeVar("_T")
-_Blocking: TypeAlias = BlockingSemaphore | BlockingLock | BlockingEvent | BlockingMemory | BlockingQueue | BlockingStore
-_BLOCKING_KINDS: dict[str, Callable[[Name], _Blocking]] = {
-    "semaphore": BlockingSemaphore.of,
-    "lock": BlockingLock.of,
-    "event": BlockingEvent.of,
-    "memory": BlockingMemory.of,
-    "queue": BlockingQueue.of,
-    "store": BlockingStore.of,
+_H = TypeVar("_H", bound=Handle)
+_BLOCKING_KINDS: Final[_Kinds] = {
+    "semaphore": BlockingSemaphore,
+    "lock": BlockingLock,
+    "event": BlockingEvent,
+    "memory": BlockingMemory,
+    "queue": BlockingQueue,
+    "store": BlockingStore,
 }
 #: Seconds between two looks for a name where the system does not let us watch the directories.
 _PAUSE: Final = 0.05
@@ -48,18 +48,25 @@ _PAUSE: Final = 0.05
 _LONGEST: Final = 1e6
 
 
-async def attach(name: str, timeout: float | None = 5.0) -> Semaphore | Lock | Event | Memory | Queue | Store:
+@overload
+async def attach(name: str, timeout: float | None = 5.0) -> Any: ...
+@overload
+async def attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _H: ...
+async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
     """Opens a name that another process makes, whatever it is; waits up to ``timeout`` seconds for it to appear.
 
-    ``timeout=None`` waits without a limit.
+    ``timeout=None`` waits without a limit. With ``kind``, such as ``shmrpc.Queue``, the name is to be of that kind, and
+    type checkers know the result.
 
-    Raises WaitTimeout if no process has it open by then, NameInUse if it is a topic: :func:`shmrpc.subscribe` waits for
-    what is published in that, :func:`shmrpc.topic` publishes.
+    Raises WaitTimeout if no process has it open by then, NameInUse if it is of another kind, or a topic:
+    :func:`shmrpc.subscribe` waits for what is published in that, :func:`shmrpc.topic` publishes. Raises TypeError for a
+    ``kind`` that it does not open.
     """
+    kinds = _kinds_for(kind, _KINDS)
     with contextlib.closing(_waits(name, timeout)) as waits:
         for watch, pause in waits:
             if (found := _join(name)) is not None:
-                return _made(found, _KINDS)
+                return _made(found, kinds)
             await (asyncio.sleep(pause) if watch is None else _readable(watch, pause))
     raise AssertionError
 
@@ -76,13 +83,21 @@ async def _readable(watch: Descriptor, seconds: float) -> None:
         loop.remove_reader(watch.fileno())
 
 
+@overload
+def blocking_attach(name: str, timeout: float | None = 5.0) -> Any: ...
+@overload
+def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _H: ...
 @called("attach")
-def blocking_attach(name: str, timeout: float | None = 5.0) -> _Blocking:
-    """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there."""
+def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
+    """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there.
+
+    ``kind`` is a class of ``shmrpc.sync``, such as ``shmrpc.sync.Queue``.
+    """
+    kinds = _kinds_for(kind, _BLOCKING_KINDS)
     with contextlib.closing(_waits(name, timeout)) as waits:
         for watch, pause in waits:
             if (found := _join(name)) is not None:
-                return _made(found, _BLOCKING_KINDS)
+                return _made(found, kinds)
             if watch is None:
                 time.sleep(pause)
             else:
@@ -90,15 +105,27 @@ def blocking_attach(name: str, timeout: float | None = 5.0) -> _Blocking:
     raise AssertionError
 
 
-def _made(found: Name, kinds: dict[str, Callable[[Name], _T]]) -> _T:
+def _kinds_for(kind: type[Any] | None, kinds: _Kinds) -> _Kinds:
+    """Returns the kinds that may be opened: one alone, if it is asked for. Raises TypeError for one of no such."""
+    if kind is None:
+        return kinds
+    found = {word: each for word, each in kinds.items() if each is kind}
+    if not found:
+        known = ", ".join(each.__name__.removeprefix("Blocking") for each in kinds.values())
+        raise TypeError(f"attach(): kind: expected a class of the same module as this attach ({known}), got {kind!r}")
+    return found
+
+
+def _made(found: Name, kinds: _Kinds) -> Any:
     """Returns the handle of a name of one of these kinds."""
     if found.kind in kinds:
-        return kinds[found.kind](found)
+        return kinds[found.kind].of(found)
     found.close()
-    raise NameInUse(
-        f"name {found.name!r} is open as a {found.kind}: read it with shmrpc.subscribe(), or publish in it with"
-        " shmrpc.topic()"
-    )
+    if found.kind == "topic":
+        instead = "read it with shmrpc.subscribe(), or publish in it with shmrpc.topic()"
+    else:
+        instead = f"it is no {next(iter(kinds))}"
+    raise NameInUse(f"name {found.name!r} is open as a {found.kind}: {instead}")
 
 
 def _poll(watch: Descriptor, seconds: float) -> None:

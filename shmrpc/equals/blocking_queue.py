@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import called, check_many
+from shmrpc.basics.drivers import ItemsForThreads
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class BlockingQueue(QueueBase):
+class BlockingQueue(ItemsForThreads, QueueBase):
     """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
 
     Any number of threads may use it. ``for`` gets items until the queue is shut down and empty.

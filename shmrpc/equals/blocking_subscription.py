@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from shmrpc import _core
+from shmrpc.basics.drivers import ItemsForThreads
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import at_least_one
@@ -15,7 +16,7 @@ from shmrpc.equals.topic_base import opened_topic
 from shmrpc.wire.codec import CodecName
 
 
-class BlockingSubscription(SubscriptionBase):
+class BlockingSubscription(ItemsForThreads, SubscriptionBase):
     """A :class:`shmrpc.Subscription` whose methods block the thread that calls them.
 
     Any number of threads may use it: each message goes to one of them.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many
+from shmrpc.basics.drivers import ForThreads
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.reserving import BlockingReserving
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing
 
 
-class BlockingTopic(TopicBase):
+class BlockingTopic(ForThreads, TopicBase):
     """A :class:`shmrpc.Topic` whose methods block the thread that calls them. Any number of threads may use it."""
 
     def publish(self, value: Any, timeout: float | None = None) -> None:

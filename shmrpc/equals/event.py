@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Self
 
 from shmrpc.basics.checks import called
+from shmrpc.basics.drivers import ForThreads
 from shmrpc.equals.handle import AsyncClosing, Closing, bounded, opened
 
 
@@ -52,7 +53,7 @@ class Event(AsyncClosing, EventBase):
         return True
 
 
-class BlockingEvent(EventBase):
+class BlockingEvent(ForThreads, EventBase):
     """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
 
     def wait(self, timeout: float | None = None) -> Literal[True]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, cast
 
 from shmrpc._core import Hold, Name
 from shmrpc.basics.checks import check_real
+from shmrpc.basics.drivers import AwaitedToOpen, ForThreads
 from shmrpc.equals import places
 from shmrpc.equals.line import Line, stopped_wait
 from shmrpc.equals.uncopied import Uncopied
@@ -79,6 +80,8 @@ def bounded(timeout: float | None) -> float | None:
 
 
 _L = TypeVar("_L", bound=Line)
+#: The functions that open names of these kinds, where they are not called as the kind.
+_MAKERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event"}
 
 
 class Handle(Uncopied):
@@ -128,6 +131,12 @@ class Handle(Uncopied):
     def _role(self) -> str:
         """What it is for, where a name has handles of several kinds, and how it was opened."""
         return ""
+
+    def _what_and_maker(self) -> tuple[str, str]:
+        """What it is, and the function that opens such."""
+        kind = self._name.kind
+        maker = self._opened_by if self._opened_by != "attach" else _MAKERS.get(kind, kind)
+        return f"{kind} {self.name!r}", maker
 
     def _what_instead(self) -> tuple[str, str]:
         face = "shmrpc.sync" if type(self).__name__.startswith("Blocking") else "shmrpc"
@@ -201,7 +210,7 @@ class Closing(Handle):
         self.close()
 
 
-class AsyncClosing(Handle):
+class AsyncClosing(AwaitedToOpen, Handle):
     """A name that ``async with`` closes at the end of the block."""
 
     async def __aenter__(self) -> Self:
@@ -232,13 +241,13 @@ class Held(Hold, Handle):
         )
 
 
-class BlockingHeld(Held):
+class BlockingHeld(ForThreads, Held):
     """What is acquired and released in threads."""
 
     acquire = Hold._acquire
 
 
-class AwaitedHeld(Held):
+class AwaitedHeld(AwaitedToOpen, Held):
     """What is acquired and released in event loops, and by ``with`` in threads without one."""
 
     __aenter__ = Hold._aenter

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc.basics.checks import called, check_whole
+from shmrpc.basics.drivers import ForThreads
 from shmrpc.equals.handle import AsyncClosing, Closing, opened
 from shmrpc.equals.lock import BlockingLock, Lock
 
@@ -87,7 +88,7 @@ class Memory(AsyncClosing, MemoryBase):
         return Lock.of(self._name)
 
 
-class BlockingMemory(MemoryBase):
+class BlockingMemory(ForThreads, MemoryBase):
     """A :class:`shmrpc.Memory` whose lock blocks the thread that waits for it. ``with`` closes it."""
 
     @functools.cached_property

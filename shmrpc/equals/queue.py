@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many
+from shmrpc.basics.drivers import ItemsForAsyncio
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.pausing import Pausing
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Queue(Pausing, QueueBase):
+class Queue(ItemsForAsyncio, Pausing, QueueBase):
     """A queue of all processes that open its name, in asyncio: see :func:`shmrpc.queue`.
 
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from shmrpc import _core
+from shmrpc.basics.drivers import ItemsForAsyncio
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.pausing import Pausing
 from shmrpc.equals.subscription_base import Slow, SubscriptionBase
@@ -15,7 +16,7 @@ from shmrpc.equals.turns import Turns
 from shmrpc.wire.codec import CodecName
 
 
-class Subscription(Pausing, SubscriptionBase):
+class Subscription(ItemsForAsyncio, Pausing, SubscriptionBase):
     """What this process reads of a topic, in asyncio: see :func:`shmrpc.subscribe`.
 
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. What waits

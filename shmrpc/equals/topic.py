@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many
+from shmrpc.basics.drivers import ForAsyncio
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import Line
 from shmrpc.equals.pausing import Pausing
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing
 
 
-class Topic(Pausing, TopicBase):
+class Topic(ForAsyncio, Pausing, TopicBase):
     """What this process publishes for all that subscribe, in asyncio: see :func:`shmrpc.topic`.
 
     What waits for room raises TopicFull if the timeout is over, which names the slowest subscriber, WaitStopped after
@@ -91,9 +92,12 @@ class Topic(Pausing, TopicBase):
         if not self._native.is_attached():
             await self._line(ROOM, Line).wait(self._native.attaching().is_over, _nothing, ATTACHING)
 
-    async def __aenter__(self) -> Self:
+    async def _await_open(self) -> Self:
         await self._attach()
         return self
+
+    async def __aenter__(self) -> Self:
+        return await self._await_open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

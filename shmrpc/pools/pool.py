@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, ParamSpec, Self, SupportsIndex, TypedDict, TypeVar, Unpack, overload
 
 from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
+from shmrpc.basics.drivers import ForAsyncio
 from shmrpc.errors import LocalProtocolError, PoolBroken
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.chunks import Mapped, Submitted
@@ -68,12 +69,15 @@ class PoolStats:
     replaced: int
 
 
-class Pool:
+class Pool(ForAsyncio):
     """Processes that run functions; made by :func:`pool`, used as ``async with``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._is_open = False
+
+    def _what_and_maker(self) -> tuple[str, str]:
+        return "this pool", "pool"
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Starts the workers: ``pool = await shmrpc.pool(4)``; close it yourself then."""

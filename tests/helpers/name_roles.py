@@ -30,7 +30,7 @@ def in_threads() -> None:
             gate.wait(_SOON)
         gate.acquire()
         with contextlib.suppress(shmrpc.WaitTimeout):
-            again.acquire(_SOON)  # type: ignore[union-attr]
+            again.acquire(_SOON)
         waiting = threading.Thread(target=_acquires, args=(gate,))
         waiting.start()
         gate.release()

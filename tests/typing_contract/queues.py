@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import shmrpc
 
@@ -28,3 +28,11 @@ def in_threads() -> None:
             assert_type(claim, shmrpc.Claim)
         for each in q.claims():
             assert_type(each, shmrpc.Claim)
+
+
+async def attaches() -> None:
+    assert_type(await shmrpc.attach("numbers"), Any)
+    assert_type(await shmrpc.attach("numbers", kind=shmrpc.Queue), shmrpc.Queue)
+    assert_type(shmrpc.sync.attach("numbers", None, kind=shmrpc.sync.Store), shmrpc.sync.Store)
+    assert_type(await shmrpc.queue("numbers"), shmrpc.Queue)
+    shmrpc.sync.attach("numbers", kind=int)  # type: ignore[type-var]  # pyright: ignore

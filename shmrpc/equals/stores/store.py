@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Literal, Self
 
 from shmrpc.basics.checks import called
+from shmrpc.basics.drivers import ForAsyncio, ForThreads
 from shmrpc.equals.stores.inbox import BlockingInbox, Inbox
 from shmrpc.equals.stores.store_base import StoreBase, opened_store
 
 
-class Store(StoreBase):
+class Store(ForAsyncio, StoreBase):
     """Values that all processes change in place that open the name: see :func:`shmrpc.store`."""
 
     async def __aenter__(self) -> Self:
@@ -62,7 +63,7 @@ class Store(StoreBase):
         return Inbox(self)
 
 
-class BlockingStore(StoreBase):
+class BlockingStore(ForThreads, StoreBase):
     """A :class:`shmrpc.Store` for threads, which block where they have to wait."""
 
     def __enter__(self) -> Self:

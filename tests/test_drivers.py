@@ -1,0 +1,110 @@
+"""Objects for loops and objects for threads: what each says to the statements of the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import shmrpc
+import shmrpc.sync
+
+OURS = f"driver{os.getpid()}"
+
+#: By their kinds: how an object for loops and one for threads is opened, and the function that a message names.
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
+    "queue": (lambda: shmrpc.queue(OURS), lambda: shmrpc.sync.queue(OURS), "queue()"),
+    "topic": (lambda: shmrpc.topic(OURS), lambda: shmrpc.sync.topic(OURS), "topic()"),
+    "subscription": (lambda: shmrpc.subscribe(OURS), lambda: shmrpc.sync.subscribe(OURS), "subscribe()"),
+    "store": (lambda: shmrpc.store(OURS), lambda: shmrpc.sync.store(OURS), "store()"),
+    "memory": (lambda: shmrpc.memory(OURS, 8), lambda: shmrpc.sync.memory(OURS, 8), "memory()"),
+    "event": (lambda: shmrpc.Event(OURS), lambda: shmrpc.sync.Event(OURS), "Event()"),
+    "lock": (lambda: shmrpc.Lock(OURS), lambda: shmrpc.sync.Lock(OURS), "Lock()"),
+    "semaphore": (lambda: shmrpc.Semaphore(OURS, 2), lambda: shmrpc.sync.Semaphore(OURS, 2), "Semaphore()"),
+    "pool": (lambda: shmrpc.pool(1), lambda: shmrpc.sync.pool(1), "pool()"),
+}
+#: Those that ``with`` enters in threads without a loop, too.
+FOR_BOTH = {"memory", "event", "lock", "semaphore"}
+WITH_ITEMS = ["queue", "subscription"]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - FOR_BOTH))
+def test_with_says_to_write_async_with(kind: str) -> None:
+    opened = KINDS[kind][0]()
+    with pytest.raises(TypeError, match=r"is for asyncio: `async with` in place of `with`; or shmrpc.sync.") as raised:
+        with opened:
+            pytest.fail("the block was entered")
+    assert str(raised.value).endswith(KINDS[kind][2])
+    if kind != "pool":
+        opened.close()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+async def test_async_with_says_to_write_with(kind: str) -> None:
+    opened = KINDS[kind][1]()
+    with pytest.raises(TypeError, match=r"is for threads: `with` in place of `async with`; or shmrpc.") as raised:
+        async with opened:
+            pytest.fail("the block was entered")
+    assert str(raised.value).endswith(KINDS[kind][2])
+    if kind == "pool":
+        opened.shutdown()
+    else:
+        opened.close()
+
+
+@pytest.mark.parametrize("kind", WITH_ITEMS)
+async def test_a_loop_over_items_of_the_other_kind_says_what_to_write(kind: str) -> None:
+    in_loop, in_thread = KINDS[kind][0](), KINDS[kind][1]()
+    with pytest.raises(TypeError, match="`async for` in place of `for`"):
+        for _ in in_loop:
+            pytest.fail("there is an item")
+    with pytest.raises(TypeError, match="`for` in place of `async for`"):
+        async for _ in in_thread:
+            pytest.fail("there is an item")
+    in_loop.close()
+    in_thread.close()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"pool"}))
+async def test_an_object_for_loops_can_be_awaited_as_a_client_is(kind: str) -> None:
+    opened = KINDS[kind][0]()
+    assert await opened is opened
+    assert "closed" not in repr(opened)
+    if kind == "lock":
+        assert not opened.locked()  # It was opened, not acquired.
+    opened.close()
+
+
+#: The classes of the kinds that `attach` opens, for loops and for threads.
+ATTACHED = {
+    "queue": (shmrpc.Queue, shmrpc.sync.Queue),
+    "store": (shmrpc.Store, shmrpc.sync.Store),
+    "memory": (shmrpc.Memory, shmrpc.sync.Memory),
+    "event": (shmrpc.Event, shmrpc.sync.Event),
+    "lock": (shmrpc.Lock, shmrpc.sync.Lock),
+    "semaphore": (shmrpc.Semaphore, shmrpc.sync.Semaphore),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(ATTACHED))
+async def test_attach_opens_the_kind_that_is_asked_for_and_no_other(kind: str) -> None:
+    in_loop: Any
+    in_thread: Any
+    in_loop, in_thread = ATTACHED[kind]
+    other, other_in_thread = ATTACHED["event" if kind != "event" else "queue"]
+    with KINDS[kind][1]():
+        found = await shmrpc.attach(OURS, kind=in_loop)
+        assert type(found) is in_loop
+        found.close()
+        found = shmrpc.sync.attach(OURS, kind=in_thread)
+        assert type(found) is in_thread
+        found.close()
+        with pytest.raises(shmrpc.NameInUse, match=f"is open as a {kind}: it is no "):
+            await shmrpc.attach(OURS, kind=other)
+        with pytest.raises(shmrpc.NameInUse, match=f"is open as a {kind}: it is no "):
+            shmrpc.sync.attach(OURS, kind=other_in_thread)
+        for wrong in (in_thread, shmrpc.Topic):
+            with pytest.raises(TypeError, match="expected a class of the same module as this attach"):
+                await shmrpc.attach(OURS, kind=wrong)

@@ -1,5 +1,6 @@
 """The native core: see core/src/lib.rs for its contract."""
 
+import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -195,6 +196,7 @@ class LoopEndpoint(Endpoint):
         rest: Callable[[Sequence[Any], Mapping[str, Any], int, Any, int | None], Coroutine[Any, Any, Any]],
         interrupted: Callable[[BaseException], None],
         cancel: Callable[[int], object],
+        home: tuple[asyncio.AbstractEventLoop, Callable[[], None]],
         /,
     ) -> LoopEndpoint: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]: ...

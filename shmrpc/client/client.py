@@ -431,7 +431,8 @@ class Client(CallEngine[LoopReconnector]):
         if channel is None:
             return call
         short = self._short_call(session, number, kind, read)
-        return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption, session.cancel)
+        home = session.loop, session.check_loop
+        return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption, session.cancel, home)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         return await self._call_endpoint(name, decode, args, kwargs)

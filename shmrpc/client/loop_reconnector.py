@@ -7,7 +7,8 @@ import contextlib
 import logging
 import time
 import weakref
-from typing import Any
+from collections.abc import Container
+from typing import Any, Final
 
 from shmrpc.basics.clock import seconds_until
 from shmrpc.client.loop_session import LoopSession
@@ -17,6 +18,9 @@ from shmrpc.errors import ShmrpcError
 from shmrpc.transport.base import Connection, Dial, interruption
 
 logger = logging.getLogger("shmrpc.client")
+
+#: The loops that run a task now, with it: to ask for the running loop costs more. Empty from CPython 3.14 on.
+_RUNNING: Final[Container[asyncio.AbstractEventLoop]] = getattr(asyncio.tasks, "_current_tasks", {})
 
 
 class _Told:
@@ -49,6 +53,13 @@ class LoopReconnector(Reconnector[LoopSession]):
         self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._dial = dial
         self._connecting: asyncio.Task[None] | None = None
+
+    def usable(self) -> LoopSession | None:
+        """The present session. Raises why there will be none, and LocalProtocolError in another loop than its own."""
+        session = super().usable()
+        if session is not None and session.loop not in _RUNNING:
+            session.connection.check_loop()
+        return session
 
     def _changed(self) -> None:
         for client in list(self.clients):

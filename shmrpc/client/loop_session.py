@@ -56,7 +56,7 @@ class LoopSession(Session[Connection]):
         #: When large one-way calls let the loop turn.
         self._slice_end = 0.0
         self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
         #: By call id: the endpoint, and since when it is waited for.
@@ -82,7 +82,7 @@ class LoopSession(Session[Connection]):
             self.cancel(call_id)
             if frame is not None:  # Somebody in our loop waits for it.
                 with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._on_frame, *frame)
+                    self.loop.call_soon_threadsafe(self._on_frame, *frame)
             raise
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         pending = self.pending
@@ -122,6 +122,11 @@ class LoopSession(Session[Connection]):
         if answer[0] == frames.RESULT:
             return answer[2]
         return body_of(answer, call)
+
+    def check_loop(self) -> None:
+        """Raises LocalProtocolError in another loop than its own; nothing once it has ended, which a call says itself."""
+        if self.ended is None:
+            self.connection.check_loop()
 
     def is_leaving(self) -> bool:
         """Whether there is another session for new calls."""
@@ -217,7 +222,7 @@ class LoopSession(Session[Connection]):
         if self.leaving and not self.pending and self.ended is None:
             channel = self.sharing.channel
             if channel is not None and channel.is_overlapped():  # Each has its turn before this is asked again.
-                self._loop.call_later(0.001, self.close_if_idle)
+                self.loop.call_later(0.001, self.close_if_idle)
                 return
             self.close(ConnectionLost(f"the server of {self.service!r} ({process(self.pid)}) is shutting down"))
 
@@ -229,11 +234,11 @@ class LoopSession(Session[Connection]):
 
     def drop(self) -> None:
         """The client was dropped open, in whatever thread the garbage collector ran: closes the connection."""
-        if self._loop.is_closed() or threading.get_ident() == self._thread:
+        if self.loop.is_closed() or threading.get_ident() == self._thread:
             self.connection.drop()
         else:
             with contextlib.suppress(RuntimeError):  # The loop has been closed since; with it goes the connection.
-                self._loop.call_soon_threadsafe(self.connection.drop)
+                self.loop.call_soon_threadsafe(self.connection.drop)
 
     def _on_lost(self, end: End) -> None:
         self.ended = end

@@ -5,6 +5,7 @@ use super::coroutine::CallCoroutine;
 use super::endpoint::{Endpoint, Led};
 use super::scratch::Scratch;
 use super::short_call::ShortCall;
+use crate::sync::this_thread;
 use pyo3::PyClassInitializer;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -12,13 +13,51 @@ use pyo3::types::{PyDict, PyTuple};
 
 /// A function that calls an endpoint: its coroutine is made and run in here for as long as nothing has to wait.
 ///
-/// `function` and `rest` give coroutines. If one raises before it has waited, `interrupted` is told of the exception: a
+/// `function` and `rest` give coroutines. `home`: the loop of the client, and what raises the error for a call in another one.
+/// If one raises before it has waited, `interrupted` is told of the exception: a
 /// frame that was in its hands may be lost. `cancel` is told the id of a call that nobody waits for any more.
 #[pyclass(frozen, extends = Endpoint, module = "shmrpc._core")]
 pub struct LoopEndpoint {
     channel: Py<Channel>,
     interrupted: Py<PyAny>,
     cancel: Py<PyAny>,
+    home: Home,
+}
+
+/// The event loop of a client, and how a call sees that it runs there.
+struct Home {
+    event_loop: Py<PyAny>,
+    thread: usize,
+    /// The dictionary of the tasks that run, by their loops; None where CPython has none.
+    tasks: Option<Py<PyDict>>,
+    /// Raises the error for a call elsewhere.
+    check: Py<PyAny>,
+}
+
+impl Home {
+    fn new(py: Python<'_>, event_loop: Py<PyAny>, check: Py<PyAny>) -> PyResult<Self> {
+        // To ask for the running loop costs a system call before CPython 3.14, which has no such dictionary.
+        let tasks = py.import("asyncio.tasks")?.getattr("_current_tasks").ok();
+        Ok(Home {
+            event_loop,
+            thread: this_thread(),
+            tasks: tasks.and_then(|tasks| tasks.cast_into().ok().map(Bound::unbind)),
+            check,
+        })
+    }
+
+    /// Raises LocalProtocolError for a call in another loop or thread.
+    #[inline]
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.thread == this_thread()
+            && let Some(tasks) = &self.tasks
+            && tasks.bind(py).contains(&self.event_loop)?
+        {
+            return Ok(());
+        }
+        // No task runs in it here: it may be that a coroutine is driven by hand.
+        self.check.bind(py).call0().map(drop)
+    }
 }
 
 impl LoopEndpoint {
@@ -29,6 +68,7 @@ impl LoopEndpoint {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Led<'py>> {
+        slf.get().home.check(slf.py())?;
         let way = InTurn(slf.get().channel.get());
         slf.as_super().get().call(slf.py(), &way, args, kwargs)
     }
@@ -79,12 +119,17 @@ impl LoopEndpoint {
         rest: Py<PyAny>,
         interrupted: Py<PyAny>,
         cancel: Py<PyAny>,
-    ) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(Endpoint::new(short, function, rest)).add_subclass(LoopEndpoint {
+        home: (Bound<'_, PyAny>, Py<PyAny>),
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let (event_loop, check) = home;
+        let home = Home::new(event_loop.py(), event_loop.clone().unbind(), check)?;
+        let endpoint = PyClassInitializer::from(Endpoint::new(short, function, rest));
+        Ok(endpoint.add_subclass(LoopEndpoint {
             channel,
             interrupted,
             cancel,
-        })
+            home,
+        }))
     }
 
     #[pyo3(signature = (*args, **kwargs))]
@@ -98,6 +143,8 @@ impl LoopEndpoint {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.interrupted)?;
-        visit.call(&self.cancel)
+        visit.call(&self.cancel)?;
+        visit.call(&self.home.event_loop)?;
+        visit.call(&self.home.check)
     }
 }

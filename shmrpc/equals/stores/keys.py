@@ -87,7 +87,8 @@ def canonical(key: Any) -> bytes:
         return b"(" + _sized(b"".join(map(canonical, tuple.__iter__(key))))
     if isinstance(key, frozenset):
         return b"{" + _sized(b"".join(sorted(map(canonical, key))))
-    if isinstance(key, (datetime.date, datetime.time, datetime.timedelta, datetime.timezone)):
+    # Exactly of these types: a derived class, such as a pandas.Timestamp, compares by more.
+    if type(key) in (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone):
         return _time(key)
     hash(key)  # Raises what Python raises for a list.
     raise TypeError(

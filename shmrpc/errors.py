@@ -168,7 +168,7 @@ class StoreFull(ShmrpcError, MemoryError):
 
 
 class Gone(ShmrpcError, ReferenceError):
-    """An object of a store was removed or replaced, and is not there any more."""
+    """An object of a store was removed or replaced, or its transaction has not been committed, or never was."""
 
 
 class QueueFull(WaitTimeout, asyncio.QueueFull, queue.Full):

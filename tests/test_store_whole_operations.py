@@ -168,6 +168,20 @@ def test_a_list_that_is_changed_while_it_is_sorted_is_as_it_was(s: shmrpc.sync.S
     assert s["it"] == [3, 1, 2]
 
 
+def test_an_iterator_is_not_believed_how_long_it_is(s: shmrpc.sync.Store) -> None:
+    class Boasts:
+        def __iter__(self) -> Iterator[int]:
+            return iter([])
+
+        def __length_hint__(self) -> int:
+            return 1 << 62
+
+    s["it"] = [1]
+    s["it"].extend(Boasts())
+    s["it"] += (number for number in range(2, 4))
+    assert s["it"] == [1, 2, 3]
+
+
 def test_sets_are_looked_for_in_sets_as_in_python(s: shmrpc.sync.Store) -> None:
     s.update(it={frozenset({1}), frozenset({2}), 3}, one={1})
     assert {1} in s["it"] and s["one"] in s["it"] and set() not in s["it"]

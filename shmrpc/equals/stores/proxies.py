@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import (
     Callable,
@@ -143,7 +144,8 @@ class SharedList(Shared, _core.ListProxy, MutableSequence[Any]):
 
     def extend(self, values: Iterable[Any]) -> None:
         """Adds values at the end, all at once."""
-        self._splice(_ALL, _ALL, list(values))
+        # Without the length that an iterator may claim to have, as list.extend() does not believe it.
+        self._splice(_ALL, _ALL, list(itertools.chain(values)))
 
     def __iadd__(self, values: Iterable[Any]) -> Self:  # type: ignore[misc]
         self.extend(values)

@@ -15,6 +15,7 @@ import pytest
 from click.testing import Result
 
 import shmrpc
+import shmrpc.sync
 from shmrpc.cli import main
 from tests.helpers.cli_runner import cli_runner
 from tests.helpers.member_process import MemberProcess
@@ -212,3 +213,28 @@ def test_another_kind_of_name_is_named() -> None:
     with shmrpc.sync.Semaphore(NAME):
         done = run("peek", NAME)
     assert done.exit_code == 3 and "is open as semaphore, not as a queue" in done.stderr
+
+
+def _run(command: str, *arguments: str) -> Result:
+    return run(*arguments, of=command)
+
+
+@pytest.mark.parametrize("command", [("ls",), ("queue", "ls")])
+def test_ls_shows_the_names_that_are_asked_for(command: tuple[str, ...]) -> None:
+    with shmrpc.sync.queue(f"{NAME}a") as first, shmrpc.sync.queue(f"{NAME}b"):
+        first.put(1)
+        shown = _run(*command, first.name)
+        assert (shown.exit_code, f"{NAME}a" in shown.output, f"{NAME}b" in shown.output) == (0, True, False)
+        shown = _run(*command, first.name, f"{NAME}b")
+        assert f"{NAME}a" in shown.output and f"{NAME}b" in shown.output
+        shown = _run(*command, "nowhere")
+        assert (shown.exit_code, "'nowhere'" in shown.stderr) == (3, True)
+
+
+def test_ls_of_one_kind_refuses_the_name_of_another() -> None:
+    with shmrpc.sync.store(NAME), shmrpc.sync.queue(f"{NAME}q"):
+        shown = _run("store", "ls", NAME)
+        assert shown.exit_code == 0 and NAME in shown.output
+        for kind, name in (("queue", NAME), ("topic", NAME), ("store", f"{NAME}q")):
+            shown = _run(kind, "ls", name)
+            assert shown.exit_code == 3 and f"not as a {kind}" in shown.stderr

@@ -231,7 +231,7 @@ def test_a_full_topic_names_the_slowest(s: shmrpc.sync.Subscription) -> None:
     done = run("publish", "--timeout", "0", NAME, stdin="\n".join(map(str, range(2000))))
     assert done.exit_code == 5
     assert "1024 of the messages were published" in done.stderr
-    assert f"process {os.getpid()} is 1024 messages behind" in done.stderr
+    assert "this process is 1024 messages behind" in done.stderr
     assert [m.value for m in s.get_many(5000)] == list(range(1024))
 
 

@@ -125,7 +125,7 @@ def test_an_array_that_is_kept_is_not_written_over_and_holds_up_nobody(t: shmrpc
 
 def test_the_slowest_is_named_when_there_is_no_room(t: shmrpc.sync.Topic, s: shmrpc.sync.Subscription) -> None:
     t.publish_many(range(64))
-    with pytest.raises(shmrpc.TopicFull, match=f"process {os.getpid()} is 64 messages behind") as raised:
+    with pytest.raises(shmrpc.TopicFull, match="this process is 64 messages behind") as raised:
         t.publish(64, timeout=0.01)
     assert (raised.value.pid, raised.value.lag) == (os.getpid(), 64)
     with pytest.raises(shmrpc.TopicFull, match="6 of 10 were published") as raised:

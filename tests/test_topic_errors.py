@@ -79,7 +79,7 @@ def test_one_that_waits_in_vain_is_told_who_publishes() -> None:
     with shmrpc.sync.subscribe(OURS) as s:
         with pytest.raises(shmrpc.WaitTimeout, match=r"within 0.01 s: nobody publishes in it; 'shmrpc topic ls'"):
             s.get(timeout=0.01)
-        with shmrpc.sync.topic(OURS), pytest.raises(shmrpc.WaitTimeout, match=rf"process {os.getpid()} publishes, and"):
+        with shmrpc.sync.topic(OURS), pytest.raises(shmrpc.WaitTimeout, match="this process publishes, and"):
             s.get(timeout=0.01)
 
 

@@ -79,6 +79,7 @@ _codec = option(
     default="msgspec",
     help="msgspec, or msgpack for the reference package; pickle: with pickles of other types, for trusted peers.",
 )
+names_argument = click.argument("names", metavar="[NAME]...", nargs=-1)
 as_json_option = option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 _max_frame = option("--max-frame", type=int, default=DEFAULT_MAX_FRAME, help="The largest body, in bytes.")
 _timeout = option(
@@ -404,8 +405,9 @@ def _read_arguments(
 @as_json_option
 @_allow_uid
 @_at
-def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | list[str] | None) -> None:
-    """List what lives on this host; with --at nats://HOST:PORT the servers that reach the same NATS.
+@names_argument
+def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | list[str] | None, names: tuple[str, ...]) -> None:
+    """List what lives on this host, or has these names; with --at nats://HOST:PORT servers that reach the same NATS.
 
     Of services: name, kind, pid, health, uptime, connections (and those of each worker, by its pid, if there are
     several), endpoints. Of names that have members and no server (memory, semaphores, locks, events, queues, topics):
@@ -416,23 +418,35 @@ def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | list[str] | None) -
     try:
         for place in at if isinstance(at, list) else [at]:
             if place is not None and _is_elsewhere("", place):
-                listed += _list_elsewhere(place, as_json=as_json)
+                listed += _list_elsewhere(place, names, as_json=as_json)
             else:
                 if place is not None:
                     transport_at(place)
-                listed += _list_here(allow_uids, as_json=as_json)
+                listed += _list_here(allow_uids, names, as_json=as_json)
     except (ValueError, ImportError) as error:
         raise click.UsageError(str(error)) from None
     if as_json:
         click.echo(json.dumps(listed, indent=2))
 
 
-def _list_here(allow_uids: tuple[int, ...], *, as_json: bool) -> list[Any]:
+def _check_found(wanted: tuple[str, ...], found: set[str]) -> None:
+    """Raise CommandFailed for a name that neither a service has, nor a process has open."""
+    for name in wanted:
+        if name not in found:
+            text = f"{name!r}: no service and no process has this name; 'shmrpc ls' lists those that are there"
+            raise CommandFailed(text, NOT_AVAILABLE)
+
+
+def _list_here(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
     """Print what lives on this host, or return it for JSON."""
     from shmrpc.equals.members import reports
 
     found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
     names = reports(lambda words: click.echo(words, err=True))
+    if wanted:
+        _check_found(wanted, {each.service for each in found} | {each.name for each in names})
+        found = [each for each in found if each.service in wanted]
+        names = [each for each in names if each.name in wanted]
     if as_json:
         listed = [{"kind": leftovers.SERVICE} | msgspec.to_builtins(each) | {"pid": each.pid or None} for each in found]
         return [*listed, *map(msgspec.to_builtins, names)]
@@ -451,11 +465,14 @@ def _list_here(allow_uids: tuple[int, ...], *, as_json: bool) -> list[Any]:
     return []
 
 
-def _list_elsewhere(at: str, *, as_json: bool) -> list[Any]:
+def _list_elsewhere(at: str, wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
     """Print the servers that reach this NATS, or return them for JSON."""
     from shmrpc.transport.nats.status import statuses as statuses_at  # Few need it.
 
     found = asyncio.run(statuses_at(transport_at(at).address))  # type: ignore[attr-defined]
+    if wanted:
+        _check_found(wanted, {each.report.service for each in found})
+        found = [each for each in found if each.report.service in wanted]
     if as_json:
         return [{"host": each.host} | msgspec.to_builtins(each.report) for each in found]
     if not found:

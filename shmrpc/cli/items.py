@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from shmrpc.cli.commands import option, seconds
+from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, option, seconds
+from shmrpc.equals.members import Report, report_of
 from shmrpc.errors import NameInUse
 
 #: What shows what is in a name of another kind.
@@ -22,6 +23,20 @@ def other_kind(name: str, kind: str, expected: str) -> NameInUse:
     """Makes the error for a name that is open as another kind than a command is for."""
     command = f"{_SHOWN_BY[kind]} {name}" if kind in _SHOWN_BY else "ls"
     return NameInUse(f"name {name!r} is open as {kind}, not as a {expected}: see 'shmrpc {command}'")
+
+
+def report_for(name: str, kind: str) -> Report:
+    """Returns what can be seen of a name that processes have open as this kind."""
+    try:
+        found = report_of(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if found is None:
+        text = f"{kind} {name!r}: no process has it open; 'shmrpc {kind} ls' lists those that are"
+        raise CommandFailed(text, NOT_AVAILABLE)
+    if found.kind != kind:
+        raise other_kind(name, found.kind, kind)
+    return found
 
 
 def timeout_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -15,8 +15,17 @@ import click
 import msgspec
 
 from shmrpc import sync
-from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, option, print_names, print_table, seconds
-from shmrpc.cli.items import other_kind, timeout_option, values_of
+from shmrpc.cli.commands import (
+    NOT_AVAILABLE,
+    CommandFailed,
+    as_json_option,
+    names_argument,
+    option,
+    print_names,
+    print_table,
+    seconds,
+)
+from shmrpc.cli.items import other_kind, report_for, timeout_option, values_of
 from shmrpc.cli.values import to_json, to_text
 from shmrpc.equals.members import members, reports
 from shmrpc.errors import NameInUse, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
@@ -59,13 +68,17 @@ def _attached(name: str) -> Iterator[sync.Queue]:
 
 @queue.command()
 @as_json_option
-def ls(as_json: bool) -> None:
-    """List the queues that processes have open.
+@names_argument
+def ls(as_json: bool, names: tuple[str, ...]) -> None:
+    """List the queues that processes have open, or those of these names.
 
     Each with how many items wait, its bytes, how many wait for it, and the pids of the processes, with how many items
     each has claimed.
     """
-    found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.depth is not None]
+    if names:
+        found = [report_for(name, "queue") for name in dict.fromkeys(names)]
+    else:
+        found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.depth is not None]
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
     elif found:

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from shmrpc import sync
-from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, print_table
-from shmrpc.cli.items import timeout_option, values_of
+from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, names_argument, print_table
+from shmrpc.cli.items import report_for, timeout_option, values_of
 from shmrpc.cli.values import to_json
 from shmrpc.equals.attach import blocking_attach
 from shmrpc.equals.members import report_of, reports
@@ -120,9 +120,13 @@ def _one(found: Any, text: str) -> Any:
 
 @store.command()
 @as_json_option
-def ls(as_json: bool) -> None:
-    """List the stores that processes have open: the bytes of memory of each, and its members."""
-    found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.kind == "store"]
+@names_argument
+def ls(as_json: bool, names: tuple[str, ...]) -> None:
+    """List the stores that processes have open, or those of these names: the bytes of each, and its members."""
+    if names:
+        found = [report_for(name, "store") for name in dict.fromkeys(names)]
+    else:
+        found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.kind == "store"]
     if as_json:
         seen = [{"name": each.name, "bytes": each.size, "members": [m.pid for m in each.members]} for each in found]
         click.echo(json.dumps(seen, indent=2))

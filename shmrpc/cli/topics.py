@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from shmrpc import sync
-from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, print_table
-from shmrpc.cli.items import other_kind, timeout_option, values_of
+from shmrpc.cli.commands import as_json_option, names_argument, print_table
+from shmrpc.cli.items import report_for, timeout_option, values_of
 from shmrpc.cli.values import to_json
-from shmrpc.equals.members import Publishing, Report, report_of, reports
+from shmrpc.equals.members import Publishing, report_of, reports
 from shmrpc.equals.subscription_base import keep_last
 from shmrpc.equals.topic_base import Subscriber
 from shmrpc.errors import DecodeError, TopicFull, WaitTimeout
@@ -39,23 +39,9 @@ def topic() -> None:
     """
 
 
-def _found(name: str) -> Report:
-    """What can be seen of the topic."""
-    try:
-        found = report_of(name)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    if found is None:
-        text = f"topic {name!r}: no process has it open; 'shmrpc topic ls' lists those that are"
-        raise CommandFailed(text, NOT_AVAILABLE)
-    if found.publishers is None:
-        raise other_kind(name, found.kind, "topic")
-    return found
-
-
 @topic.command()
 @as_json_option
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@names_argument
 def ls(as_json: bool, names: tuple[str, ...]) -> None:
     """List the topics that processes have open, or those of these names.
 
@@ -64,7 +50,7 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
     of the process.
     """
     if names:
-        found = [_found(name) for name in dict.fromkeys(names)]
+        found = [report_for(name, "topic") for name in dict.fromkeys(names)]
     else:
         found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.publishers is not None]
     if as_json:
@@ -107,7 +93,7 @@ def watch(name: str, rate: bool) -> None:
 
     It ends once no other process has the topic open.
     """
-    raw = _found(name).raw
+    raw = report_for(name, "topic").raw
     if rate:
         _print_rates(name)
     else:
@@ -177,7 +163,7 @@ def publish(name: str, messages: tuple[str, ...], timeout: float | None) -> None
 
     If one that is given is wrong, none is published. Only those that subscribe now get them.
     """
-    done, raw = 0, _found(name).raw
+    done, raw = 0, report_for(name, "topic").raw
     with sync.topic(name, raw=raw) as found:
         values = values_of(messages, raw, "topic")  # All that are given, before the first one is published.
         try:

@@ -11,7 +11,7 @@ from shmrpc.basics.checks import check_count
 from shmrpc.equals.handle import Handle, closes_on_error
 from shmrpc.equals.queue_base import at_least_one
 from shmrpc.errors import DecodeError, MessagesLost, WaitTimeout
-from shmrpc.host.processes import process
+from shmrpc.host.processes import member
 from shmrpc.wire.codec import CodecName, exact_codec
 
 #: More messages than anybody publishes.
@@ -186,7 +186,7 @@ class SubscriptionBase(Handle):
         super().close()
 
     def _no_message(self, timeout: float | None) -> NoReturn:
-        there = sorted({process(pid) for pid in self.publishers})
+        there = sorted({member(pid) for pid in self.publishers})
         who = f"{', '.join(there)} {'publish' if len(there) > 1 else 'publishes'}, and had nothing new"
         if not there:
             who = "nobody publishes in it; 'shmrpc topic ls' lists the topics that are open"

@@ -12,7 +12,7 @@ from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many
 from shmrpc.equals.handle import Handle, closes_on_error, opened
 from shmrpc.errors import EncodeError, TopicFull
-from shmrpc.host.processes import process, stopped
+from shmrpc.host.processes import member, stopped
 from shmrpc.values.unsendable import reason
 from shmrpc.wire.codec import Codec, CodecName, exact_codec
 
@@ -155,10 +155,10 @@ class TopicBase(Handle):
         if cause == "filling":
             why = "all of its max_memory is reserved, and being filled"
         elif cause == "memory":
-            why = f"{process(pid)} has not read, or looks at, what fills its max_memory{stopped(pid)}"
+            why = f"{member(pid)} has not read, or looks at, what fills its max_memory{stopped(pid)}"
         else:
             messages = "message" if lag == 1 else "messages"
-            why = f"{process(pid)} is {lag} {messages} behind{stopped(pid)}"
+            why = f"{member(pid)} is {lag} {messages} behind{stopped(pid)}"
         raise TopicFull(f"topic {self.name!r} had no room {since}: {why}{done}", pid, lag, records.done)
 
 

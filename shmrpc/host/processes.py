@@ -20,6 +20,11 @@ def process(pid: int | None, role: str = "") -> str:
     return f"{kind} {pid}" if pid else f"a {kind} whose id cannot be seen from here"
 
 
+def member(pid: int | None) -> str:
+    """Names a process that may be this one: it is another task or thread then."""
+    return "this process" if pid == os.getpid() else process(pid)
+
+
 def why_still(pid: int) -> str:
     """Says why a process that is waited for may make no progress. ``pid``: as for :func:`process`."""
     state = _state(pid)

@@ -6,6 +6,7 @@ import math
 import struct
 import tracemalloc
 import typing
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from shmrpc import _core
 from shmrpc.values.blocks import LARGE
 from shmrpc.values.expected import expected
-from shmrpc.wire.codec import get_codec
+from shmrpc.wire.codec import CodecName, get_codec
 from tests.helpers.core_types import KINDS, Name
 from tests.helpers.hypothesis_draws import drawn
 from tests.helpers.scale import scaled
@@ -131,6 +132,28 @@ def test_what_is_nested_deeper_than_the_core_goes_is_read_by_the_codec() -> None
     with pytest.raises(ValueError, match="not what is expected"):
         _any().read(body)
     assert get_codec("msgspec").decode(body) == deep
+
+
+@pytest.mark.parametrize("codec", ["msgspec", "msgpack", "pickle"])
+def test_what_is_sent_at_any_depth_is_read_by_a_receiver_that_is_deep_in_calls(codec: CodecName) -> None:
+    def read(body: Any, calls: int) -> Any:
+        return read(body, calls - 1) if calls else get_codec(codec).decode(body)
+
+    makes: list[Callable[[Any], Any]] = [lambda v: [v], lambda v: {"a": v}, lambda v: (v,), lambda v: [(v,)], slice]
+    for make in makes:
+        for leaf in (1, 1 << 100, b"x" * 100_000):
+            refused = 0
+            for depth in (1, 64, 99, 100, 101, 200, 499, 500, 501, 800, 900):
+                value: Any = leaf
+                for _ in range(depth):
+                    value = make(value)
+                try:
+                    body = get_codec(codec).encode(value)
+                except (RecursionError, TypeError):
+                    refused += 1
+                else:
+                    assert repr(read(body, 200)) == repr(value)
+            assert 3 <= refused <= 9
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,16 @@ def test_tables_grow_with_keys_that_equal_plain_ones(s: shmrpc.sync.Store) -> No
 
 @pytest.mark.parametrize(
     "key",
-    [np.datetime64("2020-01-01"), np.timedelta64(1, "s"), Folded("A"), _noted(), _inner_enum(), uuid.UUID(int=1)],
+    [
+        np.datetime64("2020-01-01"),
+        np.timedelta64(1, "s"),
+        Folded("A"),
+        _noted(),
+        _inner_enum(),
+        uuid.UUID(int=1),
+        type("Moment", (datetime.datetime,), {})(2026, 1, 2),
+        (1, type("Span", (datetime.timedelta,), {})(1)),
+    ],
     ids=lambda key: type(key).__name__,
 )
 def test_a_key_that_cannot_be_compared_or_made_again_is_refused(s: shmrpc.sync.Store, key: Any) -> None:

@@ -64,6 +64,11 @@ def unregistered(value: Any) -> TypeError:
     )
 
 
+def instead(value: Any) -> str:
+    """Return what to send instead of a value; "" if its class simply does not travel."""
+    return _advice(value)[0]
+
+
 def returned(result: Any) -> str:
     """What an endpoint should do instead of returning this; "" if its class simply does not travel."""
     return _advice(result)[1]

@@ -1,7 +1,7 @@
 //! `Encoder`: values to bytes, the short way for what MessagePack carries as it is.
 
 use crate::sync::lock;
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMemoryView, PyString, PyTuple, PyType};
@@ -45,8 +45,8 @@ struct Met {
     depth: u32,
 }
 
-/// How deep a look goes: what is too deep is for the codec to say.
-const MAX_DEPTH: u32 = 1200;
+/// How deep arrays and maps may be nested, as the wire has it: a reader has stack for that.
+const MAX_DEPTH: u32 = 500;
 /// Types that are remembered: more than a program has, unless it makes them as it runs.
 const MAX_TYPES: usize = 4096;
 
@@ -234,7 +234,13 @@ impl Encoder {
             let looked = look(&self.types(), met);
             match looked {
                 Ok(()) => return Ok(None),
-                Err(Obstacle::TooDeep) => return Ok(Some(true)),
+                // Else it is pickled, or what pickles says that it is too deep.
+                Err(Obstacle::TooDeep) if self.rules.whole => return Ok(Some(true)),
+                Err(Obstacle::TooDeep) => {
+                    return Err(PyRecursionError::new_err(format!(
+                        "it contains itself, or lists and dicts are nested more than {MAX_DEPTH} deep"
+                    )));
+                }
                 Err(Obstacle::Other) => return Ok(Some(false)),
                 Err(Obstacle::Unknown(kind)) => {
                     met.truncate(before);

@@ -7,10 +7,13 @@ import decimal
 import enum
 import struct
 import sys
-from typing import Any
+from typing import Any, Final
 
 from shmrpc.equals.stores.class_names import text_of
 from shmrpc.equals.stores.packing import base_of, base_value
+
+#: Types of datetime; a class that is derived from one may be compared in a way of its own.
+_TIMES: Final = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone})
 
 
 def plain(key: Any) -> Any:
@@ -87,8 +90,7 @@ def canonical(key: Any) -> bytes:
         return b"(" + _sized(b"".join(map(canonical, tuple.__iter__(key))))
     if isinstance(key, frozenset):
         return b"{" + _sized(b"".join(sorted(map(canonical, key))))
-    # Exactly of these types: a derived class, such as a pandas.Timestamp, compares by more.
-    if type(key) in (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone):
+    if type(key) in _TIMES:
         return _time(key)
     hash(key)  # Raises what Python raises for a list.
     raise TypeError(

@@ -9,6 +9,7 @@ are derived from an immutable type of Python's and add no state. These are found
 from __future__ import annotations
 
 import enum
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -18,7 +19,7 @@ from msgspec.msgpack import Ext
 
 from shmrpc.equals.stores.class_names import find_class, name_of
 from shmrpc.errors import DecodeError
-from shmrpc.values import registry
+from shmrpc.values import registry, unsendable
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.arrays import CLASSED
 from shmrpc.values.encode import ValueEncoder, enc_hook
@@ -120,10 +121,14 @@ _INSTEAD: Final[tuple[tuple[str, str], ...]] = (
 def refused(value: Any) -> TypeError:
     """Makes the error for a value that would come out as something else."""
     cls = type(value)
+    if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := unsendable.instead(value)):
+        return TypeError(f"{re.sub('^send ', 'store ', advice)}; or {_registering(cls)}")
     for name, advice in _INSTEAD:
         found = imported(name)
         if found is not None and isinstance(value, found):
             return TypeError(f"{advice}; or {_registering(cls)}")
+    if advice := unsendable.instead(value):
+        return TypeError(re.sub(r"\bsend ", "store ", advice))
     return TypeError(f"mark the class {cls.__qualname__} as @shmrpc.shared, or {_registering(cls)}")
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import shmrpc
 from tests.helpers import pool_tasks as tasks
+from tests.helpers import pool_values as values
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,28 @@ def test_map_has_a_timeout(pool: shmrpc.sync.Pool) -> None:
     with pytest.raises(TimeoutError):
         next(results)
     assert pool.submit(tasks.add, 1).result(30) == 2
+
+
+def test_map_takes_async_functions(pool: shmrpc.sync.Pool) -> None:
+    assert list(pool.map(values.halved, range(0, 1000, 2))) == list(range(500))
+    assert list(pool.map(values.halved, [])) == []
+    told: list[tuple[int, int | None]] = []
+    assert list(pool.map(values.halved, [2, 4], on_progress=lambda *each: told.append(each))) == [1, 2]
+    assert told[-1] == (2, 2)
+    results = pool.map(values.halved, [2, 3, 4])
+    assert next(results) == 1
+    with pytest.raises(ValueError, match="3 is odd"):
+        next(results)
+    slow = pool.map(values.sleep_long, [0, 1], timeout=5)
+    assert next(slow) == 0
+    with pytest.raises(TimeoutError):
+        next(pool.map(values.sleep_long, [1], timeout=0.01))
+    slow.close()  # type: ignore[attr-defined]
+    assert pool.submit(values.halved, 2).result(30) == 1
+
+
+def test_a_pool_within_a_worker_takes_async_functions(pool: shmrpc.sync.Pool) -> None:
+    assert pool.submit(values.nested_async).result(30) == [2, [1, 3], "3 is odd"]
 
 
 def test_arrays(pool: shmrpc.sync.Pool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import inspect
 import itertools
 import os
 import threading
@@ -33,6 +34,8 @@ _R = TypeVar("_R")
 
 #: Seconds between two looks whether the last task has ended.
 _LOOK: Final = 2e-3
+#: In the place of a result behind the last one.
+_END: Final = object()
 _open: Final = weakref.WeakSet["BlockingPool"]()
 
 
@@ -166,7 +169,7 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
         return self._read(results, timeout, reported)
 
     def _read(
-        self, results: _Results, timeout: float | None, reported: AbstractContextManager[Report] | None
+        self, results: _Results | _ResultsInLoop, timeout: float | None, reported: AbstractContextManager[Report] | None
     ) -> Generator[Any, None, None]:
         end = None if timeout is None else self._loop.time() + timeout
         try:
@@ -176,7 +179,7 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
             if self._thread.is_alive():
                 self._call(results.close())
 
-    def _results(self, results: _Results, end: float | None) -> Generator[Any, None, None]:
+    def _results(self, results: _Results | _ResultsInLoop, end: float | None) -> Generator[Any, None, None]:
         while True:
             left = None if end is None else max(0.0, end - self._loop.time())
             found = self._call(results.read(), left)
@@ -261,7 +264,7 @@ class InlineBlockingPool(BlockingPool):
         """Calls the function; its future."""
         if self._closing:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        return self._pool.submit(function, *args, **kwargs)
+        return self._pool.submit(_here, function, *args, **kwargs)
 
     def map(
         self,
@@ -275,7 +278,7 @@ class InlineBlockingPool(BlockingPool):
         with contextlib.ExitStack() as stack:
             report = None if on_progress is None else stack.enter_context(reporting(on_progress, iterables))
             for ended, args in enumerate(zip(*iterables, strict=False), 1):
-                results = [fn(*args)]
+                results = [_here(fn, *args)]
                 del args
                 if report is not None:
                     report(ended)
@@ -316,8 +319,46 @@ class _Results:
         self._pool._engine.remove(self.source)
 
 
-async def _begin_map(made: Pool, known: Function, columns: Sequence[Iterable[Any]]) -> _Results:
+class _ResultsInLoop:
+    """The same of an async function, whose tasks are calls of their own. The first ones begin at once."""
+
+    def __init__(self, made: Pool, known: Function, columns: Sequence[Iterable[Any]]) -> None:
+        #: Is told how many tasks have ended.
+        self.report: Report | None = None
+        self.source = self
+        self._results = made._map_in_loop(known, columns, True, self._tell)
+        self._next = self._begin_next()
+
+    def _tell(self, ended: int) -> None:
+        if self.report is not None:
+            self.report(ended)
+
+    def _begin_next(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(anext(self._results, _END))
+
+    async def read(self) -> list[Any] | None:
+        found = [await self._next]
+        if found[0] is _END:
+            return None
+        self._next = self._begin_next()
+        return found
+
+    async def close(self) -> None:
+        self._next.cancel()
+        await asyncio.gather(self._next, return_exceptions=True)
+        await self._results.aclose()
+
+
+async def _begin_map(made: Pool, known: Function, columns: Sequence[Iterable[Any]]) -> _Results | _ResultsInLoop:
+    if known.is_async:
+        return _ResultsInLoop(made, known, columns)
     return _Results(made, made._mapped(known, columns, ordered=True))
+
+
+def _here(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function in this thread, and runs what it returns if that is a coroutine."""
+    result = function(*args, **kwargs)
+    return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
 def _failed(future: TaskFuture[Any], error: Exception) -> TaskFuture[Any]:

@@ -226,3 +226,22 @@ def nested_reprs() -> list[str]:
     executor = shmrpc.sync.pool(3)
     executor.shutdown()
     return [repr(shmrpc.pool(3)), repr(executor)]
+
+
+async def halved(number: int) -> int:
+    await asyncio.sleep(0)
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number // 2
+
+
+async def sleep_long(number: int) -> int:
+    await asyncio.sleep(1000 * number)
+    return number
+
+
+def nested_async() -> list[Any]:
+    """What a blocking pool within a worker makes of async functions."""
+    with shmrpc.sync.pool(2) as pool:
+        error = pool.submit(halved, 3).exception()
+        return [pool.submit(halved, 4).result(), list(pool.map(halved, [2, 6])), str(error)]

@@ -273,11 +273,24 @@ async def test_a_server_that_is_killed_is_noticed_and_its_calls_told(nats: NatsS
                 await client.double(1)
 
 
+async def until_nats_knows_of_no_server(server: NatsServer) -> None:
+    """Waits until NATS has seen the end of a server that was killed: what is sent before is lost with it."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                async with connect(server, timeout=0):
+                    pass
+            except shmrpc.ServiceUnavailable as error:
+                if "none of its servers is connected" in str(error):
+                    return
+
+
 async def test_what_reached_nobody_was_certainly_not_executed(nats: NatsServer) -> None:
     with server_process(nats.url) as server:
         async with connect(nats) as client:
             await client.double(1)
             server.kill()
+            await until_nats_knows_of_no_server(nats)
             with pytest.raises(shmrpc.ConnectionLost) as caught:
                 await client.double(1)
             assert not caught.value.maybe_executed

@@ -42,7 +42,7 @@ from shmrpc.basics.spelling import closest
 from shmrpc.transport.nats import tls
 
 DEFAULT_PORT: Final = 4222
-#: Seconds within which a dead peer is noticed: each side says each quarter of it that it lives.
+#: Seconds within which a dead peer is noticed: each side says each fifth of it that it lives.
 DEFAULT_HEARTBEAT: Final = 2.0
 _MIN_HEARTBEAT: Final = 0.1
 _MAX_HEARTBEAT: Final = 3600.0

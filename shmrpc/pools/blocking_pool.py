@@ -141,6 +141,16 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
             except Exception as error:
                 _failed(future, error)
 
+    @overload
+    def map(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, _R]],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        on_progress: OnProgress | None = None,
+    ) -> Iterator[_R]: ...
+    @overload
     def map(
         self,
         fn: Callable[..., _R],
@@ -148,7 +158,15 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int = 1,
         on_progress: OnProgress | None = None,
-    ) -> Iterator[_R]:
+    ) -> Iterator[_R]: ...
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        on_progress: OnProgress | None = None,
+    ) -> Iterator[Any]:
         """Calls the function with the items of each iterable, which are collected at once; gives the results in order.
 
         Raises TimeoutError if the next result is not there ``timeout`` seconds after this was called. ``chunksize`` is
@@ -268,12 +286,12 @@ class InlineBlockingPool(BlockingPool):
 
     def map(
         self,
-        fn: Callable[..., _R],
+        fn: Callable[..., Any],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         on_progress: OnProgress | None = None,
-    ) -> Iterator[_R]:
+    ) -> Iterator[Any]:
         """Calls the function with the items of each iterable, one result after the other."""
         with contextlib.ExitStack() as stack:
             report = None if on_progress is None else stack.enter_context(reporting(on_progress, iterables))

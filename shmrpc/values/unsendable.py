@@ -43,8 +43,11 @@ def derived(value: Any, base: type) -> TypeError:
     advice = _LIBRARIES.get((root, kind.__name__)) or _LIBRARIES.get((root, base.__name__))
     if advice is None:
         plain = _PLAIN.get(base.__name__)
-        register = f"shmrpc.register({kind.__name__}, encode, decode)"
-        advice = f"send {plain}, or {register} says how they travel" if plain else f"{register} says how they travel"
+        if plain == f"{base.__name__}(value)":
+            advice = f"send {plain}, or shmrpc.register({kind.__name__}, {base.__name__}, {kind.__name__})"
+        else:
+            register = f"shmrpc.register({kind.__name__}, encode, decode)"
+            advice = f"send {plain}, or {register}" if plain else f"{register} says how they travel"
     return TypeError(f"a {kind.__qualname__} would arrive as a plain {base.__name__}, and is not sent; {advice}")
 
 

@@ -4,7 +4,10 @@ use crate::sync::lock;
 use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyMemoryView, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyDateTime, PyList, PyMemoryView, PyString, PyTime, PyTimeAccess, PyTuple, PyType, PyTzInfo,
+    PyTzInfoAccess,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -279,6 +282,9 @@ impl Encoder {
             }
             for value in fields.open.values_in(instance) {
                 let Some(value) = value? else { continue };
+                if is_plain_time(&value) {
+                    continue;
+                }
                 let look = |types: &Types, met: &mut Vec<Met>| {
                     self.look(types, value.as_ptr(), depth + 1, met)
                 };
@@ -338,6 +344,19 @@ impl Encoder {
         drop(dropped); // After the lock: it may run code.
         Ok(())
     }
+}
+
+/// Whether the codec carries a time in a field: of another zone than UTC it makes one in UTC.
+fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
+    let py = value.py();
+    let (zone, fold) = if let Ok(time) = value.cast_exact::<PyDateTime>() {
+        (time.get_tzinfo(), time.get_fold())
+    } else if let Ok(time) = value.cast_exact::<PyTime>() {
+        (time.get_tzinfo(), time.get_fold())
+    } else {
+        return false;
+    };
+    !fold && zone.is_none_or(|zone| PyTzInfo::utc(py).is_ok_and(|utc| zone.is(&*utc)))
 }
 
 /// What `is_plain` says of a type.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections import deque
 from typing import Any
 
+import nats as nats_py
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from shmrpc.streams import credit as credits
 from shmrpc.streams.credit import ReceiveWindow
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
+from shmrpc.transport.nats import guarded
 from shmrpc.transport.nats import link as links
 from shmrpc.transport.nats import pipe as pipes
 from shmrpc.transport.nats.allotment import BUDGET, LEAST, WINDOW, Allotment
@@ -462,3 +465,65 @@ def test_extra_credit_is_given_once() -> None:
     assert window.consume(credits.WORTH_GRANTING) == credits.WORTH_GRANTING
     window.receive(1 << 20)
     window.receive(1)
+
+
+class Heard:
+    """Stands in for NATS's client behind its parser."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    async def _process_msg(self, *message: Any) -> None:
+        self.heard.append(message)
+
+    async def _process_ping(self) -> None:
+        self.heard.append("ping")
+
+    async def _process_err(self, words: str) -> None:
+        self.heard.append(words)
+
+
+NO_ONE = b"NATS/1.0 503\r\n\r\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
+    said = (
+        b"MSG a.b 1 5\r\nhello\r\nPING\r\n"
+        b"MSG a.b 1 reply.to 4\r\n\r\n\r\n\r\n"
+        b"HMSG a.b 2 16 16\r\n" + NO_ONE + b"\r\n"
+        b"HMSG a.b 2 reply.to 16 16\r\n" + NO_ONE + b"\r\n"
+        b"HMSG a.b 2 8 10\r\nNATS/1.0xy\r\n"
+        b"MSG a\xff 2 1\r\nx\r\nMSG a 3 \xff 1\r\nx\r\nMSG a 3 b\x0bc 0\r\n\r\n"
+        b"-ERR 'Permissions Violation for Publish to \"x\"'\r\nPING\r\n"
+    )
+    places = sorted({0, len(said), *(min(cut, len(said)) for cut in cuts)})
+
+    async def main() -> list[Any]:
+        heard = Heard()
+        parser = guarded.parser()(heard)
+        for start, end in itertools.pairwise(places):
+            await parser.parse(said[start:end])
+        return heard.heard
+
+    assert asyncio.run(main()) == [
+        (1, b"a.b", b"", b"hello", None),
+        "ping",
+        (1, b"a.b", b"reply.to", b"\r\n\r\n", None),
+        (2, b"a.b", b"", b"", NO_ONE),
+        (2, b"a.b", b"reply.to", b"", None),  # NATS gives its word no reply subject: this is somebody else's.
+        (2, b"a.b", b"", b"xy", None),
+        (3, b"a", b"", b"x", None),
+        (3, b"a", b"b\x0bc", b"", None),
+        "'permissions violation for publish to \"x\"'",
+        "ping",
+    ]
+
+
+@pytest.mark.parametrize(
+    "said", [b"MSG a\r\n", b"MSG a x 1\r\n", b"HMSG a 1 9 8\r\n", b"MSG a 1 b c 1\r\n", b"what?\r\n"]
+)
+async def test_what_nats_never_says_ends_the_connection(said: bytes) -> None:
+    with pytest.raises(nats_py.errors.ProtocolError):
+        await guarded.parser()(Heard()).parse(said + b"\r\n")

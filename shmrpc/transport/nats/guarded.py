@@ -20,7 +20,7 @@ _END: Final = b"\r\n"
 
 
 @functools.cache
-def _parser() -> type[Any]:
+def parser() -> type[Any]:
     """The class of the parser: nats-py is imported when it is first wanted."""
     module = importlib.import_module("nats.protocol.parser")
     broken = importlib.import_module("nats.errors").ProtocolError
@@ -100,7 +100,7 @@ def _parser() -> type[Any]:
 def client() -> Any:
     """Make a client of NATS that no message can end."""
     made = importlib.import_module("nats").NATS()
-    made._ps = _parser()(made)
+    made._ps = parser()(made)
     return made
 
 

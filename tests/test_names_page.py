@@ -403,3 +403,32 @@ def test_a_member_made_of_the_page_is_one_and_its_permit_comes_back(runtime: Pat
     assert [each.pid for each in shmrpc.members(OURS)] == [os.getpid()]
     lock.release()
     lock.close()
+
+
+def test_the_numbers_of_containers_stand_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+    store = "13. A store"
+    member.do(f"s = sync.store({OURS!r}, max_memory='1MiB'); s['a'] = []; t = s.transaction()")
+    memory = Mapped(runtime)
+    dict_at = 5 << 8 | 17  # A cell that leads to a dict.
+    start = next(start for start in range(65536, 1 << 20, 65536) if memory[start + at(store, "root")] >> 40 == dict_at)
+    numbers = [start + at(store, which) for which in ("last id", "committed id")]
+
+    def words() -> tuple[int, ...]:
+        return tuple(memory[number] for number in numbers)
+
+    def place() -> list[int]:
+        found = member.do("result = list(s['b']._place)")
+        assert isinstance(found, list)
+        return found
+
+    last, committed = words()
+    assert last == committed >= 4  # The three that it begins with, and one more.
+    member.do("t.__enter__(); s['b'] = [[]]")
+    where, identity = place()
+    assert words() == (last + 2, committed)
+    assert memory[where] == identity == 6 << 48 | last + 1
+    member.do("t.__exit__(ValueError, ValueError(), None)")
+    assert words() == (last + 2, committed) and memory[where] == 0
+    member.do("s['b'] = {}")
+    where, identity = place()
+    assert words() == (last + 3, last + 3) and memory[where] == identity == 6 << 48 | last + 3

@@ -108,3 +108,15 @@ async def test_attach_opens_the_kind_that_is_asked_for_and_no_other(kind: str) -
         for wrong in (in_thread, shmrpc.Topic):
             with pytest.raises(TypeError, match="expected a class of the same module as this attach"):
                 await shmrpc.attach(OURS, kind=wrong)
+
+
+@pytest.mark.parametrize("module", [shmrpc, shmrpc.sync], ids=["loops", "threads"])
+@pytest.mark.parametrize(("kind", "maker"), [("Queue", "queue"), ("Topic", "topic"), ("Subscription", "subscribe")])
+def test_a_class_says_which_function_makes_it(module: Any, kind: str, maker: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        getattr(module, kind)(OURS)
+    name = module.__name__
+    assert str(raised.value) == f"{name}.{kind} is a type: open one by {name}.{maker}(name)"
+    with pytest.raises(TypeError, match=rf"^{maker}\(\) got an unexpected keyword argument 'wrong'"):
+        getattr(module, maker)(OURS, wrong=1)
+    assert not {"of", "publishing", "reading"} & {each for each in dir(getattr(module, kind)) if each[0] != "_"}

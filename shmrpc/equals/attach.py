@@ -119,7 +119,7 @@ def _kinds_for(kind: type[Any] | None, kinds: _Kinds) -> _Kinds:
 def _made(found: Name, kinds: _Kinds) -> Any:
     """Returns the handle of a name of one of these kinds."""
     if found.kind in kinds:
-        return kinds[found.kind].of(found)
+        return kinds[found.kind]._of(found)
     found.close()
     if found.kind == "topic":
         instead = "read it with shmrpc.subscribe(), or publish in it with shmrpc.topic()"

@@ -41,10 +41,10 @@ class BlockingQueue(ItemsForThreads, QueueBase):
 
         With ``block=False`` it does not wait, as :meth:`put_nowait`. A number in the place of ``block`` is the timeout.
         """
-        if block is False:
-            return self.put_nowait(item)
         if block is not True:
-            timeout = _timeout_of(block, timeout)
+            if block is False or (timeout is not None and not block):
+                return self.put_nowait(item)
+            timeout = block if timeout is None else timeout
         if timeout is not None:
             timeout = bounded(timeout)
         try:
@@ -74,10 +74,10 @@ class BlockingQueue(ItemsForThreads, QueueBase):
 
         With ``block=False`` it does not wait, as :meth:`get_nowait`. A number in the place of ``block`` is the timeout.
         """
-        if block is False:
-            return self.get_nowait()
         if block is not True:
-            timeout = _timeout_of(block, timeout)
+            if block is False or (timeout is not None and not block):
+                return self.get_nowait()
+            timeout = block if timeout is None else timeout
         if timeout is not None:
             timeout = bounded(timeout)
         try:
@@ -222,13 +222,6 @@ class BlockingQueue(ItemsForThreads, QueueBase):
         self.close()
 
 
-def _timeout_of(block: float | None, timeout: float | None) -> float | None:
-    """Returns the timeout that stands in the place of ``block``, or by its name. Raises TypeError for two of them."""
-    if block is not None and timeout is not None:
-        raise TypeError(f"block: expected True or False beside timeout={timeout!r}, got {block!r}")
-    return timeout if block is None else block
-
-
 @called("queue")
 def blocking_queue(
     name: str,
@@ -240,4 +233,4 @@ def blocking_queue(
     codec: CodecName = "msgspec",
 ) -> BlockingQueue:
     """Opens a queue as :func:`shmrpc.queue` does, whose methods block the thread that calls them."""
-    return BlockingQueue.of(opened_queue(name, maxsize, max_memory, max_deliveries, raw), codec)
+    return BlockingQueue._of(opened_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from shmrpc import _core
+from shmrpc.basics.checks import called
 from shmrpc.basics.drivers import ItemsForThreads
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
@@ -57,6 +58,7 @@ class BlockingSubscription(ItemsForThreads, SubscriptionBase):
         self.close()
 
 
+@called("subscribe")
 def blocking_subscribe(
     name: str,
     *,
@@ -68,4 +70,4 @@ def blocking_subscribe(
     codec: CodecName = "msgspec",
 ) -> BlockingSubscription:
     """Reads what others publish in a topic as :func:`shmrpc.subscribe` does, in threads."""
-    return BlockingSubscription.reading(opened_topic(name, raw), slow, history, on_lag, on_gone, codec)
+    return BlockingSubscription._reading(opened_topic(name, raw), slow, history, on_lag, on_gone, codec)

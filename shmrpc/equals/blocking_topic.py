@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_many
+from shmrpc.basics.checks import called, check_many
 from shmrpc.basics.drivers import ForThreads
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
@@ -92,6 +92,7 @@ class BlockingTopic(ForThreads, TopicBase):
         self.close()
 
 
+@called("topic")
 def blocking_topic(
     name: str,
     *,
@@ -103,4 +104,4 @@ def blocking_topic(
 ) -> BlockingTopic:
     """Opens a topic as :func:`shmrpc.topic` does, to publish from threads."""
     limits = limits_of(name, high, low, max_memory)
-    return BlockingTopic.publishing(opened_topic(name, raw), limits, codec)
+    return BlockingTopic._publishing(opened_topic(name, raw), limits, codec)

@@ -15,7 +15,7 @@ class EventBase(Closing):
     @called("Event")
     def __new__(cls, name: str) -> Self:
         """Open the event, and make it if nobody else has."""
-        return cls.of(opened(name, "event", 0))
+        return cls._of(opened(name, "event", 0))
 
     def set(self) -> None:
         """Sets the event, and wakes all that wait for it."""

@@ -10,7 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, cast
 
 from shmrpc._core import Hold, Name
 from shmrpc.basics.checks import check_real
@@ -79,6 +79,20 @@ def bounded(timeout: float | None) -> float | None:
     return float(min(timeout, _LONGEST))
 
 
+class Made:
+    """A handle that a function makes, and not its class: the class says which."""
+
+    _made_by: ClassVar[str]
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *arguments: object, **options: object) -> NoReturn:
+            """Raise TypeError, which names the function."""
+            face = "shmrpc.sync" if cls.__name__.startswith("Blocking") else "shmrpc"
+            kind = cls.__name__.removeprefix("Blocking")
+            raise TypeError(f"{face}.{kind} is a type: open one by {face}.{cls._made_by}(name)")
+
+
 _L = TypeVar("_L", bound=Line)
 #: The functions that open names of these kinds, where they are not called as the kind.
 _MAKERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event"}
@@ -93,7 +107,7 @@ class Handle(Uncopied):
     _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Line]]
 
     @classmethod
-    def of(cls, name: Name) -> Self:
+    def _of(cls, name: Name) -> Self:
         """Makes a handle of a name that this process has opened."""
         handle = object.__new__(cls)
         handle._name = name
@@ -228,7 +242,7 @@ class Held(Hold, Handle):
     locked = Hold._locked
 
     @classmethod
-    def of(cls, name: Name, reentrant: bool = False) -> Self:
+    def _of(cls, name: Name, reentrant: bool = False) -> Self:
         """Makes a handle of a name that this process has opened; ``reentrant`` as in :class:`Lock`."""
         handle = Hold.__new__(cls, name, reentrant)
         handle._name = name

@@ -15,7 +15,7 @@ class LockBase(Held):
     def __new__(cls, name: str, *, reentrant: bool = False) -> Self:
         """Open the lock, and make it if nobody else has."""
         check_flag("reentrant", reentrant)
-        return cls.of(opened(name, "lock", 1), reentrant)
+        return cls._of(opened(name, "lock", 1), reentrant)
 
     def _in_vain(self) -> str:
         return "the lock was not free"

@@ -25,7 +25,7 @@ class MemoryBase(Closing):
         size = check_whole(f"memory {name!r}: size", size, "a number of bytes")
         if not 1 <= size < 1 << 36:
             raise ValueError(f"memory {name!r}: expected a size of 1 byte to 64 GiB, got {size}")
-        return cls.of(opened(name, "memory", size))
+        return cls._of(opened(name, "memory", size))
 
     def close(self) -> None:
         """Closes it. Again: nothing.
@@ -85,7 +85,7 @@ class Memory(AsyncClosing, MemoryBase):
     @functools.cached_property
     def lock(self) -> Lock:
         """A lock of its own."""
-        return Lock.of(self._name)
+        return Lock._of(self._name)
 
 
 class BlockingMemory(ForThreads, MemoryBase):
@@ -94,7 +94,7 @@ class BlockingMemory(ForThreads, MemoryBase):
     @functools.cached_property
     def lock(self) -> BlockingLock:
         """A lock of its own."""
-        return BlockingLock.of(self._name)
+        return BlockingLock._of(self._name)
 
 
 def memory(name: str, size: int) -> Memory:

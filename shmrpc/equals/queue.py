@@ -298,4 +298,4 @@ def queue(
     Raises NameInUse if the name is open as something else or otherwise, SharedMemoryError if there is no room, and
     LocalProtocolError if the directory where names are met is not safe.
     """
-    return Queue.of(opened_queue(name, maxsize, max_memory, max_deliveries, raw), codec)
+    return Queue._of(opened_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, Self
 from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many, check_real
 from shmrpc.equals.claim import Claim
-from shmrpc.equals.handle import Handle, closes_on_error, opened, warn_of_dropped
+from shmrpc.equals.handle import Handle, Made, closes_on_error, opened, warn_of_dropped
 from shmrpc.equals.item_errors import undecodable, unencodable
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem, holders
@@ -89,9 +89,10 @@ class DeadLetters(Uncopied):
         return Claim(self._queue.name, claim, None)
 
 
-class QueueBase(Handle):
+class QueueBase(Made, Handle):
     """What a queue is in loops and in threads alike."""
 
+    _made_by = "queue"
     _native: _core.Queue
     _codec: Codec
     _lost: int
@@ -100,9 +101,9 @@ class QueueBase(Handle):
 
     @classmethod
     @closes_on_error
-    def of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
+    def _of(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
         """Makes a handle of a queue that this process has opened."""
-        handle = super().of(name)
+        handle = super()._of(name)
         values = exact_codec(codec)
         handle._codec = values
         handle._native = _core.Queue(

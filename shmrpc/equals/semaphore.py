@@ -19,7 +19,7 @@ class SemaphoreBase(Held):
     def __new__(cls, name: str, permits: int = 1) -> Self:
         """Open the semaphore, and make it if nobody else has."""
         permits = check_count(f"semaphore {name!r}: permits", permits, 1, 65536)
-        return cls.of(opened(name, "semaphore", permits))
+        return cls._of(opened(name, "semaphore", permits))
 
     @property
     def permits(self) -> int:

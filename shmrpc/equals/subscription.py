@@ -99,4 +99,4 @@ def subscribe(
     Nobody need have published in the topic. Raises NameInUse if the name is open as something else, SharedMemoryError
     if there is no room.
     """
-    return Subscription.reading(opened_topic(name, raw), slow, history, on_lag, on_gone, codec)
+    return Subscription._reading(opened_topic(name, raw), slow, history, on_lag, on_gone, codec)

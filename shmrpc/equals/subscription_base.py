@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_count
-from shmrpc.equals.handle import Handle, closes_on_error
+from shmrpc.equals.handle import Handle, Made, closes_on_error
 from shmrpc.equals.queue_base import at_least_one
 from shmrpc.errors import DecodeError, MessagesLost, WaitTimeout
 from shmrpc.host.processes import member
@@ -87,9 +87,10 @@ def _raises(option: str, value: str, otherwise: str) -> bool:
     return value == "raise"
 
 
-class SubscriptionBase(Handle):
+class SubscriptionBase(Made, Handle):
     """What a subscription is in loops and in threads alike."""
 
+    _made_by = "subscribe"
     _opened_by = "subscribe"
     _native: _core.Subscription
     _slow: Slow
@@ -101,7 +102,7 @@ class SubscriptionBase(Handle):
 
     @classmethod
     @closes_on_error
-    def reading(
+    def _reading(
         cls,
         name: _core.Name,
         slow: Slow,
@@ -111,7 +112,7 @@ class SubscriptionBase(Handle):
         codec: CodecName,
     ) -> Self:
         """Makes a handle of a topic that this process has opened, which reads it."""
-        handle = cls.of(name)
+        handle = cls._of(name)
         values = exact_codec(codec)
         handle._slow = slow
         handle._raises_lag = _raises("on_lag", on_lag, "count")

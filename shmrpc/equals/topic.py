@@ -136,4 +136,4 @@ def topic(
     there is no room.
     """
     limits = limits_of(name, high, low, max_memory)
-    return Topic.publishing(opened_topic(name, raw), limits, codec)
+    return Topic._publishing(opened_topic(name, raw), limits, codec)

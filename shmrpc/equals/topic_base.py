@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many
-from shmrpc.equals.handle import Handle, closes_on_error, opened
+from shmrpc.equals.handle import Handle, Made, closes_on_error, opened
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import member, stopped
 from shmrpc.values.unsendable import reason
@@ -75,9 +75,10 @@ def opened_topic(name: str, raw: bool) -> _core.Name:
     return opened(name, "topic", 0, raw=raw)
 
 
-class TopicBase(Handle):
+class TopicBase(Made, Handle):
     """What a handle that publishes is in loops and in threads alike."""
 
+    _made_by = "topic"
     _opened_by = "topic"
     _native: _core.Publisher
     _codec: Codec
@@ -86,9 +87,9 @@ class TopicBase(Handle):
 
     @classmethod
     @closes_on_error
-    def publishing(cls, name: _core.Name, limits: Limits, codec: CodecName) -> Self:
+    def _publishing(cls, name: _core.Name, limits: Limits, codec: CodecName) -> Self:
         """Makes a handle of a topic that this process has opened, which publishes in it."""
-        handle = cls.of(name)
+        handle = cls._of(name)
         values = exact_codec(codec)
         handle._codec = values
         handle._limits = limits

@@ -122,7 +122,7 @@ def store(
     SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory where names are met is
     not safe.
     """
-    return Store.of(opened_store(name, max_memory, writable), patience, pickle)
+    return Store._of(opened_store(name, max_memory, writable), patience, pickle)
 
 
 @called("store")
@@ -134,4 +134,4 @@ def blocking_store(
     writable: Literal["all", "owner"] = "all",
 ) -> BlockingStore:
     """Opens a store as :func:`shmrpc.store` does, for threads."""
-    return BlockingStore.of(opened_store(name, max_memory, writable), patience, pickle)
+    return BlockingStore._of(opened_store(name, max_memory, writable), patience, pickle)

@@ -67,7 +67,7 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
 
     @classmethod
     @closes_on_error
-    def of(cls, name: _core.Name, patience: float = _PATIENCE, pickle: bool = False) -> Self:
+    def _of(cls, name: _core.Name, patience: float = _PATIENCE, pickle: bool = False) -> Self:
         """Makes a handle of a name that this process has opened."""
         check_seconds("patience", patience)
         check_flag("pickle", pickle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import signal
 import sys
 import threading
@@ -639,3 +640,124 @@ def test_a_signal_that_comes_before_a_wait_sleeps_is_heard(kind: str) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+#: How many items another process puts one by one, while a signal interrupts about every other wait for one.
+ITEMS = 400
+
+
+def _take_item(stack: contextlib.ExitStack, other: MemberProcess) -> Callable[[float], object]:
+    queue = _opened(stack, shmrpc.sync.queue("it"))
+    other.do("q = sync.queue('it'); put = q.put")
+    return lambda timeout: queue.get(timeout=timeout)
+
+
+def _take_some(stack: contextlib.ExitStack, other: MemberProcess) -> Callable[[float], object]:
+    queue = _opened(stack, shmrpc.sync.queue("it"))
+    other.do("q = sync.queue('it'); put = q.put")
+    return lambda timeout: queue.get_many(1, timeout)[0]
+
+
+def _take_large(stack: contextlib.ExitStack, other: MemberProcess) -> Callable[[float], object]:
+    queue = _opened(stack, shmrpc.sync.queue("it"))
+    other.do("q = sync.queue('it'); put = lambda n: q.put([n, bytes(100_000)])")
+    return lambda timeout: queue.get(timeout=timeout)[0]
+
+
+def _take_message(stack: contextlib.ExitStack, other: MemberProcess) -> Callable[[float], object]:
+    subscription = _opened(stack, shmrpc.sync.subscribe("it"))
+    other.do("t = sync.topic('it').__enter__(); put = t.publish")
+    return lambda timeout: subscription.get(timeout=timeout).value
+
+
+def _take_sent(stack: contextlib.ExitStack, other: MemberProcess) -> Callable[[float], object]:
+    store = _opened(stack, shmrpc.sync.store("it"))
+    other.do("s = sync.store('it'); put = s.inbox.put")
+    return lambda timeout: store.inbox.take(timeout)
+
+
+TAKES = {
+    "get": _take_item,
+    "get_many": _take_some,
+    "a large item": _take_large,
+    "a message": _take_message,
+    "inbox": _take_sent,
+}
+
+
+@pytest.mark.parametrize("kind", TAKES)
+def test_a_wait_that_a_signal_ends_loses_nothing_that_it_has_taken(kind: str, other: MemberProcess) -> None:
+    armed = False
+
+    def raise_it(_number: int, _frame: object) -> None:
+        if armed:
+            raise Interrupted
+
+    numbers = random.Random(kind)
+    got: list[Any] = []
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, raise_it)
+    try:
+        with contextlib.ExitStack() as stack:
+            take = TAKES[kind](stack, other)
+            other.begin(
+                "import random, time\n"
+                f"for n in range({ITEMS}): put(n); time.sleep(random.random() * 0.0005)\n"
+                "put('last')"
+            )
+            while "last" not in got:
+                try:
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, numbers.uniform(1e-5, 4e-4))
+                    got.extend(map(take, (LONG,)))  # No frame of the test's is between what is taken and its list.
+                    armed = False
+                except Interrupted:
+                    armed = False
+                    interrupted += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            other.end()
+            with contextlib.suppress(shmrpc.WaitTimeout, shmrpc.QueueEmpty):
+                while True:
+                    got.append(take(0))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 0
+    assert sorted(got, key=str) == sorted([*range(ITEMS), "last"], key=str)
+
+
+def test_a_claim_that_is_interrupted_as_it_is_made_gives_its_item_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with contextlib.closing(shmrpc.sync.queue("it")) as queue:
+        queue.put("item")
+        places = 0
+        while True:
+            steps = places
+
+            def interrupt(frame: FrameType, _event: str, _argument: object) -> Any:
+                nonlocal steps
+                if "shmrpc" not in frame.f_code.co_filename:
+                    return None
+                frame.f_trace_opcodes = True
+                steps -= 1
+                if steps < 0:
+                    sys.settrace(None)
+                    raise Interrupted
+                return interrupt
+
+            try:
+                sys.settrace(interrupt)
+                claim = queue.claim(timeout=LONG)
+                sys.settrace(None)
+            except Interrupted:
+                places += 1
+            else:
+                break
+            finally:
+                sys.settrace(None)
+            assert queue.qsize() == 1, places
+        assert places > 20
+        claim.ack()
+    gc.collect()
+    assert unraisable == []

@@ -17,10 +17,10 @@ from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.prefetched import LONG_WAIT, Prefetched
-from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
+from shmrpc.equals.queue_base import DONE, ITEMS, ROOM, QueueBase, at_least_one, lease_of, opened_queue
 from shmrpc.equals.reserving import BlockingReserving
 from shmrpc.equals.turns import PAUSE
-from shmrpc.errors import QueueBusy, QueueShutDown
+from shmrpc.errors import QueueBusy, QueueEmpty, QueueShutDown
 from shmrpc.wire.codec import CodecName
 
 if TYPE_CHECKING:
@@ -80,25 +80,76 @@ class BlockingQueue(ItemsForThreads, QueueBase):
             timeout = block if timeout is None else timeout
         if timeout is not None:
             timeout = bounded(timeout)
+        got: list[Any] = []
         try:
-            item = self._native.get_now(NOTHING)
+            is_taken = self._native.take_into(got, 1)
         except QueueBusy:
-            item = NOTHING
-        return self.get_many(1, timeout)[0] if item is NOTHING else item
+            is_taken = False
+        except BaseException:
+            if got:  # As in _got().
+                self._native.put_back(got)
+            raise
+        return (got if is_taken else self._got(1, timeout))[0]
 
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
         """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them.
 
         Fewer if they are many bytes, about 256 KiB at once; a large one comes alone.
         """
-        timeout = bounded(timeout)
-        get = functools.partial(self._native.wait_get, at_least_one(most))
-        items = self._again(get, timeout)
-        if items is None:
+        return self._got(at_least_one(most), bounded(timeout))
+
+    def _got(self, most: int, timeout: float | None) -> list[Any]:
+        """Take items. If a signal handler raises before they have left this function, put them back.
+
+        The core appends them to a list that is here already: between that and the end there is nothing that could
+        lose them.
+        """
+        got: list[Any] = []
+        try:
+            try:
+                if self._native.take_into(got, most):
+                    return got
+            except QueueBusy:
+                pass
+            self._fill(got, most, timeout)
+        except BaseException:
+            if got:
+                self._native.put_back(got)
+            raise
+        return got
+
+    def _fill(self, got: list[Any], most: int, timeout: float | None) -> None:
+        """Wait until items are in ``got``."""
+
+        def wait(left: float | None) -> bool | list[Any] | None:
+            waited = self._native.wait_into(got, most, left)
+            return got if waited else waited
+
+        waited = self._again(wait, timeout)
+        if waited is None:
             raise stopped_wait(self._name)
-        if items is False:
+        if waited is False:
             self._timed_out(timeout, ITEMS)
-        return items
+
+    def get_nowait(self) -> Any:
+        """Removes the first item and returns it. Raises QueueEmpty, and QueueShutDown if nothing will come.
+
+        Raises DecodeError for an item that this process cannot read, which is gone then: a claimed one is not.
+        """
+        return self.get_many_nowait(1)[0]
+
+    def get_many_nowait(self, most: int = 256) -> list[Any]:
+        """Removes up to ``most`` items that follow each other and returns them. Raises as :meth:`get_nowait` does."""
+        got: list[Any] = []
+        most = at_least_one(most)
+        try:
+            if not self._native.take_into(got, most):
+                raise QueueEmpty(f"queue {self.name!r} is empty")
+        except BaseException:
+            if got:
+                self._native.put_back(got)
+            raise
+        return got
 
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claim:
         """Waits for an item to deal with: ``with q.claim() as c``, or ``c = q.claim()``, then ``c.ack()``.
@@ -204,7 +255,7 @@ class BlockingQueue(ItemsForThreads, QueueBase):
             if waited is False:
                 self._timed_out(timeout, ITEMS)
             claim = waited
-        return Claim(self.name, claim, None if given is None else given.add())
+        return Claim.of(self.name, claim, given)
 
     def __iter__(self) -> Self:
         return self

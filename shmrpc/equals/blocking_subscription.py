@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal, Self
@@ -27,8 +28,7 @@ class BlockingSubscription(ItemsForThreads, SubscriptionBase):
         """Waits for a message, and returns it."""
         if timeout is not None:
             timeout = bounded(timeout)
-        message = self.get_nowait() if self._raises_lag else self._native.get_now()  # Twice as fast.
-        return self._wait_many(1, timeout)[0] if message is None else message
+        return self._got(1, timeout)[0]
 
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[_core.Message]:
         """Waits for a message; returns it and those that follow, up to ``most`` in all.
@@ -37,15 +37,37 @@ class BlockingSubscription(ItemsForThreads, SubscriptionBase):
         """
         if timeout is not None:
             timeout = bounded(timeout)
-        return self.get_many_nowait(most) or self._wait_many(at_least_one(most), timeout)
+        return self._got(at_least_one(most), timeout)
 
-    def _wait_many(self, most: int, timeout: float | None) -> list[_core.Message]:
-        waited, messages = self._native.wait_get(most, timeout)
-        if waited is None:
-            raise stopped_wait(self._name)
-        if not waited:
-            self._no_message(timeout)
-        return self._checked(messages)
+    def _got(self, most: int, timeout: float | None) -> list[_core.Message]:
+        """Take messages. If a signal handler raises before they have left this function, put them back.
+
+        The core appends them to a list that is here already: between that and the end there is nothing that could
+        lose them.
+        """
+        if self._kept and (kept := self.get_many_nowait(most)):
+            return kept
+        got: list[_core.Message] = []
+        try:
+            if not self._native.take_into(got, most):
+                self._fill(got, most, timeout)
+            if not self._raises_lag:
+                return got
+        except BaseException:
+            if got:
+                self._native.put_back(got)
+            raise
+        return self._checked(got)
+
+    def _fill(self, got: list[_core.Message], most: int, timeout: float | None) -> None:
+        """Wait until messages are in ``got``."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not got:
+            waited = self._native.wait_into(got, most, None if end is None else max(0.0, end - time.monotonic()))
+            if waited is None:
+                raise stopped_wait(self._name)
+            if not waited:
+                self._no_message(timeout)
 
     def __iter__(self) -> Iterator[_core.Message]:
         while True:

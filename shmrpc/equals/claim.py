@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shmrpc import _core
+from shmrpc.equals.prefetched import Prefetched
 from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import LocalProtocolError, StaleClaim
 
@@ -19,10 +20,22 @@ class Claim(Uncopied):
     manager it acknowledges at the end of the block, or gives the item back if that raises.
     """
 
+    #: Called once the claim has ended. None at first: a signal handler may raise before it is set.
+    _ended: Callable[[], None] | None = None
+
     def __init__(self, name: str, claim: _core.Claim, ended: Callable[[], None] | None) -> None:
         self._name = name
         self._claim = claim
         self._ended = ended
+
+    @classmethod
+    def of(cls, name: str, claim: _core.Claim, given: Prefetched | None = None) -> Self:
+        """Make the claim of an item that this process holds; if that is interrupted, give the item back."""
+        try:
+            return cls(name, claim, None if given is None else given.add())
+        except BaseException:
+            claim.give_back()
+            raise
 
     @property
     def value(self) -> Any:

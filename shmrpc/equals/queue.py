@@ -215,7 +215,7 @@ class Queue(ItemsForAsyncio, Pausing, QueueBase):
             )
         if claim is None:
             self._timed_out(timeout, ITEMS)
-        return Claim(self.name, claim, None if given is None else given.add())
+        return Claim.of(self.name, claim, given)
 
     async def _turn(
         self, place: int, may_take: Callable[[], bool], take: Callable[[], _T | None], timeout: float | None

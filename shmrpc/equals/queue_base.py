@@ -86,7 +86,7 @@ class DeadLetters(Uncopied):
         claim = self._queue._native.claim_now(0.0, True)
         if claim is None:
             raise QueueEmpty(f"queue {self._queue.name!r} has no dead letters")
-        return Claim(self._queue.name, claim, None)
+        return Claim.of(self._queue.name, claim)
 
 
 class QueueBase(Made, Handle):
@@ -207,7 +207,7 @@ class QueueBase(Made, Handle):
         claim = self._native.claim_now(lease_of(lease_timeout), False)
         if claim is None:
             raise QueueEmpty(f"queue {self.name!r} is empty")
-        return Claim(self.name, claim, None)
+        return Claim.of(self.name, claim)
 
     def peek(self, most: int = 1) -> list[WaitingItem]:
         """Looks at up to ``most`` items that are the next to be got, and leaves them where they are.

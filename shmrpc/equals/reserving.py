@@ -113,7 +113,11 @@ class AwaitedReserving(_Reserving[_Awaited[_R], _R]):
         needed = self._prepare()
         if needed is None:
             return self._array
-        return self._view(await self._handle._reserve(*needed, self._timeout))
+        try:
+            return self._view(await self._handle._reserve(*needed, self._timeout))
+        except BaseException:  # Of a signal handler, say: the block is not entered.
+            self._give_up()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -136,7 +140,11 @@ class BlockingReserving(_Reserving[_Blocking[_R], _R]):
         needed = self._prepare()
         if needed is None:
             return self._array
-        return self._view(self._handle._reserve(*needed, self._timeout))
+        try:
+            return self._view(self._handle._reserve(*needed, self._timeout))
+        except BaseException:  # Of a signal handler, say: the block is not entered.
+            self._give_up()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:

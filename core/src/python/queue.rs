@@ -19,6 +19,9 @@ use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyTuple};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 /// How long a lease is waited for, in nanoseconds, by what ends something: a claim, a task.
@@ -37,6 +40,9 @@ pub struct Queue {
     values: Values,
     /// Items that this process has taken, and not read so far.
     left: Mutex<Vec<u8>>,
+    /// Values that were taken before those, and did not reach their thread: see `put_back`.
+    returned: Mutex<VecDeque<Py<PyAny>>>,
+    has_returned: AtomicBool,
     /// Of the loop that uses this.
     #[pyo3(get)]
     slice: Py<Slice>,
@@ -281,6 +287,13 @@ impl Queue {
         most: usize,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.check(py)?;
+        // Relaxed: whoever sets it wakes the sleepers afterwards.
+        if source == Source::Queue && self.has_returned.load(Relaxed) {
+            let returned = self.take_returned(py, most);
+            if !returned.is_empty() {
+                return Ok(returned);
+            }
+        }
         let mut items = Scratch::new();
         if source == Source::Queue {
             std::mem::swap(&mut *lock(&self.left), &mut *items);
@@ -297,6 +310,56 @@ impl Queue {
             }
         }
         self.read_all(py, &items, most)
+    }
+
+    #[cold]
+    fn take_returned<'py>(&self, py: Python<'py>, most: usize) -> Vec<Bound<'py, PyAny>> {
+        let mut returned = lock(&self.returned);
+        let count = most.min(returned.len());
+        let taken = returned.drain(..count);
+        let taken = taken.map(|value| value.into_bound(py)).collect();
+        self.has_returned.store(!returned.is_empty(), Relaxed);
+        taken
+    }
+
+    /// Waits for values, in a thread: up to `most`. None of them if others were quicker. Or what a wait in vain is:
+    /// false if the timeout is over, none if waits were stopped.
+    fn wait_some<'py>(
+        &self,
+        py: Python<'py>,
+        most: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Result<Vec<Bound<'py, PyAny>>, Option<bool>>> {
+        let got = self.get_some(py, Source::Queue, most)?;
+        if !got.is_empty() {
+            return Ok(Ok(got));
+        }
+        let mut items = Scratch::new();
+        let membership = &self.membership;
+        let us = (self.name.get(), &**membership);
+        let waited = wait_for(py, us, ITEMS, timeout, || {
+            // Relaxed: as above.
+            if self.has_returned.load(Relaxed) {
+                return Ok(Some(Taken::Empty));
+            }
+            if !membership.may_take() {
+                return Ok(None);
+            }
+            let taken = membership.take(Source::Queue, most, &mut items, PATIENCE)?;
+            Ok(Some(taken).filter(|&taken| taken != Taken::Empty))
+        })?;
+        match waited {
+            Err(waited) => Ok(Err(waited)),
+            Ok(Taken::Items(_)) => self.read_all(py, &items, most).map(Ok),
+            Ok(Taken::Shut) => Err(shut_down(py, membership)),
+            // What has come back to this process.
+            Ok(Taken::Empty) => Ok(Ok(self.take_returned(py, most))),
+            // A large one: it is taken without waiting.
+            Ok(Taken::Large) => {
+                let large = self.take_large(py, Source::Queue)?;
+                Ok(Ok(large.into_iter().collect()))
+            }
+        }
     }
 
     /// Reads up to `most` items. Those that are not read, since there are more, or one before cannot be, are kept.
@@ -405,6 +468,8 @@ impl Queue {
                 raw,
             },
             left: Mutex::default(),
+            returned: Mutex::default(),
+            has_returned: AtomicBool::new(false),
             slice: Py::new(py, Slice::default())?,
         })
     }
@@ -480,36 +545,43 @@ impl Queue {
         PyList::new(py, self.get_some(py, source(dead), most)?)
     }
 
-    /// Waits for values, in a thread: up to `most`, at least one. False if the timeout is over, None if waits were
-    /// stopped.
-    fn wait_get<'py>(
+    /// Appends up to `most` values that are there to `got`; whether there were any. Where a signal handler raises as soon as
+    /// this is back in Python, the caller has them, and says so by `put_back`.
+    fn take_into(&self, got: &Bound<'_, PyList>, most: usize) -> PyResult<bool> {
+        let values = self.get_some(got.py(), Source::Queue, most)?;
+        values.iter().try_for_each(|value| got.append(value))?;
+        Ok(!values.is_empty())
+    }
+
+    /// The same, and waits in a thread, for at least one unless others were quicker. False if the timeout is over, None if
+    /// waits were stopped.
+    fn wait_into(
         &self,
-        py: Python<'py>,
+        got: &Bound<'_, PyList>,
         most: usize,
         timeout: Option<f64>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let got = self.get_some(py, Source::Queue, most)?;
-        if !got.is_empty() {
-            return Ok(Some(PyList::new(py, got)?.into_any()));
-        }
-        let mut items = Scratch::new();
-        let membership = &self.membership;
-        let us = (self.name.get(), &**membership);
-        let waited = wait_for(py, us, ITEMS, timeout, || {
-            if !membership.may_take() {
-                return Ok(None);
+    ) -> PyResult<Option<bool>> {
+        match self.wait_some(got.py(), most, timeout)? {
+            Ok(values) => {
+                values.iter().try_for_each(|value| got.append(value))?;
+                Ok(Some(true))
             }
-            let taken = membership.take(Source::Queue, most, &mut items, PATIENCE)?;
-            Ok(Some(taken).filter(|&taken| taken != Taken::Empty))
-        })?;
-        let values = match waited {
-            Err(waited) => return Ok(in_vain(py, waited)),
-            Ok(Taken::Items(_)) => self.read_all(py, &items, most)?,
-            Ok(Taken::Shut) => return Err(shut_down(py, membership)),
-            // A large one: it is taken without waiting.
-            Ok(_) => self.take_large(py, Source::Queue)?.into_iter().collect(),
-        };
-        Ok(Some(PyList::new(py, values)?.into_any()))
+            Err(in_vain) => Ok(in_vain),
+        }
+    }
+
+    /// Puts values back that were taken and did not reach anybody: they are the next ones that this process gets.
+    fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
+        {
+            let mut returned = lock(&self.returned);
+            for value in values.into_iter().rev() {
+                returned.push_front(value.unbind());
+            }
+            self.has_returned.store(!returned.is_empty(), Relaxed);
+        }
+        if self.membership.is_here() {
+            self.membership.wake_everybody(); // Other threads of this process among them.
+        }
     }
 
     /// The next up to `most` items, which stay: the number of each, how often it was delivered, its bytes, a tuple of its
@@ -540,6 +612,7 @@ impl Queue {
     fn claim_now(slf: &Bound<'_, Self>, limit: f64, dead: bool) -> PyResult<Option<Claim>> {
         let us = slf.get();
         let held = us.hold_now(slf.py(), source(dead), nanoseconds(limit))?;
+        slf.py().check_signals()?; // A handler may raise: the item comes back.
         Ok(held.map(|held| Claim::new(slf.clone().unbind(), held)))
     }
 
@@ -563,6 +636,7 @@ impl Queue {
             Ok(claimed) => queue.held(py, claimed)?,
             Err(waited) => return Ok(in_vain(py, waited)),
         };
+        py.check_signals()?; // A handler may raise: the item comes back.
         let claim = claimed.map(|held| Bound::new(py, Claim::new(slf.clone().unbind(), held)));
         Ok(claim.transpose()?.map(Bound::into_any))
     }
@@ -602,6 +676,7 @@ impl Queue {
         match wait_for(py, us, ROOM, timeout, reserve)? {
             Ok(chunk) => {
                 let reservation = plan.begin(py, (&self.name, membership), chunk)?;
+                py.check_signals()?; // A handler may raise: the memory is given up.
                 Ok(Some(Bound::new(py, reservation)?.into_any()))
             }
             Err(waited) => Ok(in_vain(py, waited)),
@@ -653,7 +728,7 @@ impl Queue {
         };
         let len = self.membership.queue_len();
         let len = len.map_err(|error| failed(py, &self.membership, error))?;
-        Ok(len + here)
+        Ok(len + here + lock(&self.returned).len() as u64)
     }
 
     /// Whether there may be room: a hint.
@@ -663,7 +738,10 @@ impl Queue {
 
     /// Whether there may be something to take, or to hear of: a hint.
     fn may_take(&self) -> bool {
-        !lock(&self.left).is_empty() || self.membership.may_take()
+        // Relaxed: a hint.
+        self.has_returned.load(Relaxed)
+            || !lock(&self.left).is_empty()
+            || self.membership.may_take()
     }
 
     /// Looks for a moment, before a loop sleeps, whether there may be something to take.

@@ -653,6 +653,14 @@ impl Store {
         Ok(us.receive(py)?.into_iter().collect())
     }
 
+    /// Appends the first message to `got`; whether there is one. Where a signal handler raises as soon as this is back in
+    /// Python, the caller has it.
+    fn _take_into(&self, got: &Bound<'_, PyList>) -> PyResult<bool> {
+        let taken = self._take(got.py(), false)?;
+        taken.iter().try_for_each(|message| got.append(message))?;
+        Ok(!taken.is_empty())
+    }
+
     /// Waits in this thread until a message may be there.
     fn _wait_for_message(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let us = self.inner(py)?;

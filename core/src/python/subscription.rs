@@ -23,6 +23,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// What a handle reads: values, or bytes. The functions are those of [`Values`]; `publisher` makes of a process and a
@@ -39,6 +41,9 @@ pub struct Subscription {
     publishers: Mutex<Vec<(Source, Py<PyAny>)>>,
     /// What was taken, and not read so far, in the order in which it is read. The last one may be empty: memory for the next.
     left: Mutex<VecDeque<Batch>>,
+    /// Messages that were read before those, and did not reach anybody: see `put_back`.
+    returned: Mutex<VecDeque<Py<PyAny>>>,
+    has_returned: AtomicBool,
     /// Whether it is said that a publisher has ended.
     hears_of_ends: bool,
     /// The publishers that have cut this off, and why.
@@ -179,9 +184,20 @@ impl Subscription {
         &self,
         py: Python<'py>,
         most: usize,
-        hand_on: impl FnMut(Bound<'py, PyAny>),
+        mut hand_on: impl FnMut(Bound<'py, PyAny>),
     ) -> PyResult<usize> {
         let subscription = self.subscription(py)?;
+        // Relaxed, here and below: whoever sets it wakes the sleepers afterwards.
+        if self.has_returned.load(Relaxed) {
+            let returned = self.take_returned(most);
+            let count = returned.len();
+            returned
+                .into_iter()
+                .for_each(|message| hand_on(message.into_bound(py)));
+            if count > 0 {
+                return Ok(count);
+            }
+        }
         // Another thread may take, and leave, what comes next while Python code reads a value of this.
         let mut batch = lock(&self.left).pop_front().unwrap_or_default();
         if let Some(error) = batch.failed.take() {
@@ -205,6 +221,15 @@ impl Subscription {
             }
         }
         self.read_all(py, &subscription, batch, most, hand_on)
+    }
+
+    #[cold]
+    fn take_returned(&self, most: usize) -> Vec<Py<PyAny>> {
+        let mut returned = lock(&self.returned);
+        let count = most.min(returned.len());
+        let taken = returned.drain(..count).collect();
+        self.has_returned.store(!returned.is_empty(), Relaxed);
+        taken
     }
 
     /// Keeps what is not read so far before all that is left, and else its memory for the next time.
@@ -436,6 +461,8 @@ impl Subscription {
             publisher,
             publishers: Mutex::default(),
             left: Mutex::default(),
+            returned: Mutex::default(),
+            has_returned: AtomicBool::new(false),
             hears_of_ends,
             cut_off: Mutex::default(),
             bell: OnceLock::new(),
@@ -456,21 +483,34 @@ impl Subscription {
         PyList::new(py, found)
     }
 
-    /// Waits for messages, in a thread: up to `most`, at least one. False if the timeout is over, None if waits were stopped.
-    fn wait_get<'py>(
+    /// Appends up to `most` messages that are there to `got`; whether there were any. Where a signal handler raises as soon
+    /// as this is back in Python, the caller has them, and says so by `put_back`.
+    fn take_into(&self, got: &Bound<'_, PyList>, most: usize) -> PyResult<bool> {
+        let mut found = Vec::with_capacity(most.min(USUAL));
+        let taken = self.get_some(got.py(), most, |message| found.push(message))?;
+        found.iter().try_for_each(|message| got.append(message))?;
+        Ok(taken > 0)
+    }
+
+    /// The same, and waits in a thread, for at least one unless others were quicker. False if the timeout is over, None if
+    /// waits were stopped.
+    fn wait_into(
         &self,
-        py: Python<'py>,
+        got: &Bound<'_, PyList>,
         most: usize,
         timeout: Option<f64>,
-    ) -> PyResult<(Option<bool>, Bound<'py, PyList>)> {
-        let mut got = Vec::new();
-        if self.get_some(py, most, |message| got.push(message))? > 0 {
-            return Ok((Some(true), PyList::new(py, got)?));
+    ) -> PyResult<Option<bool>> {
+        let py = got.py();
+        if self.take_into(got, most)? {
+            return Ok(Some(true));
         }
         self.may_wait(py)?;
         let subscription = self.subscription(py)?;
         let (mut batch, mut found) = (Batch::default(), Found::Nothing);
         let waited = self.name.get().wait_in(py, ITEMS, timeout, |_| {
+            if self.has_returned.load(Relaxed) {
+                return Ok(true);
+            }
             if !subscription.may_take() {
                 return Ok(false);
             }
@@ -483,12 +523,29 @@ impl Subscription {
             Ok(!matches!(found, Found::Nothing))
         })?;
         match found {
-            Found::Nothing => Ok((waited, PyList::empty(py))),
+            Found::Nothing if waited == Some(true) => self.take_into(got, most).map(Some),
+            Found::Nothing => Ok(waited),
             Found::Messages => {
-                self.read_all(py, &subscription, batch, most, |message| got.push(message))?;
-                Ok((Some(true), PyList::new(py, got)?))
+                let mut read = Vec::new();
+                self.read_all(py, &subscription, batch, most, |message| read.push(message))?;
+                read.iter().try_for_each(|message| got.append(message))?;
+                Ok(Some(true))
             }
             Found::Ended(class, who, why) => Err(self.ended(py, (class, who, why))),
+        }
+    }
+
+    /// Puts messages back that were taken and did not reach anybody: they are the next ones that are got.
+    fn put_back(&self, messages: Vec<Bound<'_, PyAny>>) {
+        {
+            let mut returned = lock(&self.returned);
+            for message in messages.into_iter().rev() {
+                returned.push_front(message.unbind());
+            }
+            self.has_returned.store(!returned.is_empty(), Relaxed);
+        }
+        if self.membership.is_here() {
+            self.membership.wake_everybody(); // Other threads of this process among them.
         }
     }
 
@@ -507,6 +564,7 @@ impl Subscription {
         let is_left = lock(&self.left)
             .front()
             .is_some_and(|batch| !batch.is_empty());
+        let is_left = is_left || self.has_returned.load(Relaxed);
         Ok(is_left || self.subscription(py)?.may_take())
     }
 

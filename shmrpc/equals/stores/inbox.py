@@ -15,6 +15,7 @@ class _Store(Protocol):
 
     def _put(self, value: Any, is_back: bool = False, /) -> None: ...
     def _take(self, waits: bool = False, /) -> list[Any]: ...
+    def _take_into(self, got: list[Any], /) -> bool: ...
     def _peek(self) -> list[Any]: ...
     def _has_messages(self) -> bool: ...
     def _is_closed(self) -> bool: ...
@@ -95,10 +96,16 @@ class BlockingInbox(InboxBase):
     def take(self, timeout: float | None = None) -> Any:
         """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
         timeout = bounded(timeout)
-        while not (got := self._store._take()):
-            waited = self._store._wait_for_message(timeout)
-            if not waited:
-                self._in_vain(waited, timeout)
+        got: list[Any] = []
+        try:
+            while not self._store._take_into(got):
+                waited = self._store._wait_for_message(timeout)
+                if not waited:
+                    self._in_vain(waited, timeout)
+        except BaseException:
+            for message in got:  # A signal handler has raised: what was taken is put again.
+                self._store._put(message)
+            raise
         return got[0]
 
     def read(self, timeout: float | None = None) -> Any:

@@ -620,7 +620,7 @@ def _inbox(stack: contextlib.ExitStack) -> Callable[[], object]:
     return lambda: store.inbox.take(LONG)
 
 
-class Interrupted(Exception):
+class Interrupted(BaseException):
     """A handler of a signal has raised it."""
 
 

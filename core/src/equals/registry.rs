@@ -107,7 +107,9 @@ static DROPPED: PerProcess<Mutex<Vec<(String, u64)>>> = PerProcess::empty();
 
 /// The queues that went with items in them since the last call.
 pub fn take_dropped() -> Vec<(String, u64)> {
-    let dropped = DROPPED.get().map(|dropped| std::mem::take(&mut *lock(dropped)));
+    let dropped = DROPPED
+        .get()
+        .map(|dropped| std::mem::take(&mut *lock(dropped)));
     dropped.unwrap_or_default()
 }
 

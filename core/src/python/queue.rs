@@ -16,7 +16,7 @@ use crate::memory::bytes;
 use crate::queue::{Claimed, End, Put, Source, Taken};
 use crate::shared::{Field, Lie};
 use crate::sync::lock;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyTuple};
 use std::collections::VecDeque;
@@ -375,6 +375,11 @@ impl Queue {
             let before = at;
             match self.read_first(py, items, &mut at, None) {
                 Ok(value) => values.push(value),
+                // What a signal handler raises meanwhile, as KeyboardInterrupt, says nothing of the item: all of them stay.
+                Err(error) if !error.is_instance_of::<PyException>(py) => {
+                    (at, failed) = (0, Some(error));
+                    break;
+                }
                 Err(_) if !values.is_empty() => {
                     at = before; // The error is for whoever gets it.
                     break;

@@ -19,7 +19,7 @@ use crate::sync::lock;
 use crate::topic::Policy;
 use crate::topic::log::Why;
 use crate::topic::subscriber::{History, Source, Taken};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 use std::collections::VecDeque;
@@ -257,7 +257,14 @@ impl Subscription {
     ) -> PyResult<usize> {
         let count = batch.messages.len().min(most);
         let (mut read, mut failed) = (0, None);
-        let (class, mut last) = (message::class(py)?, None);
+        let class = match message::class(py) {
+            Ok(class) => class,
+            Err(error) => {
+                self.keep(batch);
+                return Err(error);
+            }
+        };
+        let mut last = None;
         for message in &mut batch.messages[..count] {
             match self.read(class, subscription, &batch.bytes, message, &mut last) {
                 Ok(message) => hand_on(message),
@@ -268,7 +275,10 @@ impl Subscription {
             }
             read += 1;
         }
-        let done = read + usize::from(failed.is_some());
+        // What a signal handler raises meanwhile, as KeyboardInterrupt, says nothing of the message: that stays the next one.
+        let is_let_go = |at: usize| matches!(batch.messages[at].payload, Payload::Copied(_, 0));
+        let is_gone = |error: &PyErr| error.is_instance_of::<PyException>(py) || is_let_go(read);
+        let done = read + usize::from(failed.as_ref().is_some_and(is_gone));
         batch.messages.drain(..done);
         // Those before it are not lost for it: the next one is told.
         if read > 0 {
@@ -289,8 +299,19 @@ impl Subscription {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = class.py();
         let (source, seq, form) = (message.source, message.seq, form_of(message.form));
+        let publisher = match last {
+            Some((known, publisher)) if *known == source => publisher.clone_ref(py),
+            _ => {
+                let publisher = self.publisher_of(py, subscription, source)?;
+                *last = Some((source, publisher.clone_ref(py)));
+                publisher
+            }
+        };
         let value = match std::mem::replace(&mut message.payload, Payload::Copied(0, 0)) {
-            Payload::Copied(at, len) => self.copied(py, form, &bytes[at..at + len], seq)?,
+            Payload::Copied(at, len) => {
+                message.payload = Payload::Copied(at, len); // It may be read again.
+                self.copied(py, form, &bytes[at..at + len], seq)?
+            }
             Payload::Pinned(pin) => {
                 let held = Arc::new(Held {
                     subscription: subscription.clone(),
@@ -298,14 +319,6 @@ impl Subscription {
                     _name: self.name.get().stay(),
                 });
                 self.looked_at(py, form, &held, seq)?
-            }
-        };
-        let publisher = match last {
-            Some((known, publisher)) if *known == source => publisher.clone_ref(py),
-            _ => {
-                let publisher = self.publisher_of(py, subscription, source)?;
-                *last = Some((source, publisher.clone_ref(py)));
-                publisher
             }
         };
         message::make(class, value, publisher, seq)

@@ -215,13 +215,20 @@ def test_every_row_of_a_table_has_the_columns_of_its_heading(page: Path) -> None
         ("Service.endpoint", [shmrpc.Service.endpoint]),
         ("topic", [shmrpc.topic, shmrpc.sync.topic]),
         ("subscribe", [shmrpc.subscribe, shmrpc.sync.subscribe]),
+        ("queue", [shmrpc.queue, shmrpc.sync.queue]),
+        ("memory", [shmrpc.memory, shmrpc.sync.memory]),
+        ("Semaphore", [shmrpc.Semaphore, shmrpc.sync.Semaphore]),
+        ("Lock", [shmrpc.Lock, shmrpc.sync.Lock]),
+        ("Event", [shmrpc.Event, shmrpc.sync.Event]),
+        ("attach", [shmrpc.attach, shmrpc.sync.attach]),
+        ("store", [shmrpc.store, shmrpc.sync.store]),
     ],
 )
 def test_the_reference_has_the_options_that_the_functions_have(
     heading: str, functions: list[Callable[..., object]]
 ) -> None:
     reference = (ROOT / "docs" / "reference.md").read_text()
-    section = reference.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = re.split("\n###? ", reference.split(f"\n## {heading}\n")[1])[0]
     rows = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? *\|", section, re.MULTILINE)
     for function in functions:
         parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]

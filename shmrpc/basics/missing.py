@@ -32,6 +32,13 @@ def without_core(error: ImportError) -> ImportError:
     import platform
     import sysconfig
 
+    if "subinterpreter" in str(error):
+        return ImportError(
+            "shmrpc cannot be imported in a sub-interpreter: use it in the main interpreter, and threads or processes"
+            " (shmrpc.pool) instead of sub-interpreters",
+            name=error.name,
+            path=error.path,
+        )
     python = f"{platform.python_implementation()} {platform.python_version()} ({sysconfig.get_platform()})"
     if not is_absent("shmrpc._core", error):
         return ImportError(

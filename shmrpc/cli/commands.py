@@ -261,7 +261,8 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
     the function makes it.
 
     SIGINT and SIGTERM stop it gently: no new calls, and those under way have --grace seconds to end. A second one
-    stops it at once. Whatever hangs is named and ended by force; the exit code is then 1, otherwise 0.
+    stops it at once. Whatever hangs is named and ended by force; the exit code is then 1, otherwise 0;
+    2 if a TARGET or an option is wrong.
 
     With --workers a worker that dies is replaced, and SIGHUP replaces each worker by a new one without losing a call.
     """
@@ -272,7 +273,7 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
         at = list(options.pop("at"))
         config = Config(targets=list(targets), connection=ConnectionOptions(**connection), at=at, **options)
     except ValueError as error:
-        raise CommandFailed(str(error)) from None
+        raise CommandFailed(str(error), USAGE) from None
     try:
         config.configure_logging()
         if reload or workers is not None:
@@ -289,7 +290,9 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
             services = load_services(config.targets, config.app_dir)
             offers = {service.name: list(service.endpoints) for service in services}
             run_here(config, services, lambda: _greet(offers))
-    except (ServeError, ShmrpcError) as error:
+    except ServeError as error:
+        raise CommandFailed(str(error), USAGE if error.is_usage else 1) from None
+    except ShmrpcError as error:
         raise CommandFailed(str(error)) from None
     except OSError as error:  # For example, too few descriptors for a loop.
         number = exhaustion.descriptor_error(error)
@@ -334,8 +337,9 @@ def call(
     An argument such as 1, true or [1,2] is read as JSON if the parameter takes that, and is text otherwise; '"5"' is
     always text. @FILE stands for the bytes of a file, or the array of a .npy file, and @- for standard input; for a
     parameter that takes a stream, for the lines, each read like an argument. '"@x"' is the text @x. Options come
-    before SERVICE; everything after it belongs to the endpoint, except a first --.
+    before SERVICE; an argument that is the name of one of them, such as --json, comes after a first --.
     """
+    _check_no_options(endpoint, arguments)
     if "--" in arguments:  # By habit, before an argument that begins with a dash.
         dashes = arguments.index("--")
         arguments = arguments[:dashes] + arguments[dashes + 1 :]
@@ -350,6 +354,22 @@ def call(
                 click.echo(to_json(item) if as_json else to_text(item, compact=True))
         else:
             click.echo(to_json(result) if as_json else to_text(result))
+
+
+def _check_no_options(endpoint: str, arguments: Sequence[str]) -> None:
+    """Raise UsageError if an option of the command stands behind the service; print the help if that is asked for."""
+    ctx = click.get_current_context()
+    own = {*ctx.help_option_names, *(name for parameter in ctx.command.params for name in parameter.opts)}
+    for text in itertools.takewhile(lambda text: text != "--", (endpoint, *arguments)):
+        name = text.partition("=")[0] if text.startswith("--") else text
+        if name not in own or not name.startswith("-"):
+            continue
+        if name in ctx.help_option_names:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        raise click.UsageError(
+            f"{name} comes after SERVICE: write options before it, and -- before arguments that begin with a dash"
+        )
 
 
 @contextlib.contextmanager

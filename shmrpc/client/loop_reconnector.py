@@ -11,6 +11,7 @@ from collections.abc import Container
 from typing import Any, Final
 
 from shmrpc.basics.clock import seconds_until
+from shmrpc.basics.loops import running_loop
 from shmrpc.client.loop_session import LoopSession
 from shmrpc.client.reconnector import Reconnector
 from shmrpc.client.requests import ended_call
@@ -68,6 +69,7 @@ class LoopReconnector(Reconnector[LoopSession]):
     async def open(self) -> None:
         """Makes the first connection."""
         self._check_new()
+        running_loop()
         connection = await self._dial(self._timeout, self._note)
         if self.ended is not None:  # Closed while it was connecting.
             connection.close()

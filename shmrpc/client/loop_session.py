@@ -124,7 +124,7 @@ class LoopSession(Session[Connection]):
         return body_of(answer, call)
 
     def check_loop(self) -> None:
-        """Raises LocalProtocolError in another loop than its own; nothing once it has ended, which a call says itself."""
+        """Raise LocalProtocolError in another loop than its own. A call says itself that the session has ended."""
         if self.ended is None:
             self.connection.check_loop()
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 from shmrpc._core import Descriptor, Name, watch_for_names
 from shmrpc.basics.checks import called
 from shmrpc.basics.green_threads import new_poll
+from shmrpc.basics.loops import running_loop
 from shmrpc.equals import places
 from shmrpc.equals.blocking_queue import BlockingQueue
 from shmrpc.equals.event import BlockingEvent, Event
@@ -73,7 +74,7 @@ async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | No
 
 async def _readable(watch: Descriptor, seconds: float) -> None:
     """Waits until it is readable, for so long at most."""
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     readable = asyncio.Event()
     loop.add_reader(watch.fileno(), readable.set)
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, Self,
 from shmrpc._core import Hold, Name
 from shmrpc.basics.checks import check_real
 from shmrpc.basics.drivers import AwaitedToOpen, ForThreads
+from shmrpc.basics.loops import running_loop
 from shmrpc.equals import places
 from shmrpc.equals.line import Line, stopped_wait
 from shmrpc.equals.uncopied import Uncopied
@@ -159,7 +160,7 @@ class Handle(Uncopied):
 
     def _line(self, place: int, kind: type[_L]) -> _L:
         """The line of this loop for one of the name's wait sets, always of the same kind."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         lines = self._lines.setdefault(loop, {})
         line = lines.get(place)
         if line is None:

@@ -65,6 +65,9 @@ def directory() -> Path:
 
 def _closed(path: Path, error: OSError) -> LocalProtocolError | None:
     """Returns the error if the parent directory is missing or closed to us; None if the cause is another."""
+    if isinstance(error, NotADirectoryError):
+        variable = "$XDG_RUNTIME_DIR" if os.environ.get("XDG_RUNTIME_DIR") else "the temporary directory"
+        return LocalProtocolError(f"{path.parent} is not a directory; let {variable} be one")
     match error:
         case FileNotFoundError():
             return LocalProtocolError(

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
+from shmrpc.basics.loops import running_loop
 from shmrpc.errors import (
     ConnectionLost,
     DecodeError,
@@ -123,7 +124,7 @@ class Engine:
 
     async def open(self) -> None:
         """Starts the workers. Raises PoolBroken if they cannot begin, with the initializer's error as its cause."""
-        self._loop, self.ended = asyncio.get_running_loop(), None
+        self._loop, self.ended = running_loop(), None
         self.resize(self.size)
         try:
             await asyncio.wait([task for task in self._running if task.get_name() == _STARTING])

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from shmrpc.basics.checks import check_seconds
+from shmrpc.basics.loops import running_loop
 from shmrpc.errors import LocalProtocolError
 from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.dispatch import Dispatcher
@@ -127,6 +128,7 @@ class Server:
             raise LocalProtocolError(
                 f"this server of {', '.join(s.name for s in self.services)} was used before; make another one"
             )
+        running_loop()
         self._inboxes = [self._opened(open_inbox) for open_inbox in self._open_inboxes]
         self._runner = runner = CallRunner(
             self.codec,

@@ -26,7 +26,14 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class ServeError(Exception):
-    """Serving cannot begin, or cannot go on; the text says why, and what to do."""
+    """Serving cannot begin, or cannot go on; the text says why, and what to do.
+
+    ``is_usage``: whether what it was asked for is wrong.
+    """
+
+    def __init__(self, reason: str, *, is_usage: bool = True) -> None:
+        super().__init__(reason)
+        self.is_usage = is_usage
 
 
 class Config(msgspec.Struct, frozen=True):

@@ -70,6 +70,8 @@ class Failed(msgspec.Struct, tag="failed"):
     """From a worker: why it cannot serve. It ends next."""
 
     reason: str
+    #: Whether that is because what it is asked for is wrong.
+    is_usage: bool
 
 
 Order = Begin | Ask | Adopt | Shed

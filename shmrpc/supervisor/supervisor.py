@@ -68,6 +68,8 @@ class Supervisor:
         self._stopping = False
         self._signals = StopSignals()
         self._failure = ""
+        #: Whether that is because what is asked for is wrong.
+        self._is_usage = False
         self._restarting: asyncio.Task[None] | None = None
         self._restart_again = False
 
@@ -91,7 +93,7 @@ class Supervisor:
             for worker in self._workers:
                 worker.process.kill()
         if self._failure:
-            raise ServeError(self._failure)
+            raise ServeError(self._failure, is_usage=self._is_usage)
 
     # Starting workers, and what happens when they end.
 
@@ -151,6 +153,7 @@ class Supervisor:
             logger.log(logging.DEBUG if worker.process.returncode == 0 else logging.WARNING, "%s", how)
             return
         if not self._has_served and worker.process.returncode >= 0:
+            self._is_usage = worker.failure_is_usage
             self._give_up(worker.failure or f"{how} before it served; what it printed says why")
             return
         logger.error("%s%s", how, f": {worker.failure}" if worker.failure else "")

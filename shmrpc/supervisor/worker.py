@@ -65,7 +65,7 @@ class Worker:
             print(f"Error: {error}", file=sys.stderr)  # noqa: T201
             sys.exit(1)
         except (ServeError, ShmrpcError) as error:
-            self._tell(messages.Failed(str(error)))
+            self._tell(messages.Failed(str(error), isinstance(error, ServeError) and error.is_usage))
             sys.exit(1)
 
     async def _serve(self) -> None:

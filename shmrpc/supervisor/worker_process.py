@@ -69,6 +69,8 @@ class WorkerProcess:
         self.is_successor = False
         #: Why it could not serve, in its own words.
         self.failure = ""
+        #: Whether that is because what is asked for is wrong.
+        self.failure_is_usage = False
         #: When it began to serve, in seconds of time.monotonic().
         self.ready_at: float | None = None
         #: True when it is ready, False if it dies before.
@@ -218,8 +220,8 @@ class WorkerProcess:
             case messages.Connections() as load:
                 self.load = load
                 self.draining = self.draining or load.draining
-            case messages.Failed(reason):
-                self.failure = reason
+            case messages.Failed(reason, is_usage):
+                self.failure, self.failure_is_usage = reason, is_usage
 
     def drain(self) -> None:
         """Let it end gently."""

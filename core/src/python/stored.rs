@@ -284,7 +284,7 @@ impl Hooks {
         Ok(match found {
             Found::Immediate(cell) => immediate(py, cell)?,
             Found::Blob(kind, bytes) => match kind {
-                Type::Text => PyString::from_bytes(py, &bytes)?.into_any(),
+                Type::Text => text_of(py, &bytes)?.into_any(),
                 Type::Bytes => copy_of(py, &bytes)?.into_any(),
                 Type::Int => int_of(py, &bytes)?,
                 _ => self.unpack.bind(py).call1((copy_of(py, &bytes)?,))?,
@@ -349,6 +349,23 @@ impl Hooks {
 
 /// Bytes of a cell.
 const CELL: u64 = 8;
+
+/// A text that was stored. Raises DecodeError if it is none: another process may have written over it.
+fn text_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    PyString::from_bytes(py, bytes).map_err(|cause| no_text_there(py, cause))
+}
+
+#[cold]
+fn no_text_there(py: Python<'_>, cause: PyErr) -> PyErr {
+    let made = || {
+        let class = py.import("shmrpc.errors")?.getattr("DecodeError")?;
+        class.call1((format!(
+            "a text in the store cannot be read: {}",
+            cause.value(py)
+        ),))
+    };
+    made().map_or_else(|error| error, PyErr::from_value)
+}
 
 /// A text in UTF-8. Raises EncodeError if it is none.
 #[inline]
@@ -442,7 +459,7 @@ pub(super) fn immediate(py: Python<'_>, cell: Cell) -> PyResult<Bound<'_, PyAny>
     Ok(match cell.content() {
         Some(Content::Int(value)) => value.into_pyobject(py)?.into_any(),
         Some(Content::Float(value)) => PyFloat::new(py, value).into_any(),
-        Some(Content::Text(bytes, len)) => PyString::from_bytes(py, &bytes[..len])?.into_any(),
+        Some(Content::Text(bytes, len)) => text_of(py, &bytes[..len])?.into_any(),
         Some(Content::Bytes(bytes, len)) => PyBytes::new(py, &bytes[..len]).into_any(),
         Some(Content::Bool(value)) => PyBool::new(py, value).to_owned().into_any(),
         Some(Content::None | Content::Nothing) => py.None().into_bound(py),

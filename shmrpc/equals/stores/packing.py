@@ -25,7 +25,7 @@ from shmrpc.values.arrays import CLASSED
 from shmrpc.values.encode import ValueEncoder, enc_hook
 from shmrpc.values.extension import Extension, imported
 from shmrpc.values.mappings import MAPPING
-from shmrpc.values.reading import Reader, Reading
+from shmrpc.values.reading import UNREADABLE, Reader, Reading
 from shmrpc.values.references import STORED
 from shmrpc.values.writing import MAX_DEPTH, Writer, Writing, write_dict, write_list
 
@@ -220,7 +220,7 @@ def _decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Cal
         """Makes the value again. Raises DecodeError if it cannot be read here."""
         try:
             return decode(data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:  # Another process may have written over what was packed.
             raise DecodeError(f"a value in the store cannot be read: {error}") from error
 
     return unpack

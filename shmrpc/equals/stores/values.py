@@ -17,8 +17,9 @@ from shmrpc.equals.stores.keys import canonical, plain
 from shmrpc.equals.stores.packing import pack, refused, unpack
 from shmrpc.equals.stores.proxies import Shared, SharedDict, SharedList, SharedSet
 from shmrpc.equals.stores.records import NewStruct, SharedClass, named, shared_class
-from shmrpc.errors import EncodeError, LocalProtocolError, StoreFull
+from shmrpc.errors import DecodeError, EncodeError, LocalProtocolError, StoreFull
 from shmrpc.values import dtypes
+from shmrpc.values.reading import UNREADABLE
 from shmrpc.values.registry import entry_of
 from shmrpc.wire.codec import get_codec
 
@@ -194,8 +195,11 @@ class Values:
     def _viewed(self, said: bytes, data: Any) -> Any:
         import numpy as np  # Only who has put an array needs it.
 
-        dtype, shape = _codec.decode(said[1:])
-        made = np.frombuffer(data, "u1").view(dtypes.build(np, dtype)).reshape(shape)
+        try:
+            dtype, shape = _codec.decode(said[1:])
+            made = np.frombuffer(data, "u1").view(dtypes.build(np, dtype)).reshape(shape)
+        except (*UNREADABLE, TypeError, ValueError) as error:  # Another process may have written over it.
+            raise DecodeError(f"an array in the store cannot be read: {error}") from error
         if said[:1] == b"t":
             import torch  # type: ignore[import-not-found,unused-ignore]
 

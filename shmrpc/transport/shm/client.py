@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shmrpc import _core
+from shmrpc.basics.loops import running_loop
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.host import fork, rendezvous
 from shmrpc.host.processes import process
@@ -56,7 +57,7 @@ async def _handshake(
     dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience
 ) -> LoopConnection:
     steps = handshake.client_side(dialled, options, patience, blocking=False)
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):

@@ -88,7 +88,7 @@ def test_call_without_a_server() -> None:
 )
 def test_serve_explains_what_is_wrong(target: str, words: str) -> None:
     done = shmrpc("serve", target)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert words in done.stderr
 
 

@@ -48,8 +48,8 @@ class Transaction(_core.Transaction):
     def _refuse_to_block(self) -> NoReturn:
         name = self._begins._name.name
         raise LocalProtocolError(
-            f"store {name!r}: another process is within a transaction, and 'with' would block the event loop of "
-            "this thread; use 'async with'"
+            f"store {name!r}: another task, thread or process is within a transaction, and 'with' would block the event"
+            " loop of this thread; use 'async with'"
         )
 
     def _gave_up(self, waited: bool | None, timeout: float | None, is_single: bool) -> NoReturn:

@@ -761,3 +761,48 @@ def test_a_claim_that_is_interrupted_as_it_is_made_gives_its_item_back(monkeypat
         claim.ack()
     gc.collect()
     assert unraisable == []
+
+
+_interruptions: list[int] = []
+
+
+def _read(number: int) -> int:
+    if _interruptions:
+        _interruptions.pop()
+        raise Interrupted
+    return number
+
+
+class Read:
+    """A value that can be interrupted while it is read."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Callable[[int], int], tuple[int]]:
+        return _read, (self.number,)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_an_item_or_a_message_whose_reading_is_interrupted_stays_the_next_one(large: bool) -> None:
+    rest = [bytes(100_000)] if large else []
+    with (
+        contextlib.closing(shmrpc.sync.queue("queue", codec="pickle")) as queue,
+        contextlib.closing(shmrpc.sync.subscribe("topic", codec="pickle")) as subscription,
+        contextlib.closing(shmrpc.sync.topic("topic", codec="pickle").__enter__()) as topic,
+    ):
+        for number in range(3):
+            queue.put([Read(number), *rest])
+            if not large:
+                topic.publish(Read(number))
+        for number in range(3):
+            for take in (queue.get_nowait, queue.get, lambda: queue.get_many(3)):
+                _interruptions.append(1)
+                with pytest.raises(Interrupted):
+                    take()
+            assert queue.get()[0] == number
+            if not large:
+                _interruptions.append(1)
+                with pytest.raises(Interrupted):
+                    subscription.get(LONG)
+                assert subscription.get(LONG).value == number

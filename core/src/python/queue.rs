@@ -407,6 +407,11 @@ impl Queue {
         };
         let held = Arc::new(held);
         let value = held.copy_own(py, self, None);
+        if let Err(error) = &value
+            && !error.is_instance_of::<PyException>(py)
+        {
+            return value.map(Some); // As in `read_all`: the item comes back.
+        }
         held.acknowledge(py, End::Gotten, false)?;
         value.map(Some)
     }

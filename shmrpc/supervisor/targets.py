@@ -23,6 +23,9 @@ _EXPECTED: Final = "expected MODULE:SERVICE or FILE.py:SERVICE, as in examples.c
 class BrokenModule(ServeError):
     """What is to be served raised an exception when imported; the text has the user's part of the traceback."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, is_usage=False)
+
 
 def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
     """The services that the targets name. Their modules are looked for in ``app_dir`` first.

@@ -12,8 +12,9 @@ import pytest
 LOOP = "asyncio"
 
 PRELUDE = """
-    import asyncio, threading, time
+    import asyncio, logging, threading, time
     import shmrpc
+    logging.getLogger("shmrpc").setLevel("ERROR")  # It warns of the item that goes.
     queue, full = shmrpc.sync.queue("exit_q", 1), shmrpc.sync.queue("exit_full", 1)
     full.put(1)
     lock, gate, event = shmrpc.sync.Lock("exit_l"), shmrpc.sync.Semaphore("exit_s"), shmrpc.sync.Event("exit_e")

@@ -18,6 +18,15 @@ import typing as _typing
 if not _sys.platform.startswith("linux"):
     raise ImportError(f"shmrpc runs on Linux only; this is {_sys.platform}")
 
+from shmrpc.basics.missing import in_sub_interpreter as _in_sub_interpreter
+
+# The native module belongs to the interpreter that loads it first: its load here would take it from the main one.
+if _in_sub_interpreter():
+    raise ImportError(
+        "shmrpc does not support sub-interpreters: import it in the main interpreter, and use threads or processes"
+        " (shmrpc.pool) instead of sub-interpreters"
+    )
+
 try:
     _importlib.import_module("shmrpc._core")
 except ImportError as _error:

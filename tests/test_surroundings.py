@@ -13,7 +13,6 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.basics.missing import without_core
 from shmrpc.equals.stores import packing
 from tests.helpers.server_process import ServerProcess
 
@@ -73,11 +72,42 @@ def test_without_an_event_loop_of_asyncio_a_sentence_says_what_to_use(
         coroutine.send(None)
 
 
-def test_sub_interpreters_are_not_told_to_build_the_core_again() -> None:
-    error = ImportError("PyO3 modules do not yet support subinterpreters, see https://github.com/PyO3/pyo3/issues/576")
-    error.name = "shmrpc._core"
-    words = str(without_core(error))
-    assert "cannot be imported in a sub-interpreter" in words and "pip" not in words
+#: Imports shmrpc in a sub-interpreter, then in the main one, and uses a name there.
+IN_A_SUB_INTERPRETER = """
+import sys
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+
+{before}
+inner = interpreters.create()
+interpreters.run_string(inner, '''
+try:
+    import shmrpc
+except ImportError as error:
+    print(error, flush=True)
+try:
+    import shmrpc._core
+except ImportError as error:
+    print(error, flush=True)
+''')
+interpreters.destroy(inner)
+import shmrpc.sync
+with shmrpc.sync.Lock("in-the-main-interpreter"):
+    print("held")
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import shmrpc"])
+def test_a_sub_interpreter_is_refused_and_the_main_one_goes_on(before: str) -> None:
+    program = IN_A_SUB_INTERPRETER.format(before=before)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    *refusals, held = ran.stdout.splitlines()
+    assert held == "held"
+    assert len(refusals) == 2
+    assert all(each.startswith("shmrpc does not support sub-interpreters: import it") for each in refusals)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -27,18 +28,22 @@ def why_missing(module: str, error: ImportError, absent: str | None = None) -> s
     return f"{package} cannot be imported here: {type(error).__name__}: {error}"
 
 
+def in_sub_interpreter() -> bool:
+    """Return True if this code runs in an interpreter that is not the main one of its process."""
+    for module in ("_interpreters", "_xxsubinterpreters"):  # Since Python 3.13, and before.
+        try:
+            interpreters = importlib.import_module(module)
+        except ImportError:
+            continue
+        return bool(interpreters.get_current() != interpreters.get_main())
+    return False
+
+
 def without_core(error: ImportError) -> ImportError:
     """What to raise in place of the error of importing ``shmrpc._core``."""
     import platform
     import sysconfig
 
-    if "subinterpreter" in str(error):
-        return ImportError(
-            "shmrpc cannot be imported in a sub-interpreter: use it in the main interpreter, and threads or processes"
-            " (shmrpc.pool) instead of sub-interpreters",
-            name=error.name,
-            path=error.path,
-        )
     python = f"{platform.python_implementation()} {platform.python_version()} ({sysconfig.get_platform()})"
     if not is_absent("shmrpc._core", error):
         return ImportError(

@@ -10,11 +10,11 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// Which file a descriptor is of: its device and its number there.
+/// Identity of the file that a descriptor is of: its device and its number there.
 type FileId = (libc::dev_t, libc::ino_t);
 
 /// A descriptor of this process. Dropped in a forked child, it is closed if it is still a copy of the parent's, and left
-/// alone if the child has another file under its number.
+/// alone if the child may have another file under its number.
 #[derive(Debug)]
 pub struct OwnFd {
     fd: ManuallyDrop<OwnedFd>,
@@ -68,13 +68,18 @@ impl AsRawFd for OwnFd {
 fn file_of(fd: RawFd) -> io::Result<FileId> {
     // SAFETY: it is borrowed for this call alone; a number that is no open descriptor is an error.
     let status = status(unsafe { BorrowedFd::borrow_raw(fd) })?;
-    Ok((status.st_dev, status.st_ino))
+    match status.st_mode & libc::S_IFMT {
+        // What has no file behind it, such as epoll and inotify: all of those share one number.
+        0 => Err(io::Error::from_raw_os_error(libc::ENOTSUP)),
+        _ => Ok((status.st_dev, status.st_ino)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::file_in_memory;
+    use std::os::fd::FromRawFd;
 
     /// What `act` comes to in a forked child, which makes system calls only.
     fn in_child(act: impl FnOnce() -> bool) -> bool {
@@ -121,6 +126,24 @@ mod tests {
             let replaced = unsafe { libc::dup2(other.as_raw_fd(), number) } == number;
             drop(own.take());
             replaced && file_of(number).is_ok()
+        }));
+    }
+
+    #[test]
+    fn a_child_keeps_another_descriptor_that_has_no_file() {
+        let anonymous = || {
+            // SAFETY: no memory is involved, and what comes is ours.
+            unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) }
+        };
+        let (ours, other) = (anonymous(), anonymous());
+        let number = ours.as_raw_fd();
+        let mut own = Some(OwnFd::from(ours));
+        assert!(in_child(|| {
+            // SAFETY: no memory is involved.
+            let replaced = unsafe { libc::dup2(other.as_raw_fd(), number) } == number;
+            drop(own.take());
+            // SAFETY: no memory is involved.
+            replaced && unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0
         }));
     }
 }

@@ -177,10 +177,11 @@ impl SharedMapping {
         }
     }
 
-    /// The same after something was mapped there, which goes again then.
+    /// The same after something was mapped there, which goes again then: with the last view, if there are some.
     fn check_still_in_use(&self) -> io::Result<()> {
         let checked = self.check_in_use();
-        if checked.is_err() {
+        // Acquire: as in `check_in_use`. A view that is dropped later finds the mark, and unmaps the file itself.
+        if checked.is_err() && self.views.load(Ordering::Acquire) == RETIRED {
             self.unmap_file();
         }
         checked
@@ -313,5 +314,33 @@ impl SharedMapping {
         debug_assert!(offset % 4 == 0 && offset + 4 <= self.size());
         // SAFETY: as in `u64_at`.
         unsafe { AtomicU32::from_ptr(self.span.base().add(offset).cast()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Ordering::Relaxed;
+    use crate::testing::file_in_memory;
+    use std::os::fd::AsFd;
+
+    const SIZE: usize = 1 << 16;
+
+    #[test]
+    fn a_view_keeps_the_file_mapped_when_the_mapping_is_retired() {
+        let file = file_in_memory();
+        file.set_len(SIZE as u64).unwrap();
+        let mapping = Arc::new(SharedMapping::new(file.as_fd(), SIZE).unwrap());
+        let view = mapping.view().unwrap();
+        mapping.u64_at(64).store(7, Relaxed);
+        mapping.retire();
+        assert!(mapping.view().is_none());
+        assert!(mapping.exchange(file.as_fd(), 0, Access::Shared).is_err());
+        assert_eq!(mapping.u64_at(64).load(Relaxed), 7);
+        // As one finds it that has mapped something there just before.
+        assert!(mapping.check_still_in_use().is_err());
+        assert_eq!(mapping.u64_at(64).load(Relaxed), 7);
+        drop(view);
+        assert_eq!(mapping.u64_at(64).load(Relaxed), 0);
     }
 }

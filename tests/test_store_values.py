@@ -213,6 +213,22 @@ def test_other_types_are_pickled_as_they_are_where_that_was_asked_for() -> None:
         assert s["it"].sum() == 1
 
 
+@pytest.mark.parametrize("change", [lambda d: d.update({len(d): 0}), lambda d: d.update({len(d): d.pop("last")})])
+def test_a_dict_that_is_changed_while_it_is_put_is_put_as_it_was(change: Callable[[dict[Any, Any]], None]) -> None:
+    """Another thread may do so, or what converts an item."""
+    items: dict[Any, Any] = {}
+
+    class Meddler:
+        def __reduce__(self) -> tuple[Any, ...]:
+            change(items)
+            return int, (3,)
+
+    items.update(first=Meddler(), middle=2, last=3)
+    with shmrpc.sync.store(OURS, pickle=True) as s:
+        s["it"] = items
+        assert s["it"] == {"first": 3, "middle": 2, "last": 3}
+
+
 class Unreadable(Exception):
     """An exception that can be pickled, and not read again."""
 

@@ -108,13 +108,7 @@ impl Hooks {
             let error = self.too_large.bind(of.py()).call1((needed, self.limit))?;
             return Err(PyErr::from_value(error));
         }
-        let mut room = Vec::new();
-        match room.try_reserve_exact(count) {
-            Ok(()) => Ok(room),
-            Err(_) => Err(PyMemoryError::new_err(format!(
-                "no memory for {count} items on their way into a store"
-            ))),
-        }
+        vec_of(count)
     }
 
     /// The values of an iterable, of which there are so many.
@@ -140,7 +134,7 @@ impl Hooks {
         keeper: &'k Keeper<'py>,
     ) -> PyResult<Vec<Key<'k>>> {
         let mut keys = self.room(of, keeper, items.len(), CELL)?;
-        for item in items {
+        for item in all_of(items)? {
             keys.push(self.key(&item, keeper)?);
         }
         Ok(keys)
@@ -198,7 +192,7 @@ impl Hooks {
         depth: usize,
     ) -> PyResult<Vec<(Key<'k>, Value<'k>)>> {
         let mut items = self.room(dict.as_any(), keeper, dict.len(), 2 * CELL)?;
-        for (key, value) in dict.iter() {
+        for (key, value) in all_of(dict.iter())? {
             items.push((self.key(&key, keeper)?, self.value(&value, keeper, depth)?));
         }
         Ok(items)
@@ -365,6 +359,24 @@ fn no_text_there(py: Python<'_>, cause: PyErr) -> PyErr {
         ),))
     };
     made().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// An empty vector with room for so many items.
+fn vec_of<T>(count: usize) -> PyResult<Vec<T>> {
+    let mut room = Vec::new();
+    match room.try_reserve_exact(count) {
+        Ok(()) => Ok(room),
+        Err(_) => Err(PyMemoryError::new_err(format!(
+            "no memory for {count} items on their way into a store"
+        ))),
+    }
+}
+
+/// All items of a dict or a set, as they are now: while one is converted, code of the program may run, and change it.
+fn all_of<T>(items: impl ExactSizeIterator<Item = T>) -> PyResult<Vec<T>> {
+    let mut all = vec_of(items.len())?;
+    all.extend(items);
+    Ok(all)
 }
 
 /// A text in UTF-8. Raises EncodeError if it is none.

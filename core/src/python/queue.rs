@@ -452,6 +452,7 @@ fn source(is_dead: bool) -> Source {
 
 #[pymethods]
 impl Queue {
+    #[allow(clippy::too_many_arguments)] // In one place.
     #[new]
     fn new(
         py: Python<'_>,

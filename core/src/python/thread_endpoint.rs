@@ -34,7 +34,7 @@ impl ThreadEndpoint {
         // Relaxed: under the GIL, and one more or less is as good.
         let made = self.calls_made.load(Relaxed).wrapping_add(1);
         self.calls_made.store(made, Relaxed);
-        if !made.is_multiple_of(CALLS_BETWEEN_LOOKS) {
+        if made % CALLS_BETWEEN_LOOKS != 0 {
             return Ok(false);
         }
         let reconnector = self.reconnector.bind(py);

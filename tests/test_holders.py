@@ -397,6 +397,50 @@ def test_whoever_has_left_a_permit_has_it_again_before_it_waits_for_itself(other
     assert holds("loop") == [1]
 
 
+def test_a_permit_is_not_given_to_the_thread_in_which_the_handle_of_another_one_is_collected() -> None:
+    seen = shmrpc.sync.Semaphore("it")
+    is_lost, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        handle = shmrpc.sync.Semaphore("it")
+        handle.acquire()
+        cycle: list[object] = [handle]
+        cycle.append(cycle)
+        del handle, cycle
+        is_lost.set()
+        assert is_over.wait(LONG)
+
+    holding = InThread(hold)
+    try:
+        assert is_lost.wait(LONG)
+        gc.collect()
+        with pytest.raises(shmrpc.WaitTimeout):
+            seen.acquire(0)
+        assert holds("it") == [1]
+    finally:
+        is_over.set()
+        holding.join()
+        seen.release()
+        seen.close()
+
+
+def test_an_exception_passes_a_handle_that_goes_with_a_permit() -> None:
+    def acquire() -> object:
+        handle = shmrpc.sync.Semaphore("it", 2)
+        handle.acquire()
+        return handle
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with contextlib.closing(shmrpc.sync.Semaphore("it", 2)) as seen:
+        with pytest.raises(ZeroDivisionError) as caught:
+            assert [acquire(), fail()]
+        assert caught.value.__context__ is None
+        assert holds("it") == [1]
+        seen.release()
+
+
 # --- what they return ---
 
 

@@ -93,6 +93,90 @@ def test_a_transaction_may_be_begun_again(s: shmrpc.sync.Store) -> None:
     assert s["it"] == 3
 
 
+def test_a_transaction_object_is_for_one_thread_at_a_time(s: shmrpc.sync.Store) -> None:
+    transaction = s.transaction(LONG)
+    refused: list[str] = []
+
+    def use_it_too() -> None:
+        with pytest.raises(shmrpc.LocalProtocolError, match="for each block") as caught, transaction:
+            pass
+        refused.append(str(caught.value))
+
+    with transaction:
+        s["it"] = 1
+        InThread(use_it_too).join()
+        s["it"] += 1
+    assert len(refused) == 1 and s == {"it": 2}
+    with transaction:
+        s["it"] += 1
+    assert s == {"it": 3}
+
+
+async def test_a_transaction_object_is_for_one_task_at_a_time() -> None:
+    async with shmrpc.store(OURS) as s:
+        transaction = s.transaction(LONG)
+
+        async def use_it_too() -> None:
+            async with transaction:
+                pass
+
+        async with transaction:
+            s["it"] = 1
+            with pytest.raises(shmrpc.LocalProtocolError, match="call transaction"):
+                await asyncio.create_task(use_it_too())
+        async with s.transaction():
+            waiting = asyncio.create_task(use_it_too())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await use_it_too()
+        assert s == {"it": 1}
+
+
+class Raised(Exception):
+    """An exception of a program, or of its signal handler."""
+
+
+def _fail() -> None:
+    raise Raised
+
+
+def test_a_transaction_that_goes_as_an_exception_passes_is_undone_and_the_exception_goes_on(
+    s: shmrpc.sync.Store,
+) -> None:
+    def begin() -> object:
+        transaction = s.transaction()
+        transaction.__enter__()
+        s["it"] = 1
+        return transaction
+
+    with pytest.raises(Raised) as caught:
+        assert [begin(), _fail()]
+    assert caught.value.__context__ is None
+    with s.transaction(LONG):
+        assert s == {}
+
+
+def test_a_transaction_ends_though_a_signal_handler_raises_as_it_is_undone(
+    s: shmrpc.sync.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget, calls = type(s._opened).forget, []
+
+    def interrupted(opened: Any) -> None:
+        calls.append(opened)
+        if len(calls) == 1:
+            raise Raised
+        forget(opened)
+
+    monkeypatch.setattr(type(s._opened), "forget", interrupted)
+    with pytest.raises(Raised), s.transaction():
+        s["it"] = 1
+        raise ZeroDivisionError
+    assert len(calls) == 2
+    with s.transaction(LONG):
+        assert s == {}
+
+
 # --- others meanwhile ---
 
 

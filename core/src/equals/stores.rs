@@ -139,6 +139,14 @@ impl Contents {
         self.is_open.load(Relaxed)
     }
 
+    /// Whether a task of this thread has begun it. Asked before it is asked which task runs here: that calls Python, whose
+    /// garbage collector may end a transaction, and so wants the lock.
+    fn opened_in_this_thread(&self) -> bool {
+        let open = lock(&self.open);
+        let is_here = |open: &Transaction| open.is_task && open.thread == thread::current().id();
+        open.as_ref().is_some_and(is_here)
+    }
+
     /// Bytes of memory that it has now.
     pub(super) fn allocated(&self) -> io::Result<u64> {
         self.store.allocated()
@@ -254,10 +262,11 @@ impl Membership {
         if !contents.is_open() {
             return self.do_alone(contents, patience, operate);
         }
+        let us = contents.opened_in_this_thread().then(owner);
         let mut open = lock(&contents.open);
         let turn = match &mut *open {
             Some(transaction) if transaction.thread == thread::current().id() => {
-                match !transaction.is_task || owner() == transaction.owner {
+                match !transaction.is_task || us == Some(transaction.owner) {
                     true => Turn::Ours(&mut transaction.open),
                     false => Turn::Stuck,
                 }
@@ -393,12 +402,12 @@ impl Membership {
     }
 
     /// Begins a part of the transaction that this task or thread is within: its number; None if it is within none.
-    pub fn begin_part(&self, owner: u64) -> Option<usize> {
+    pub fn begin_part(&self, owner: u64) -> Option<u64> {
         self.with_open(owner, |store, open| store.begin_part(open))
     }
 
     /// Ends a part of it: what the part has done stays in the transaction, or is undone.
-    pub fn end_part(&self, owner: u64, part: usize, is_kept: bool) {
+    pub fn end_part(&self, owner: u64, part: u64, is_kept: bool) {
         self.with_open(owner, |store, open| store.end_part(open, part, is_kept));
     }
 
@@ -439,8 +448,12 @@ impl Membership {
         let Some(contents) = self.store.as_ref().filter(|contents| contents.is_open()) else {
             return false;
         };
+        if !contents.opened_in_this_thread() {
+            return false;
+        }
+        let us = owner();
         lock(&contents.open).as_ref().is_some_and(|open| {
-            open.is_task && open.thread == thread::current().id() && open.owner != owner()
+            open.is_task && open.thread == thread::current().id() && open.owner != us
         })
     }
 

@@ -4,6 +4,7 @@
 //! every further step goes.
 
 use super::endpoint::Led;
+use super::errors::with_none_raised;
 use super::loop_endpoint::LoopEndpoint;
 use super::steps::{self, Awaited, Step, Thrown, send, told};
 use crate::sync::lock;
@@ -301,11 +302,7 @@ impl Drop for CallCoroutine {
             return;
         }
         Python::attach(|py| {
-            let raised = PyErr::take(py);
-            warn_unawaited(self.endpoint.bind(py));
-            if let Some(raised) = raised {
-                raised.restore(py);
-            }
+            with_none_raised(py, || warn_unawaited(self.endpoint.bind(py)));
         });
     }
 }

@@ -113,3 +113,14 @@ pub(super) fn broken(violation: Violation) -> PyErr {
 pub(super) fn os_error(error: &io::Error) -> PyErr {
     PyOSError::new_err((error.raw_os_error(), error.to_string()))
 }
+
+/// Runs `act` for an object that is dropped, with no exception raised meanwhile: the object may go while the frame is unwound
+/// that an exception has left, and to call Python then would lose that exception, or crash.
+pub(super) fn with_none_raised<R>(py: Python<'_>, act: impl FnOnce() -> R) -> R {
+    let raised = PyErr::take(py);
+    let done = act();
+    if let Some(raised) = raised {
+        raised.restore(py);
+    }
+    done
+}

@@ -2,9 +2,9 @@
 
 use super::buffer::fill;
 use super::descriptor::Descriptor;
-use super::errors::os_error;
+use super::errors::{os_error, with_none_raised};
 use super::loop_sleeper::LoopSleeper;
-use super::owner::current_owner;
+use super::owner::{current_owner, this_thread};
 use super::topic::seen_subscribers;
 use crate::equals::arrivals;
 use crate::equals::members::Holder;
@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList};
 use std::os::raw::c_int;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,6 +41,8 @@ pub struct Name {
     stopped: AtomicBool,
     /// How many more permits were acquired by it than released.
     acquired: AtomicI64,
+    /// The number of the thread that has acquired the last one.
+    acquired_in: AtomicU64,
 }
 
 impl Name {
@@ -55,6 +57,7 @@ impl Name {
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             acquired: AtomicI64::new(0),
+            acquired_in: AtomicU64::new(0),
         }
     }
 
@@ -71,8 +74,11 @@ impl Name {
     /// Permits were acquired by it, or, if it is less than 0, released.
     #[inline]
     pub(super) fn count_acquired(&self, change: i64) {
-        // Relaxed: under the GIL.
+        // Relaxed, both: under the GIL.
         self.acquired.fetch_add(change, Ordering::Relaxed);
+        if change > 0 {
+            self.acquired_in.store(this_thread(), Ordering::Relaxed);
+        }
     }
 
     /// What it is a handle of, also once it is closed.
@@ -544,7 +550,11 @@ impl Drop for Name {
         if self.membership.is_here() {
             // A task or thread that still holds a permit does not refer to the handle by which it has acquired that.
             if *self.acquired.get_mut() > 0 && lock(&self.handle).is_some() {
-                let owner = Python::attach(current_owner);
+                // The garbage collector may drop it in another thread, to which the permit does not belong.
+                let owner = match *self.acquired_in.get_mut() == this_thread() {
+                    true => Python::attach(|py| with_none_raised(py, || current_owner(py))),
+                    false => Ok(0),
+                };
                 self.membership.keep_permit(owner.unwrap_or_default());
             }
             return;

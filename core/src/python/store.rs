@@ -278,7 +278,7 @@ impl Inner {
     }
 
     #[cold]
-    fn error(&self, py: Python<'_>, class: &str, text: String) -> PyErr {
+    pub(super) fn error(&self, py: Python<'_>, class: &str, text: String) -> PyErr {
         let text = format!("store '{}' {text}", self.membership.name());
         let made = || py.import("shmrpc.errors")?.getattr(class)?.call1((text,));
         made().map_or_else(|error| error, PyErr::from_value)

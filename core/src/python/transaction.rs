@@ -1,5 +1,6 @@
 //! `Transaction`: many operations of a store that are one.
 
+use super::errors::with_none_raised;
 use super::name::Name;
 use super::owner::{current_owner, is_in_loop, this_thread};
 use super::store::{Carrier, Inner};
@@ -9,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// For how long, in nanoseconds, a loop that tries again looks whether a single operation has ended.
@@ -30,10 +31,12 @@ pub struct Transaction {
     /// The task or thread that begins it.
     owner: AtomicU64,
     is_open: AtomicBool,
+    /// A block has it, or waits for it: the owner is that of the block.
+    is_used: AtomicBool,
     /// A single operation that does not end was in the way when it was last tried.
     is_late: AtomicBool,
     /// The number of the part that it is of another transaction, while its block runs; 0 if it is none.
-    part: AtomicUsize,
+    part: AtomicU64,
 }
 
 // Relaxed, all: what Python calls is under the GIL.
@@ -57,12 +60,6 @@ impl Transaction {
         self.is_late.store(begun == Begun::Later, Relaxed);
         self.is_open.store(begun == Begun::Now, Relaxed);
         Ok(begun == Begun::Now)
-    }
-
-    /// Begins it for the task or thread that runs here, if nobody else is within one.
-    fn start(&self, py: Python<'_>) -> PyResult<bool> {
-        self._own(py)?;
-        self.begin(py)
     }
 
     /// Begins it for its owner, and waits in this thread: False if the timeout is over, None if waits were stopped.
@@ -115,44 +112,10 @@ impl Transaction {
         }
     }
 
-    fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
-        let (owner, part) = (self.owner.load(Relaxed), self.part.swap(0, Relaxed));
-        let is_open = self.is_open.swap(false, Relaxed);
-        if !is_open && part == 0 {
-            return Ok(());
-        }
-        if !is_kept {
-            let opened = self.inner.opened(py);
-            opened.call_method0(intern!(py, "forget"))?;
-        }
-        if !is_open {
-            self.inner.membership.end_part(owner, part, is_kept);
-            return Ok(());
-        }
-        let ended = self.inner.membership.end_transaction(owner, is_kept);
-        ended.map_err(|error| self.inner.refused(py, error))
-    }
-}
-
-#[pymethods]
-impl Transaction {
-    #[new]
-    fn new(carrier: &Bound<'_, Carrier>, name: Py<Name>, joins: bool) -> PyResult<Self> {
-        Ok(Transaction {
-            inner: carrier.get().inner()?,
-            name,
-            joins,
-            owner: AtomicU64::new(0),
-            is_open: AtomicBool::new(false),
-            is_late: AtomicBool::new(false),
-            part: AtomicUsize::new(0),
-        })
-    }
-
-    fn __enter__(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let py = slf.py();
-        let us = slf.get();
-        if us.start(py)? {
+    /// Begins it, and waits in this thread if that has to be.
+    fn enter(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (us, py) = (self, slf.py());
+        if us.begin(py)? {
             return Ok(());
         }
         let mut timeout: Option<f64> = slf.getattr(intern!(py, "_timeout"))?.extract()?;
@@ -178,6 +141,59 @@ impl Transaction {
             .map(drop)
     }
 
+    fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
+        let (owner, part) = (self.owner.load(Relaxed), self.part.swap(0, Relaxed));
+        let is_open = self.is_open.swap(false, Relaxed);
+        self.is_used.store(false, Relaxed);
+        if !is_open && part == 0 {
+            return Ok(());
+        }
+        let mut forgotten = Ok(());
+        if !is_kept {
+            let opened = self.inner.opened(py);
+            let forget = || opened.call_method0(intern!(py, "forget")).map(drop);
+            forgotten = forget();
+            if forgotten.is_err() {
+                // The handler of a signal has raised before anything was forgotten. The transaction ends all the same.
+                let _ = forget();
+            }
+        }
+        if !is_open {
+            self.inner.membership.end_part(owner, part, is_kept);
+            return forgotten;
+        }
+        let ended = self.inner.membership.end_transaction(owner, is_kept);
+        ended.map_err(|error| self.inner.refused(py, error))?;
+        forgotten
+    }
+}
+
+#[pymethods]
+impl Transaction {
+    #[new]
+    fn new(carrier: &Bound<'_, Carrier>, name: Py<Name>, joins: bool) -> PyResult<Self> {
+        Ok(Transaction {
+            inner: carrier.get().inner()?,
+            name,
+            joins,
+            owner: AtomicU64::new(0),
+            is_open: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
+            part: AtomicU64::new(0),
+        })
+    }
+
+    fn __enter__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let us = slf.get();
+        us._own(slf.py())?;
+        let entered = us.enter(slf);
+        if entered.is_err() {
+            us.is_used.store(false, Relaxed);
+        }
+        entered
+    }
+
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -190,7 +206,16 @@ impl Transaction {
 
     /// It is to be that of the task or thread that runs here, whichever task begins it.
     fn _own(&self, py: Python<'_>) -> PyResult<()> {
-        self.owner.store(current_owner(py)?, Relaxed);
+        let owner = current_owner(py)?;
+        if self.is_used.swap(true, Relaxed) {
+            return Err(self.inner.error(
+                py,
+                "LocalProtocolError",
+                "has this transaction in use: call transaction() for each block, in each task and thread"
+                    .to_owned(),
+            ));
+        }
+        self.owner.store(owner, Relaxed);
         Ok(())
     }
 
@@ -220,7 +245,7 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         // Relaxed: under the GIL.
         if self.is_open.load(Relaxed) || self.part.load(Relaxed) != 0 {
-            let _ = Python::attach(|py| self.end(py, false));
+            let _ = Python::attach(|py| with_none_raised(py, || self.end(py, false)));
         }
     }
 }

@@ -63,7 +63,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use table::Table;
 use tree::{Bound, Hand, Kept};
 use value::{Found, Key, Place, Value};
@@ -179,6 +179,7 @@ struct Tidings {
 
 /// Where a part of a transaction began.
 struct Part {
+    number: u64,
     mark: Mark,
     seen: Seen,
 }
@@ -403,18 +404,27 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(self.heap.repair(t)?)
     }
 
-    /// Begins a part of a transaction, which may be undone alone: how many parts are under way then.
-    pub fn begin_part(&self, open: &mut Open) -> usize {
+    /// Begins a part of a transaction, which may be undone alone. Returns its number, which is not 0, and which no other part
+    /// has had: one that is ended late ends no part of another transaction.
+    pub fn begin_part(&self, open: &mut Open) -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: each caller gets another one.
+        let number = LAST.fetch_add(1, Relaxed) + 1;
         let mark = self.log.mark(&mut open.pending);
         let seen = open.tidings.seen();
-        open.parts.push(Part { mark, seen });
-        open.parts.len()
+        open.parts.push(Part { number, mark, seen });
+        number
     }
 
     /// Ends the part of this number, and those that have begun in it: what it has done stays in the transaction, or is undone.
-    pub fn end_part(&self, open: &mut Open, number: usize, is_kept: bool) {
-        while open.parts.len() >= number.max(1)
-            && let Some(Part { mark, seen }) = open.parts.pop()
+    /// Does nothing if it has ended before.
+    pub fn end_part(&self, open: &mut Open, number: u64, is_kept: bool) {
+        let is_meant = |part: &Part| part.number == number;
+        let Some(first) = open.parts.iter().position(is_meant) else {
+            return;
+        };
+        while open.parts.len() > first
+            && let Some(Part { mark, seen, .. }) = open.parts.pop()
         {
             self.log.end_mark(&mut open.pending, &mark, is_kept);
             if !is_kept {

@@ -66,6 +66,13 @@ class Transaction(_core.Transaction):
         return self._enter()
 
     async def _enter(self) -> None:
+        try:
+            await self._wait_to_begin()
+        except BaseException:
+            self._end(False)
+            raise
+
+    async def _wait_to_begin(self) -> None:
         end = None if self._timeout is None else time.monotonic() + self._timeout
         while not self._begin():
             left = None if end is None else max(0.0, end - time.monotonic())

@@ -253,3 +253,25 @@ fn bytes_of(dice: &mut Dice, most: u64) -> Vec<u8> {
     let byte = dice.below(256) as u8;
     vec![byte; dice.below(most) as usize]
 }
+
+#[test]
+fn a_part_that_is_ended_late_ends_no_part_of_another_transaction() {
+    let shared = shared(8 * MIB);
+    let store = store(&shared, US);
+    let place = root(&store);
+    let mut first = store.begin(soon()).unwrap();
+    let late = store.begin_part(&mut first);
+    store.abandon(first);
+    let mut second = store.begin(soon()).unwrap();
+    let part = store.begin_part(&mut second);
+    let key = Key::Immediate(Cell::NONE);
+    let value = Value::Immediate(Cell::int(7).unwrap());
+    store
+        .set(Some(&mut second), soon(), place, &Item::Key(&key), &value)
+        .unwrap();
+    store.end_part(&mut second, late, false);
+    store.end_part(&mut second, part, true);
+    store.end_part(&mut second, part, false);
+    store.commit(second).unwrap();
+    assert_eq!(store.len(None, soon(), place).unwrap(), 1);
+}

@@ -430,7 +430,7 @@ def test_an_exception_passes_a_handle_that_goes_with_a_permit() -> None:
         handle.acquire()
         return handle
 
-    def fail() -> None:
+    def fail() -> object:
         raise ZeroDivisionError
 
     with contextlib.closing(shmrpc.sync.Semaphore("it", 2)) as seen:

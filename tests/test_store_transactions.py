@@ -137,7 +137,7 @@ class Raised(Exception):
     """An exception of a program, or of its signal handler."""
 
 
-def _fail() -> None:
+def _fail() -> object:
     raise Raised
 
 

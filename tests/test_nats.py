@@ -610,8 +610,10 @@ print(client.double(2))
 async def stranger(server: NatsServer) -> AsyncIterator[Any]:
     """A client of NATS that is not ours."""
     connection = await nats_py.connect(server.url)
-    yield connection
-    await connection.close()
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 #: Where the stranger is answered, and what each message to it begins with.

@@ -72,8 +72,10 @@ def at(server: NatsServer, user: str) -> str:
 async def user(server: NatsServer, name: str) -> AsyncIterator[Any]:
     """A connection of a user to NATS, with NATS's own client."""
     connection = await nats_py.connect(server.url, user=name, password="p", error_cb=_ignore)
-    yield connection
-    await connection.close()
+    try:
+        yield connection
+    finally:  # A loop of uvloop that is closed with a connection open may never come back from that.
+        await connection.close()
 
 
 async def until_paid() -> None:

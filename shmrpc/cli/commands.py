@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from shmrpc.basics.printable import escaped
 from shmrpc.basics.version import VERSION
 from shmrpc.cli.values import is_text, read_argument, to_json, to_text
 from shmrpc.errors import (
@@ -521,6 +522,7 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     """Prints a table, unless there is nothing below its head."""
     if len(rows) == 1:
         return
+    rows = [tuple(map(escaped, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
+from shmrpc.host.exhaustion import Refusals
 from shmrpc.transport.base import Sharing
 from shmrpc.wire.codec import Body
 from shmrpc.wire.control import Health
@@ -96,6 +97,8 @@ class Listener(ABC, Generic[_P]):
         #: Those that were told to go elsewhere although this server goes on.
         self._shed: weakref.WeakSet[_P] = weakref.WeakSet()
         self.on_change = on_change
+        #: A client can break a rule and connect again as often as it likes.
+        self._faults = Refusals()
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
         """Serves, from now on.
@@ -144,7 +147,8 @@ class Listener(ABC, Generic[_P]):
 
     def lost(self, peer: _P, error: ShmrpcError) -> None:
         """Tells the layer above that a client is gone that was connected."""
-        level = logging.WARNING if isinstance(error, RemoteProtocolError) else logging.DEBUG
+        is_fault = isinstance(error, RemoteProtocolError)
+        level = self._faults.level("fault", logging.WARNING) if is_fault else logging.DEBUG
         logger.log(level, "%s", error)
         self._lost(peer.key, error)
 

@@ -23,6 +23,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from shmrpc.basics.printable import one_line
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
@@ -102,6 +103,9 @@ class Refuse(msgspec.Struct, tag="refuse"):
     #: Whether it, or another one, may take it in a moment: it is starting, or going.
     try_again: bool = False
 
+    def __post_init__(self) -> None:
+        self.reason = one_line(self.reason)
+
 
 class GoAway(msgspec.Struct, tag="goaway"):
     """This server stops. It begins no call that comes from now on, and answers those under way."""
@@ -115,6 +119,9 @@ class Goodbye(msgspec.Struct, tag="goodbye"):
     fault: bool = False
     #: From a server that stops: the highest id of a call that it took. Later ones were not executed.
     reached: _CallId | None = None
+
+    def __post_init__(self) -> None:
+        self.reason = one_line(self.reason)
 
 
 class Status(msgspec.Struct, tag="status"):
@@ -151,4 +158,5 @@ def decode(packet: bytes) -> Message:
     try:
         return _decoder.decode(packet)
     except UNREADABLE as error:
-        raise RemoteProtocolError(f"a control message of {len(packet)} bytes cannot be read: {error}") from None
+        why = one_line(str(error))
+        raise RemoteProtocolError(f"a control message of {len(packet)} bytes cannot be read: {why}") from None

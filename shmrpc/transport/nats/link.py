@@ -105,6 +105,8 @@ class Link:
         self.users = 0
         #: Bytes of a large frame that go in one message.
         self.piece = PIECE
+        #: Bytes of the largest message that NATS takes.
+        self.largest = 0
         self.is_open = False
         #: Is told when it breaks.
         self.on_lost: set[Callable[[], None]] = set()
@@ -187,7 +189,8 @@ class Link:
             self._forget()
             await self._close_nats()
             raise ServiceUnavailable(f"cannot log in to NATS at {self}: {type(error).__name__}: {error}") from None
-        self.piece = min(PIECE, nats.max_payload - 2 * BESIDE)
+        self.largest = nats.max_payload
+        self.piece = min(PIECE, self.largest - 2 * BESIDE)
         if self.piece < BESIDE:
             self._forget()
             await self._close_nats()

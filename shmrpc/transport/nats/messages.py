@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from shmrpc.basics.printable import one_line
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.wire import control
 from shmrpc.wire.codec import UNREADABLE
@@ -23,6 +24,8 @@ VERSION: Final = 2
 #: Bytes of the secret by which the sender of a message proves that it was told where this end of a connection is.
 PROOF: Final = 16
 NO_PROOF: Final = bytes(PROOF)
+#: Bytes of one message within a connection: a welcome names each endpoint.
+MAX_MESSAGE: Final = 1 << 20
 
 _MaxFrame = Annotated[int, msgspec.Meta(ge=MIN_MAX_FRAME, le=MAX_MAX_FRAME)]
 _MaxMemory = Annotated[int, msgspec.Meta(ge=control.MIN_MAX_MEMORY, le=control.MAX_MAX_MEMORY)]
@@ -98,7 +101,8 @@ def decode(data: bytes) -> Message:
     try:
         return _decoder.decode(data)
     except UNREADABLE as error:
-        raise RemoteProtocolError(f"a message of {len(data)} bytes cannot be read: {error}") from None
+        why = one_line(str(error))
+        raise RemoteProtocolError(f"a message of {len(data)} bytes cannot be read: {why}") from None
 
 
 def answers(data: bytes) -> Answers:

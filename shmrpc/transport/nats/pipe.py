@@ -32,12 +32,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.basics.printable import one_line
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize, check_size
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.allotment import WINDOW
-from shmrpc.transport.nats.messages import PROOF, Message
+from shmrpc.transport.nats.messages import MAX_MESSAGE, PROOF, Message
 from shmrpc.transport.nats.partial import Partial
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
@@ -74,6 +75,11 @@ _EXTRA: Final = 64 << 20
 MOST_EXTRA: Final = 4 << 20
 #: How much of a round trip's new length counts if it is longer than the last ones: it may have waited for other things.
 _LONGER: Final = 1 / 8
+#: Seconds that a peer has to take what was sent before the end: at least, at most, and at how many bytes a second.
+#: A peer that lives and takes nothing holds its own connection up, and not the end of the process.
+_LAST_WORDS: Final = 5.0
+_LONGEST_CLOSE: Final = 30.0
+_SLOWEST: Final = 1 << 20
 #: The kinds of frames that begin a call; CONTROL's is none.
 _REQUESTS: Final = frozenset(frames.REQUESTS)
 
@@ -123,6 +129,8 @@ class Pipe:
         self.is_queued = False
         self.is_open = True
         self._closing = False
+        #: When a closing end no longer waits for its peer to take what was sent; None while it does not close.
+        self._last_moment: asyncio.TimerHandle | None = None
         #: Done when it is closed.
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._room_waiter: asyncio.Future[None] | None = None
@@ -262,7 +270,7 @@ class Pipe:
         Raises RemoteProtocolError for what cannot be a subject.
         """
         if not subjects.is_end(peer):
-            raise RemoteProtocolError(f"{self.words} named {peer!r} as its subject")
+            raise RemoteProtocolError(f"{self.words} named {peer[:80]!r} as its subject")
         self.peer, self._peer_proof = peer, proof
         if self._taken:  # It has answered a hello of ours.
             self._round_trip = time.monotonic() - self._made
@@ -423,8 +431,9 @@ class Pipe:
                 continue
             opcode, call_id, size, count = _FRAME.unpack_from(data, at)
             at += _FRAME.size
-            if size > self.limits.max_frame and opcode != CONTROL:
-                raise RemoteProtocolError(f"it sent a body of {size} bytes, the limit is {self.limits.max_frame}")
+            most = MAX_MESSAGE if opcode == CONTROL else self.limits.max_frame
+            if size > most:
+                raise RemoteProtocolError(f"it sent a body of {size} bytes, the limit is {most}")
             if not count and at + size <= end:
                 self._bring(opcode, call_id, data[at : at + size], clock)
                 at += size
@@ -451,7 +460,8 @@ class Pipe:
     def fault(self, reason: str) -> None:
         """The other side broke a rule: ends the connection, and tells it."""
         if self.is_open and not self._closing:
-            self.say(control.Goodbye(reason[:500], fault=True))
+            reason = one_line(reason)
+            self.say(control.Goodbye(reason, fault=True))
             self.finish()
             self._on_end(End(RemoteProtocolError(f"{self.words}: {reason}")))
 
@@ -474,12 +484,15 @@ class Pipe:
         return first - 1 if first else None
 
     def finish(self) -> None:
-        """Closes once all is sent that waits; nothing is taken any more."""
+        """Closes once all is sent that waits, or the time for it is over; nothing is taken any more."""
         self._closing = True
         if not self._pieces or not self.peer or self._undelivered or not self._link.is_open:
             self.gone()
         else:
             self._link.speak(self)
+            if self._last_moment is None:
+                seconds = min(_LAST_WORDS + self._waiting / _SLOWEST, _LONGEST_CLOSE)
+                self._last_moment = self._loop.call_later(seconds, self.gone)
 
     def sent(self) -> None:
         """A message is on its way."""
@@ -495,6 +508,8 @@ class Pipe:
         self._partial = None
         if self._room_waiter is not None and not self._room_waiter.done():
             self._room_waiter.set_result(None)
+        if self._last_moment is not None:
+            self._last_moment.cancel()
         if not self.closed.done():
             self.closed.set_result(None)
         self._link.allotment.leave(self.window)

@@ -257,6 +257,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> NatsListener:
         """Is one of the servers of a name: any number of them share the work, and so nobody claims it."""
         check_name(offer.service)
+        _check_offer(offer)
         listener = NatsListener(self, offer, on_change)
         self._listeners.append(listener)
         return listener
@@ -286,7 +287,12 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         if joined.is_open and subjects.is_end(subject):  # To others it may not be permitted to send.
             host, _ = messages.here()
             for listener in self._listeners:
-                joined.post(subject, messages.encode(Report(host, listener.report())))
+                report = listener.report()
+                data = messages.encode(Report(host, report))
+                if len(data) > joined.largest:  # NATS's client would end the connection.
+                    report.endpoints = []
+                    data = messages.encode(Report(host, report))
+                joined.post(subject, data)
 
     def _on_lost(self) -> None:
         joined, self._link = self._link, None
@@ -334,6 +340,16 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             joined.on_delivered.discard(self.hurry)
             joined.leave()
             await joined.wait_closed()
+
+
+def _check_offer(offer: Offer) -> None:
+    """Raise ValueError if it does not fit into a welcome."""
+    size = len(messages.encode(Welcome(1 << 20, 1 << 20, 1.0, offer.endpoints, offer.shapes_beside_endpoints)))
+    if size > messages.MAX_MESSAGE - 1024:
+        raise ValueError(
+            f"service {offer.service!r}: the names of its {len(offer.endpoints)} endpoints take {size:,} bytes, over "
+            f"the {messages.MAX_MESSAGE - 1024:,} of a message; split it into several services"
+        )
 
 
 async def _drained(subscription: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from shmrpc.basics.spelling import closest
 from shmrpc.errors import RemoteProtocolError, ServiceUnavailable
+from shmrpc.host.cleanup import NAME
 from shmrpc.transport.nats import link, messages, subjects
 from shmrpc.transport.nats.address import Address
 from shmrpc.transport.nats.link import Link
@@ -18,6 +19,8 @@ _SILENCE: Final = 0.3
 _LONGEST: Final = 2.0
 #: Seconds that servers have to name themselves to a client that has found none.
 _MOMENT: Final = 0.1
+#: Served names that one name is compared with, at most.
+_MOST_NAMES: Final = 1000
 
 
 async def similar(joined: Link, service: str) -> str | None:
@@ -34,17 +37,17 @@ async def similar(joined: Link, service: str) -> str | None:
 
 def _note_name(found: set[str], data: bytes, _: str) -> None:
     report = _read(data)
-    if report is not None:
+    if report is not None and len(found) < _MOST_NAMES:
         found.add(report.report.service)
 
 
 def _read(data: bytes) -> Report | None:
-    """The report in this; None if it is none, since everybody may send here."""
+    """Return the report in this; None if it is none, or of a name that no service can have: other servers sent it."""
     try:
         message = messages.decode(data) if data else None
     except RemoteProtocolError:
         return None
-    return message if isinstance(message, Report) else None
+    return message if isinstance(message, Report) and NAME.fullmatch(message.report.service) else None
 
 
 async def statuses(address: Address) -> list[Report]:

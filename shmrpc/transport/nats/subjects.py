@@ -52,4 +52,5 @@ def is_end(subject: str) -> bool:
     return _END.fullmatch(subject) is not None
 
 
-_END: Final = re.compile(r"shmrpc\.to\.[A-Za-z0-9_%-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+#: Each token has a bound: NATS ends the connection of a sender whose line is longer than it takes.
+_END: Final = re.compile(r"shmrpc\.to\.[A-Za-z0-9_%-]{1,64}\.[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}", re.ASCII)

@@ -379,21 +379,6 @@ def test_declared_arrays_that_do_not_fit(value: Any, kind: Any, message: str) ->
         assert str(caught.value) == message
 
 
-def test_an_array_of_a_library_that_speaks_dlpack_is_not_sent_as_one_of_numpys() -> None:
-    class Foreign:
-        def __init__(self, array: np.ndarray) -> None:
-            self._array = array
-
-        def __dlpack__(self, **options: Any) -> Any:
-            return self._array.__dlpack__(**options)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return self._array.__dlpack_device__()
-
-    with pytest.raises(TypeError, match=r"Foreign is unsupported; send numpy\.from_dlpack\(value\), or shmrpc\.reg"):
-        FAST.encode([Foreign(np.arange(LARGE))])
-
-
 def test_without_numpy_an_array_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     body = FAST.encode([np.zeros(3)])
     monkeypatch.setitem(__import__("sys").modules, "numpy", None)

@@ -16,7 +16,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from tests.helpers import pool_tasks
-from tests.helpers.value_samples import SAMPLES, STRUCTURED, is_same
+from tests.helpers.value_samples import SAMPLES, STRUCTURED, Tensor, is_same
 
 OURS = os.getpid()
 #: The columns of the table, and the ways that each is about.
@@ -53,7 +53,7 @@ def _taking(cls: type) -> Callable[[Any], None]:
     return take
 
 
-for _cls in STRUCTURED:
+for _cls in (*STRUCTURED, Tensor):
     service.endpoint(_taking(_cls))
 
 
@@ -73,7 +73,7 @@ TABLE = documented()
 def test_the_table_has_all_samples() -> None:
     assert list(TABLE) == list(SAMPLES)
     assert {tuple(cells) for cells in TABLE.values()} == {tuple(COLUMNS)}
-    assert {cell for cells in TABLE.values() for cell in cells.values()} == {"same", "refused", "structure"}
+    assert {cell for cells in TABLE.values() for cell in cells.values()} == {"same", "refused", "structure", "declared"}
 
 
 #: Sends a value, and gives what arrives.
@@ -213,6 +213,12 @@ def test_a_value_arrives_as_documented(forms: dict[str, dict[str, Send]], row: s
             if cell == "refused":
                 with pytest.raises(shmrpc.EncodeError):
                     send(value)
+                continue
+            if cell == "declared":
+                with pytest.raises(shmrpc.CallError, match="arrived where its class is not declared"):
+                    send(value)
+                forms[form]["client"](f"take_{type(sample).__name__}", sample)
+                assert is_same(received.pop(), sample)
                 continue
             got = send(value)
             if cell == "same":

@@ -12,7 +12,7 @@ from shmrpc import _core
 from shmrpc.service.misfits import BY_PLACE, misfit
 from shmrpc.service.signature import Signature
 from shmrpc.values.blocks import Unmapped
-from shmrpc.wire.codec import UNREADABLE, Body, Codec
+from shmrpc.wire.codec import UNREADABLE, Body, Codec, Unclaimed, settle
 from shmrpc.wire.frames import Rejected, part_of
 
 #: Positional ones, and those by keyword.
@@ -115,25 +115,25 @@ class ArgumentDecoders:
 
     def _explain(self, body: Body) -> Sequence[Any]:
         try:
-            arguments = self._codec.decode(body)
+            arguments, is_open = self._codec.decode_open(body)
         except UNREADABLE as error:
             raise self._signature.unreadable(error) from None
         if not isinstance(arguments, list):
             raise Rejected(
                 "arguments", f"{self._signature.name}(): expected an array of arguments, got {type(arguments).__name__}"
             )
-        return self._bind(arguments, {})[0]
+        return self._bind(arguments, {}, is_open)[0]
 
     def _explain_with_deadline(self, body: Body) -> Sequence[Any]:
         try:
-            deadline, *positional = self._codec.decode(body)
+            (deadline, *positional), is_open = self._codec.decode_open(body)
             if type(deadline) is not int:
                 raise TypeError
         except Unmapped as error:
             raise self._signature.unreadable(error) from None
         except (*UNREADABLE, TypeError, ValueError):
             raise self._signature.unreadable("expected an array that begins with a deadline") from None
-        return deadline, *self._bind(positional, {})[0]
+        return deadline, *self._bind(positional, {}, is_open)[0]
 
     def _keyword_decoder(self) -> Callable[[Body], Arguments]:
         """Decodes to plain values, and validates each by the type of its parameter."""
@@ -143,6 +143,9 @@ class ArgumentDecoders:
         def decode(body: Body) -> Arguments:
             try:
                 positional, keywords = shape(body)
+            except Unclaimed:
+                positional, keywords = self._codec.decode_open(body)[0]
+                return self._bind(positional, keywords, is_open=True)
             except UNREADABLE as error:
                 raise self._signature.unreadable(error) from None
             try:
@@ -172,8 +175,8 @@ class ArgumentDecoders:
             for count in range(sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) + 1)
         ]
 
-    def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
-        """Arguments to parameters as Python does it, each validated."""
+    def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any], is_open: bool = False) -> Arguments:
+        """Arguments to parameters as Python does it, each validated. ``is_open``: see :meth:`Codec.decode_open`."""
         signature = self._signature
         try:
             bound = signature.signature.bind(*positional, **keywords)
@@ -189,8 +192,16 @@ class ArgumentDecoders:
                     value = {key: self._convert(key, each, kind) for key, each in value.items()}
                 case _:
                     value = self._convert(name, value, kind)
+            if is_open:
+                self._settle(name, value)
             bound.arguments[name] = value
         return bound.args, bound.kwargs
+
+    def _settle(self, parameter: str, value: Any) -> None:
+        try:
+            settle(value)
+        except Unclaimed as error:
+            raise Rejected("arguments", f"{self._signature.name}(): parameter {parameter!r}: {error}") from None
 
     def _convert(self, parameter: str, value: Any, kind: Any) -> Any:
         if kind is Any:

@@ -8,6 +8,7 @@ from shmrpc.values import (
     arrays,
     arrow,
     buffers,
+    foreign_arrays,
     jax_arrays,
     mappings,
     pickling,
@@ -19,6 +20,9 @@ from shmrpc.values import (
 from shmrpc.values.extension import Extension
 
 #: The modules that add types. Their classes are tried in this order: NumPy's float64 is a float too.
-_MODULES: Final = (arrays, tensors, jax_arrays, arrow, buffers, standard, mappings, registry, references, pickling)
+_MODULES: Final = (
+    *(arrays, tensors, jax_arrays, arrow, buffers, standard, mappings, registry, references, pickling),
+    foreign_arrays,
+)
 
 ALL_EXTENSIONS: Final[tuple[Extension, ...]] = tuple(each for module in _MODULES for each in module.EXTENSIONS)

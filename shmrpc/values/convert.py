@@ -16,6 +16,7 @@ import msgspec
 from shmrpc.values import arrays, defaults, fields, references, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
 from shmrpc.values.fields import CONTAINERS
+from shmrpc.values.foreign_arrays import ForeignArray, unfit
 from shmrpc.values.wording import nested, readable, split
 
 #: Types that stay as they are: msgspec would make bytes of any text in base64.
@@ -41,6 +42,8 @@ def dec_hook(kind: Any, value: Any) -> Any:
     if isinstance(kind, _Choice):
         return kind.take(value)  # type: ignore[attr-defined]
     origin = get_origin(kind) or kind
+    if type(value) is ForeignArray:
+        return value.as_instance(origin)
     if origin is complex and type(value) in (int, float):
         return complex(value)
     if isinstance(origin, type):
@@ -142,7 +145,7 @@ class DeclaredTypes:
                 value = plain
                 return _convert(value, wanted)
         except msgspec.ValidationError as error:
-            raise readable(error, kind, value) from None
+            raise unfit(readable(error, kind, value), value) from None
 
     def _kept(self, kept: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
         try:

@@ -54,7 +54,8 @@ class ValueEncoder:
         self._pack = pack
         self._pickled = pickled
         self._structural = structural
-        self._extensions = tuple(extensions)
+        declares = structural and not pickled
+        self._extensions = tuple(each for each in extensions if declares or not each.declared)
         written = [pair for each in self._extensions for pair in each.writers.items()]
         self._exact = _EXACT | {kind: write for kind, write in written if isinstance(kind, type)}
         #: What writes values of each type that has been met.

@@ -27,6 +27,7 @@ from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
 from shmrpc.values.expected import expected
+from shmrpc.values.foreign_arrays import OpenReading, Unclaimed, Undeclared, settle
 from shmrpc.values.pickling import PICKLE, read_later
 from shmrpc.values.reading import UNREADABLE, Reading, Unpack
 from shmrpc.values.whole import WholeEncoder
@@ -39,6 +40,7 @@ __all__ = [
     "Body",
     "Codec",
     "CodecName",
+    "Unclaimed",
     "body_size",
     "body_weight",
     "check_type",
@@ -47,6 +49,7 @@ __all__ = [
     "encode_inline",
     "exact_codec",
     "get_codec",
+    "settle",
     "whole_codec",
     "with_own_buffers",
 ]
@@ -124,6 +127,7 @@ class Codec(ABC):
         readers = {each.code: (each.name, each.read) for each in ALL_EXTENSIONS}
         if whole:
             readers[PICKLE] = ("pickle", read_later)
+        self._readers = readers
         self._reading = Reading(readers, unpack, pickled)
         self._own_reading = Reading(readers, unpack, pickled, owns=True)
         self._decode: Callable[[Any], Any] = functools.partial(unpack, ext_hook=self._reading.hook)
@@ -155,15 +159,41 @@ class Codec(ABC):
         body.drop_buffers()
         return value
 
+    def decode_open(self, body: Body) -> tuple[Any, bool]:
+        """Decode a value to be converted next. Returns whether :func:`settle` must look at what that gives, too."""
+        try:
+            return self.decode(body), False
+        except Undeclared:
+            pass
+        value = self._open(body)
+        drop_buffers(body)
+        return value, True
+
+    def _open(self, body: Body) -> Any:
+        """The value, with a ForeignArray for each array of another library."""
+        data, buffers = (body.body, body.buffers) if type(body) is _core.Parcel else (body, None)
+        made: dict[Any, Any] | None = None if buffers is None else {}
+        reading = OpenReading(self._readers, self._unpack, self._reading.pickled, buffers, made)
+        return self._unpack(data, ext_hook=reading.hook)
+
+    def _settled(self, body: Body, convert: Callable[[Any], Any]) -> Any:
+        """The value of a body with arrays of other libraries, as its declared type."""
+        value = settle(convert(self._open(body)))
+        drop_buffers(body)
+        return value
+
     def _decode_noted(self, body: bytes) -> tuple[Any, bool]:
-        """The value, and whether there are extensions in it."""
+        """The value, and whether there are extensions in it; _UNREAD if it has to be read for a declared type."""
         codes = []
 
         def hook(code: int, data: Any) -> Any:
             codes.append(code)
             return self._reading.hook(code, data)
 
-        return self._unpack(body, ext_hook=hook), bool(codes)
+        try:
+            return self._unpack(body, ext_hook=hook), bool(codes)
+        except Undeclared:
+            return _UNREAD, True
 
     def _whole(self, parcel: _core.Parcel, known: _core.Expected | None, convert: Callable[[Any], Any]) -> Any:
         """The value of a parcel, whose buffers then last as long as the value.
@@ -208,12 +238,21 @@ class _Msgspec(Codec):
 
         def decode(body: Body) -> Any:
             if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
-                return self._whole(body, known, convert)
+                try:
+                    return self._whole(body, known, convert)
+                except Undeclared:
+                    pass
+                return self._settled(body, convert)
+            unfit = None
             try:
                 return quick(body)
+            except Undeclared:
+                pass
             except msgspec.ValidationError as error:
                 unfit = readable(error, kind)
-            value, has_extensions = noted(body)
+            value, has_extensions = (_UNREAD, True) if unfit is None else noted(body)
+            if unfit is None or value is _UNREAD:
+                return self._settled(body, convert)
             if not has_extensions:  # Without extensions there is nothing that can be read another way.
                 try:
                     raise unfit
@@ -238,7 +277,11 @@ class _Msgpack(Codec):
         convert = self._types.converter(kind)
 
         def decode(body: Body) -> Any:
-            return self._whole(body, None, convert) if type(body) is _core.Parcel else convert(self._decode(body))
+            try:
+                return self._whole(body, None, convert) if type(body) is _core.Parcel else convert(self._decode(body))
+            except Undeclared:
+                pass
+            return self._settled(body, convert)
 
         return decode
 

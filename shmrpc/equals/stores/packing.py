@@ -192,9 +192,11 @@ def _read_registered(read: Reader) -> Reader:
     return read_registered
 
 
+#: The extensions that a store has none of, or reads in its own way.
+_NOT_STORED: Final = frozenset({STORED, registry.ENUM, registry.OBJECT, *_CHANGEABLE})
 #: What is stored is a copy: no reference to an object of a store is in it.
 _EXTENSIONS: Final = (
-    *(each for each in ALL_EXTENSIONS if each.code not in {STORED, registry.ENUM, registry.OBJECT, *_CHANGEABLE}),
+    *(each for each in ALL_EXTENSIONS if not each.declared and each.code not in _NOT_STORED),
     *(
         msgspec.structs.replace(each, read=_read_registered(each.read))
         for each in ALL_EXTENSIONS

@@ -1,0 +1,209 @@
+"""Arrays of other libraries, by DLPack: they travel as NumPy's, and arrive as themselves where their class is declared.
+
+A reader does not know the declared type. So an *open* reading puts a :class:`ForeignArray` where such an array stood,
+the conversion to the declared type makes an instance of it, and :func:`settle` refuses those that are left. Any other
+reading raises :class:`Undeclared`, and nothing but the rare body with such an array pays for all this.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NoReturn
+
+import msgspec
+from msgspec.msgpack import Ext
+
+from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.values import fields
+from shmrpc.values.arrays import write_array
+from shmrpc.values.extension import Extension
+from shmrpc.values.reading import Reading
+from shmrpc.values.standard import TUPLE
+from shmrpc.values.writing import Writer, Writing
+
+FOREIGN_ARRAY: Final = 42
+#: DLPack's number for the CPU's memory.
+_CPU: Final = 1
+
+
+class Undeclared(msgspec.DecodeError):
+    """A body holds an array of another library, and was read without declared types."""
+
+
+class Unclaimed(msgspec.ValidationError):
+    """A value holds an array of another library where its class is not declared."""
+
+
+class ForeignArray:
+    """An array of another library that has arrived and is not yet an instance of its class."""
+
+    __slots__ = ("array", "name")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str, array: Any) -> None:
+        """``name``: its class, with its module; ``array``: NumPy's array of its elements."""
+        self.name = name
+        self.array = array
+
+    def __repr__(self) -> str:
+        return f"<an array of {self.name[:100]}>"
+
+    def as_instance(self, kind: Any) -> Any:
+        """Make an instance of a declared class; ValueError unless it is the array's own and takes the same elements."""
+        if not isinstance(kind, type) or _name_of(kind) != self.name or not _has_dlpack(kind):
+            name = getattr(kind, "__qualname__", None) or str(kind)
+            raise ValueError(f"Expected `{name}`, got `{self.name:.100}`; {self.remedy}")
+        made = self._made(kind)
+        if type(made) is not kind:
+            raise self._unlike(kind, f"it gives a {type(made).__qualname__}")
+        try:
+            back = sys.modules["numpy"].from_dlpack(made)
+        except Exception as error:
+            raise self._unlike(kind, error) from None
+        array = self.array
+        if (back.dtype, back.shape) != (array.dtype, array.shape) or back.tobytes() != array.tobytes():
+            raise self._unlike(kind, "its elements are not those that were sent")
+        return made
+
+    def _made(self, kind: Any) -> Any:
+        """An instance that has memory of its own: a class may write to what it gets, or keep it."""
+        package = sys.modules.get(kind.__module__.partition(".")[0])
+        own = getattr(kind, "from_dlpack", None)
+        makers: list[Callable[[Any], Any] | None] = [own] if own else [getattr(package, "from_dlpack", None), kind]
+        failure: object = "it cannot be made"
+        for make in filter(None, makers):
+            try:
+                made = make(self.array.copy(order="K"))
+            except Exception as error:
+                if is_of_a_handler(error):
+                    raise
+                failure = error
+                continue
+            if type(made) is kind or make is makers[-1]:
+                return made
+        raise self._unlike(kind, failure)
+
+    def _unlike(self, kind: type, why: object) -> ValueError:
+        text = str(why) or type(why).__name__
+        return ValueError(f"no equal `{kind.__qualname__}` can be made of its elements ({text:.100}); {self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What the sender can do instead."""
+        short = self.name.rpartition(".")[2]
+        return f"send numpy.from_dlpack(value), or shmrpc.register({short:.100}, encode, decode) on both sides"
+
+
+class OpenReading(Reading):
+    """A reading of a body whose value is converted to declared types next. Tuples are open too."""
+
+    __slots__ = ("_inner_hooks",)
+
+    def hook(self, code: int, data: Any) -> Any:
+        """The value of an extension; raises one of UNREADABLE if there is none."""
+        self._inner_hook = self._opened() if code == TUPLE else None
+        return super().hook(code, data)
+
+    def _opened(self) -> Callable[[int, Any], Any]:
+        self._inner_hook = None
+        self._deeper()  # Raises if the extensions are too deep.
+        inner = OpenReading(
+            self._readers, self._unpack, self.pickled, self._buffers, self._made, self._depth + 1, self.owns
+        )
+        return inner.hook
+
+
+def settle(value: Any) -> Any:
+    """Return a converted value; raises Unclaimed if an array in it has not become an instance of its class."""
+    left = next(_left_in(value), None)
+    if left is not None:
+        raise Unclaimed(_undeclared(left))
+    return value
+
+
+def _left_in(value: Any) -> Iterator[ForeignArray]:
+    kind = type(value)
+    if kind is ForeignArray:
+        yield value
+    elif issubclass(kind, (list, tuple)):
+        for item in value:
+            yield from _left_in(item)
+    elif issubclass(kind, dict):
+        for item in value.values():
+            yield from _left_in(item)
+    else:
+        for name in fields.names_of(kind) or ():
+            yield from _left_in(getattr(value, name, None))
+
+
+def unfit(error: msgspec.ValidationError, value: Any) -> msgspec.ValidationError:
+    """The same error, which tells what arrived and what to send instead if that was an array of another library."""
+    text = str(error)
+    if f"got `{ForeignArray.__name__}`" in text:
+        found = next(_left_in(value))
+        what, at, path = text.partition(" - at `")
+        what = what.replace(f"got `{ForeignArray.__name__}`", f"got `{found.name:.100}`")
+        error = msgspec.ValidationError(f"{what}; {found.remedy}{at}{path}")
+    return error
+
+
+def _undeclared(array: ForeignArray) -> str:
+    return f"a {array.name:.100} arrived where its class is not declared; {array.remedy}"
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _has_dlpack(kind: type) -> bool:
+    return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
+
+
+def _adopt(value: Any) -> Writer | None:
+    return _write if _has_dlpack(type(value)) else None
+
+
+def _write(value: Any, writing: Writing) -> Ext:
+    """An array of another library as one of NumPy's, which looks at the same memory, and the name of its class."""
+    kind, np = type(value), sys.modules.get("numpy")
+    if np is None:
+        _refuse(kind, "this process has not imported NumPy", "import numpy")
+    try:
+        device = value.__dlpack_device__()[0]
+        array = np.from_dlpack(value) if device == _CPU else None
+    except Exception as error:
+        if is_of_a_handler(error):
+            raise
+        _refuse(kind, f"numpy.from_dlpack() cannot take it: {error or type(error).__name__}")
+    if array is None:
+        _refuse(kind, "it is not in the CPU's memory", "copy it there")
+    return Ext(FOREIGN_ARRAY, writing.pack([_name_of(kind), write_array(array, writing)]))
+
+
+def _refuse(kind: type, why: str, remedy: str = "send an array of NumPy's") -> NoReturn:
+    name = kind.__name__
+    raise TypeError(f"a {name} cannot be sent: {why}; {remedy}, or shmrpc.register({name}, encode, decode)") from None
+
+
+def _read(payload: Any, reading: Reading) -> ForeignArray:
+    np = sys.modules.get("numpy")
+    name, array = payload
+    if type(name) is not str or np is None or type(array) is not np.ndarray:
+        raise ValueError("expected the name of a class and a NumPy array")
+    arrived = ForeignArray(name, array)
+    if not isinstance(reading, OpenReading):
+        raise Undeclared(_undeclared(arrived))
+    return arrived
+
+
+EXTENSIONS: Final = (
+    Extension(
+        FOREIGN_ARRAY,
+        "array of another library",
+        "`[class, NumPy array]`: the class with its module, as in `library.Tensor`",
+        _read,
+        adopt=_adopt,
+        declared=True,
+    ),
+)

@@ -271,7 +271,7 @@ mod enabled {
         HeapFreed,
         /// It is given back, and the lease is held.
         HeapPunched,
-        /// What a dead member had begun to make is gone, and its memory is not given back.
+        /// The containers that a dead member had begun to make are gone, and their memory is not given back.
         LeftContainersGone,
         /// Memory of a dead member is given back, and perhaps not all of it.
         RepairPunched,

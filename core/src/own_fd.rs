@@ -37,7 +37,7 @@ impl OwnFd {
     /// The descriptor itself, for a call that takes it over.
     pub fn into_inner(self) -> OwnedFd {
         let mut us = ManuallyDrop::new(self);
-        // SAFETY: `us` is not dropped, so nobody uses the descriptor afterwards.
+        // SAFETY: `us` is not dropped, so nothing uses the descriptor afterwards.
         unsafe { ManuallyDrop::take(&mut us.fd) }
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     use crate::testing::file_in_memory;
     use std::os::fd::FromRawFd;
 
-    /// What `act` comes to in a forked child, which makes system calls only.
+    /// Returns the result of `act` in a forked child, which makes system calls only.
     fn in_child(act: impl FnOnce() -> bool) -> bool {
         let _alone = crate::FORK.lock();
         // SAFETY: the child makes system calls only.

@@ -211,7 +211,7 @@ impl Want {
     }
 }
 
-/// What becomes of a task or thread that acquires a lock that it holds.
+/// The outcome for a task or thread that acquires a lock which it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     /// It holds it once more.
@@ -259,9 +259,9 @@ pub struct Membership {
     /// it. Changed by whoever holds the lock alone.
     owner: PrivateU64,
     depth: PrivateU64,
-    /// Permits whose handles are not there any more, each by the task or thread that has left it: the name stays open.
+    /// Permits whose handles are gone, each by the task or thread that left it. The name stays open for them.
     kept: Mutex<Vec<u64>>,
-    /// Whether there are such.
+    /// True if `kept` is not empty.
     has_kept: AtomicBool,
     left: AtomicBool,
     /// Somebody was woken while others slept on, and the watcher is to see that it has heard.
@@ -675,13 +675,13 @@ impl Membership {
         self.give_back(place as usize)
     }
 
-    /// Keeps the name open for as long as this process has a permit: a task or thread of this number has left one, with a
-    /// handle that is not there any more.
+    /// Keeps the name open for as long as this process has a permit: a task or thread of this number has left one, whose
+    /// handle is gone.
     pub fn keep_permit(&self, owner: u64) {
         let mut kept = lock(&self.kept);
         if kept.len() < self.permits_held() {
             kept.push(owner);
-            // Relaxed: a hint, but for whoever has stored it.
+            // Relaxed: a hint for all but the thread that stored it.
             self.has_kept.store(true, Relaxed);
         }
     }
@@ -700,12 +700,12 @@ impl Membership {
         found.is_some()
     }
 
-    /// Whether the name is to stay open without a handle.
+    /// Returns true if the name must stay open without a handle.
     pub(super) fn keeps_permits(&self) -> bool {
         self.has_kept.load(Relaxed) && self.permits_held() > 0
     }
 
-    /// How many permits this process has.
+    /// Returns the number of permits that this process has.
     fn permits_held(&self) -> usize {
         match self.has_one_permit() {
             true => self.permits.is_held(0, self.members.us()).into(),
@@ -760,7 +760,7 @@ impl Membership {
         self.permits.free()
     }
 
-    /// How many permits are free. An error if the name cannot be used.
+    /// Returns the number of free permits, or an error if the name cannot be used.
     pub fn check_free_permits(&self) -> Result<usize, NameError> {
         self.check()?;
         self.there(self.free_permits())

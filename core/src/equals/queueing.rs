@@ -84,7 +84,7 @@ impl Contents {
         self.queue.len()
     }
 
-    /// Whether one that sleeps for room may find some: a hint.
+    /// Returns true if a writer that sleeps for room may find some: a hint.
     pub(super) fn has_room(&self) -> bool {
         self.queue.is_shut() || !self.queue.is_known_full(1)
     }

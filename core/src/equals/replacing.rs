@@ -49,7 +49,7 @@ pub(super) fn too_often() -> NameError {
     ))
 }
 
-/// How many numbers of containers a copy passes over.
+/// The number of container numbers that a copy skips.
 pub(super) fn passed_over() -> Result<u64, NameError> {
     Ok(numbers_to_pass_over(random()? as u64))
 }

@@ -62,15 +62,15 @@ pub struct Contents {
     unpinned: Mutex<Vec<u64>>,
 }
 
-/// Whether a transaction was begun.
+/// The outcome of an attempt to begin a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// It was.
     Now,
     /// Another one is under way, whose end wakes those that wait for it.
     AfterAnother,
-    /// A single operation of another process is, and does not end: that process is stopped, or has no CPU. Its end wakes nobody
-    /// who waits for a transaction, so it is to be tried again.
+    /// A single operation of another process is under way and does not end: that process is stopped, or has no CPU. The end
+    /// of an operation wakes no waiter for a transaction, so the caller must try again.
     Later,
 }
 

@@ -35,7 +35,7 @@ pub type Pin = subscriber::Pin<Log, Arc<SharedMapping>>;
 /// How often a log that cannot be opened is looked for again, and how long after the time before.
 const LOOKS: usize = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
-/// How long a publisher that ends waits for those that have not attached themselves: they may be stopped.
+/// The time that a closing publisher waits for subscribers that have not attached: they may be stopped.
 const ATTACHING: Duration = Duration::from_secs(1);
 
 /// The most bytes that a publisher may hold for large records.
@@ -360,7 +360,7 @@ pub struct Publishing {
     shape: LogShape,
     /// How many of our threads and tasks have had a number to wait by.
     waiters: AtomicU64,
-    /// Those that subscribe were waited for before the end.
+    /// True if the publisher has waited for its subscribers before it closed.
     has_waited: AtomicBool,
 }
 
@@ -509,7 +509,7 @@ impl Publishing {
         }
     }
 
-    /// Whether this thread waits for a subscriber that only itself has read so far.
+    /// Returns true if this thread waits for a subscriber that no other thread has read so far.
     pub fn is_read_by_this_thread(&self, slowest: &Slowest) -> bool {
         let Ok(topic) = self.membership.topic() else {
             return false;

@@ -57,7 +57,7 @@ impl<E> From<NameError> for Interrupted<E> {
     }
 }
 
-/// Whether this is the thread in which Python runs the handlers of signals: the first one of its process.
+/// Returns true in the thread in which Python runs signal handlers: the first one of its process.
 fn hears_signals() -> bool {
     // SAFETY: no memory is involved.
     unsafe { libc::gettid() == libc::getpid() }

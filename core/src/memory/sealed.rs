@@ -59,8 +59,8 @@ pub fn open(process: libc::pid_t, descriptor: RawFd) -> io::Result<File> {
 /// In the flags of a thread, as /proc shows them: it has begun to end.
 const EXITING: u64 = 0x4;
 
-/// Whether a process has begun to end. Its descriptors cannot be opened any more then, although the kernel may need long
-/// until it has closed them, and given up what is locked by them.
+/// Returns true if a process has begun to end. Its descriptors can no longer be opened then, although the kernel may need
+/// a long time to close them and to release their locks.
 pub fn is_ending(process: libc::pid_t) -> bool {
     match fs::read_to_string(format!("/proc/{process}/stat")) {
         Ok(status) => has_ending_flags(&status),

@@ -48,7 +48,7 @@ struct Met {
     depth: u32,
 }
 
-/// How deep arrays and maps may be nested, as the wire has it: a reader has stack for that.
+/// The greatest nesting of arrays and maps on the wire: a reader has stack for that.
 const MAX_DEPTH: u32 = 500;
 /// Types that are remembered: more than a program has, unless it makes them as it runs.
 const MAX_TYPES: usize = 4096;
@@ -346,7 +346,7 @@ impl Encoder {
     }
 }
 
-/// Whether the codec carries a time in a field: of another zone than UTC it makes one in UTC.
+/// Returns true if the codec carries a time in a field as it is: it converts a time of another zone to UTC.
 fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
     let py = value.py();
     let (zone, fold) = if let Ok(time) = value.cast_exact::<PyDateTime>() {

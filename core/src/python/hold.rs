@@ -100,7 +100,7 @@ impl Hold {
         }
     }
 
-    /// Whether an acquire would wait now: no permit is free.
+    /// Returns true if an acquire would wait now, because no permit is free.
     fn _locked(&self, py: Python<'_>) -> PyResult<bool> {
         let name = self.name.get();
         let free = name.open(py)?.check_free_permits();
@@ -129,8 +129,8 @@ impl Hold {
         self.take(py, owner, is_apart, true)
     }
 
-    /// Whether the task or thread that runs here has left a permit of the semaphore behind, which it has again now: else it
-    /// would wait for itself.
+    /// Takes up again a permit that the running task or thread has left behind with an earlier handle, and returns true if
+    /// there was one. Else the caller would wait for itself.
     fn _regain(&self, py: Python<'_>) -> PyResult<bool> {
         let name = self.name.get();
         let membership = name.open(py)?;

@@ -39,7 +39,7 @@ pub struct Name {
     closed: AtomicBool,
     /// Whether its waits are to end: they were stopped, or it is closed.
     stopped: AtomicBool,
-    /// How many more permits were acquired by it than released.
+    /// The permits acquired by this handle, less those released.
     acquired: AtomicI64,
     /// The number of the thread that has acquired the last one.
     acquired_in: AtomicU64,
@@ -81,7 +81,7 @@ impl Name {
         }
     }
 
-    /// What it is a handle of, also once it is closed.
+    /// Returns the membership of this handle, also once the handle is closed.
     pub(super) fn membership(&self) -> &Arc<Membership> {
         &self.membership
     }

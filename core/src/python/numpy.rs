@@ -300,7 +300,7 @@ impl NumPy {
             let made = Bound::from_owned_ptr_or_err(py, made).ok()?;
             let to = (*made.as_ptr().cast::<Fields>()).data.addr();
             let from = data.addr();
-            // Nobody else has the array so far, and the caller keeps what is copied.
+            // No other code has the array so far, and the caller keeps the data that is copied.
             let copy = move || bytes::copy(to as *mut u8, from as *const u8, len);
             match len < LONG {
                 true => copy(),

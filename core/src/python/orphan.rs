@@ -29,7 +29,7 @@ fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
     let blocked = AllBlocked::new();
     let watcher = std::thread::Builder::new().name("shmrpc-orphan".into());
     watcher.spawn(move || {
-        // A descriptor below zero is looked at by nobody.
+        // poll() ignores a descriptor below zero.
         let watched = [
             process.as_raw_fd(),
             life.as_ref().map_or(-1, OwnedFd::as_raw_fd),

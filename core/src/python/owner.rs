@@ -28,7 +28,7 @@ pub(super) fn this_thread() -> u64 {
     })
 }
 
-/// How the task that runs is found.
+/// The objects of asyncio by which the running task is found.
 struct Asyncio {
     running_loop: Py<PyAny>,
     /// A function; before CPython 3.12, where it is slow, the dictionary that it looks into.
@@ -58,7 +58,7 @@ fn running_loop(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     Ok(Some(running).filter(|running| !running.is_none()))
 }
 
-/// Whether an event loop runs in this thread.
+/// Returns true if an event loop runs in this thread.
 pub(super) fn is_in_loop(py: Python<'_>) -> PyResult<bool> {
     Ok(running_loop(py)?.is_some())
 }

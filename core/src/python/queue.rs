@@ -287,7 +287,7 @@ impl Queue {
         most: usize,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.check(py)?;
-        // Relaxed: whoever sets it wakes the sleepers afterwards.
+        // Relaxed: the thread that sets the flag wakes the sleepers afterwards.
         if source == Source::Queue && self.has_returned.load(Relaxed) {
             let returned = self.take_returned(py, most);
             if !returned.is_empty() {
@@ -581,7 +581,7 @@ impl Queue {
         }
     }
 
-    /// Puts values back that were taken and did not reach anybody: they are the next ones that this process gets.
+    /// Puts back values that were taken and reached no caller: they are the next ones that this process gets.
     fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
         {
             let mut returned = lock(&self.returned);
@@ -780,7 +780,7 @@ impl Queue {
         self.membership.take_lost()
     }
 
-    /// Whether nothing more is put.
+    /// Returns true if the queue is shut down: nothing more is put.
     fn is_shut(&self, py: Python<'_>) -> PyResult<bool> {
         self.check(py)?;
         let shut = self.membership.is_shut_down();

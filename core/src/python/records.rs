@@ -283,7 +283,7 @@ impl Records {
         (pid, slowest.lag, cause)
     }
 
-    /// Whether the next one waits for a subscriber that this thread alone has read.
+    /// Returns true if the next record waits for a subscriber that this thread alone has read.
     fn waits_for_this_thread(&self) -> bool {
         let slowest = lock(&self.progress).slowest;
         slowest.is_some_and(|slowest| self.publishing.is_read_by_this_thread(&slowest))

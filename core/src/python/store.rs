@@ -96,7 +96,7 @@ impl Carrier {
         })
     }
 
-    /// Whether others know the class of this number: it is not of a transaction that is under way.
+    /// Returns true if other processes know the class of this number: its transaction has been committed.
     fn has_class(&self, py: Python<'_>, number: u32) -> PyResult<bool> {
         self.inner()?
             .run_whole(py, |store, _, deadline| store.has_class(deadline, number))
@@ -350,8 +350,8 @@ impl Inner {
         })
     }
 
-    /// Removes an item and returns it, copied; None if there is no such key. The value is made first, unless that cannot fail:
-    /// what cannot be made stays.
+    /// Removes an item and returns a copy; None if there is no such key. The value is made first, unless that cannot fail, so
+    /// an item that cannot be made stays.
     fn pop<'py>(
         &self,
         py: Python<'py>,

@@ -41,7 +41,7 @@ pub struct Subscription {
     publishers: Mutex<Vec<(Source, Py<PyAny>)>>,
     /// What was taken, and not read so far, in the order in which it is read. The last one may be empty: memory for the next.
     left: Mutex<VecDeque<Batch>>,
-    /// Messages that were read before those, and did not reach anybody: see `put_back`.
+    /// Messages that were read before those, and reached no caller: see `put_back`.
     returned: Mutex<VecDeque<Py<PyAny>>>,
     has_returned: AtomicBool,
     /// Whether it is said that a publisher has ended.
@@ -187,7 +187,7 @@ impl Subscription {
         mut hand_on: impl FnMut(Bound<'py, PyAny>),
     ) -> PyResult<usize> {
         let subscription = self.subscription(py)?;
-        // Relaxed, here and below: whoever sets it wakes the sleepers afterwards.
+        // Relaxed, here and below: the thread that sets the flag wakes the sleepers afterwards.
         if self.has_returned.load(Relaxed) {
             let returned = self.take_returned(most);
             let count = returned.len();
@@ -496,8 +496,8 @@ impl Subscription {
         PyList::new(py, found)
     }
 
-    /// Appends up to `most` messages that are there to `got`; whether there were any. Where a signal handler raises as soon
-    /// as this is back in Python, the caller has them, and says so by `put_back`.
+    /// Appends up to `most` messages that are there to `got`, and returns true if there were any. Where a signal handler raises
+    /// as soon as this call is back in Python, the caller has the messages, and returns them by `put_back`.
     fn take_into(&self, got: &Bound<'_, PyList>, most: usize) -> PyResult<bool> {
         let mut found = Vec::with_capacity(most.min(USUAL));
         let taken = self.get_some(got.py(), most, |message| found.push(message))?;
@@ -548,7 +548,7 @@ impl Subscription {
         }
     }
 
-    /// Puts messages back that were taken and did not reach anybody: they are the next ones that are got.
+    /// Puts back messages that were taken and reached no caller: they are the next ones that are got.
     fn put_back(&self, messages: Vec<Bound<'_, PyAny>>) {
         {
             let mut returned = lock(&self.returned);

@@ -28,7 +28,7 @@ pub struct ThreadEndpoint {
 const CALLS_BETWEEN_LOOKS: u32 = 256;
 
 impl ThreadEndpoint {
-    /// Whether calls must not go the short way any longer, since the server wants its client elsewhere.
+    /// Returns true if calls must no longer go the short way, because the server wants its client elsewhere.
     #[inline]
     fn is_to_leave(&self, py: Python<'_>) -> PyResult<bool> {
         // Relaxed: under the GIL, and one more or less is as good.

@@ -101,7 +101,7 @@ impl Transaction {
             if waited != Some(true) || tried != Begun::Later {
                 return Ok(waited.map(|_| tried == Begun::Now));
             }
-            // Its end wakes nobody: it is tried again, until the time is over.
+            // The end of a single operation wakes no waiter: try again, until the time is over.
             py.check_signals()?;
             if self.name.get().is_stopped() {
                 return Ok(None);
@@ -219,12 +219,12 @@ impl Transaction {
         Ok(())
     }
 
-    /// Begins it for its owner, if nobody else is within one.
+    /// Begins the transaction for its owner, unless another one is within a transaction.
     fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.begin(py)
     }
 
-    /// Whether a single operation of another process has kept it from beginning: nobody is woken by the end of that.
+    /// True if a single operation of another process has kept the transaction from beginning: its end wakes no waiter.
     #[getter]
     fn _is_late(&self) -> bool {
         self.is_late.load(Relaxed)

@@ -27,7 +27,7 @@ pub(super) struct Values {
     pub(super) unencodable: Py<PyAny>,
     pub(super) undecodable: Py<PyAny>,
     pub(super) raw: bool,
-    /// As `decode`, for values that are the receiver's own; None where there are none.
+    /// The same as `decode`, for values that are the receiver's own; None where there are none.
     pub(super) decode_own: Option<Py<PyAny>>,
 }
 

@@ -39,7 +39,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         }
     }
 
-    /// Whether writers are to be woken that sleep for memory: a chunk is free that nobody wanted. Says so once.
+    /// Returns true, once, if writers that sleep for memory must be woken: a chunk is free that no process wanted.
     #[inline]
     pub fn must_wake_writers(&self) -> bool {
         // Relaxed, both: as in `wake_writers`.

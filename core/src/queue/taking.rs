@@ -181,8 +181,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(if is_for_all { Room::All } else { Room::One })
     }
 
-    /// Memory was freed otherwise than by taking items: those that wait for it are to look again, and are woken by whoever
-    /// asks [`must_wake_writers`](Self::must_wake_writers).
+    /// Notes that memory was freed otherwise than by taking items. The next caller of
+    /// [`must_wake_writers`](Self::must_wake_writers) wakes the writers that wait for memory.
     pub(super) fn has_freed_memory(&self, deadline: u64) {
         if self.hint(FULL) & OF_MEMORY == 0 {
             return;

@@ -52,7 +52,7 @@ pub struct Pending {
     fresh: Fresh,
     /// How to go back to where the operation began that is under way, the last step first; if it is one of many.
     undo: Option<Vec<Undo>>,
-    /// How many marks there are to go back to.
+    /// The number of marks to go back to.
     marks: usize,
     /// Words by which others know what this transaction has made, in fresh memory: 0 if nothing comes of it.
     made: Vec<u64>,
@@ -87,7 +87,7 @@ pub struct Moment {
     count: u64,
 }
 
-/// How far a transaction was when an operation began, or several that are to be undone together.
+/// The state of a transaction before an operation, or before several that are undone together.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     writes: usize,
@@ -419,12 +419,12 @@ impl<W: Words, M: Members> Log<W, M> {
         }
     }
 
-    /// What others may know of already was never made.
+    /// Marks containers that others may know of already as never made.
     fn unmake(&self, made: impl Iterator<Item = u64>) {
         for at in made {
             if let Some(word) = self.exclusive.changeable(at) {
-                // Release: as all stores to shared words. The lease is given back after it, so it is seen by whoever finds a
-                // later transaction committed.
+                // Release: as all stores to shared words. The lease is given back after it, so every process that finds a
+                // later transaction committed sees it.
                 word.store(0, Ordering::Release);
             }
         }

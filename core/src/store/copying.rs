@@ -12,8 +12,8 @@ const CHUNK: u64 = 1 << 20;
 /// only what it is in the middle of.
 const TRIES: usize = 8;
 
-/// How many numbers a copy passes over, by chance: those that another copy of the same has given out, and that are known to
-/// others, are not to come again. There are 2^48.
+/// Returns the number of container numbers that a copy skips, by chance: numbers that another copy of the same store has
+/// given out, and that others know, must not come again. There are 2^48.
 pub fn numbers_to_pass_over(random: u64) -> u64 {
     (random & 0xffff_ffff) << 4
 }

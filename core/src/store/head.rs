@@ -50,7 +50,7 @@ pub(super) fn is_id(word: u64) -> bool {
     word >> 48 == ID >> 48
 }
 
-/// What a value is put into: where the head of the container lies, and how many containers and tuples the value is in.
+/// The container that a value is put into: the place of its head, and the number of containers and tuples around the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) at: u64,

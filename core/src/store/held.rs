@@ -1,6 +1,6 @@
 //! The containers that this process has proxies of, and what those held that it has removed meanwhile.
 //!
-//! What is put into a store is copied, so a program that puts a container elsewhere removes one and makes another:
+//! A store copies the values that are put into it, so a program that moves a container removes one and makes another:
 //! `items[0], items[1] = items[1], items[0]` replaces the first before the second is put. So whatever this process removes
 //! while it has a proxy of it is copied before, and can still be put as long as the proxy is there. To read or change it is
 //! an error all the same.
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Default)]
 struct Container {
     proxies: usize,
-    /// What it held when this process removed it.
+    /// The content that the container had when this process removed it.
     last: Option<Arc<Found>>,
 }
 
@@ -43,7 +43,7 @@ impl Held {
         }
     }
 
-    /// Whether there is a proxy.
+    /// Returns true if there is a proxy of the container.
     pub(super) fn has(&self, id: u64) -> bool {
         lock(&self.0).contains_key(&id)
     }
@@ -55,7 +55,7 @@ impl Held {
         }
     }
 
-    /// What a container held when this process removed it.
+    /// Returns the content that a container had when this process removed it.
     pub(super) fn last(&self, id: u64) -> Option<Arc<Found>> {
         lock(&self.0).get(&id)?.last.clone()
     }

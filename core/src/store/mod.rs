@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!      0  last id  u64     the number of the last container that was begun. It is stored at once, and no number comes again:
-//!                          what knows a container whose transaction came to nothing knows no other one by it
+//!                          a reference to a container of an undone transaction never finds another container
 //!      8  root     u64     the cell of the dict that is the store
 //!         classes  u64     that of the dict of the classes: the number of a class is that of its entry
 //!         inbox    u64     that of the list of messages
@@ -169,7 +169,7 @@ pub struct Open {
 #[derive(Default)]
 struct Tidings {
     news: News,
-    /// What the containers held that were removed, of which this process has proxies.
+    /// The contents of removed containers of which this process has proxies.
     kept: Vec<Kept>,
     /// Of a store with an owner: the containers that it has changed, if readers may watch some; and how many watches readers
     /// had begun before it.
@@ -184,7 +184,7 @@ struct Part {
     seen: Seen,
 }
 
-/// How much there was to tell.
+/// The amount of news at some moment.
 #[derive(Clone, Copy)]
 struct Seen {
     news: News,
@@ -322,7 +322,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.heap.allocated()
     }
 
-    /// How many containers there ever were, also in transactions of which nothing came.
+    /// Returns the number of containers ever made, also in transactions that were undone.
     pub fn made(&self, deadline: u64) -> Result<u64, StoreError> {
         self.log.read(deadline, |t| {
             let passed_over = t.get(self.start + AT_PASSED_OVER)?;
@@ -348,12 +348,12 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Passes numbers over, which another one may have given out that has gone on from what this store holds, and of which
-    /// nobody has kept anything: what that one's containers are known by is known to others.
+    /// Skips numbers that another copy of this store may have given out after the two parted, and of which nothing was kept:
+    /// other processes may still know the containers of that copy by them.
     fn pass_numbers_over(&self, count: u64) {
         for at in [AT_LAST_ID, AT_PASSED_OVER] {
             if let Some(word) = self.words().word(self.start + at) {
-                // Relaxed: nobody else knows this memory.
+                // Relaxed: no other process knows this memory.
                 word.store(word.load(Relaxed).wrapping_add(count), Relaxed);
             }
         }
@@ -650,8 +650,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// What an item is, copied with all that is in it; and the same with which buffers these are, as [`remove`](Self::remove)
-    /// has it.
+    /// Returns an item, copied with all that is in it, together with its buffers, as [`remove`](Self::remove) does.
     pub fn get_whole(
         &self,
         open: Option<&mut Open>,
@@ -1311,7 +1310,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Whether the class of this number is committed: others know it.
+    /// Returns true if the class of this number is committed: other processes know it.
     pub fn has_class(&self, deadline: u64, number: u32) -> Result<bool, StoreError> {
         self.log.read(deadline, |t| {
             let head = Head::of(t, self.place_of(t, Root::Classes)?)?;

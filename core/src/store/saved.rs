@@ -16,7 +16,7 @@ use super::cell::{Cell, Content, Type};
 use super::value::{Bytes, Found, Key, Value};
 use std::collections::TryReserveError;
 
-/// How deep values may be nested: deeper than in any store, which looks itself.
+/// The greatest nesting of values: deeper than in any store, which checks by itself.
 const DEPTH: usize = super::tree::COPIED;
 const CELL: u8 = 0;
 

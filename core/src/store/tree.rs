@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How deep containers and tuples may be nested, the store not counted: what is deeper is not put in.
+/// The greatest nesting of containers and tuples, the store not counted: deeper values are refused.
 pub const DEPTH: usize = 256;
-/// How deep a copy goes: to all that can be put in, with the store itself and what is in the innermost tuple.
+/// The greatest depth of a copy: all that can be put in, with the store itself and the items of the innermost tuple.
 pub(super) const COPIED: usize = DEPTH + 4;
 
 /// What one operation may look at: as much as there can be, so that a lie does not lead it around for ever.
@@ -116,7 +116,7 @@ pub(super) struct Hand<'t, 'w, W, M> {
     pub(super) committed_id: u64,
     /// The containers that this process has proxies of.
     pub(super) held: &'t Held,
-    /// What those held that the operation removes.
+    /// The contents of the containers that the operation removes.
     pub(super) kept: Vec<Kept>,
     pub(super) pins: Pins,
     /// Of a store with an owner: whether something is out of it that a reader may look at.

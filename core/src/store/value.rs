@@ -97,7 +97,7 @@ impl<'k> Canonical<'k> {
         [&[first], bytes].concat()
     }
 
-    /// What such bytes say; None if they say nothing.
+    /// Reads such bytes; None if they are of no known form.
     pub fn of_flat(bytes: &'k [u8]) -> Option<Self> {
         let (first, rest) = bytes.split_first()?;
         if *first == FLAT_WORD {
@@ -254,8 +254,8 @@ pub struct Place {
 }
 
 impl Found {
-    /// Whether it is few values of the core's own types, of which a program's are made without its code, and without much
-    /// memory.
+    /// Returns true for a few values of the core's own types, which become Python objects without running the program's code
+    /// and without much memory.
     pub fn is_plain(&self) -> bool {
         fn is_plain(found: &Found, left: &mut usize) -> bool {
             let Some(rest) = left.checked_sub(1) else {

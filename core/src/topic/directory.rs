@@ -235,10 +235,10 @@ impl<W: Words> Directory<W> {
         self.word(0).fetch_add(1, Ordering::Release);
     }
 
-    /// How often a subscriber has come.
+    /// Returns the number of subscribers that have ever come.
     #[inline]
     pub(super) fn joined(&self) -> u64 {
-        // Acquire: pairs with the Release of `activate`: whoever sees it sees the claim.
+        // Acquire: pairs with the Release of `activate`: a process that sees the count sees the claim.
         self.word(JOINED).load(Ordering::Acquire)
     }
 
@@ -434,7 +434,7 @@ impl<W: Words> Directory<W> {
         let claim = Claim(claim.0 & !0xff | State::Active as u64);
         self.set_claim(seat, claim);
         crash::point!(SeatActive);
-        // Release: whoever sees it sees the claim. One that dies before costs its publishers nothing.
+        // Release: a process that sees the count sees the claim. A subscriber that dies before costs its publishers nothing.
         self.word(JOINED).fetch_add(1, Ordering::Release);
         claim
     }

@@ -5,7 +5,7 @@
 //!   ones, and [`blocks`] with the large ones.
 //! * The [`directory`] is what all members write: which publishers there are, who subscribes, and how far each subscriber
 //!   has read.
-//! * A [`publisher`] has a private `limit`, up to which it writes without looking at anybody, unless a subscriber has come.
+//! * A [`publisher`] has a private `limit`, up to which it writes without a look at others, unless a subscriber has come.
 //!   Out of that, it looks at the heads of its subscribers, and gives up what all have read who must be waited for.
 //! * A [`subscriber`] has a head for each publisher, and copies records out, or pins a large one and looks at it in place.
 //!

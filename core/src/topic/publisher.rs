@@ -133,7 +133,7 @@ pub struct Publisher<L, D> {
     bytes: u64,
     /// Records below this one may be written without a look at the subscribers.
     limit: u64,
-    /// How often subscribers had come at the last look at them.
+    /// The number of subscribers that had ever come at the last look.
     joined: u64,
     /// As it stands in the log: subscribers are told that what is below may be gone.
     floor: u64,

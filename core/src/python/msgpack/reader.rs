@@ -55,7 +55,7 @@ pub(in crate::python) struct Reader<'a, 'py> {
     bytes: &'a [u8],
     /// What is beside them, if anything is.
     buffers: Option<&'a Buffers<'py>>,
-    /// What is read refers to no buffer, and its arrays may be written.
+    /// True if the values must refer to no buffer, so that their arrays may be written.
     owns: bool,
 }
 

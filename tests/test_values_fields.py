@@ -559,3 +559,15 @@ def test_instances_in_each_other_without_end_are_refused(codec: Codec) -> None:
     value.value.append(value)
     with pytest.raises(RecursionError):
         codec.encode(value)
+
+
+@pytest.mark.parametrize("name", ["msgspec", "msgpack"])
+@pytest.mark.parametrize("default", [{}, {"default": 3}], ids=["required", "with a default"])
+@pytest.mark.parametrize("value", [7, (7,), "x" * LARGE, datetime.datetime(2026, 1, 2, fold=1)])
+def test_a_private_field_of_an_attrs_class_travels_too(name: Any, default: dict[str, int], value: Any) -> None:
+    attrs = pytest.importorskip("attrs")
+    cls = attrs.make_class("Account", {"owner": attrs.field(type=str), "_balance": attrs.field(type=Any, **default)})
+    codec, sent = get_codec(name), cls("me", value)
+    assert codec.decoder(cls)(carried(codec.encode(sent))) == sent
+    assert codec.decoder(list[cls])(carried(codec.encode([sent, sent]))) == [sent, sent]  # type: ignore[valid-type]
+    assert codec.decode(carried(codec.encode({"a": sent}))) == {"a": {"owner": "me", "_balance": value}}

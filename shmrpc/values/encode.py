@@ -107,6 +107,8 @@ class ValueEncoder:
             return False
         names = fields.names_of(kind)
         if names is not None:
+            if fields.is_partly_written(kind):
+                return False
             looked_at = fields.class_defaults(kind, names), fields.inexact_names(kind, names)
             return not self._pickles(kind) and (looked_at if any(looked_at) else True)
         return issubclass(kind, enum.Enum) and not self._pickled and fields.is_closed(kind)

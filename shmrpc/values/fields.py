@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import inspect
 import typing
 import uuid
@@ -83,6 +84,12 @@ def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name, found in attributes if not (found is _ABSENT or inspect.isdatadescriptor(found)))
 
 
+def is_partly_written(cls: type) -> bool:
+    """Whether the codec leaves out fields of an instance: it writes none of attrs that begins with an underscore."""
+    is_attrs = hasattr(cls, "__attrs_attrs__") and not dataclasses.is_dataclass(cls)
+    return is_attrs and not issubclass(cls, msgspec.Struct) and any(n.startswith("_") for n in names_of(cls) or ())
+
+
 def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
     """The fields of a class that can hold what the codec does not carry."""
     hints = hints_of(cls)
@@ -147,6 +154,8 @@ def _is_closed_class(cls: type, seen: set[Any], closed: frozenset[Any]) -> bool:
 
 def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
     """What makes an instance one that the codec can write: the instance itself, or a copy with plain fields."""
+    if is_partly_written(cls):
+        return functools.partial(_write_as_dict, names)
     inexact, defaults = inexact_names(cls, names), frozenset(class_defaults(cls, names))
     is_struct = issubclass(cls, msgspec.Struct)
 
@@ -168,6 +177,11 @@ def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
         return _copy_with(value, names, changed)
 
     return write
+
+
+def _write_as_dict(names: tuple[str, ...], value: Any, writing: Writing) -> dict[str, Any]:
+    found = ((name, getattr(value, name, _ABSENT)) for name in names)
+    return {name: item if _is_plain_time(item) else writing.plain(item) for name, item in found if item is not _ABSENT}
 
 
 def _is_plain_time(value: Any) -> bool:

@@ -268,3 +268,16 @@ def test_only_its_elements_are_taken_from_a_peer(codec: Codec) -> None:
         codec.decoder(Tensor)(body)
     body = msgspec.msgpack.encode(Ext(FOREIGN_ARRAY, payload(NAME)))
     assert is_same(codec.decoder(Tensor)(body), Tensor(np.arange(3)))
+
+
+def test_the_words_for_dtypes_of_other_libraries_say_what_to_send(codec: Codec) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for name in ("bfloat16", "float8_e5m2", "int4"):
+        cls = getattr(ml_dtypes, name)
+        array = np.ones(3, cls)
+        with pytest.raises(TypeError, match=r"send value\.view\('u[12]'\), and call \.view\('.*'\) on what") as caught:
+            codec.encode(array)
+        plain = array.view("u2" if "'u2'" in str(caught.value) else "u1")
+        assert codec.decode(codec.encode(plain)).view(name).tolist() == array.tolist()
+        with pytest.raises(TypeError, match=rf"send float\(value\), or shmrpc\.register\({name}, float, {name}\)"):
+            codec.encode(array[0])

@@ -23,6 +23,8 @@ CLASSED: Final = 38
 #: that has no file, as if it was pickled.
 _CLASSES: Final = ("numpy.matrix", "numpy.recarray", "numpy._core.defchararray.chararray", "numpy.memmap")
 
+#: The letters of `np.longlong` and `np.ulonglong`: classes of their own, whose dtypes equal those of 64 bits.
+_TWINS: Final = ("q", "Q")
 #: The kinds of dtypes whose arrays have the buffer protocol.
 _EXPORTED: Final = frozenset("biufcSU")
 #: The most elements of no bytes in one array: the bytes that came do not limit them.
@@ -69,7 +71,10 @@ def _write_of_class(value: Any, writing: Writing) -> Ext:
 def _write_scalar(value: Any, writing: Writing) -> Ext:
     dtype = dtypes.describe(value.dtype)
     # An empty text has a dtype of no bytes, and `tobytes` gives some all the same.
-    return Ext(SCALAR, writing.pack([dtype, value.tobytes()[: value.dtype.itemsize]]))
+    payload = [dtype, value.tobytes()[: value.dtype.itemsize]]
+    if value.dtype.char in _TWINS:
+        payload.append(value.dtype.char)
+    return Ext(SCALAR, writing.pack(payload))
 
 
 def _read_array(payload: Any, reading: Reading) -> Any:
@@ -108,8 +113,13 @@ def _read_of_class(payload: Any, reading: Reading) -> Any:
 
 def _read_scalar(payload: Any, reading: Reading) -> Any:
     np: Any = library("numpy", "a NumPy scalar")
-    described, data = payload
+    described, data, *twin = payload
     dtype = dtypes.build(np, described)
+    if twin:
+        plain, (letter,) = dtype, twin
+        dtype = np.dtype(letter if letter in _TWINS else None)
+        if dtype != plain:
+            raise ValueError(f"{letter!r:.100} is no other name of {plain}")
     if not isinstance(data, bytes) or len(data) != dtype.itemsize:
         raise ValueError(f"expected {dtype.itemsize} bytes for {dtype}")
     return np.ndarray((), dtype, buffer=data)[()]
@@ -212,7 +222,7 @@ EXTENSIONS: Final = (
     Extension(
         SCALAR,
         "NumPy scalar",
-        "`[dtype, bin]`",
+        "`[dtype, bin]`, with a third, `q` or `Q`, for a C `long long`, signed or not",
         _read_scalar,
         {"numpy.generic": _write_scalar},
         covers=lambda kind: kind.__module__ == "numpy",

@@ -38,8 +38,12 @@ def _describe(dtype: Any) -> Any:
         base, shape = dtype.subdtype
         return {"base": describe(base), "shape": list(shape)}
     if dtype.names is None:
-        if sys.modules["numpy"].dtype(dtype.str) != dtype:
-            raise TypeError(f"the dtype {dtype} is not NumPy's own and cannot be sent: send a .view() as integers")
+        try:
+            is_own = sys.modules["numpy"].dtype(dtype.str) == dtype
+        except TypeError:  # There is none of this name.
+            is_own = False
+        if not is_own:
+            raise TypeError(f"the dtype {dtype} is not NumPy's own and cannot be sent: {_not_own(dtype)}")
         return dtype.str
     # Of each field its dtype, its offset and perhaps its title.
     fields = ((name, *dtype.fields[name]) for name in dtype.names)
@@ -47,6 +51,10 @@ def _describe(dtype: Any) -> Any:
         "fields": [[name, describe(field), *rest] for name, field, *rest in fields],
         "itemsize": dtype.itemsize,
     }
+
+
+def _not_own(dtype: Any) -> str:
+    return f"send value.view('u{dtype.itemsize}'), and call .view({dtype.name!r}) on what arrives"
 
 
 def build(np: Any, described: Any) -> Any:

@@ -43,7 +43,11 @@ def derived(value: Any, base: type) -> TypeError:
     advice = _LIBRARIES.get((root, kind.__name__)) or _LIBRARIES.get((root, base.__name__))
     if advice is None:
         plain = _PLAIN.get(base.__name__)
-        if plain == f"{base.__name__}(value)":
+        if (
+            base.__name__ == "generic" and value.dtype.type is kind
+        ):  # A number of a library that adds dtypes to NumPy's.
+            advice = f"send float(value), or shmrpc.register({kind.__name__}, float, {kind.__name__})"
+        elif plain == f"{base.__name__}(value)":
             advice = f"send {plain}, or shmrpc.register({kind.__name__}, {base.__name__}, {kind.__name__})"
         else:
             register = f"shmrpc.register({kind.__name__}, encode, decode)"

@@ -333,7 +333,7 @@ SAMPLES: Final[dict[str, tuple[Callable[[], list[Any]], str | None]]] = {
             *(np.int64(1), np.float64(1.5), np.float64(math.nan), np.float32(0.5), np.bool(True), np.str_("x")),
             *(np.bytes_(b"x"), np.complex64(1j), np.longdouble(1) / 3, np.datetime64("2020-01-01T00:00:00.123456789")),
             *(np.datetime64("NaT"), np.timedelta64(5, "ns"), np.timedelta64(5, "M"), np.zeros(1, _RECORDS)[0]),
-            np.rec.array([(1, 2.0)], dtype=_RECORDS)[0],
+            *(np.rec.array([(1, 2.0)], dtype=_RECORDS)[0], np.longlong(-3), np.ulonglong(1 << 63)),
         ],
         None,
     ),

@@ -119,3 +119,35 @@ def test_without_pyarrow_a_table_says_what_is_missing(monkeypatch: pytest.Monkey
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(msgspec.DecodeError, match="an Arrow table, and pyarrow is not installed here"):
         FAST.decode(body)
+
+
+class _Marks(pa.ExtensionArray):  # type: ignore[misc]
+    """Arrays of an extension type, in a class of the program's own."""
+
+
+class _Mark(pa.ExtensionType):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "shmrpc.tests.mark")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> Any:
+        return cls()
+
+    def __arrow_ext_class__(self) -> type:
+        return _Marks
+
+
+def test_an_array_of_an_extension_type_arrives_in_the_class_that_the_type_names() -> None:
+    marks = pa.ExtensionArray.from_storage(_Mark(), pa.array([1, None, 3]))
+    pa.register_extension_type(_Mark())
+    try:
+        for codec in (FAST, REFERENCE):
+            (got,) = travelled(codec, [marks], in_blocks=False)
+            assert type(got) is _Marks and got.equals(marks)
+    finally:
+        pa.unregister_extension_type("shmrpc.tests.mark")
+    with pytest.raises(msgspec.DecodeError, match=r"'shmrpc.tests.mark' is not known here: call pyarrow"):
+        travelled(FAST, [marks], in_blocks=False)

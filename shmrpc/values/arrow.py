@@ -97,7 +97,7 @@ def _stream(
 
         return reading.once(code, payload, opened)
 
-    return Extension(code, name, payload, read, {cls: write}, covers=_is_arrows)
+    return Extension(code, name, payload, read, {cls: write}, covers=covers)
 
 
 def _first_batch(stream: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from shmrpc.basics.green_threads import run_in_greenlet
+
 PATCHES = {
     "gevent": "from gevent import monkey; monkey.patch_all({})",
     "eventlet": "import eventlet; eventlet.monkey_patch({})",
 }
-#: What works in a program that was patched.
+#: A program that works although it was patched.
 WORKS = """
 import asyncio, os
 import shmrpc
@@ -75,7 +78,7 @@ if __name__ == "__main__":
 
 
 def run(folder: Path, by: str, text: str, options: str = "") -> str:
-    """What a program prints that the package has patched first."""
+    """Run a program that the package patches first; return its output."""
     pytest.importorskip(by)
     program = folder / "program.py"
     program.write_text(f"{PATCHES[by].format(options)}\n{text}")
@@ -120,3 +123,16 @@ def test_a_blocking_pool_that_can_have_no_thread_says_how_to_patch(tmp_path: Pat
     assert f"with {by}'s" in told
     if by == "eventlet":
         assert run(tmp_path, by, POOLS, "thread=False") == "works 1\n"
+
+
+async def test_the_loop_that_ran_before_a_loop_of_a_greenlet_runs_after_it() -> None:
+    ran = []
+
+    async def main() -> None:
+        await asyncio.sleep(0)
+        ran.append(asyncio.get_running_loop())
+
+    outer = asyncio.get_running_loop()
+    run_in_greenlet(main())
+    assert len(ran) == 1 and ran[0] is not outer
+    assert asyncio.get_running_loop() is outer

@@ -14,7 +14,7 @@ from shmrpc.errors import LocalProtocolError
 
 
 def has_gevent() -> bool:
-    """Whether gevent has replaced this program's threads, and all that they wait on."""
+    """Return True if gevent has replaced this program's threads, and all that they wait on."""
     gevent = sys.modules.get("gevent.monkey")
     return gevent is not None and gevent.is_module_patched("threading")
 
@@ -39,8 +39,11 @@ def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
                 found = _get_running_loop()
                 _set_running_loop(own)
 
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Selector())) as runner:
-        runner.run(main)
+    try:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Selector())) as runner:
+            runner.run(main)
+    finally:
+        _set_running_loop(found)
 
 
 def check_threads(what: str) -> None:

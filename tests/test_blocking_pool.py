@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import os
 import subprocess
 import sys
@@ -333,3 +334,30 @@ def test_progress_is_told(pool: shmrpc.sync.Pool) -> None:
     results = pool.map(tasks.add, range(500), on_progress=lambda ended, total: told.append((ended, total)))
     assert list(results) == list(range(1, 501))
     assert told[0] == (0, 500) and told[-1] == (500, 500)
+
+
+def test_the_results_of_an_async_function_are_freed_without_the_garbage_collector() -> None:
+    with shmrpc.sync.pool(1) as pool:
+        gc.collect()
+        gc.disable()
+        try:
+            assert list(pool.map(tasks.later, range(3), on_progress=lambda ended, total: None)) == [0, 1, 2]
+            assert not [each for each in gc.get_objects() if type(each).__name__ == "_ResultsInLoop"]
+        finally:
+            gc.enable()
+
+
+def test_an_error_at_the_end_of_a_pool_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_value))
+    pool = shmrpc.sync.pool(1)
+    engine, error = pool._pool._engine, RuntimeError("of the end")
+    close = engine.close
+
+    async def fail(*, is_patient: bool) -> None:
+        await close(is_patient=is_patient)
+        raise error
+
+    monkeypatch.setattr(engine, "close", fail)
+    pool.shutdown()
+    assert shown == [error]

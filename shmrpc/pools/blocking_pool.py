@@ -82,7 +82,7 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
 
     @property
     def _max_workers(self) -> int:
-        """How many workers it has, as some that take any executor ask."""
+        """The number of workers, which some users of executors read."""
         return self._pool._engine.size
 
     def __repr__(self) -> str:
@@ -337,19 +337,25 @@ class _Results:
         self._pool._engine.remove(self.source)
 
 
+class _Reporter:
+    """The receiver of progress, which a reader of results may set."""
+
+    #: Called with the number of tasks that have ended.
+    report: Report | None = None
+
+    def tell(self, ended: int) -> None:
+        """Report the number of tasks that have ended, if a reader has asked for it."""
+        if self.report is not None:
+            self.report(ended)
+
+
 class _ResultsInLoop:
     """The same of an async function, whose tasks are calls of their own. The first ones begin at once."""
 
     def __init__(self, made: Pool, known: Function, columns: Sequence[Iterable[Any]]) -> None:
-        #: Is told how many tasks have ended.
-        self.report: Report | None = None
-        self.source = self
-        self._results = made._map_in_loop(known, columns, True, self._tell)
+        self.source = _Reporter()
+        self._results = made._map_in_loop(known, columns, True, self.source.tell)
         self._next = self._begin_next()
-
-    def _tell(self, ended: int) -> None:
-        if self.report is not None:
-            self.report(ended)
 
     def _begin_next(self) -> asyncio.Future[Any]:
         return asyncio.ensure_future(anext(self._results, _END))
@@ -429,9 +435,11 @@ def _run(
         living.close()
         number = descriptor_error(error) if isinstance(error, OSError) else None
         failed = error if number is None else descriptors(number, "for a pool")
-        for each in (begun, ready):
-            if not each.done():
-                each.set_exception(failed)
+        waiting = [each for each in (begun, ready) if not each.done()]
+        if not waiting:  # The constructor has returned, so only the thread's hook can show the error.
+            raise
+        for each in waiting:
+            each.set_exception(failed)
 
 
 def blocking_pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> BlockingPool:

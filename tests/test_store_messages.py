@@ -16,6 +16,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.equals.members import reports
+from shmrpc.equals.stores.inbox import BlockingInbox
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually, eventually_in_loop
 
@@ -522,3 +523,25 @@ def test_containers_are_linked_as_deep_as_they_can_be_copied(s: shmrpc.sync.Stor
     assert s.copy()["deep"] == s["deep"].copy()
     assert s.pop("deep")
     assert s.copy() == {}
+
+
+class _Interrupted:
+    """A store whose caller a signal handler interrupts as soon as it has a message."""
+
+    def __init__(self, store: shmrpc.sync.Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _take_into(self, got: list[Any]) -> bool:
+        self._store._take_into(got)
+        raise KeyboardInterrupt
+
+
+def test_a_message_whose_reader_was_interrupted_is_still_the_first_one(s: shmrpc.sync.Store) -> None:
+    for each in ("first", "second"):
+        s.inbox.put(each)
+    with pytest.raises(KeyboardInterrupt):
+        BlockingInbox(_Interrupted(s)).take()
+    assert [s.inbox.take(), s.inbox.take()] == ["first", "second"]

@@ -103,8 +103,8 @@ class BlockingInbox(InboxBase):
                 if not waited:
                     self._in_vain(waited, timeout)
         except BaseException:
-            for message in got:  # A signal handler has raised: what was taken is put again.
-                self._store._put(message)
+            for message in got:  # A signal handler has raised: the message is the first one again.
+                self._store._put(message, True)
             raise
         return got[0]
 

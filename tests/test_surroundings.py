@@ -1,7 +1,8 @@
-"""What is said where the surroundings are not as shmrpc needs them: directories, event loops, interpreters."""
+"""Errors where the surroundings are not as shmrpc needs them: directories, event loops, interpreters."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.equals.stores import packing
+from shmrpc.pools.task_future import TaskFuture
 from tests.helpers.server_process import ServerProcess
 
 SERVICE = """
@@ -55,6 +57,15 @@ def test_a_runtime_directory_that_is_a_file(
     assert "is not a directory" in shmrpc_command("ls").stderr
 
 
+async def next_claim(name: str) -> None:
+    with contextlib.closing(shmrpc.queue(name)) as queue:
+        await anext(queue.claims())
+
+
+async def result_of(future: TaskFuture[object]) -> None:
+    await future
+
+
 @pytest.mark.parametrize(
     "begin",
     [
@@ -62,6 +73,8 @@ def test_a_runtime_directory_that_is_a_file(
         lambda: shmrpc.serve(shmrpc.Service("surroundings")).__aenter__(),
         lambda: shmrpc.Event("surroundings").wait(),
         lambda: shmrpc.attach("surroundings"),
+        lambda: next_claim("surroundings"),
+        lambda: result_of(TaskFuture()),
     ],
 )
 def test_without_an_event_loop_of_asyncio_a_sentence_says_what_to_use(

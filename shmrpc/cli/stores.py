@@ -16,12 +16,12 @@ from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, na
 from shmrpc.cli.items import report_for, timeout_option, values_of
 from shmrpc.cli.values import to_json
 from shmrpc.equals.attach import blocking_attach
-from shmrpc.equals.members import report_of, reports
+from shmrpc.equals.members import reports
 from shmrpc.equals.stores.changes import changes
 from shmrpc.equals.stores.packing import unpack_shown
 from shmrpc.equals.stores.proxies import Shared
 from shmrpc.equals.stores.records import SharedClass
-from shmrpc.errors import NameInUse, WaitTimeout
+from shmrpc.errors import WaitTimeout
 
 
 def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -57,15 +57,7 @@ def store() -> None:
 
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[sync.Store]:
-    try:
-        found = report_of(name)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    if found is None:
-        text = f"store {name!r}: no process has it open; 'shmrpc store ls' lists those that are"
-        raise CommandFailed(text, NOT_AVAILABLE)
-    if found.kind != "store":
-        raise NameInUse(f"name {name!r} is open as {found.kind}, not as a store")
+    report_for(name, "store")
     opened = blocking_attach(name, 1.0)
     assert isinstance(opened, sync.Store)
     with opened:

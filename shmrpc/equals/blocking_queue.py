@@ -7,14 +7,13 @@ import functools
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import called, check_many
 from shmrpc.basics.drivers import ItemsForThreads
 from shmrpc.equals.claim import Claim
-from shmrpc.equals.handle import bounded
+from shmrpc.equals.handle import Closing, bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.prefetched import LONG_WAIT, Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, ROOM, QueueBase, at_least_one, lease_of, opened_queue
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class BlockingQueue(ItemsForThreads, QueueBase):
+class BlockingQueue(ItemsForThreads, Closing, QueueBase):
     """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
 
     Any number of threads may use it. ``for`` gets items until the queue is shut down and empty.
@@ -265,12 +264,6 @@ class BlockingQueue(ItemsForThreads, QueueBase):
             return self.get()
         except QueueShutDown:
             raise StopIteration from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 @called("queue")

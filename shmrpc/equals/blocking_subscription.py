@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from shmrpc import _core
 from shmrpc.basics.checks import called
 from shmrpc.basics.drivers import ItemsForThreads
-from shmrpc.equals.handle import bounded
+from shmrpc.equals.handle import Closing, bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.queue_base import at_least_one
 from shmrpc.equals.subscription_base import Slow, SubscriptionBase
@@ -18,7 +17,7 @@ from shmrpc.equals.topic_base import opened_topic
 from shmrpc.wire.codec import CodecName
 
 
-class BlockingSubscription(ItemsForThreads, SubscriptionBase):
+class BlockingSubscription(ItemsForThreads, Closing, SubscriptionBase):
     """A :class:`shmrpc.Subscription` whose methods block the thread that calls them.
 
     Any number of threads may use it: each message goes to one of them.
@@ -72,12 +71,6 @@ class BlockingSubscription(ItemsForThreads, SubscriptionBase):
     def __iter__(self) -> Iterator[_core.Message]:
         while True:
             yield self.get()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 @called("subscribe")

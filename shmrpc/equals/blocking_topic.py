@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import called, check_many
 from shmrpc.basics.drivers import ForThreads
-from shmrpc.equals.handle import bounded
+from shmrpc.equals.handle import Closing, bounded
 from shmrpc.equals.line import stopped_wait
 from shmrpc.equals.reserving import BlockingReserving
 from shmrpc.equals.topic_base import ATTACHING, LONG_WAIT, TopicBase, limits_of, opened_topic
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing
 
 
-class BlockingTopic(ForThreads, TopicBase):
+class BlockingTopic(ForThreads, Closing, TopicBase):
     """A :class:`shmrpc.Topic` whose methods block the thread that calls them. Any number of threads may use it."""
 
     def publish(self, value: Any, timeout: float | None = None) -> None:
@@ -87,9 +86,6 @@ class BlockingTopic(ForThreads, TopicBase):
         if not self._native.is_attached():
             self._native.attaching().wait(ATTACHING)
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 @called("topic")

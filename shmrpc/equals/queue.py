@@ -8,13 +8,14 @@ import functools
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many
 from shmrpc.basics.drivers import ItemsForAsyncio
+from shmrpc.basics.loops import running_loop
 from shmrpc.equals.claim import Claim
-from shmrpc.equals.handle import bounded
+from shmrpc.equals.handle import AsyncClosing, bounded
 from shmrpc.equals.pausing import Pausing
 from shmrpc.equals.prefetched import LONG_WAIT, Prefetched
 from shmrpc.equals.queue_base import DONE, ITEMS, NOTHING, ROOM, QueueBase, at_least_one, lease_of, opened_queue
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Queue(ItemsForAsyncio, Pausing, QueueBase):
+class Queue(ItemsForAsyncio, AsyncClosing, Pausing, QueueBase):
     """A queue of all processes that open its name, in asyncio: see :func:`shmrpc.queue`.
 
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
@@ -115,7 +116,7 @@ class Queue(ItemsForAsyncio, Pausing, QueueBase):
         return self._claims(at_least_one(prefetch), lease_of(lease_timeout))
 
     async def _claims(self, prefetch: int, lease: float) -> AsyncIterator[Claim]:
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        loop, changed = running_loop(), asyncio.Event()
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
@@ -245,14 +246,6 @@ class Queue(ItemsForAsyncio, Pausing, QueueBase):
             return await self.get()
         except QueueShutDown:
             raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Claiming:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from types import TracebackType
 from typing import Literal, Self
 
 from shmrpc import _core
 from shmrpc.basics.drivers import ItemsForAsyncio
-from shmrpc.equals.handle import bounded
+from shmrpc.equals.handle import AsyncClosing, bounded
 from shmrpc.equals.pausing import Pausing
 from shmrpc.equals.subscription_base import Slow, SubscriptionBase
 from shmrpc.equals.topic_base import ITEMS, opened_topic
@@ -16,7 +15,7 @@ from shmrpc.equals.turns import Turns
 from shmrpc.wire.codec import CodecName
 
 
-class Subscription(ItemsForAsyncio, Pausing, SubscriptionBase):
+class Subscription(ItemsForAsyncio, AsyncClosing, Pausing, SubscriptionBase):
     """What this process reads of a topic, in asyncio: see :func:`shmrpc.subscribe`.
 
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. What waits
@@ -63,14 +62,6 @@ class Subscription(ItemsForAsyncio, Pausing, SubscriptionBase):
         return self
 
     __anext__ = get
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _nobody() -> None:

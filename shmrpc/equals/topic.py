@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from shmrpc import _core
 from shmrpc.basics.checks import check_many
 from shmrpc.basics.drivers import ForAsyncio
+from shmrpc.basics.loops import running_loop
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.line import Line
 from shmrpc.equals.pausing import Pausing
@@ -66,7 +66,7 @@ class Topic(ForAsyncio, Pausing, TopicBase):
         await self._until(records, records.publish_or_sleep, timeout)
 
     async def _until(self, records: _core.Records, act: Callable[[], bool], timeout: float | None) -> None:
-        looking = asyncio.get_running_loop().call_later(LONG_WAIT, self._look_at_wait, records)
+        looking = running_loop().call_later(LONG_WAIT, self._look_at_wait, records)
         try:
             if await self._line(ROOM, Line).wait(act, _nothing, timeout):
                 return

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from shmrpc.basics.loops import running_loop
 from shmrpc.pools.failed import Failed
 
 _R = TypeVar("_R")
@@ -39,7 +40,7 @@ class _InLoop:
             self._loop.call_soon_threadsafe(self._call, future)
 
     def calls(self, call: object) -> bool:
-        """Whether this is what it calls."""
+        """Return True if this callback calls the given one."""
         return self._call is call
 
 
@@ -75,7 +76,7 @@ class TaskFuture(concurrent.futures.Future[_R]):
     def __await__(self) -> Generator[Any, None, _R]:
         """Waits in an event loop. Cancelling the wait cancels a task that was not begun."""
         if self._state not in _OVER:
-            loop = asyncio.get_running_loop()
+            loop = running_loop()
             ended = loop.create_future()
 
             def end(future: object) -> None:

@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from shmrpc.basics.checks import called
 from shmrpc.basics.drivers import ForAsyncio, ForThreads
+from shmrpc.equals.handle import AsyncClosing, Closing
 from shmrpc.equals.stores.inbox import BlockingInbox, Inbox
 from shmrpc.equals.stores.store_base import StoreBase, opened_store
 
 
-class Store(ForAsyncio, StoreBase):
+class Store(ForAsyncio, AsyncClosing, StoreBase):
     """Values that all processes change in place that open the name: see :func:`shmrpc.store`."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def replace(self) -> int | None:
         """Replaces the store by a copy if a process holds it and does not go on, as one that is stopped does.
@@ -63,16 +55,8 @@ class Store(ForAsyncio, StoreBase):
         return Inbox(self)
 
 
-class BlockingStore(ForThreads, StoreBase):
+class BlockingStore(ForThreads, Closing, StoreBase):
     """A :class:`shmrpc.Store` for threads, which block where they have to wait."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def replace(self) -> int | None:
         """Replaces the store by a copy if a process holds it and does not go on: see :meth:`shmrpc.Store.replace`."""

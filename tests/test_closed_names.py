@@ -52,13 +52,13 @@ def descriptors() -> int:
 
 
 def mapped() -> int:
-    """How many mappings of memory there are that our names, or what belongs to them, have."""
+    """Return the number of memory mappings of our names and their parts."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(OURS in line or "/memfd:shmrpc" in line for line in lines)
 
 
 def files(runtime: Path) -> list[str]:
-    """What there is of our names, where they are met and in /dev/shm."""
+    """Return the files of our names, where they are met and in /dev/shm."""
     return [name for place in (runtime, Path("/dev/shm")) for name in os.listdir(place) if OURS in name]
 
 
@@ -216,7 +216,7 @@ def test_what_threads_put_while_a_queue_is_closed_is_there_or_refused(other: Mem
 
 # --- a failed open ---
 
-#: What takes from a process what it needs to open a name.
+#: Functions that take away a resource which a process needs to open a name.
 LACKS = {
     "addresses": "size = int(open('/proc/self/statm').read().split()[0]) * 4096 + (1 << 20);"
     " resource.setrlimit(resource.RLIMIT_AS, (size, -1))",
@@ -230,7 +230,7 @@ ALL = {
 }
 
 
-#: Those that need many addresses.
+#: The kinds that need many addresses.
 BIG = ("queue", "topic", "store", "store with an owner")
 
 

@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
     "semaphore": (lambda: shmrpc.Semaphore(OURS, 2), lambda: shmrpc.sync.Semaphore(OURS, 2), "Semaphore()"),
     "pool": (lambda: shmrpc.pool(1), lambda: shmrpc.sync.pool(1), "pool()"),
 }
-#: Those that ``with`` enters in threads without a loop, too.
+#: The kinds that ``with`` also enters in threads without a loop.
 FOR_BOTH = {"memory", "event", "lock", "semaphore"}
 WITH_ITEMS = ["queue", "subscription"]
 

@@ -22,7 +22,7 @@ from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually, eventually_in_loop
 
 LONG = 60.0
-#: As many tasks or threads as are needed, by far, until one of them has the address or ident of another one.
+#: Tasks or threads: far more than needed until one of them has the address or ident of an earlier one.
 MANY = 300
 
 
@@ -367,7 +367,7 @@ async def test_the_holder_is_whom_the_guide_says(row: str) -> None:
         blocking.close()
 
 
-# --- a permit stays with whoever has it, though its handle goes ---
+# --- a permit stays with its holder, though its handle goes ---
 
 
 @pytest.mark.parametrize("acquire", ["Lock('it')", "Semaphore('it', 2)", "memory('it', 100).lock"])
@@ -686,7 +686,7 @@ def test_a_signal_that_comes_before_a_wait_sleeps_is_heard(kind: str) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-#: How many items another process puts one by one, while a signal interrupts about every other wait for one.
+#: The items that another process puts one by one, while a signal interrupts about every other wait.
 ITEMS = 400
 
 

@@ -1,4 +1,4 @@
-"""What programs that are written for other executors expect of a pool."""
+"""The behaviour of a pool that programs written for other executors expect."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_an_initializer_may_be_async() -> None:
 
 
 class Kept:
-    """What a task gives back, which can be referred to weakly."""
+    """A result of a task, to which weak references can be made."""
 
 
 def make_kept(ignored: int) -> Kept:

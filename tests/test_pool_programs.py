@@ -89,7 +89,7 @@ if __name__ == "__main__":
         assert run(lambda: shmrpc.worker().state) == Point(7)
     print("right")
 """
-#: What a program that others cannot import changes between two tasks, and what the function gives then.
+#: Changes that a program which others cannot import makes between two tasks, and the result of the function then.
 CHANGES = {
     "a variable": ("limit = 1", "return limit", "limit = 2"),
     "a variable that was not there": ("", "return limit if 'limit' in globals() else 1", "limit = 2"),
@@ -123,7 +123,7 @@ pool.shutdown()
 
 
 def run(folder: Path, *arguments: str, text: str | None = None) -> str:
-    """What a program prints. It must end well."""
+    """Run a program, which must succeed; return its output."""
     ran = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,

@@ -1058,7 +1058,7 @@ async def test_a_loop_turns_though_others_are_so_quick_that_it_never_waits(other
         assert done
 
 
-#: How many items a full queue may hold, how many are taken from it, and how many a writer waits to put at once.
+#: The size of a full queue, the items taken from it, and the items that a writer waits to put at once.
 LITTLE_ROOM = [(1, 1, 1), (3, 1, 1), (5, 2, 1), (100, 1, 1), (5, 2, 2), (100, 49, 49)]
 
 

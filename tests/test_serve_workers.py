@@ -73,7 +73,7 @@ def have_begun(app: Path, count: int) -> bool:
 
 
 def spread() -> list[int]:
-    """How many connections each worker has, as the server says."""
+    """Return the number of connections of each worker, from the server's report."""
     return sorted(count for report in statuses() for count in report.workers.values())
 
 
@@ -96,7 +96,7 @@ async def test_clients_are_spread_again_after_a_worker_was_replaced(app: Path) -
         victim = next(pid for pid in first if pid != there)
         os.kill(victim, signal.SIGKILL)
         async with asyncio.timeout(60):
-            # Those that connect again move, and the one that does not is served as before.
+            # Clients that reconnect move; the one that does not is served as before.
             while len(found := await pids()) < 2 or min(found.values()) < 2:
                 await asyncio.sleep(0.05)
         assert victim not in found

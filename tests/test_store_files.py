@@ -348,7 +348,7 @@ with shmrpc.sync.store(sys.argv[1]) as store:
 def test_what_a_save_leaves_that_was_killed_is_removed_by_the_next_one(runtime: Path, tmp_path: Path, how: str) -> None:
     path, others = tmp_path / "saved", [".saved.txt", ".saved.0123456789abcdef", ".other.0123456789abcdef.saving"]
     for name in others:
-        (tmp_path / name).write_text("of somebody else")
+        (tmp_path / name).write_text("of another program")
     command = [sys.executable, "-c", SAVES, f"{OURS}.killed", str(path), how]
     assert subprocess.run(command, timeout=90, check=False).returncode == -signal.SIGKILL
     left = {each.name for each in tmp_path.iterdir()} - {*others}

@@ -1,4 +1,4 @@
-"""What a transaction made that came to nothing is Gone for ever, whoever knows it, and never another object."""
+"""Objects of an undone transaction are Gone for ever, in every process, and never become another object."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def s(request: pytest.FixtureRequest) -> Iterator[shmrpc.sync.Store]:
 
 
 def is_gone(proxy: Any) -> bool:
-    """Whether nothing can be read of it, and nothing changed."""
+    """Return True if the object can neither be read nor changed."""
     changes: list[Callable[[], object]] = [lambda: proxy.copy()]
     if hasattr(proxy, "append"):
         changes += [lambda: proxy.append(1), lambda: proxy.sort(), lambda: proxy.pop(), lambda: proxy[0]]
@@ -215,7 +215,7 @@ def _read_gone(proxies: list[Any]) -> list[bool]:
 
 
 def reads_gone(proxy: Any) -> bool:
-    """Whether nothing can be read of it; another process holds the store."""
+    """Return True if the object cannot be read; another process holds the store."""
     with pytest.raises(shmrpc.Gone):
         proxy.copy()
     return True
@@ -333,7 +333,7 @@ class Program:
 
 
 def is_gone_quietly(proxy: Any) -> bool:
-    """Whether nothing can be read of it; a change, which could be one of what is there, is tried if so."""
+    """Return True if the object cannot be read; try a change then, which could hit another object."""
     try:
         proxy.copy()
     except shmrpc.Gone:

@@ -28,7 +28,7 @@ def s() -> Iterator[shmrpc.sync.Store]:
 
 # --- what cannot be read stays ---
 
-#: What takes a value out, and where another process has put it that this one cannot read.
+#: Operations that take a value out, and the place where another process has put a value that this one cannot read.
 TAKES: dict[str, tuple[str, Callable[[shmrpc.sync.Store], Any]]] = {
     "pop of the store": ("s['it'] = {}", lambda s: s.pop("it")),
     "pop with a default": ("s['it'] = {}", lambda s: s.pop("it", None)),

@@ -29,7 +29,7 @@ COLUMNS = {
 WAYS = [way for ways in COLUMNS.values() for way in ways]
 
 service = shmrpc.Service(f"values-by-way-{OURS}")
-#: What the endpoints that declare a class got.
+#: The values that the endpoints which declare a class received.
 received: list[Any] = []
 
 
@@ -98,7 +98,7 @@ class Loop:
 
 
 async def _enter(stack: contextlib.AsyncExitStack) -> dict[str, Callable[[Any], Awaitable[Any]]]:
-    """How a value is sent by each way in an event loop."""
+    """Return the functions that send a value by each way in an event loop."""
     await stack.enter_async_context(shmrpc.serve(service))
     client = await stack.enter_async_context(shmrpc.connect(service))
     queue = await stack.enter_async_context(shmrpc.queue(f"by-way-q-{OURS}"))
@@ -167,7 +167,7 @@ def _enter_threads(stack: contextlib.ExitStack) -> dict[str, Send]:
 
 @pytest.fixture(scope="module")
 def forms() -> Iterator[dict[str, dict[str, Send]]]:
-    """How a value is sent, by form and way."""
+    """Return the functions that send a value, by form and way."""
     loop = Loop()
     handles = contextlib.AsyncExitStack()
     try:

@@ -1,4 +1,4 @@
-"""What a waiter is promised: each wait of the guide's table ends with the first change that it is for."""
+"""The promise to waiters: each wait of the guide's table ends with the first change that it is for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIB = 1 << 20
 
 
 class Wait(NamedTuple):
-    """How a wait of the table begins, in a loop and in a thread, and the one change that ends it."""
+    """A wait of the table: its start in a loop and in a thread, and the one change that ends it."""
 
     #: Opens the name for the other side.
     open: Callable[[], Any]

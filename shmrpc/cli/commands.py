@@ -397,7 +397,7 @@ def _connected(service: str, *, timeout: float | None, **options: Any) -> Iterat
 
 
 def _is_elsewhere(service: str, at: str | list[str] | None) -> bool:
-    """Whether threads cannot be clients of a service, since it is met across hosts, or at several places."""
+    """Return True if threads cannot be clients of a service: it is met across hosts, or at several places."""
     return isinstance(at, list) or f"{at or ''}{service}".startswith("nats://")
 
 

@@ -148,7 +148,7 @@ class Handle(Uncopied):
         return ""
 
     def _what_and_maker(self) -> tuple[str, str]:
-        """What it is, and the function that opens such."""
+        """Return the kind and name of this object, and the function that opens objects of its kind."""
         kind = self._name.kind
         maker = self._opened_by if self._opened_by != "attach" else _MAKERS.get(kind, kind)
         return f"{kind} {self.name!r}", maker

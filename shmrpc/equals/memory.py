@@ -28,7 +28,7 @@ class MemoryBase(Closing):
         return cls._of(opened(name, "memory", size))
 
     def close(self) -> None:
-        """Closes it. Again: nothing.
+        """Close the memory. Idempotent.
 
         This process leaves the name with the last use of it. Its memory is given back with the last view or array.
         """

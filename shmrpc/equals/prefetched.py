@@ -41,7 +41,7 @@ class Prefetched:
         self._last = weakref.ref(claim)
 
     def warn(self, queue: str) -> None:
-        """Warns, once, that the iterator waits for a claim that nobody but its own loop refers to."""
+        """Warn, once, that the iterator waits for a claim to which only its own loop refers."""
         claim = self._last() if self._last is not None else None
         # Beside the loop's variable that are the one here, and the argument.
         if claim is None or self._has_warned or sys.getrefcount(claim) > 3:

@@ -154,7 +154,7 @@ class QueueBase(Made, Handle):
 
     @property
     def is_shutdown(self) -> bool:
-        """Whether it is shut down: nothing more is put."""
+        """True if the queue is shut down: nothing more is put."""
         return self._native.is_shut()
 
     @property
@@ -286,7 +286,7 @@ class QueueBase(Made, Handle):
         if place == ITEMS:
             raise QueueEmpty(f"queue {self.name!r}: no item came within {timeout:g} s{holders(stats)}")
         undone = "1 item was" if stats.unfinished == 1 else f"{stats.unfinished} items were"
-        # Those that neither wait nor are claimed were got by somebody.
+        # Items that neither wait nor are claimed were removed by get().
         gotten = stats.unfinished - stats.depth - len(stats.held)
         forgotten = f"; task_done() was not called for {gotten} that get() has removed" if gotten > 0 else ""
         raise WaitTimeout(f"queue {self.name!r}: {undone} not done within {timeout:g} s{holders(stats)}{forgotten}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-#: What tells numerical libraries how many threads to have.
+#: The variables by which numerical libraries learn how many threads to use.
 _THREADS: Final = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

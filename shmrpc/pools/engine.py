@@ -113,7 +113,7 @@ class Engine:
         self._deaths = 0
         #: Whether what waits for a worker is cancelled.
         self._gives_up = False
-        #: Whether workers that end may take their time, as those do that are replaced.
+        #: True if workers that end may take their time, as replaced workers do.
         self._is_patient = True
         self.completed = 0
         self.replaced = 0

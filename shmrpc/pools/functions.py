@@ -43,7 +43,7 @@ class Function:
         self.number, self.function = number, function
         self.name = getattr(function, "__qualname__", None) or repr(function)
         self.is_async = inspect.iscoroutinefunction(_unwrapped(function))
-        #: What it refers to, as it was when it was pickled; None for a function that workers find by name.
+        #: The objects that the function referred to when it was pickled; None if workers find it by name.
         self.referents: Referents | None = None
         self.reference = reference_of(function, by_value)
         if not self.reference[0]:
@@ -76,7 +76,7 @@ class Functions:
         self._by_value: ByValue | None = None
 
     def by_value(self) -> ByValue:
-        """What pickles functions that workers cannot find."""
+        """Return the pickler of functions that workers cannot find."""
         if self._by_value is None or self._by_value.names is not self.names:
             self._by_value = ByValue(self.names)
         return self._by_value
@@ -129,7 +129,7 @@ def call_method(target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_by_name(function: Callable[..., Any]) -> bool:
-    """Whether a module, which may be the program's own, has the function under its name."""
+    """Return True if a module, which may be the program's own, has the function under its name."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return isinstance(module, str) and isinstance(name, str) and is_at(module, name, function)
 

@@ -16,7 +16,7 @@ IMPORTED_MAIN: Final = "__mp_main__"
 
 
 def preparation() -> bytes:
-    """What multiprocessing tells a process that it spawns, for `multiprocessing.spawn.prepare()`; pickled."""
+    """Return the pickled data that multiprocessing gives to a spawned process, for its `spawn.prepare()`."""
     try:
         told: dict[str, Any] = {"dir": os.getcwd()}
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def preparation() -> bytes:
 
 
 def has_program() -> bool:
-    """Whether workers can import the program: not a notebook, a pipe, nor what `python -m package` or a zipapp runs."""
+    """Return True if workers can import the program: no notebook, pipe, zipapp or `python -m package`."""
     return bool(_place())
 
 
@@ -74,7 +74,7 @@ class ByValue:
         self._pickler = _pickler_class()
 
     def has(self, value: Any) -> bool:
-        """Whether workers have this class or function of the program by its name."""
+        """Return True if workers find this class or function of the program by its name."""
         if getattr(value, "__module__", None) != MAIN:
             return False
         name = getattr(value, "__qualname__", None)
@@ -114,7 +114,7 @@ def _pickler_class() -> Callable[..., Any]:
 
 
 def is_at(module: str, name: str, value: Any) -> bool:
-    """Whether a module of this process has this object under this name."""
+    """Return True if a module of this process has this object under this name."""
     found: Any = sys.modules.get(module)
     for each in name.split("."):
         try:

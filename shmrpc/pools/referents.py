@@ -1,4 +1,4 @@
-"""What a function that goes by value refers to: whether it is what it was when the function was pickled."""
+"""The objects that a pickled function refers to, and whether they have changed since it was pickled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Referents:
         self._variables: list[tuple[Any, str, Any]] = []
         #: The functions, and what each had for code and defaults.
         self._functions: list[tuple[types.FunctionType, tuple[Any, ...]]] = []
-        #: Whether all of it can be told to be the same by its identity.
+        #: True if a comparison of identities shows that nothing has changed.
         self._is_constant = True
         self._met: set[int] = set()
         self._add(function)
@@ -48,7 +48,7 @@ class Referents:
         self._met.clear()
 
     def are_same(self) -> bool:
-        """Whether all of it is what it was, and could not have changed. If not, a pickle tells."""
+        """Return True if nothing has changed. After False, only a new pickle shows if something has."""
         return (
             self._is_constant
             and all(_value(place, name) is value for place, name, value in self._variables)
@@ -88,7 +88,7 @@ class Referents:
                 self._add(value)
 
     def _is_found(self, value: Any) -> bool:
-        """Whether it is a function or a class that workers find by its name."""
+        """Return True for a function or a class that workers find by its name."""
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType):
             return True
@@ -111,7 +111,7 @@ def _are_same(these: tuple[Any, ...], those: tuple[Any, ...]) -> bool:
 
 
 def _parts(function: types.FunctionType) -> tuple[Any, ...]:
-    """What makes a function what it is, besides its variables."""
+    """Return the code, defaults and attributes of a function."""
     named, others = function.__kwdefaults__ or {}, function.__dict__
     return function.__code__, *(function.__defaults__ or ()), *named, *named.values(), *others, *others.values()
 

@@ -371,7 +371,7 @@ def _execute(environment: dict[str, str], order: Order, life: int) -> WorkerProc
 
 
 def _status(process: subprocess.Popen[bytes]) -> int | None:
-    """How a child has ended; None also if this process ignores SIGCHLD, and so cannot know."""
+    """Return the exit status of a child; None also if this process ignores SIGCHLD, and so cannot know."""
     status = process.poll()
     return None if status == 0 and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN else status
 

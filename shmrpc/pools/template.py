@@ -93,7 +93,7 @@ class _Template:
 
     def __init__(self, control: socket.socket, life: int, master: int, setup: Setup, children: Any) -> None:
         self._control, self._life, self._master, self._setup = control, life, master, setup
-        #: What the program, or what has started it, does at SIGCHLD.
+        #: The handling of SIGCHLD that the program, or its parent, has set.
         self._on_children = children
         self._own = os.pidfd_open(os.getpid())
         self._poll = select.poll()

@@ -150,7 +150,7 @@ class _Tasks:
         self._progress = progress
         self._begin = progress.begin
         self._functions: dict[int, Callable[..., Any]] = {}
-        #: How many functions were to be called at the end of this process before its first task.
+        #: The number of functions registered with atexit before the first task.
         self._last_calls = 0
         #: Where a task runs: with no loop, since it may have one of its own, as by asyncio.run().
         self._outside = _OutsideLoop()
@@ -324,7 +324,7 @@ class _Tasks:
             return Failed.of(error)
 
     def works_on(self) -> bool:
-        """Whether something goes on, or is still to be called, for which Python waits as this process ends."""
+        """Return True if there are threads, processes or exit functions for which Python waits as this process ends."""
         if any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
             return True
         if atexit._ncallbacks() > self._last_calls:

@@ -2,8 +2,8 @@
 
 The receiver gives credit, in bytes; the sender may send while any is left, so it oversteps by one item at most. Credit
 is given back as items are consumed, a quarter of the window at a time: a slow consumer slows its own producer, what is
-kept for it stays bounded, and nobody else notices. Over a long way one window for each round trip is little: there the
-receiver gives more than was consumed, as much as the delay of the way asks for.
+kept for it stays bounded, and other streams do not notice. Over a long way one window for each round trip is little:
+there the receiver gives more than was consumed, as much as the delay of the way asks for.
 
 Natively the same is kept by ``_core.StreamSender``, which sends from a loop, and by ``_core.Calls``, which bounds what
 waits for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.

@@ -28,7 +28,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 class ServeError(Exception):
     """Serving cannot begin, or cannot go on; the text says why, and what to do.
 
-    ``is_usage``: whether what it was asked for is wrong.
+    ``is_usage``: True if a target or an option is wrong.
     """
 
     def __init__(self, reason: str, *, is_usage: bool = True) -> None:

@@ -70,7 +70,7 @@ class Failed(msgspec.Struct, tag="failed"):
     """From a worker: why it cannot serve. It ends next."""
 
     reason: str
-    #: Whether that is because what it is asked for is wrong.
+    #: True if the cause is a wrong target or option.
     is_usage: bool
 
 

@@ -58,17 +58,17 @@ class Supervisor:
         self._workers: list[WorkerProcess] = []
         self._desks: dict[str, FrontDesk] = {}
         self._refusals = exhaustion.Refusals()
-        #: What numerical libraries in workers are told of their share of the CPUs.
+        #: Variables that tell numerical libraries in workers their share of the CPUs.
         self._environment = thread_limits(count) if count > 1 else {}
-        #: Whether all workers were started, after the first one had imported what is served.
+        #: True once all workers were started, after the first one had imported its services.
         self._has_started_all = False
-        #: Whether any worker has ever been ready, and since when, in seconds of time.monotonic().
+        #: True once a worker has been ready; and the time of that, in seconds of time.monotonic().
         self._has_served = False
         self._serves_since = math.inf
         self._stopping = False
         self._signals = StopSignals()
         self._failure = ""
-        #: Whether that is because what is asked for is wrong.
+        #: True if the cause is a wrong target or option.
         self._is_usage = False
         self._restarting: asyncio.Task[None] | None = None
         self._restart_again = False
@@ -252,7 +252,7 @@ class Supervisor:
 
     @property
     def _is_gathering(self) -> bool:
-        """Whether the first workers are about to serve: the one that is ready first must not get all clients."""
+        """True while the first workers become ready: the first of them must not get all clients."""
         return self._has_served and self._announce is not None and time.monotonic() < self._serves_since + _TOGETHER
 
     def _takers(self, service: str) -> list[WorkerProcess]:

@@ -69,7 +69,7 @@ class WorkerProcess:
         self.is_successor = False
         #: Why it could not serve, in its own words.
         self.failure = ""
-        #: Whether that is because what is asked for is wrong.
+        #: True if the cause is a wrong target or option.
         self.failure_is_usage = False
         #: When it began to serve, in seconds of time.monotonic().
         self.ready_at: float | None = None

@@ -173,7 +173,7 @@ class Connection(ABC):
     send: Callable[[int, int, Body], bool]
     #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
     max_memory: int | None = None
-    #: How many bytes more than the first credit a stream may have on its way now; None: none, for a short way.
+    #: Returns the bytes beyond the first credit that a stream may have on its way now; None over a short way.
     extra_credit: Callable[[], int] | None = None
 
     def __init__(

@@ -45,7 +45,7 @@ class Peer(ABC):
     max_frame: int
     #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
     max_memory: int | None = None
-    #: How many bytes more than the first credit a stream may have on its way now; None: none, for a short way.
+    #: Returns the bytes beyond the first credit that a stream may have on its way now; None over a short way.
     extra_credit: Callable[[], int] | None = None
     #: Where the poller sends its plain answers.
     channel: Any = None
@@ -94,7 +94,7 @@ class Listener(ABC, Generic[_P]):
         self.health: Health = "starting"
         #: Clients that are connected, or about to be.
         self.peers: set[_P] = set()
-        #: Those that were told to go elsewhere although this server goes on.
+        #: The clients that were told to go elsewhere although this server goes on.
         self._shed: weakref.WeakSet[_P] = weakref.WeakSet()
         self.on_change = on_change
         #: A client can break a rule and connect again as often as it likes.

@@ -81,7 +81,7 @@ TRANSPORTS: Final[Mapping[str, Callable[[str], tuple[Transport, str]]]] = {
     "memory": _on_this_host("memory", _memory),
     "nats": _nats,
 }
-#: What to write instead, by schemes that NATS's own tools know.
+#: The scheme to write instead, by schemes that NATS's own tools know.
 _HINTS: Final = {
     "tls": "; for NATS with TLS write nats://HOST?tls=on",
     **dict.fromkeys(

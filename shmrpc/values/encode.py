@@ -150,7 +150,7 @@ class ValueEncoder:
         return self._adopt(value) or (write_pickle if self._pickled else _refuse)
 
     def _adopt(self, value: Any) -> Writer | None:
-        """What writes a value of an unknown class by what it can do, such as giving its memory."""
+        """Return the writer of a value of an unknown class that can, for example, export its memory; else None."""
         return next(filter(None, (each.adopt(value) for each in self._extensions)), None)
 
     def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
@@ -182,7 +182,7 @@ def _never(kind: type) -> bool:
 
 
 def is_structural(kind: type, base: type | None, names: tuple[str, ...] | None) -> bool:
-    """Whether instances of a class can travel as their structure: a map of fields, a NamedTuple's, an Enum's value.
+    """Return True if instances travel as their structure: a map of fields, the items of a NamedTuple, an Enum's value.
 
     ``base``: the class it is derived from that travels, if there is one; ``names``: its fields.
     """

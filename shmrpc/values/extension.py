@@ -23,10 +23,10 @@ class Extension(msgspec.Struct, frozen=True):
     payload: str
     #: Makes the value from its decoded payload.
     read: Reader
-    #: What writes instances of each class; the first class that fits counts. A name such as ``numpy.ndarray`` stands
-    #: for a class that is looked for only once the program has imported its module.
+    #: The writer of the instances of each class; the first class that fits counts. A name such as ``numpy.ndarray``
+    #: stands for a class that is looked for only once the program has imported its module.
     writers: Mapping[type | str, Writer] = {}
-    #: Whether instances of this class, which is derived from one of these, arrive as its instances too. Those of other
+    #: Returns True for a class, derived from one of these, whose instances arrive as its instances too. Those of other
     #: derived classes are refused, or pickled where pickles are allowed.
     covers: Callable[[type], bool] = lambda kind: False
     #: Finds what writes a value of a class that no extension names; None if the value does not travel by this one.

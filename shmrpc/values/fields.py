@@ -111,7 +111,7 @@ def hints_of(cls: type) -> dict[str, Any] | None:
 
 
 def is_closed(kind: Any) -> bool:
-    """Whether the codec carries every value that is declared as this type, times perhaps in another zone."""
+    """Return True if the codec carries every value that is declared as this type, times perhaps in another zone."""
     return _is_closed(kind, set(), _CLOSED)
 
 
@@ -185,7 +185,7 @@ def _write_as_dict(names: tuple[str, ...], value: Any, writing: Writing) -> dict
 
 
 def _is_plain_time(value: Any) -> bool:
-    """Whether the codec carries a time for a field that declares it: of another zone it makes one in UTC."""
+    """Return True if the codec carries a time in a field as it is: it converts a time of another zone to UTC."""
     if type(value) is not datetime.datetime and type(value) is not datetime.time:
         return False
     return (value.tzinfo is None or value.tzinfo is datetime.UTC) and not value.fold

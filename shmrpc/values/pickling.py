@@ -21,9 +21,9 @@ PICKLE: Final = 35
 _PROTOCOL: Final = 5
 #: The module of a program, as pickles have it.
 _MAIN: Final = b"__main__"
-#: Whether the classes of `__main__` go along with what is of them, since others cannot import that.
+#: True if classes of `__main__` travel with their instances, because others cannot import that module.
 _is_by_value = False
-#: Whether what pickle refuses is pickled by cloudpickle.
+#: True if cloudpickle takes the values that pickle refuses.
 _has_more = False
 
 

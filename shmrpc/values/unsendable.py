@@ -112,7 +112,7 @@ def _advice(value: Any) -> tuple[str, str]:
     return "", ""
 
 
-#: What to send for an instance of a class derived from one of this name.
+#: The value to send for an instance of a class derived from one of this name.
 _PLAIN: Final = {
     **{name: f"{name}(value)" for name in ("int", "float", "str", "bytes", "bytearray", "complex")},
     **{name: f"{name}(value)" for name in ("list", "dict", "tuple", "set", "frozenset", "Decimal", "Fraction")},
@@ -124,7 +124,7 @@ _PLAIN: Final = {
     "defaultdict": "dict(value)",
     "Counter": "dict(value)",
 }
-#: By the package and the name of a class, or of the one it is derived from: what to send for its instances.
+#: The advice for instances, by the package and the name of their class or of its base.
 _LIBRARIES: Final = {
     ("pandas", "Timestamp"): "send value.to_datetime64(), which keeps the nanoseconds",
     ("pandas", "Timedelta"): "send value.to_timedelta64(), which keeps the nanoseconds",

@@ -253,7 +253,7 @@ def _describe_members(failure: Failure, group: BaseExceptionGroup[Any], left: li
 
 
 def _described(error: BaseException) -> Failure:
-    """What to tell of an exception, but for those that it is a group of."""
+    """Describe an exception, without the members of a group."""
     if isinstance(error, Rejected):
         return Failure(error.kind, _cut(str(error)))
     failure = Failure("raised", _cut(_message(error)))
@@ -404,7 +404,7 @@ def _members(failures: list[Failure], left: list[int], depth: int) -> list[Excep
 
 
 def _raised_error(failure: Failure, exceptions: list[Exception]) -> errors.RemoteError:
-    """What an endpoint raised; a group of these ``exceptions``, if there are any."""
+    """Return the error that an endpoint raised; a group of ``exceptions``, if there are any."""
     value, raised, hint = None, None, ""
     if failure.value is not None:
         try:

@@ -126,7 +126,7 @@ def make_linked(value: Any) -> list[Node]:
 
 
 def is_shared(node: Node) -> bool:
-    """Whether an array lies in a mapping of shared memory."""
+    """Return True if an array lies in a mapping of shared memory."""
     address = node.next.__array_interface__["data"][0]
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(each, 16) for each in line.split()[0].split("-"))
@@ -241,7 +241,7 @@ async def sleep_long(number: int) -> int:
 
 
 def nested_async() -> list[Any]:
-    """What a blocking pool within a worker makes of async functions."""
+    """Run async functions in a blocking pool within a worker, and return their results."""
     with shmrpc.sync.pool(2) as pool:
         error = pool.submit(halved, 3).exception()
         return [pool.submit(halved, 4).result(), list(pool.map(halved, [2, 6])), str(error)]

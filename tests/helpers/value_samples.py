@@ -417,7 +417,7 @@ SAMPLES: Final[dict[str, tuple[Callable[[], list[Any]], str | None]]] = {
 
 
 def is_same(got: Any, sent: Any) -> bool:
-    """Whether a value is equal to another one, and of its type, throughout: 1 is not True, -0.0 not 0.0."""
+    """Return True if two values are equal and of the same types throughout: 1 is not True, -0.0 not 0.0."""
     if type(got) is not type(sent):
         return False
     if type(sent).__name__ == "NaTType":

@@ -131,7 +131,7 @@ BOTH = """
 def test_a_deadline_means_the_same_in_another_time_namespace() -> None:
     """Whoever is in it: the caller, the server, or one in the middle that passes it on."""
     if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
-        pytest.skip("this host lets nobody make a time namespace")
+        pytest.skip("this host does not allow time namespaces")
     names = ["tested.host", "tested.shifted"]
     with Script(BOTH, names[0]) as host, Script(BOTH, names[1], under=SHIFTED) as shifted:
         assert [host.line(), shifted.line()] == ["serving", "serving"]
@@ -147,7 +147,7 @@ def test_a_deadline_means_the_same_in_another_time_namespace() -> None:
 
 def test_a_deadline_means_the_same_over_nats_to_and_from_another_time_namespace(nats: NatsServer) -> None:
     if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
-        pytest.skip("this host lets nobody make a time namespace")
+        pytest.skip("this host does not allow time namespaces")
     source = BOTH.replace("serve(service)", "serve(service, at=sys.argv[2])")
     source = source.replace("connect(name)", "connect(name, at=sys.argv[2])")
     names = ["tested.far.host", "tested.far.shifted"]

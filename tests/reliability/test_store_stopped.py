@@ -121,7 +121,7 @@ def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
 
 
 def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(runtime: Path, tmp_path: Path) -> None:
-    """For as long as its timeout allows: the end of a single operation wakes nobody who waits for a transaction."""
+    """For as long as its timeout allows: the end of a single operation wakes no waiter for a transaction."""
     with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, patience=60) as store:
         store_roles.begin(store)
         member.do("from tests.helpers import store_roles")

@@ -11,7 +11,7 @@ from shmrpc.errors import DecodeError
 
 def text_of(cls: type) -> str:
     """Returns the name of a class: that of its module, a colon, and its qualified name."""
-    # What multiprocessing has spawned has the program's module under another name, and under this one too.
+    # A process that multiprocessing has spawned has the program's module under both names.
     module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
     return f"{module}:{cls.__qualname__}"
 

@@ -104,7 +104,7 @@ def _registering(cls: type) -> str:
     return f"register the class with shmrpc.register({cls.__qualname__}, encode, decode)"
 
 
-#: What to make of values of these types, which a store does not take: the first that fits.
+#: The advice for values of types that a store does not take: the first that fits.
 _INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("numpy.ma.MaskedArray", "store .filled(), or its .data and .mask"),
     ("numpy.ndarray", "store numpy.asarray(value), which is a plain array"),
@@ -194,7 +194,7 @@ def _read_registered(read: Reader) -> Reader:
 
 #: The extensions that a store has none of, or reads in its own way.
 _NOT_STORED: Final = frozenset({STORED, registry.ENUM, registry.OBJECT, *_CHANGEABLE})
-#: What is stored is a copy: no reference to an object of a store is in it.
+#: The extensions of a store, without references: a stored value is a copy.
 _EXTENSIONS: Final = (
     *(each for each in ALL_EXTENSIONS if not each.declared and each.code not in _NOT_STORED),
     *(

@@ -81,7 +81,7 @@ class SharedClass:
         return fields, None
 
     def _is_known(self, name: str) -> bool:
-        """Whether an attribute is a field, what a cached property makes again, or what typing notes of an instance."""
+        """Return True for a field, for the value of a cached property, and for the note that typing makes."""
         return (
             name in self.fields
             or name == "__orig_class__"
@@ -130,7 +130,7 @@ def _check_bases(cls: type) -> None:
     if issubclass(cls, enum.Enum):
         raise TypeError(f"shared: {cls.__qualname__} is an Enum, whose members a store holds without a mark")
     for each in cls.__mro__[:-1]:
-        # What is written in C makes its instances itself, with what they have beyond attributes.
+        # A class written in C makes its instances itself, with state beyond attributes.
         if isinstance(each.__dict__.get("__new__"), types.BuiltinFunctionType) or each is msgspec.Struct:
             raise TypeError(
                 f"shared: {cls.__qualname__} is derived from {each.__qualname__}, whose items or state a store would "
@@ -298,6 +298,6 @@ def _proxy_of(known: SharedClass) -> type:
     if parameters is not None and parameters.frozen:
         bases = (_Frozen, *bases)
     if known.cls.__hash__ is not None and known.cls.__eq__ is not object.__eq__:
-        # As equal instances have it. With fields that can change it is the programs's own care, as with an instance.
+        # The hash of equal instances. With fields that can change it is the program's own care, as with an instance.
         space["__hash__"] = lambda self: hash(self._copy())
     return types.new_class(known.cls.__name__, bases, exec_body=lambda body: body.update(space))

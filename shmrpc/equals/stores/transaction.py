@@ -90,7 +90,7 @@ class Transaction(_core.Transaction):
                 self._gave_up(False, self._timeout, False)
 
     def _begin_or_leave(self) -> bool:
-        """Begins it, or leaves the line if it is to be tried again: the end of what is in the way wakes nobody."""
+        """Begin the transaction, or leave the line to try again: the end of a single operation wakes no waiter."""
         return self._begin() or self._is_late
 
     def _undo(self) -> None:

@@ -80,7 +80,7 @@ class Values:
         if torch is not None and kind is torch.Tensor:
             return self._tensor(torch, value)
         if dataclasses.is_dataclass(value) and not self._pickle:
-            # What came out would be a copy of it.
+            # A read would return a copy of the instance.
             raise self._refused(value, str(refused(value)))
         return "packed", self._packed(value)
 

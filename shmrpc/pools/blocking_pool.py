@@ -22,9 +22,9 @@ from shmrpc.basics.drivers import ForThreads
 from shmrpc.basics.green_threads import check_threads, has_gevent, run_in_greenlet
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host.exhaustion import descriptor_error, descriptors
-from shmrpc.pools.chunks import Mapped
 from shmrpc.pools.failed import raised
 from shmrpc.pools.functions import Function
+from shmrpc.pools.map_results import Results, ResultsInLoop, begin_map
 from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool, refuse_copy
 from shmrpc.pools.progress import OnProgress, Report, reporting
 from shmrpc.pools.task_future import TaskFuture
@@ -34,8 +34,6 @@ _R = TypeVar("_R")
 
 #: Seconds between two looks whether the last task has ended.
 _LOOK: Final = 2e-3
-#: In the place of a result behind the last one.
-_END: Final = object()
 _open: Final = weakref.WeakSet["BlockingPool"]()
 
 
@@ -182,12 +180,12 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
             columns = list(zip(*zip(*iterables, strict=False), strict=True)) or [()]
         with self._lock:
             known, bound = self._pool._engine.functions.of(fn, ())
-        results = self._call(_begin_map(self._pool, known, [*map(itertools.repeat, bound), *columns]))
+        results = self._call(begin_map(self._pool, known, [*map(itertools.repeat, bound), *columns]))
         reported = None if on_progress is None else reporting(on_progress, columns)
         return self._read(results, timeout, reported)
 
     def _read(
-        self, results: _Results | _ResultsInLoop, timeout: float | None, reported: AbstractContextManager[Report] | None
+        self, results: Results | ResultsInLoop, timeout: float | None, reported: AbstractContextManager[Report] | None
     ) -> Generator[Any, None, None]:
         end = None if timeout is None else self._loop.time() + timeout
         try:
@@ -197,7 +195,7 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
             if self._thread.is_alive():
                 self._call(results.close())
 
-    def _results(self, results: _Results | _ResultsInLoop, end: float | None) -> Generator[Any, None, None]:
+    def _results(self, results: Results | ResultsInLoop, end: float | None) -> Generator[Any, None, None]:
         while True:
             left = None if end is None else max(0.0, end - self._loop.time())
             found = self._call(results.read(), left)
@@ -321,62 +319,6 @@ class InlineBlockingPool(BlockingPool):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Takes no more tasks."""
         self._closing = True
-
-
-class _Results:
-    """The results of a map, read from another thread."""
-
-    def __init__(self, made: Pool, source: Mapped) -> None:
-        self._pool, self.source = made, source
-
-    async def read(self) -> list[Any] | None:
-        return await self.source.read()
-
-    async def close(self) -> None:
-        self.source.close()
-        self._pool._engine.remove(self.source)
-
-
-class _Reporter:
-    """The receiver of progress, which a reader of results may set."""
-
-    #: Called with the number of tasks that have ended.
-    report: Report | None = None
-
-    def tell(self, ended: int) -> None:
-        """Report the number of tasks that have ended, if a reader has asked for it."""
-        if self.report is not None:
-            self.report(ended)
-
-
-class _ResultsInLoop:
-    """The same of an async function, whose tasks are calls of their own. The first ones begin at once."""
-
-    def __init__(self, made: Pool, known: Function, columns: Sequence[Iterable[Any]]) -> None:
-        self.source = _Reporter()
-        self._results = made._map_in_loop(known, columns, True, self.source.tell)
-        self._next = self._begin_next()
-
-    def _begin_next(self) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(anext(self._results, _END))
-
-    async def read(self) -> list[Any] | None:
-        found = [await self._next]
-        if found[0] is _END:
-            return None
-        self._next = self._begin_next()
-        return found
-
-    async def close(self) -> None:
-        self._next.cancel()
-        await asyncio.gather(self._next, return_exceptions=True)
-        await self._results.aclose()
-
-
-async def _begin_map(made: Pool, known: Function, columns: Sequence[Iterable[Any]]) -> _Results | _ResultsInLoop:
-    if known.is_async:
-        return _ResultsInLoop(made, known, columns)
-    return _Results(made, made._mapped(known, columns, ordered=True))
 
 
 def _here(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -630,7 +630,7 @@ class Greeted:
     """A server that has answered a hello."""
 
     connection: Any
-    #: What comes to the stranger, and the first of it.
+    #: The messages that come to the stranger, and the first of them.
     answers: Any
     answer: bytes
     welcome: Any = None

@@ -1,4 +1,4 @@
-"""What a user of NATS with the permissions of a client can do to others: nothing, with the source at hand."""
+"""A user of NATS with the permissions of a client, and the source at hand, can do nothing to others."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def hello(inbox: str, **changes: Any) -> bytes:
 
 
 async def link_of_front(evil: Any) -> tuple[str, list[str]]:
-    """What the subjects of front's process begin with, and those that evil is told: it is a client as others are."""
+    """Return the beginning of the subjects of front's process, and the answers to evil, which is a client as well."""
     inbox = "shmrpc.to.evil.x.1"
     answers = await evil.subscribe(inbox)
     await evil.publish("shmrpc.hello.front", hello(inbox), inbox)
@@ -143,7 +143,7 @@ def publication(subject: bytes, header: bytes | None, data: bytes, reply: bytes 
 
 
 def nothings() -> list[tuple[bytes | None, bytes]]:
-    """Headers and data of messages that may pass for NATS's word that nobody listens."""
+    """Return headers and data of messages that look like NATS's report of a subject without subscribers."""
     return [(None, b""), (NO_RESPONDERS, b""), (b"NATS/1.0\r\nStatus: 503\r\n\r\n", b""), (NO_RESPONDERS, b"?")]
 
 
@@ -206,7 +206,7 @@ async def test_an_end_is_told_to_its_peer_alone_and_never_used_again(shop: NatsS
 
 
 async def test_a_connection_that_is_forgotten_cannot_be_made_to_end_another(shop: NatsServer) -> None:
-    """What evil sends to an unknown end is answered where it says, with its own bytes and no others."""
+    """A message of evil's to an unknown end is answered where it asks, with its own bytes and no others."""
     async with both(shop) as client, user(shop, "evil") as evil, user(shop, "admin") as admin:
         link, _ = await link_of_front(evil)
         seen = await admin.subscribe("shmrpc.to.>")
@@ -231,7 +231,7 @@ async def test_who_may_not_ask_for_names_is_told_that_nobody_serves_one(
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
-#: What nats-py cannot read: it would read nothing more, or end the connection.
+#: Headers that nats-py cannot read: it would read nothing more, or end the connection.
 HEADERS = [
     b"NATS/1.0\r\n\r\n",
     b"NATS/1.0 999 Weird\r\n\r\n",

@@ -512,7 +512,7 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
         "ping",
         (1, b"a.b", b"reply.to", b"\r\n\r\n", None),
         (2, b"a.b", b"", b"", NO_ONE),
-        (2, b"a.b", b"reply.to", b"", None),  # NATS gives its word no reply subject: this is somebody else's.
+        (2, b"a.b", b"reply.to", b"", None),  # NATS gives its word no reply subject: this is another program's.
         (2, b"a.b", b"", b"xy", None),
         (3, b"a", b"", b"x", None),
         (3, b"a", b"b\x0bc", b"", None),

@@ -31,7 +31,7 @@ class Extension(msgspec.Struct, frozen=True):
     covers: Callable[[type], bool] = lambda kind: False
     #: Finds what writes a value of a class that no extension names; None if the value does not travel by this one.
     adopt: Callable[[Any], Writer | None] = lambda value: None
-    #: Whether only a receiver that declares its types can read it: nothing is written by it for queues and stores.
+    #: True if only a receiver that declares its types can read it: queues and stores write nothing by it.
     declared: bool = False
 
 

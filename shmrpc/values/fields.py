@@ -85,7 +85,7 @@ def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_partly_written(cls: type) -> bool:
-    """Whether the codec leaves out fields of an instance: it writes none of attrs that begins with an underscore."""
+    """Return True if the codec omits fields of an instance: it writes no attrs field that begins with an underscore."""
     is_attrs = hasattr(cls, "__attrs_attrs__") and not dataclasses.is_dataclass(cls)
     return is_attrs and not issubclass(cls, msgspec.Struct) and any(n.startswith("_") for n in names_of(cls) or ())
 

@@ -90,7 +90,7 @@ class ForeignArray:
 
     @property
     def remedy(self) -> str:
-        """What the sender can do instead."""
+        """Return the advice for the sender."""
         short = self.name.rpartition(".")[2]
         return f"send numpy.from_dlpack(value), or shmrpc.register({short:.100}, encode, decode) on both sides"
 

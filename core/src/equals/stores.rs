@@ -139,8 +139,8 @@ impl Contents {
         self.is_open.load(Relaxed)
     }
 
-    /// Whether a task of this thread has begun it. Asked before it is asked which task runs here: that calls Python, whose
-    /// garbage collector may end a transaction, and so wants the lock.
+    /// Returns true if a task of this thread has begun the transaction. Ask this before the running task: to find that task
+    /// calls Python, whose garbage collector may end a transaction, and so needs the lock.
     fn opened_in_this_thread(&self) -> bool {
         let open = lock(&self.open);
         let is_here = |open: &Transaction| open.is_task && open.thread == thread::current().id();

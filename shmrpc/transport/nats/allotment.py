@@ -1,4 +1,4 @@
-"""How much may be on the way to a process, for each of its connections.
+"""The bytes that each connection may have on the way to a process.
 
 NATS cuts off a process that is 64 MiB behind, whatever number of connections has sent that. So the receiver says how
 much each sender may send: an equal share of half of :data:`BUDGET`, and twice as much, again and again, for those that
@@ -30,7 +30,7 @@ class Allotment:
 
     @property
     def is_short(self) -> bool:
-        """Whether so much is given out that others may want for more."""
+        """Return True if so much is given out that other connections may lack room."""
         return self._given > BUDGET * 3 // 4
 
     def join(self) -> int:

@@ -3,7 +3,7 @@
 Anyone who may publish to a subject of ours chooses the headers and the reply subject of a message. nats-py fails on
 some of them, and then reads nothing more: on a header with nothing behind its first line, on a reply subject that is
 not UTF-8, on a vertical tab in one. docs/upstream.md has the report. So its parser is replaced by one that hands on
-what is used here and nothing else: of headers, the status by which NATS itself says that nobody listens.
+what is used here and nothing else: of headers, the status by which NATS itself reports a subject without subscribers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import importlib
 from typing import Any, Final
 
-#: The header of a message by which NATS says that nobody listens at the subject of one of ours.
+#: The header of a message by which NATS reports that the subject of one of ours has no subscriber.
 NO_RESPONDERS: Final = b"NATS/1.0 503"
 #: Bytes of a line of the protocol: NATS's own lines about a large cluster are the longest.
 _LONGEST_LINE: Final = 1 << 20
@@ -105,5 +105,5 @@ def client() -> Any:
 
 
 def is_unheard(message: Any) -> bool:
-    """Say whether NATS itself says by this message that nobody listens where one of ours was sent."""
+    """Return True if NATS itself reports by this message that one of ours has reached no subscriber."""
     return bool(message.headers) and not message.data

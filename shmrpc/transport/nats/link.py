@@ -48,7 +48,7 @@ _SHORTEST_PAUSE: Final = 1 / 40
 
 #: Takes a message: its data, the subject that answers go to.
 Letter = Callable[[bytes, str], None]
-#: Takes a message, and whether NATS says by it that one of ours has reached nobody.
+#: Takes a message, and True if NATS reports by it that one of ours has reached no subscriber.
 _Taker = Callable[[bytes, str, bool], None]
 
 _links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Address, Link]]] = weakref.WeakKeyDictionary()
@@ -112,7 +112,7 @@ class Link:
         self.on_lost: set[Callable[[], None]] = set()
         #: Is told when what has come was delivered, in the same turn of the loop.
         self.on_delivered: set[Callable[[], None]] = set()
-        #: How much each connection may have on the way to here.
+        #: The bytes that each connection may have on the way to this process.
         self.allotment = Allotment()
         self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
         self._pipes: set[Pipe] = set()
@@ -252,7 +252,7 @@ class Link:
         return self._recent() if time.monotonic() - self._complained < 2 else ""
 
     def add(self, pipe: Pipe) -> tuple[str, str]:
-        """Its subject, and that where it hears of what has reached nobody. It is a user until it is removed."""
+        """Return the subject of a pipe, and that of its notices. The pipe is a user until it is removed."""
         self.users += 1
         self._pipes.add(pipe)
         return (
@@ -261,7 +261,7 @@ class Link:
         )
 
     def _open_end(self, take: _Taker) -> str:
-        """A subject that nobody can guess, whose messages are given to ``take``."""
+        """Return a subject that cannot be guessed, whose messages ``take`` gets."""
         end = subjects.end()
         self._takers[end] = take
         return f"{self._prefix}.{end}"

@@ -20,7 +20,7 @@ class Partial:
         self.opcode, self.call_id = opcode, call_id
         self._max_memory = max_memory
         self._sizes = [8 * count, size]
-        #: What has come of each. Large parts keep their messages; in the end all are copied once.
+        #: The bytes of each that have come. Large parts keep their messages; in the end all are copied once.
         self._parts: list[list[memoryview | bytearray]] = [[], []]
         self._place = 0
         self._missing = 8 * count
@@ -44,7 +44,7 @@ class Partial:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is there."""
+        """True once the whole frame is there."""
         return self._place == len(self._sizes)
 
     def fill(self, data: memoryview) -> int:

@@ -13,9 +13,9 @@ when it is restarted. The numbers tell. The receiver says how much may be on the
 sender, until the receiver has said that it has got some.
 
 **Who sent it.** A message counts if it begins with this end's proof: a secret that the peer alone was told, as was the
-subject. Each message has a reply subject beside it, where NATS says at once if nobody listens at the receiver's; what
-the message had was then certainly not executed. Nothing else is taken there, except that the peer's process says the
-same, with the proof that the message began with, of a connection that it has forgotten.
+subject. Each message has a reply subject beside it, where NATS reports at once if the receiver's has no subscriber; the
+calls in the message were then certainly not executed. Nothing else is taken there, except that the peer's process says
+the same, with the proof that the message began with, of a connection that it has forgotten.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ CONTROL: Final = 0xFFFF_FFFF
 
 _HEADER: Final = struct.Struct(f"<{PROOF}sQQQQ")
 _FRAME: Final = struct.Struct("<IQII")
-#: What a peer may number a message ahead of the one that is expected: more cannot be on the way.
+#: The most numbers by which a message may be ahead of the expected one: more cannot be on the way.
 _FAR: Final = 4 << 20
 #: Of a heartbeat: after how much of it with nothing to say a side speaks, and after how much silence it is given up.
-#: What is between the two is more than three quarters, for which a loop may stand still.
+#: Between the two are more than three quarters, for which a loop may stand still.
 BEAT: Final = 1 / 5
 SILENCE: Final = 39 / 40
 #: Bytes that one stream may have on the way for each second of a round trip, and at most, beyond its first credit.
 _EXTRA: Final = 64 << 20
 MOST_EXTRA: Final = 4 << 20
-#: How much of a round trip's new length counts if it is longer than the last ones: it may have waited for other things.
+#: The share of a round trip's new length that counts if it is longer than the last ones: it may have waited.
 _LONGER: Final = 1 / 8
 #: Seconds that a peer has to take what was sent before the end: at least, at most, and at how many bytes a second.
 #: A peer that lives and takes nothing holds its own connection up, and not the end of the process.
@@ -111,11 +111,11 @@ class Pipe:
         #: What came before anybody listened.
         self._early: deque[_News] = deque()
         self._first: asyncio.Future[None] = self._loop.create_future()
-        #: What each message to this end begins with.
+        #: The bytes with which each message to this end begins.
         self.proof = secrets.token_bytes(PROOF)
         #: Bytes that may be on the way to this end.
         self.window = link.allotment.join()
-        #: Where the peer sends to, and where NATS says that nobody listens at the peer's subject.
+        #: The subject to which the peer sends, and that at which NATS reports that the peer's has no subscriber.
         self.subject, self.notices = link.add(self)
         #: The other end's subject, "" until it is known, and its proof.
         self.peer, self._peer_proof = "", b""
@@ -154,7 +154,7 @@ class Pipe:
         self._taken = 0
         self._come = 0
         self._told = 0
-        #: What had come when the window was last set.
+        #: The bytes that had come when the window was last set.
         self._come_then = 0
         self._partial: Partial | None = None
 
@@ -360,7 +360,7 @@ class Pipe:
             self.fault(str(error))
 
     def take_notice(self, data: bytes, *, is_unheard: bool) -> None:
-        """Takes what has come to the reply subject: that a message of ours has reached nobody.
+        """Take a message of the reply subject, which reports that one of ours has reached no subscriber.
 
         ``is_unheard``: NATS says so. Else the peer's process may, with the proof that our message began with.
         """
@@ -484,7 +484,7 @@ class Pipe:
         return first - 1 if first else None
 
     def finish(self) -> None:
-        """Closes once all is sent that waits, or the time for it is over; nothing is taken any more."""
+        """Closes once all is sent that waits, or the time for it is over; no more messages are taken."""
         self._closing = True
         if not self._pieces or not self.peer or self._undelivered or not self._link.is_open:
             self.gone()

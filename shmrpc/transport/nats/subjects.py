@@ -8,8 +8,8 @@
 
 INBOX is ``any``, unless the URL names another one so that an account's permissions can tell users apart. LINK and END
 are random. Each end of a connection has two such subjects: its peer sends to one, and the other is the reply subject of
-what it sends itself, where NATS says that nobody listens. Only the peer is told them, so no other connection of the
-same process gives them away.
+what it sends itself, where NATS reports a subject without subscribers. Only the peer is told them, so no other
+connection of the same process gives them away.
 """
 
 from __future__ import annotations

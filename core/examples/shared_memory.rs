@@ -49,7 +49,8 @@ fn main() {
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"example".as_ptr(), 0)) };
     file.set_len(size).expect("a sparse file");
     let words = SharedMapping::new(file.as_fd(), size as usize).expect("a mapping");
-    let blocks = Allocator::new(words, Arc::new(file.into()), start, MAX_MEMORY, Alone);
+    let file = Arc::new(file.into());
+    let blocks = Allocator::new(words, &file, start, MAX_MEMORY, Alone);
     let blocks = blocks.expect("a few pages of memory");
     let journal = blocks.journal();
     let add = |words: u64| {

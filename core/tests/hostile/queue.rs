@@ -30,7 +30,7 @@ pub fn queue(bytes: &[u8]) {
     let (_, size) = sizes(0, LIMITS);
     let file = Arc::new(memfd(size, 0, false));
     let words = Arc::new(SharedMapping::new(file.as_fd(), size as usize).expect("a mapping"));
-    let queue = Queue::new(words.clone(), file.clone(), 0, LIMITS, Alone).expect("a few pages");
+    let queue = Queue::new(words.clone(), &file, 0, LIMITS, Alone).expect("a few pages");
     let mut has = Has::default();
     while !script.is_over() {
         if script.byte() % 4 == 0 {

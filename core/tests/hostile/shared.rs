@@ -21,7 +21,7 @@ pub fn shared(bytes: &[u8]) {
     let size = file_size(0, MAX_MEMORY);
     let file = Arc::new(memfd(size, 0, false));
     let words = Arc::new(SharedMapping::new(file.as_fd(), size as usize).expect("a mapping"));
-    let blocks = Allocator::new(words.clone(), file.clone(), 0, MAX_MEMORY, Alone);
+    let blocks = Allocator::new(words.clone(), &file, 0, MAX_MEMORY, Alone);
     let blocks = blocks.expect("a few pages");
     let mut reserved: Vec<Reserved> = Vec::new();
     let mut offsets: Vec<u64> = Vec::new();

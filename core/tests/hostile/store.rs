@@ -31,7 +31,7 @@ pub fn store(bytes: &[u8]) {
     let (size, _) = sizes(0, MAX_MEMORY);
     let file = Arc::new(memfd(size, 0, false));
     let words = Arc::new(SharedMapping::new(file.as_fd(), size as usize).expect("a mapping"));
-    let store = Store::new(words.clone(), file.clone(), 0, MAX_MEMORY, Alone).expect("pages");
+    let store = Store::new(words.clone(), &file, 0, MAX_MEMORY, Alone).expect("pages");
     store.found(AT_ONCE).expect("a few pages");
     let mut has = Has::new(&store, &words);
     while !script.is_over() {
@@ -63,6 +63,8 @@ struct Has<'s> {
     pinned: Vec<u64>,
     watched: Vec<(Place, u64)>,
     open: Option<Open>,
+    /// Parts of the transaction, and of others gone.
+    parts: Vec<u64>,
 }
 
 impl<'s> Has<'s> {
@@ -75,6 +77,7 @@ impl<'s> Has<'s> {
             pinned: Vec::new(),
             watched: Vec::new(),
             open: None,
+            parts: Vec::new(),
         }
     }
 
@@ -92,12 +95,26 @@ impl<'s> Has<'s> {
                 }
                 Ok(())
             }
+            2 if open.is_some() => {
+                self.part(open.as_mut(), script);
+                Ok(())
+            }
             // These are no part of a transaction, and would wait for the end of ours.
             2..8 if open.is_none() => self.alone(place, script),
             _ => self.operate(open.as_mut(), place, script),
         };
         self.open = open;
         done
+    }
+
+    /// Begins a part of the transaction, or ends the last one, which may be one of another transaction.
+    fn part(&mut self, open: Option<&mut Open>, script: &mut Script) {
+        let Some(open) = open else { return };
+        let ends = script.byte() % 2 == 0;
+        match self.parts.pop().filter(|_| ends) {
+            Some(part) => self.store.end_part(open, part, script.byte() % 2 == 0),
+            None => self.parts.push(self.store.begin_part(open)),
+        }
     }
 
     fn operate(
@@ -122,7 +139,20 @@ impl<'s> Has<'s> {
                 self.note(&found);
                 Ok(())
             }
-            8 => store.remove(open, AT_ONCE, place, &item).map(drop),
+            8 => {
+                let mut open = open;
+                let known = match script.byte() % 3 {
+                    0 => None,
+                    _ => Some(
+                        store
+                            .get_whole(open.as_deref_mut(), AT_ONCE, place, &item)?
+                            .1,
+                    ),
+                };
+                let is_wanted = |found: &Found| known.as_ref().is_none_or(|known| known == found);
+                let removed = store.remove(open, AT_ONCE, place, &item, is_wanted);
+                removed.map(drop)
+            }
             9 => {
                 let by = match script.byte() % 2 {
                     0 => Number::Int(i64::from(script.byte())),
@@ -130,9 +160,11 @@ impl<'s> Has<'s> {
                 };
                 store.add(open, AT_ONCE, place, &item, by).map(drop)
             }
-            10 => store
-                .copy(open, AT_ONCE, place)
-                .map(|found| self.note(&found)),
+            10 => match script.byte() % 2 {
+                0 => store.copy(open, AT_ONCE, place),
+                _ => store.copy_to_put(open, AT_ONCE, place),
+            }
+            .map(|found| self.note(&found)),
             11 => {
                 for (key, found) in store.items(open, AT_ONCE, place)? {
                     self.note(&key);
@@ -158,8 +190,8 @@ impl<'s> Has<'s> {
             17 => store.insert(open, AT_ONCE, place, &key).map(drop),
             18 => store.discard(open, AT_ONCE, place, &key).map(drop),
             19 => store.contains(open, AT_ONCE, place, &key).map(drop),
-            20 => store.send(open, AT_ONCE, &new),
-            21 => store.receive(open, AT_ONCE).map(drop),
+            20 => store.send(open, AT_ONCE, &new, script.byte() % 2 == 0),
+            21 => store.receive(open, AT_ONCE, Found::is_plain).map(drop),
             22 => match script.byte() % 4 {
                 0 => store.first_message(open, AT_ONCE).map(drop),
                 1 => store.class(open, AT_ONCE, &key, &new).map(drop),
@@ -214,8 +246,9 @@ impl<'s> Has<'s> {
     fn note(&mut self, found: &Found) {
         if let Found::Container(_, place, _) = found {
             if self.places.len() == PLACES {
-                self.places.remove(3);
+                self.store.held().remove(self.places.remove(3).id);
             }
+            self.store.held().add(place.id);
             self.places.push(*place);
         }
     }
@@ -283,6 +316,10 @@ fn key(script: &mut Script) -> Key<'static> {
             Type::Int,
             Bytes::Owned(vec![1; 8 + usize::from(number % 4)]),
         ),
+        _ if number % 16 == 7 => {
+            let equal = Key::Immediate(Cell::int(i64::from(number / 16)).expect("a small one"));
+            Key::Alias(Box::new(equal), vec![b'm', number])
+        }
         _ => Key::Other(vec![b'k', number % 4], vec![b'm', number]),
     }
 }

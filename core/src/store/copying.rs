@@ -13,7 +13,7 @@ const CHUNK: u64 = 1 << 20;
 const TRIES: usize = 8;
 
 /// Returns the number of container numbers that a copy skips, by chance: numbers that another copy of the same store has
-/// given out, and that others know, must not come again. There are 2^48.
+/// given out, and that others know, must not come again. Fewer are skipped when few of the 2^48 are left.
 pub fn numbers_to_pass_over(random: u64) -> u64 {
     (random & 0xffff_ffff) << 4
 }

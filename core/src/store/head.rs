@@ -38,6 +38,9 @@ pub(super) fn id(number: u64) -> u64 {
     ID | number & ((1 << 48) - 1)
 }
 
+/// How many numbers of containers there are.
+pub(super) const NUMBERS: u64 = 1 << 48;
+
 /// The number of the container of this id.
 #[inline]
 pub(super) fn number(id: u64) -> u64 {

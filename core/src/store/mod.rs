@@ -349,8 +349,14 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Skips numbers that another copy of this store may have given out after the two parted, and of which nothing was kept:
-    /// other processes may still know the containers of that copy by them.
+    /// other processes may still know the containers of that copy by them. Skips a small part of the numbers that are left,
+    /// so copies alone never use them up.
     fn pass_numbers_over(&self, count: u64) {
+        let last = self.words().word(self.start + AT_LAST_ID);
+        // Relaxed: no other process knows this memory.
+        let last = last.map_or(0, |word| word.load(Relaxed));
+        let left = head::NUMBERS - head::number(last);
+        let count = count % (left >> 12).max(1);
         for at in [AT_LAST_ID, AT_PASSED_OVER] {
             if let Some(word) = self.words().word(self.start + at) {
                 // Relaxed: no other process knows this memory.

@@ -255,6 +255,28 @@ fn bytes_of(dice: &mut Dice, most: u64) -> Vec<u8> {
 }
 
 #[test]
+fn copies_alone_never_use_up_the_numbers_of_containers() {
+    let shared = shared(8 * MIB);
+    let store = store(&shared, US);
+    let made = store.made(soon()).unwrap();
+    for round in 1..100_000_u64 {
+        let random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        store.pass_numbers_over(copying::numbers_to_pass_over(random));
+    }
+    assert_eq!(store.made(soon()).unwrap(), made);
+    let place = root(&store);
+    let key = Key::Immediate(Cell::NONE);
+    let inner = Value::List(Vec::new());
+    store
+        .set(None, soon(), place, &Item::Key(&key), &inner)
+        .unwrap();
+    // The old containers and the new one are there.
+    for place in places(&store, None) {
+        store.len(None, soon(), place).unwrap();
+    }
+}
+
+#[test]
 fn a_part_that_is_ended_late_ends_no_part_of_another_transaction() {
     let shared = shared(8 * MIB);
     let store = store(&shared, US);

@@ -397,6 +397,17 @@ def test_whoever_has_left_a_permit_has_it_again_before_it_waits_for_itself(other
     assert holds("loop") == [1]
 
 
+def test_a_permit_that_was_left_and_released_is_not_had_again(other: MemberProcess) -> None:
+    first, seen = (shmrpc.sync.Semaphore("it", 2) for _ in range(2))
+    with contextlib.closing(first), contextlib.closing(seen):
+        InThread(first.acquire).join()
+        shmrpc.sync.Semaphore("it", 2).acquire()
+        seen.release()
+        other.do("it = sync.Semaphore('it', 2); it.acquire(1)")
+        with pytest.raises(shmrpc.WaitTimeout):
+            seen.acquire(0)
+
+
 def test_a_permit_is_not_given_to_the_thread_in_which_the_handle_of_another_one_is_collected() -> None:
     seen = shmrpc.sync.Semaphore("it")
     is_lost, is_over = threading.Event(), threading.Event()

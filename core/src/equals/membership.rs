@@ -700,6 +700,23 @@ impl Membership {
         found.is_some()
     }
 
+    /// Returns true if permits are kept whose handles are gone.
+    #[inline]
+    pub fn has_kept_permits(&self) -> bool {
+        self.has_kept.load(Relaxed)
+    }
+
+    /// Forgets a kept permit, because one is about to be released by a handle that has not acquired it: the permit of this
+    /// task or thread, if it has left one. The owner cannot regain that permit.
+    pub fn forget_permit(&self, owner: u64) {
+        let mut kept = lock(&self.kept);
+        let found = kept.iter().position(|&each| each == owner);
+        if let Some(at) = found.or(kept.len().checked_sub(1)) {
+            kept.swap_remove(at);
+        }
+        self.has_kept.store(!kept.is_empty(), Relaxed);
+    }
+
     /// Returns true if the name must stay open without a handle.
     pub(super) fn keeps_permits(&self) -> bool {
         self.has_kept.load(Relaxed) && self.permits_held() > 0

@@ -144,6 +144,10 @@ impl Hold {
     fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {
         let name = self.name.get();
         let membership = name.open(py)?;
+        if !self.is_owned && !name.has_acquired() && membership.has_kept_permits() {
+            // It is one that was acquired by another handle, which may be gone.
+            membership.forget_permit(current_owner(py)?);
+        }
         let released = if self.is_owned {
             membership.unlock(owner)
         } else {

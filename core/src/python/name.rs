@@ -81,6 +81,11 @@ impl Name {
         }
     }
 
+    /// Returns true if this handle has acquired more permits than it has released.
+    pub(super) fn has_acquired(&self) -> bool {
+        self.acquired.load(Ordering::Relaxed) > 0 // Relaxed: under the GIL.
+    }
+
     /// Returns the membership of this handle, also once the handle is closed.
     pub(super) fn membership(&self) -> &Arc<Membership> {
         &self.membership

@@ -128,6 +128,21 @@ async def test_an_array_arrives_as_an_instance_of_its_declared_class(size: int) 
         assert is_same([each async for each in client.each(iter([sent, sent]))], [sent, sent])
 
 
+@pytest.mark.parametrize("size", [3, LARGE])
+async def test_so_does_one_of_many_calls(size: int) -> None:
+    sent = Tensor(np.arange(size))
+    async with shmrpc.serve(service), shmrpc.connect(service) as client:
+        assert is_same([each async for each in client.map(echo, [sent, sent])], [sent, sent])
+        async with client.batch() as batch:
+            same, undeclared = batch.call(echo, sent), batch.call(undeclared_result, sent)
+            unnamed, number = batch.echo(sent), batch.count(sent, b=sent)
+        assert is_same(await same, sent)
+        assert await number == 2
+        for future in (undeclared, unnamed):
+            with pytest.raises(shmrpc.DecodeError, match=REMEDY):
+                await future
+
+
 async def test_so_does_one_in_threads() -> None:
     def work() -> None:
         with shmrpc.sync.connect(service) as client:

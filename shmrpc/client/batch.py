@@ -17,9 +17,10 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from shmrpc.client.blocking import run
 from shmrpc.client.engine import CallEngine
+from shmrpc.client.many_calls import OpenResult
 from shmrpc.client.requests import result_of, undecodable
 from shmrpc.errors import LocalProtocolError
-from shmrpc.wire.codec import UNREADABLE
+from shmrpc.wire.codec import UNREADABLE, settle
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -177,7 +178,11 @@ class _Collected(Generic[_F]):
                 continue
             try:
                 result = results[index]
-                future.set_result(result if kind is Any else self._client._codec.convert(result, kind))
+                if type(result) is OpenResult:
+                    result = settle(self._client._codec.convert(result.value, kind))
+                elif kind is not Any:
+                    result = self._client._codec.convert(result, kind)
+                future.set_result(result)
             except UNREADABLE as error:
                 future.set_exception(undecodable(self._entries[index][0], error))
 

@@ -24,6 +24,16 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.frames import Failure, Rejected, opcode, part_of
 
+
+class OpenResult:
+    """A result to be converted to its declared type, which :func:`shmrpc.wire.codec.settle` then has to look at."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 #: The results in order, None for the failed ones, and why these failed, by their place.
 Outcomes = tuple[list[Any], dict[int, ShmrpcError]]
 
@@ -88,9 +98,16 @@ class ManyCalls:
         self._places = places
         return calls
 
+    def _read_open(self, body: Body) -> Any:
+        """A result that is converted next, to what its own endpoint declares."""
+        value, is_open = self._codec.decode_open(body)
+        return OpenResult(value) if is_open else value
+
     def read(self, body: Body) -> Outcomes:
         """The results in an answer, and the errors; one of UNREADABLE if it is none."""
         whole, one = _decoders(self._codec, self._kind)
+        if self._endpoint is None:
+            one = self._read_open
         results: list[Any]
         failures: dict[int, Failure]
         errors, places = dict(self._unsent), self._places

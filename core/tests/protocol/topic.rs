@@ -113,7 +113,7 @@ impl Topic {
 
     fn of(is_plain: bool) -> Self {
         let seats = CAPACITY.seats_at();
-        let directory = [(0, 1), (64, 6), (128, 3), (seats, 1), (seats + 256, 4)];
+        let directory = [(0, 2), (64, 6), (128, 3), (seats, 1), (seats + 256, 4)];
         // Where the ring begins depends on the machine's pages.
         let payloads = [(8192, 8), (64 << 10, 8), (SHAPE.size() - PAGE, 2)];
         let header = [(0, 6), (64, 2), (128, 1), (192, 1), (4096, 4)];

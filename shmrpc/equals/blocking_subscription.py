@@ -44,19 +44,18 @@ class BlockingSubscription(ItemsForThreads, Closing, SubscriptionBase):
         The core appends them to a list that is here already: between that and the end there is nothing that could
         lose them.
         """
-        if self._kept and (kept := self.get_many_nowait(most)):
-            return kept
         got: list[_core.Message] = []
         try:
-            if not self._native.take_into(got, most):
-                self._fill(got, most, timeout)
-            if not self._raises_lag:
-                return got
+            if not (self._kept and self._take_kept(got, most)):
+                if not self._native.take_into(got, most):
+                    self._fill(got, most, timeout)
+                if self._raises_lag:
+                    self._tell_missed(got)
         except BaseException:
             if got:
                 self._native.put_back(got)
             raise
-        return self._checked(got)
+        return got
 
     def _fill(self, got: list[_core.Message], most: int, timeout: float | None) -> None:
         """Wait until messages are in ``got``."""

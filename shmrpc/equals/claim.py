@@ -82,9 +82,10 @@ class Claim(Uncopied):
         self._end()
 
     def _end(self) -> None:
-        ended, self._ended = self._ended, None
+        ended = self._ended
         if ended is not None:
-            ended()
+            ended()  # If a signal handler raises meanwhile, this is called again.
+            self._ended = None
 
     def _what_instead(self) -> tuple[str, str]:
         return (

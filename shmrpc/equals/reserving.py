@@ -80,7 +80,10 @@ class _Reserving(Generic[_H, _R]):
         try:
             body = handle._codec.encode(model)
         except Exception as error:
-            raise handle._unencodable(error) from error
+            told = handle._unencodable(error)
+            if told is error:
+                raise
+            raise told from error
         if not isinstance(body, _core.Parcel):  # It travels in the body of a value: it is copied there.
             self._array = model
             return None

@@ -134,31 +134,56 @@ class SubscriptionBase(Made, Handle):
 
     def get_nowait(self) -> _core.Message | None:
         """Returns the next message; None if there is none now."""
-        if not self._raises_lag:
-            return self._native.get_now()
-        messages = self.get_many_nowait(1)
-        return messages[0] if messages else None
+        if self._raises_lag:
+            got = self._taken(1)
+            return got[0] if got else None
+        got = []
+        try:  # As in _taken(), without a call.
+            self._native.take_into(got, 1)
+        except BaseException:
+            if got:
+                self._native.put_back(got)
+            raise
+        return got[0] if got else None
 
     def get_many_nowait(self, most: int = 256) -> list[_core.Message]:
         """Returns up to ``most`` messages that are there."""
-        most = at_least_one(most)
-        if self._kept:
-            with self._telling:
-                messages, self._kept = self._kept[:most], self._kept[most:]
-            if messages:
-                return messages
-        return self._checked(self._native.get_many_now(most))
+        return self._taken(at_least_one(most))
 
-    def _checked(self, messages: list[_core.Message]) -> list[_core.Message]:
-        """The same; raises before if some were missed, and that is to be raised."""
-        if not self._raises_lag:
-            return messages
+    def _taken(self, most: int) -> list[_core.Message]:
+        """Take up to ``most`` messages that are there. If a signal handler raises meanwhile, put them back.
+
+        The core appends them to a list that is here already: between that and the end there is nothing that could
+        lose them.
+        """
+        got: list[_core.Message] = []
+        try:
+            if not (self._kept and self._take_kept(got, most)):
+                self._native.take_into(got, most)
+                if self._raises_lag:
+                    self._tell_missed(got)
+        except BaseException:
+            if got:
+                self._native.put_back(got)
+            raise
+        return got
+
+    def _take_kept(self, got: list[_core.Message], most: int) -> bool:
+        """Move up to ``most`` messages that were kept into ``got``; False if another thread has taken them."""
+        with self._telling:
+            got += self._kept[:most]  # A signal's handler runs after a call alone: not between this and the next line.
+            del self._kept[:most]
+        return bool(got)
+
+    def _tell_missed(self, got: list[_core.Message]) -> None:
+        """Raise MessagesLost if some were missed that were not told so far; ``got`` is kept for the next call then."""
         with self._telling:
             missed = self._native.lost - self._known_lost
             if not missed:
-                return messages
+                return
+            self._kept += got  # As above.
+            del got[:]
             self._known_lost += missed
-            self._kept += messages
         raise MessagesLost(f"topic {self.name!r}: {missed} messages were missed", missed)
 
     def fileno(self) -> int:

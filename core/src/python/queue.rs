@@ -8,7 +8,7 @@ use super::name::{Name, failed};
 use super::reservation::{Plan, Reservation};
 use super::scratch::Scratch;
 use super::slice::Slice;
-use super::values::{Values, item_at};
+use super::values::{Values, is_of_a_handler, item_at};
 use crate::equals::membership::{Membership, NameError};
 pub(super) use crate::equals::queueing::LEASE_PATIENCE as PATIENCE;
 use crate::equals::queueing::{DONE, ITEMS, ROOM};
@@ -16,7 +16,7 @@ use crate::memory::bytes;
 use crate::queue::{Claimed, End, Put, Source, Taken};
 use crate::shared::{Field, Lie};
 use crate::sync::lock;
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyTuple};
 use std::collections::VecDeque;
@@ -376,7 +376,7 @@ impl Queue {
             match self.read_first(py, items, &mut at, None) {
                 Ok(value) => values.push(value),
                 // What a signal handler raises meanwhile, as KeyboardInterrupt, says nothing of the item: all of them stay.
-                Err(error) if !error.is_instance_of::<PyException>(py) => {
+                Err(error) if is_of_a_handler(py, &error).unwrap_or(true) => {
                     (at, failed) = (0, Some(error));
                     break;
                 }
@@ -408,7 +408,7 @@ impl Queue {
         let held = Arc::new(held);
         let value = held.copy_own(py, self, None);
         if let Err(error) = &value
-            && !error.is_instance_of::<PyException>(py)
+            && is_of_a_handler(py, error).unwrap_or(true)
         {
             return value.map(Some); // As in `read_all`: the item comes back.
         }

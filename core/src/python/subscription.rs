@@ -7,7 +7,7 @@ use super::loop_sleeper::LoopSleeper;
 use super::message;
 use super::name::{Name, failed};
 use super::topic::form_of;
-use super::values::Values;
+use super::values::{Values, is_of_a_handler};
 use crate::equals::membership::{Membership, NameError};
 use crate::equals::queueing::ITEMS;
 use crate::equals::registry::Handle;
@@ -19,7 +19,7 @@ use crate::sync::lock;
 use crate::topic::Policy;
 use crate::topic::log::Why;
 use crate::topic::subscriber::{History, Source, Taken};
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 use std::collections::VecDeque;
@@ -57,6 +57,8 @@ pub struct Subscription {
 struct Batch {
     bytes: Vec<u8>,
     messages: Vec<topics::Message>,
+    /// The block of the first message, if that was read in place and a signal handler interrupted it.
+    interrupted: Option<Arc<Held>>,
     /// Why the message before them could not be read, if nobody was told.
     failed: Option<Box<PyErr>>,
 }
@@ -264,10 +266,20 @@ impl Subscription {
                 return Err(error);
             }
         };
-        let mut last = None;
+        let (mut last, mut held) = (None, batch.interrupted.take());
         for message in &mut batch.messages[..count] {
-            match self.read(class, subscription, &batch.bytes, message, &mut last) {
-                Ok(message) => hand_on(message),
+            match self.read(
+                class,
+                subscription,
+                &batch.bytes,
+                message,
+                &mut last,
+                &mut held,
+            ) {
+                Ok(message) => {
+                    held = None;
+                    hand_on(message);
+                }
                 Err(error) => {
                     failed = Some(error);
                     break;
@@ -276,10 +288,10 @@ impl Subscription {
             read += 1;
         }
         // What a signal handler raises meanwhile, as KeyboardInterrupt, says nothing of the message: that stays the next one.
-        let is_let_go = |at: usize| matches!(batch.messages[at].payload, Payload::Copied(_, 0));
-        let is_gone = |error: &PyErr| error.is_instance_of::<PyException>(py) || is_let_go(read);
-        let done = read + usize::from(failed.as_ref().is_some_and(is_gone));
-        batch.messages.drain(..done);
+        let is_gone = |error: &PyErr| !is_of_a_handler(py, error).unwrap_or(true);
+        let is_gone = failed.as_ref().is_some_and(is_gone);
+        batch.messages.drain(..read + usize::from(is_gone));
+        batch.interrupted = held.filter(|_| !is_gone);
         // Those before it are not lost for it: the next one is told.
         if read > 0 {
             batch.failed = failed.take().map(Box::new);
@@ -296,6 +308,7 @@ impl Subscription {
         bytes: &[u8],
         message: &mut topics::Message,
         last: &mut Option<(Source, Py<PyAny>)>,
+        held: &mut Option<Arc<Held>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = class.py();
         let (source, seq, form) = (message.source, message.seq, form_of(message.form));
@@ -307,19 +320,23 @@ impl Subscription {
                 publisher
             }
         };
-        let value = match std::mem::replace(&mut message.payload, Payload::Copied(0, 0)) {
-            Payload::Copied(at, len) => {
-                message.payload = Payload::Copied(at, len); // It may be read again.
+        if let Payload::Pinned(_) = message.payload
+            && let Payload::Pinned(pin) =
+                std::mem::replace(&mut message.payload, Payload::Copied(0, 0))
+        {
+            *held = Some(Arc::new(Held {
+                subscription: subscription.clone(),
+                pin: Mutex::new(pin),
+                _name: self.name.get().stay(),
+            }));
+        }
+        // Either may be read again: the bytes stay where they are, and the block is the caller's.
+        let value = match (&*held, &message.payload) {
+            (Some(held), _) => self.looked_at(py, form, held, seq)?,
+            (None, &Payload::Copied(at, len)) => {
                 self.copied(py, form, &bytes[at..at + len], seq)?
             }
-            Payload::Pinned(pin) => {
-                let held = Arc::new(Held {
-                    subscription: subscription.clone(),
-                    pin: Mutex::new(pin),
-                    _name: self.name.get().stay(),
-                });
-                self.looked_at(py, form, &held, seq)?
-            }
+            (None, Payload::Pinned(_)) => return Err(self.unreadable(py, seq)),
         };
         message::make(class, value, publisher, seq)
     }
@@ -487,13 +504,6 @@ impl Subscription {
         let mut found = None;
         self.get_some(py, 1, |message| found = Some(message))?;
         Ok(found)
-    }
-
-    /// Up to `most` messages that are there.
-    fn get_many_now<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
-        let mut found = Vec::with_capacity(most.min(USUAL));
-        self.get_some(py, most, |message| found.push(message))?;
-        PyList::new(py, found)
     }
 
     /// Appends up to `most` messages that are there to `got`, and returns true if there were any. Where a signal handler raises

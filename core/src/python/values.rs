@@ -31,11 +31,28 @@ pub(super) struct Values {
     pub(super) decode_own: Option<Py<PyAny>>,
 }
 
+/// Tells whether an exception says nothing of the value that was read or written, because a signal handler raised it
+/// meanwhile.
+#[cold]
+pub(super) fn is_of_a_handler(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+    if !error.is_instance_of::<PyException>(py) {
+        return Ok(true);
+    }
+    let asked = py
+        .import("shmrpc.basics.signals")?
+        .getattr("is_of_a_handler")?;
+    asked
+        .call1((error.clone_ref(py).into_value(py),))?
+        .extract()
+}
+
 /// What is raised in the place of an exception: what this function makes of that, and of the number of an item.
 #[cold]
 fn told_as(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Option<u64>) -> PyErr {
-    if !error.is_instance_of::<PyException>(py) {
-        return error;
+    match is_of_a_handler(py, &error) {
+        Ok(false) => {}
+        Ok(true) => return error,
+        Err(error) => return error,
     }
     match function.bind(py).call1((error.into_value(py), number)) {
         Ok(told) => PyErr::from_value(told),

@@ -361,3 +361,19 @@ def test_an_error_at_the_end_of_a_pool_is_shown(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(engine, "close", fail)
     pool.shutdown()
     assert shown == [error]
+
+
+class _Interrupted:
+    """A loop whose caller is interrupted by a signal handler."""
+
+    def call_soon_threadsafe(self, *_: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_submit_that_is_interrupted_leaves_the_pool_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with shmrpc.sync.pool(1) as pool:
+        with monkeypatch.context() as patched:
+            patched.setattr(pool, "_loop", _Interrupted())
+            with pytest.raises(KeyboardInterrupt):
+                pool.submit(abs, -1)
+        assert pool.submit(abs, -2).result(60) == 2

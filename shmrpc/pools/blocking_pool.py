@@ -117,8 +117,8 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
             self._calls.append((future, known, args, kwargs))
             if self._told:
                 return future
-            self._told = True
-        self._loop.call_soon_threadsafe(self._take)
+            self._loop.call_soon_threadsafe(self._take)
+            self._told = True  # Afterwards: if a signal handler raises between, the loop takes once more in vain.
         return future
 
     def _check_open(self) -> None:

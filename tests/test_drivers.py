@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -120,3 +122,104 @@ def test_a_class_says_which_function_makes_it(module: Any, kind: str, maker: str
     with pytest.raises(TypeError, match=rf"^{maker}\(\) got an unexpected keyword argument 'wrong'"):
         getattr(module, maker)(OURS, wrong=1)
     assert not {"of", "publishing", "reading"} & {each for each in dir(getattr(module, kind)) if each[0] != "_"}
+
+
+@pytest.mark.parametrize("module", [shmrpc, shmrpc.sync], ids=["loops", "threads"])
+def test_the_class_of_pools_says_which_function_makes_one(module: Any) -> None:
+    with pytest.raises(TypeError) as raised:
+        module.Pool(2)
+    assert str(raised.value) == f"{module.__name__}.Pool is a type: open one by {module.__name__}.pool(workers)"
+
+
+def _claim_of(name: str) -> Any:
+    return shmrpc.queue(name).claim()
+
+
+def _reservation_in_queue(name: str) -> Any:
+    return shmrpc.queue(name).reserve(8)
+
+
+def _reservation_in_topic(name: str) -> Any:
+    return shmrpc.topic(name).reserve(8)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (_claim_of, "a claim of queue '{}' is for asyncio: `async with` in place of `with`; or shmrpc.sync.queue()"),
+        (
+            _reservation_in_queue,
+            "a reservation of queue '{}' is for asyncio: `async with` in place of `with`; or shmrpc.sync.queue()",
+        ),
+        (
+            _reservation_in_topic,
+            "a reservation of topic '{}' is for asyncio: `async with` in place of `with`; or shmrpc.sync.topic()",
+        ),
+    ],
+    ids=["claim", "queue", "topic"],
+)
+async def test_what_a_handle_gives_says_to_write_async_with(made: Callable[[str], Any], expected: str) -> None:
+    given = made(OURS)
+    with pytest.raises(TypeError) as raised:
+        with given:
+            pytest.fail("the block was entered")
+    assert str(raised.value) == expected.format(OURS)
+    if made is _claim_of:
+        given.close()  # Or Python warns that it was never awaited.
+
+
+async def test_a_claim_that_is_never_awaited_is_warned_of_by_the_name_of_its_method() -> None:
+    async with shmrpc.queue(OURS) as q:
+        with pytest.warns(RuntimeWarning, match=r"coroutine 'Queue\.claim' was never awaited"):
+            q.claim()
+
+
+async def test_tasks_run_a_claim_as_any_coroutine() -> None:
+    async with shmrpc.queue(OURS) as q:
+        q.put_many_nowait([1, 2, 3])
+        async with asyncio.TaskGroup() as group:
+            grouped = group.create_task(q.claim())
+        claims = [grouped.result(), await asyncio.create_task(q.claim()), await asyncio.wait_for(q.claim(), 60)]
+        assert [claim.value for claim in claims] == [1, 2, 3]
+        waits = asyncio.create_task(q.claim())
+        await asyncio.sleep(0)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        never_begun = asyncio.create_task(q.claim())
+        never_begun.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await never_begun
+        claims.pop().give_back()
+        async with asyncio.TaskGroup() as group:
+            again = group.create_task(q.claim(timeout=60))
+        assert again.result().redelivered
+        for claim in [*claims, again.result()]:
+            claim.ack()
+
+
+@pytest.mark.parametrize("kind", ["Lock", "Semaphore"])
+def test_acquire_says_that_it_takes_a_timeout_alone(kind: str) -> None:
+    held = KINDS[kind.lower()][1]()
+    said = f"{kind.lower()} '{OURS}': acquire() takes a timeout in seconds alone; acquire(timeout=0) does not wait"
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((True, 1), {}),
+        ((), {"blocking": False}),
+        ((1, 2), {"a": 1}),
+    ]
+    for arguments, options in wrong:
+        with pytest.raises(TypeError) as raised:
+            held.acquire(*arguments, **options)
+        assert str(raised.value) == said
+    assert str(inspect.signature(held.acquire)) == "(timeout=None)"
+    assert held.acquire(timeout=0)
+    held.close()
+
+
+def test_signals_say_what_they_take() -> None:
+    with shmrpc.sync.Semaphore(OURS, 1) as gate:
+        with pytest.raises(TypeError, match=rf"^semaphore '{OURS}': wait\(\) takes a timeout in seconds alone; "):
+            gate.wait(True, 1)
+        with pytest.raises(TypeError, match=rf"^semaphore '{OURS}': signal\(\) takes a number of signals alone$"):
+            gate.signal(1, 2)
+        assert gate.drain() == 0

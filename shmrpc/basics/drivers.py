@@ -32,7 +32,7 @@ def _for_threads(subject: _Named, right: str, wrong: str) -> NoReturn:
     raise TypeError(f"{what} is for threads: `{right}` in place of `{wrong}`; or shmrpc.{maker}()")
 
 
-class ForAsyncio(AwaitedToOpen):
+class EnteredInLoop:
     """An object that ``with`` cannot enter, because it is for event loops."""
 
     if not TYPE_CHECKING:  # A type checker refuses `with` by itself.
@@ -41,6 +41,10 @@ class ForAsyncio(AwaitedToOpen):
             _for_asyncio(self, "async with", "with")
 
         def __exit__(self, *exception: object) -> None: ...
+
+
+class ForAsyncio(AwaitedToOpen, EnteredInLoop):
+    """The same for a handle, which can be awaited too."""
 
 
 class ItemsForAsyncio(ForAsyncio):

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many
-from shmrpc.basics.drivers import ItemsForAsyncio
 from shmrpc.basics.loops import running_loop
+from shmrpc.basics.drivers import EnteredInLoop, ItemsForAsyncio
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import AsyncClosing, bounded
 from shmrpc.equals.pausing import Pausing
@@ -105,7 +105,7 @@ class Queue(ItemsForAsyncio, AsyncClosing, Pausing, QueueBase):
 
         With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered to another.
         """
-        return Claiming(self, bounded(timeout), lease_of(lease_timeout))
+        return Claiming(self.name, self._claim(bounded(timeout), lease_of(lease_timeout), None))
 
     def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> AsyncIterator[Claim]:
         """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
@@ -248,20 +248,35 @@ class Queue(ItemsForAsyncio, AsyncClosing, Pausing, QueueBase):
             raise StopAsyncIteration from None
 
 
-class Claiming:
-    """A claim that is to be waited for: awaited, or by ``async with``."""
+class Claiming(EnteredInLoop, Coroutine[Any, Any, Claim]):
+    """A claim that is to be waited for: awaited, as any coroutine, or by ``async with``."""
 
-    def __init__(self, queue: Queue, timeout: float | None, lease: float) -> None:
-        self._queue = queue
-        self._timeout = timeout
-        self._lease = lease
+    def __init__(self, name: str, claiming: Coroutine[Any, Any, Claim]) -> None:
+        claiming.__qualname__ = "Queue.claim"  # For Python's warning that it was never awaited.
+        self._name = name
+        self._claiming = claiming
         self._claim: Claim | None = None
 
+    def _what_and_maker(self) -> tuple[str, str]:
+        return f"a claim of queue {self._name!r}", "queue"
+
     def __await__(self) -> Generator[Any, None, Claim]:
-        return self._queue._claim(self._timeout, self._lease, None).__await__()
+        return self._claiming.__await__()
+
+    def send(self, value: Any) -> Any:
+        """Go on, for a task of asyncio that runs the claim as its coroutine."""
+        return self._claiming.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where the claim waits, for such a task."""
+        return self._claiming.throw(*error)
+
+    def close(self) -> None:
+        """End the wait without a claim."""
+        self._claiming.close()
 
     async def __aenter__(self) -> Claim:
-        claim = self._claim = await self._queue._claim(self._timeout, self._lease, None)
+        claim = self._claim = await self._claiming
         return claim
 
     async def __aexit__(

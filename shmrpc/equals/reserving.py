@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from shmrpc import _core
+from shmrpc.basics.drivers import EnteredInLoop
 from shmrpc.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -108,8 +109,12 @@ class _Reserving(Generic[_H, _R]):
             self._reservation.give_up()
 
 
-class AwaitedReserving(_Reserving[_Awaited[_R], _R]):
+class AwaitedReserving(EnteredInLoop, _Reserving[_Awaited[_R], _R]):
     """What ``reserve`` of a handle returns whose methods are awaited."""
+
+    def _what_and_maker(self) -> tuple[str, str]:
+        name = self._handle._name
+        return f"a reservation of {name.kind} {name.name!r}", name.kind
 
     async def __aenter__(self) -> Any:
         await self._handle._pause_in_time()

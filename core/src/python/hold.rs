@@ -4,10 +4,11 @@ use super::name::{Name, seconds};
 use super::owner::{current_owner, is_in_loop};
 use crate::equals::membership::{Again, Want};
 use crate::memory::region::Kind;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
 
 /// Permits of a semaphore, the permit of a lock, or of a memory's lock: `with` acquires and releases it in a thread.
 ///
@@ -64,6 +65,20 @@ fn no_count(name: &Name, count: &Bound<'_, PyAny>) -> PyErr {
         name.words()
     );
     PyValueError::new_err(text)
+}
+
+/// Refuse what a method does not take, such as the `blocking` of threading's locks, in the words of its caller.
+#[inline]
+fn refuse(
+    name: &Name,
+    others: &Bound<'_, PyTuple>,
+    options: Option<&Bound<'_, PyDict>>,
+    remedy: &'static str,
+) -> PyResult<()> {
+    if others.is_empty() && options.is_none() {
+        return Ok(());
+    }
+    Err(PyTypeError::new_err(format!("{}: {remedy}", name.words())))
 }
 
 impl Hold {
@@ -169,9 +184,16 @@ impl Hold {
     /// Waits until it is acquired, for ``timeout`` seconds at most. Returns True.
     ///
     /// Raises WaitTimeout, which names who has it, and WaitStopped after ``stop()``.
-    #[pyo3(signature = (timeout=None))]
-    fn _acquire(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<bool> {
+    #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
+    fn _acquire(
+        slf: &Bound<'_, Self>,
+        timeout: Option<Bound<'_, PyAny>>,
+        others: &Bound<'_, PyTuple>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<bool> {
         let (us, py) = (slf.get(), slf.py());
+        let remedy = "acquire() takes a timeout in seconds alone; acquire(timeout=0) does not wait";
+        refuse(us.name.get(), others, options, remedy)?;
         let timeout = timeout.as_ref().map(seconds).transpose()?;
         let owner = us._owner(py)?;
         if us._try(py, owner, false)? || us._regain(py)? {
@@ -190,9 +212,21 @@ impl Hold {
     ///
     /// Signals and permits have nothing to do with each other. Signals stay when their sender ends, as long as the name
     /// has members.
-    #[pyo3(signature = (count=None))]
-    fn _signal(&self, py: Python<'_>, count: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+    #[pyo3(signature = (count=None, *others, **options), text_signature = "($self, count=None)")]
+    fn _signal(
+        &self,
+        py: Python<'_>,
+        count: Option<Bound<'_, PyAny>>,
+        others: &Bound<'_, PyTuple>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
         let name = self.name.get();
+        refuse(
+            name,
+            others,
+            options,
+            "signal() takes a number of signals alone",
+        )?;
         let count = match count {
             None => 1,
             Some(count) => count.extract().map_err(|_| no_count(name, &count))?,
@@ -204,10 +238,17 @@ impl Hold {
     /// Waits for a signal, for ``timeout`` seconds at most, and takes it. Returns True.
     ///
     /// Raises WaitTimeout, and WaitStopped after ``stop()``.
-    #[pyo3(signature = (timeout=None))]
-    fn _wait_signal(slf: &Bound<'_, Self>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<bool> {
-        let timeout = timeout.as_ref().map(seconds).transpose()?;
+    #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
+    fn _wait_signal(
+        slf: &Bound<'_, Self>,
+        timeout: Option<Bound<'_, PyAny>>,
+        others: &Bound<'_, PyTuple>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<bool> {
         let name = slf.get().name.get();
+        let remedy = "wait() takes a timeout in seconds alone; wait(timeout=0) does not wait";
+        refuse(name, others, options, remedy)?;
+        let timeout = timeout.as_ref().map(seconds).transpose()?;
         let taken = name.open(slf.py())?.try_take(Want::Signal);
         if !name.told(slf.py(), taken)? {
             wait(slf, Want::Signal, timeout)?;
@@ -243,7 +284,7 @@ impl Hold {
             if is_in_loop(py)? {
                 slf.call_method0(intern!(py, "_refuse_to_block"))?;
             }
-            Hold::_acquire(slf, None)?;
+            Hold::_acquire(slf, None, &PyTuple::empty(py), None)?;
         }
         Ok(slf.clone())
     }

@@ -217,6 +217,7 @@ def test_acquire_says_that_it_takes_a_timeout_alone(kind: str) -> None:
 
 
 def test_signals_say_what_they_take() -> None:
+    gate: Any
     with shmrpc.sync.Semaphore(OURS, 1) as gate:
         with pytest.raises(TypeError, match=rf"^semaphore '{OURS}': wait\(\) takes a timeout in seconds alone; "):
             gate.wait(True, 1)

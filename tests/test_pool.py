@@ -668,3 +668,20 @@ async def test_nothing_is_left_of_a_pool() -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+@pytest.mark.parametrize("question", ["result", "exception"])
+async def test_a_result_that_would_block_its_own_loop_is_refused(pool: shmrpc.Pool, question: str) -> None:
+    future = pool.submit(tasks.same, 1)
+    ask = getattr(future, question)
+    for timeout in (None, 60):
+        with pytest.raises(
+            shmrpc.LocalProtocolError, match="would block the event loop of its pool: use `await future`"
+        ):
+            ask(timeout)
+    with pytest.raises(TimeoutError):
+        ask(0)
+    there = asyncio.to_thread(ask)  # Another thread may wait.
+    expected = 1 if question == "result" else None
+    assert await asyncio.wait_for(there, 60) == expected
+    assert ask() == expected

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many
-from shmrpc.basics.loops import running_loop
 from shmrpc.basics.drivers import EnteredInLoop, ItemsForAsyncio
+from shmrpc.basics.loops import running_loop
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import AsyncClosing, bounded
 from shmrpc.equals.pausing import Pausing
@@ -252,7 +252,8 @@ class Claiming(EnteredInLoop, Coroutine[Any, Any, Claim]):
     """A claim that is to be waited for: awaited, as any coroutine, or by ``async with``."""
 
     def __init__(self, name: str, claiming: Coroutine[Any, Any, Claim]) -> None:
-        claiming.__qualname__ = "Queue.claim"  # For Python's warning that it was never awaited.
+        # For Python's warning that it was never awaited.
+        claiming.__qualname__ = "Queue.claim"  # type: ignore[attr-defined]
         self._name = name
         self._claiming = claiming
         self._claim: Claim | None = None

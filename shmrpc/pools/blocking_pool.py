@@ -57,6 +57,8 @@ class BlockingPool(ForThreads, concurrent.futures.Executor):
         return "this pool", "pool"
 
     def __init__(self, made: Pool) -> None:
+        if not isinstance(made, Pool):
+            raise TypeError("shmrpc.sync.Pool is a type: open one by shmrpc.sync.pool(workers)")
         self._pool = made
         self._made_by = os.getpid()
         self._calls: deque[tuple[TaskFuture[Any], Function, tuple[Any, ...], dict[str, Any]]] = deque()

@@ -124,7 +124,7 @@ class Engine:
 
     async def open(self) -> None:
         """Starts the workers. Raises PoolBroken if they cannot begin, with the initializer's error as its cause."""
-        self._loop, self.ended = running_loop(), None
+        self.loop, self.ended = running_loop(), None
         self.resize(self.size)
         try:
             await asyncio.wait([task for task in self._running if task.get_name() == _STARTING])
@@ -151,7 +151,7 @@ class Engine:
 
     def begin(self, coroutine: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
         """Runs something until it ends, or the pool does."""
-        task = self._loop.create_task(coroutine, name=name or None)
+        task = self.loop.create_task(coroutine, name=name or None)
         self._running.add(task)
         task.add_done_callback(self._ran)
         return task
@@ -194,7 +194,7 @@ class Engine:
                 await worker.end(self.options.grace)
                 break
             self.workers.append(worker)
-            self._loop.add_reader(worker.process.pidfd, self._lost, worker)
+            self.loop.add_reader(worker.process.pidfd, self._lost, worker)
             self._free(worker)
             return
         self._numbers.discard(number)
@@ -225,7 +225,7 @@ class Engine:
         return self._keep(worker.end(self.options.grace, lambda: self._is_patient))
 
     def _keep(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(ending)
+        task = self.loop.create_task(ending)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
         return task
@@ -235,7 +235,7 @@ class Engine:
         if worker.gone:
             return
         worker.was_at_work = any(map(worker.progress.begun, worker.chunks))
-        self._loop.remove_reader(worker.process.pidfd)
+        self.loop.remove_reader(worker.process.pidfd)
         self.workers.remove(worker)
         if worker in self._idle:
             self._idle.remove(worker)
@@ -300,7 +300,7 @@ class Engine:
         retries, deaths = self.options.retries, 0
         while True:
             worker = self._idle.pop() if self._idle else await self._turn()
-            worker.open_call(current_task(self._loop))
+            worker.open_call(current_task(self.loop))
             if self._watching is None:
                 self._watch_later()
             try:
@@ -354,7 +354,7 @@ class Engine:
         self, future: TaskFuture[Any], function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Has one task run, whose result the future gets."""
-        single = self._loop.create_task(self._fulfil(future, function, args, kwargs))
+        single = self.loop.create_task(self._fulfil(future, function, args, kwargs))
         self._singles.add(single)
         single.add_done_callback(functools.partial(self._fulfilled, future))
 
@@ -386,7 +386,7 @@ class Engine:
         """Waits for a worker that has nothing to do."""
         if self._gives_up:
             raise asyncio.CancelledError
-        turn: asyncio.Future[RemoteWorker] = self._loop.create_future()
+        turn: asyncio.Future[RemoteWorker] = self.loop.create_future()
         self._turns.append(turn)
         try:
             return await turn
@@ -502,7 +502,7 @@ class Engine:
     def wanted(self, source: Submitted) -> None:
         """Says that a source has some: what comes in this turn of the loop is given to workers together."""
         if self._wanted is None:
-            self._wanted = self._loop.call_soon(self._want)
+            self._wanted = self.loop.call_soon(self._want)
         self._want_of[source] = None
         source.is_wanted = True
 
@@ -681,7 +681,7 @@ class Engine:
     def _watch_later(self) -> None:
         """Looks in a while whether what workers were given has begun."""
         if self._watching is None:
-            self._watching = self._loop.call_later(_WATCH, self._watch)
+            self._watching = self.loop.call_later(_WATCH, self._watch)
 
     def _watch(self) -> None:
         """Finds workers that stand still; what they and busy ones have not begun goes to those with nothing to do."""
@@ -723,7 +723,7 @@ class Engine:
         """Looks after the chunks in a moment, if there is anything to look for."""
         waits_behind = self._idle and any(len(worker.chunks) > 1 for worker in self.workers)
         if self._look is None and (self._several or waits_behind):
-            self._look = self._loop.call_later(_LOOK, self._look_now)
+            self._look = self.loop.call_later(_LOOK, self._look_now)
 
     def _look_now(self) -> None:
         self._look = None
@@ -766,7 +766,7 @@ class Engine:
     def _tell_later(self, tell: Callable[[RemoteWorker], Coroutine[Any, Any, None]]) -> None:
         if self._made_by == os.getpid():
             with contextlib.suppress(RuntimeError):  # The loop has been closed since.
-                self._loop.call_soon_threadsafe(self._tell, tell)
+                self.loop.call_soon_threadsafe(self._tell, tell)
 
     def _tell(self, tell: Callable[[RemoteWorker], Coroutine[Any, Any, None]]) -> None:
         """Tells all workers something that no task waits for."""
@@ -805,7 +805,7 @@ class Engine:
             if timer is not None:
                 timer.cancel()
         for worker in self.workers:
-            self._loop.remove_reader(worker.process.pidfd)
+            self.loop.remove_reader(worker.process.pidfd)
             for slot in worker.chunks:
                 worker.progress.take_back(slot, 0)
                 worker.interrupt(slot)

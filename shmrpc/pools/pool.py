@@ -73,6 +73,8 @@ class Pool(ForAsyncio):
     """Processes that run functions; made by :func:`pool`, used as ``async with``."""
 
     def __init__(self, engine: Engine) -> None:
+        if not isinstance(engine, Engine):
+            raise TypeError("shmrpc.Pool is a type: open one by shmrpc.pool(workers)")
         self._engine = engine
         self._is_open = False
 
@@ -145,6 +147,7 @@ class Pool(ForAsyncio):
         """
         self._engine.check()
         future: TaskFuture[Any] = _unmade(TaskFuture)
+        future._loop = self._engine.loop
         self._submit(future, function, args, kwargs)
         return future
 
@@ -383,6 +386,7 @@ class InlinePool(Pool):
         """Calls the function; its future."""
         future: TaskFuture[Any] = TaskFuture()
         if inspect.iscoroutinefunction(function):
+            future._loop = asyncio.get_running_loop()
             task = asyncio.ensure_future(self.run(function, *args, **kwargs))
             task.add_done_callback(functools.partial(_fulfil, future))
             return future

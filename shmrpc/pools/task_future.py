@@ -12,6 +12,7 @@ from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shmrpc.basics.loops import running_loop
+from shmrpc.errors import LocalProtocolError
 from shmrpc.pools.failed import Failed
 
 _R = TypeVar("_R")
@@ -58,6 +59,8 @@ class TaskFuture(concurrent.futures.Future[_R]):
     _waiters: list[Any]
     _done_callbacks: list[Callable[[Any], object]] | tuple[()] = ()
     _made: threading.Condition | None = None
+    #: The event loop in which the task's pool runs; None: a pool for threads.
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self) -> None:
         pass  # The base class would make all of it.
@@ -98,10 +101,29 @@ class TaskFuture(concurrent.futures.Future[_R]):
         return self._state in _OVER
 
     def result(self, timeout: float | None = None) -> _R:
-        """The task's result; waits for it. Raises what the task raised, CancelledError, or TimeoutError."""
+        """The task's result; waits for it. Raises what the task raised, CancelledError, or TimeoutError.
+
+        In the event loop of the task's pool, raises LocalProtocolError while the task has not ended: await the future.
+        """
         if self._state == FINISHED and self._exception is None:
             return self._result  # type: ignore[return-value]
+        if self._loop is not None:
+            self._check_wait(self._loop, timeout)
         return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the task's end, and return what it raised, or None. Raises as :meth:`result`."""
+        if self._loop is not None:
+            self._check_wait(self._loop, timeout)
+        return super().exception(timeout)
+
+    def _check_wait(self, loop: asyncio.AbstractEventLoop, timeout: float | None) -> None:
+        """Raise LocalProtocolError where a wait would block the loop that is to end the task."""
+        if self._state in _OVER or (timeout is not None and timeout <= 0) or _get_running_loop() is not loop:
+            return
+        raise LocalProtocolError(
+            "the task has not ended, and result() would block the event loop of its pool: use `await future`"
+        )
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_R]], object]) -> None:
         """Has ``fn`` called with this future once it is done: at once if it is."""

@@ -19,19 +19,27 @@ from shmrpc.streams import credit as credits
 from shmrpc.streams.credit import ReceiveWindow
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
-from shmrpc.transport.nats import guarded
-from shmrpc.transport.nats import link as links
+from shmrpc.transport.nats import guarded, heartbeats
 from shmrpc.transport.nats import pipe as pipes
 from shmrpc.transport.nats.allotment import BUDGET, LEAST, WINDOW, Allotment
-from shmrpc.transport.nats.link import Link
+from shmrpc.transport.nats.frame_reader import Limits
+from shmrpc.transport.nats.heartbeats import Heartbeats
 from shmrpc.transport.nats.messages import Message
 from shmrpc.transport.nats.partial import Partial
-from shmrpc.transport.nats.pipe import MOST_EXTRA, Limits, Pipe
+from shmrpc.transport.nats.pipe import Pipe
+from shmrpc.transport.nats.round_trip import MOST_EXTRA
 from shmrpc.transport.queued_inbox import Mail
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
 LIMITS = Limits(1 << 20, 1 << 24)
+
+
+class OwnComplaints:
+    """The words for what NATS has lost."""
+
+    def why_lost(self) -> str:
+        return "it was dropped"
 
 
 class OwnLink:
@@ -46,6 +54,7 @@ class OwnLink:
         self.count = 0
         self.allotment = Allotment()
         self.tasks: list[asyncio.Task[Any]] = []
+        self.complaints = OwnComplaints()
 
     def add(self, _: Pipe) -> tuple[str, str]:
         self.count += 1
@@ -63,9 +72,6 @@ class OwnLink:
 
     async def settle(self) -> bool:
         return True
-
-    def why_lost(self) -> str:
-        return "it was dropped"
 
     def standstill(self) -> str:
         return ""
@@ -320,18 +326,15 @@ class Ticking(OwnLink):
     def __init__(self, clock: Clock) -> None:
         super().__init__(1 << 17)
         self.clock = clock
-        self.link = Link.__new__(Link)
-        vars(self.link).update(
-            is_open=True, heartbeat=self.heartbeat, _due=clock.now, _stood=(0.0, 0.0), _pipes=set(), _loop=clock
-        )
-        self.link.allotment = self.allotment
+        self.pipes: set[Pipe] = set()
+        self.beats = Heartbeats(self.pipes, self.heartbeat, self.allotment, clock)  # type: ignore[arg-type]
 
     def add(self, pipe: Pipe) -> tuple[str, str]:
-        self.link._pipes.add(pipe)
+        self.pipes.add(pipe)
         return super().add(pipe)
 
     def remove(self, pipe: Pipe) -> None:
-        self.link._pipes.discard(pipe)
+        self.pipes.discard(pipe)
 
 
 async def two_that_tick(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Clock, Side, Side]:
@@ -339,11 +342,11 @@ async def two_that_tick(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Clock, 
     clocks = Clock(), Clock()
     sides, looks = [], []
     for clock in clocks:
-        monkeypatch.setattr(links, "time", clock)
+        monkeypatch.setattr(heartbeats, "time", clock)
         monkeypatch.setattr(pipes, "time", clock)
         side = Side(1 << 17)
         ticking = side.link = Ticking(clock)
-        looks.append(ticking.link._look)
+        looks.append(ticking.beats.begin)
         side.pipe = Pipe(ticking, LIMITS)  # type: ignore[arg-type]
         side.pipe.listen(lambda *_: None, side.came.append, side.over)
         sides.append(side)
@@ -366,7 +369,7 @@ def live(monkeypatch: pytest.MonkeyPatch, until: float, *living: tuple[Clock, Si
         now, look = clock.call
         for each, _ in living:
             each.now = now
-        monkeypatch.setattr(links, "time", clock)
+        monkeypatch.setattr(heartbeats, "time", clock)
         monkeypatch.setattr(pipes, "time", clock)
         look()
         for message in side.messages():

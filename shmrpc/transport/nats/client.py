@@ -13,9 +13,11 @@ from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.base import Connection, End, OnEnd, OnFrame
 from shmrpc.transport.nats import link, messages, subjects
 from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.complaints import Silent
+from shmrpc.transport.nats.frame_reader import Limits
 from shmrpc.transport.nats.link import Link
 from shmrpc.transport.nats.messages import Hello, Message, Welcome
-from shmrpc.transport.nats.pipe import Limits, Pipe
+from shmrpc.transport.nats.pipe import Pipe
 from shmrpc.transport.nats.status import similar
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire import control
@@ -95,7 +97,7 @@ async def _joined(address: Address, timeout: float) -> Link:
         return await link.join(address, max(0.0, min(timeout, _NATS)))
     except link.Misconfigured:
         raise
-    except link.Silent as error:
+    except Silent as error:
         raise _OutOfTime(str(error)) from None
     except ServiceUnavailable as error:
         raise _Unknown(str(error)) from None
@@ -124,7 +126,7 @@ async def _greet(service: str, joined: Link, timeout: float, options: Connection
     except BaseException as error:
         pipe.gone()
         if isinstance(error, TimeoutError):
-            refused = joined.why_silent().removeprefix(": ")
+            refused = joined.complaints.why_silent().removeprefix(": ")
             if refused:
                 raise _Unknown(f"cannot reach {service!r} at {joined}: {refused}") from None
             kind = _Unknown if patience == _ANSWER else _OutOfTime

@@ -19,33 +19,23 @@ from typing import Any, Final
 
 from shmrpc.basics.missing import why_missing
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
-from shmrpc.host.exhaustion import Refusals
 from shmrpc.transport.nats import guarded, subjects, tls
 from shmrpc.transport.nats.address import Address
 from shmrpc.transport.nats.allotment import Allotment
+from shmrpc.transport.nats.complaints import CONNECT_TIMEOUT, Complaints, words
+from shmrpc.transport.nats.heartbeats import Heartbeats
 from shmrpc.transport.nats.messages import PROOF
-from shmrpc.transport.nats.pipe import BEAT, BESIDE, PIECE, SILENCE, Pipe
+from shmrpc.transport.nats.pipe import BESIDE, PIECE, Pipe
 from shmrpc.transport.queued_inbox import Mail
 
 logger = logging.getLogger("shmrpc.nats")
 
-#: Seconds that one try to connect to NATS may take.
-_CONNECT_TIMEOUT: Final = 2
 #: Seconds that a message of ours to ourselves may take.
 _ROUND_TRIP: Final = 2.0
 #: Seconds that what was begun has to end when a link is closed.
 _LAST: Final = 1.0
 #: The same for a link that was never open: a handshake of TLS that failed never ends.
 _LAST_OF_NONE: Final = 0.1
-#: What NATS's client says when it has tried each server; why, it has complained of before.
-_NO_SERVERS: Final = "no servers available for connection"
-#: Why there may be no answer at all.
-_MUTE: Final = (
-    f"no answer within {_CONNECT_TIMEOUT} s: the address is wrong, its host is down, or a firewall is in the way"
-)
-#: Of a heartbeat: the shortest pause between two looks at all connections.
-_SHORTEST_PAUSE: Final = 1 / 40
-
 #: Takes a message: its data, the subject that answers go to.
 Letter = Callable[[bytes, str], None]
 #: Takes a message, and True if NATS reports by it that one of ours has reached no subscriber.
@@ -56,10 +46,6 @@ _links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Address,
 
 class Misconfigured(ServiceUnavailable):
     """What this side was given to reach NATS with cannot be used, and trying again does not help."""
-
-
-class Silent(ServiceUnavailable):
-    """NATS has said nothing in time."""
 
 
 async def join(address: Address, timeout: float | None = None) -> Link:
@@ -80,7 +66,7 @@ async def join(address: Address, timeout: float | None = None) -> Link:
         link.leave()
         await link.wait_closed()
         if isinstance(error, TimeoutError):
-            raise link.why_closed(error) from None
+            raise link.complaints.why_closed(error) from None
         raise
     return link
 
@@ -116,22 +102,18 @@ class Link:
         self.allotment = Allotment()
         self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
         self._pipes: set[Pipe] = set()
+        self._heartbeats = Heartbeats(self._pipes, self.heartbeat, self.allotment, self._loop)
+        self.standstill = self._heartbeats.standstill
         self._boxes: dict[str, Letter] = {}
         #: By the last token of a subject, what takes the messages that come there.
         self._takers: dict[str, _Taker] = {}
         self._nats: Any = None
-        #: What NATS's client last complained of, and when.
-        self._complaint = ""
-        self._complained = 0.0
-        self._refusals = Refusals()
-        #: Why NATS does not let this side ask which servers there are, in words; "" if it has not said so.
-        self.why_no_status = ""
+        #: What NATS's client has complained of.
+        self.complaints = Complaints(str(address))
         #: Those that wait for what NATS has to say.
         self._settling: set[asyncio.Future[bool]] = set()
         #: What sees to it that TLS is spoken, if it was asked for.
         self._tls: tls.Context | None = None
-        #: When the loop last stood still for longer than it should, and for how many seconds.
-        self._stood = (0.0, 0.0)
         self._arrived: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._mail = Mail(self._deliver)
         self._speakers: deque[Pipe] = deque()
@@ -140,8 +122,6 @@ class Link:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._writer: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        #: When it is to look at its connections, by time.monotonic().
-        self._due = time.monotonic()
         self._opening = self._loop.create_task(self._open())
         self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -162,7 +142,7 @@ class Link:
             raise Misconfigured(f"cannot log in to NATS at {self}: {error}") from None
         self._tls = arguments.get("tls")
         try:
-            self._nats = nats = guarded.client()
+            self._nats = self.complaints.client = nats = guarded.client()
             if self._tls is not None:
                 nats.options = tls.Options(self._tls)
             await nats.connect(
@@ -171,7 +151,7 @@ class Link:
                 allow_reconnect=False,
                 max_reconnect_attempts=1,  # Each server is tried twice: once more after a moment.
                 reconnect_time_wait=0.05,
-                connect_timeout=_CONNECT_TIMEOUT,
+                connect_timeout=CONNECT_TIMEOUT,
                 ping_interval=max(0.5, self.heartbeat / 2),
                 max_outstanding_pings=2,
                 error_cb=self._on_error,
@@ -184,7 +164,7 @@ class Link:
         except errors as error:
             self._forget()
             await self._close_nats()
-            raise ServiceUnavailable(f"cannot reach NATS at {self}: {_why_not(error, self._complaint)}") from None
+            raise ServiceUnavailable(f"cannot reach NATS at {self}: {self.complaints.why_not(error)}") from None
         except Exception as error:  # Of what it was given to log in with, such as a seed that is none.
             self._forget()
             await self._close_nats()
@@ -201,55 +181,24 @@ class Link:
             )
         self.is_open = True
         self._writer = self._loop.create_task(self._write())
-        self._due = time.monotonic()
-        self._look()
+        self._heartbeats.begin()
 
     def _forget(self) -> None:
         if self._links.get(self._address) is self:
             del self._links[self._address]
 
     async def _on_error(self, error: Exception) -> None:
-        if self.is_open and f'"{subjects.STATUS}"' in str(error) and "publish" in str(error).lower():
-            logger.debug("NATS at %s: %s", self, error)  # Who asks without need need not be permitted to.
-            self.why_no_status = _words(error)
+        if not self.complaints.note(error, is_open=self.is_open):
             return
-        is_mute = isinstance(error, TimeoutError) and not self.is_open
-        self._complaint, self._complained = _MUTE if is_mute else _words(error), time.monotonic()
-        if self.is_open:  # A peer may name subjects that are not permitted, again and again.
-            kind = type(error), self._complaint.partition('"')[0]
-            logger.log(self._refusals.level(kind, logging.WARNING), "NATS at %s: %s", self, self._complaint)
-        elif self._tls is not None:
+        if not self.is_open and self._tls is not None:
             self._tls.has_begun = False  # The next server has to begin it, too.
-        if self._prefix.lower() in self._complaint.lower():  # What was sent to ourselves does not come.
+        if self.complaints.names(self._prefix):  # What was sent to ourselves does not come.
             for settled in self._settling:
                 if not settled.done():
                     settled.set_result(False)
 
     async def _on_closed(self) -> None:
-        self._lose(self._recent())
-
-    def _recent(self) -> str:
-        """What NATS's client has complained of, if that was just now."""
-        last = self._nats.last_error
-        if self._complaint and time.monotonic() - self._complained < 5:
-            return f": {self._complaint}"
-        return f": {_words(last)}" if last is not None else ""
-
-    def why_closed(self, late: TimeoutError) -> ServiceUnavailable:
-        """The error for a link that is not open in time."""
-        if not self._complaint:
-            return Silent(f"NATS at {self} does not answer")
-        return ServiceUnavailable(f"cannot reach NATS at {self}: {_why_not(late, self._complaint)}")
-
-    def why_lost(self) -> str:
-        """Why messages may have been lost, in words."""
-        return (self._recent() or ": ").removeprefix(": ") or (
-            "this process, or the way to it, is too slow for what it is sent (a slow consumer), or NATS was restarted"
-        )
-
-    def why_silent(self) -> str:
-        """What NATS has refused, if it just did, in words; else nothing."""
-        return self._recent() if time.monotonic() - self._complained < 2 else ""
+        self._lose(self.complaints.recent())
 
     def add(self, pipe: Pipe) -> tuple[str, str]:
         """Return the subject of a pipe, and that of its notices. The pipe is a user until it is removed."""
@@ -329,7 +278,7 @@ class Link:
                             self.speak(pipe)
                             await asyncio.sleep(0)  # What is there goes on its way meanwhile.
         except (errors.Error, OSError) as error:
-            self._lose(f": {_words(error)}")
+            self._lose(f": {words(error)}")
 
     async def _on_message(self, message: Any) -> None:
         # NATS's client calls one after the other, and goes on when this is done: no work is done in here.
@@ -367,9 +316,9 @@ class Link:
         try:
             subscription = await self._nats.subscribe(subject, queue=group, cb=on_message)
         except (errors.Error, OSError) as error:
-            raise ConnectionLost(f"the connection to NATS at {self} broke: {_words(error)}") from None
-        if not await self.settle() or (self._complained > began and f'"{subject}"'.lower() in self._complaint.lower()):
-            why = self._recent().removeprefix(": ") or "it may not be permitted to publish to shmrpc.to.>"
+            raise ConnectionLost(f"the connection to NATS at {self} broke: {words(error)}") from None
+        if not await self.settle() or self.complaints.names(f'"{subject}"', began):
+            why = self.complaints.recent().removeprefix(": ") or "it may not be permitted to publish to shmrpc.to.>"
             raise ConnectionLost(f"NATS at {self} does not bring us what is sent to {subject!r}: {why}")
         return subscription
 
@@ -396,47 +345,6 @@ class Link:
             self._settling.discard(back)
             self.close_box(box)
 
-    def _look(self) -> None:
-        """Ends the connections of peers that say nothing, and speaks where nothing was said."""
-        if not self.is_open:
-            return
-        now = time.monotonic()
-        late, due = now - self._due, now + self.heartbeat * BEAT
-        if late > self.heartbeat / 2:
-            self._stood = now, late
-        for pipe in list(self._pipes):
-            if not pipe.peer:
-                continue
-            if late > self.heartbeat / 4:  # It was we who stood still: what came meanwhile was not read yet.
-                pipe.heard += late
-            given_up, to_beat = pipe.heard + pipe.heartbeat * SILENCE, pipe.spoken + pipe.heartbeat * BEAT
-            if now >= given_up:
-                self._give_up(pipe, now - pipe.heard)
-                continue
-            if now >= to_beat:
-                pipe.beat()
-                to_beat = now + pipe.heartbeat * BEAT
-            elif self.allotment.is_short:
-                pipe.make_room()
-            due = min(due, given_up, to_beat)
-        self._due = max(due, now + self.heartbeat * _SHORTEST_PAUSE)
-        self._timer = self._loop.call_later(self._due - now, self._look)
-
-    def _give_up(self, pipe: Pipe, silence: float) -> None:
-        if pipe.is_closing:
-            pipe.gone()
-            return
-        words = f"{pipe.words} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
-        why = "its host or the way there is down, it is stopped, or something holds its loop"
-        pipe.end(ConnectionLost(f"{words}: {why}"))
-
-    def standstill(self) -> str:
-        """That the loop of this process stood still, if it just did, in words."""
-        when, seconds = self._stood
-        if when and time.monotonic() - when < self.heartbeat:
-            return f"; the loop of this process stood still for {seconds:.2g} s, and may have been given up for that"
-        return ""
-
     def _lose(self, how: str) -> None:
         """The connection to NATS is gone, and with it all that went through it."""
         if not self.is_open:
@@ -448,7 +356,7 @@ class Link:
         logger.warning("%s", reason)
         self.is_open = False
         self._forget()
-        self._timer.cancel()
+        self._heartbeats.stop()
         for pipe in list(self._pipes):
             pipe.end(ConnectionLost(reason))
             pipe.gone()
@@ -471,7 +379,7 @@ class Link:
             await asyncio.wait([self._opening])
         was_open, self.is_open = self.is_open, False
         if was_open:
-            self._timer.cancel()
+            self._heartbeats.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LAST)
         while was_open and self._letters and self._nats.is_connected:
@@ -498,20 +406,3 @@ class Link:
             await asyncio.wait(closing)
         if self._closing is not None:
             await asyncio.shield(self._closing)
-
-
-def _words(error: BaseException) -> str:
-    """What an error of NATS's client says; never what it was given to log in with."""
-    return str(error).removeprefix("nats: ") or type(error).__name__
-
-
-def _why_not(error: BaseException, complaint: str) -> str:
-    """Why there is no connection, and what to do."""
-    text = (complaint or _MUTE) if isinstance(error, TimeoutError) else _words(error)
-    if complaint and complaint not in text:
-        text = complaint if text == _NO_SERVERS else f"{text} ({complaint})"
-    if "authorization" in text.lower():
-        where = "in the URL (USER:PASSWORD@, TOKEN@, creds=, nkey=) or the environment (NATS_USER and so on)"
-        return f"{text}: it wants another login, {where}"
-    refused = "refused" in text or "Connect call failed" in text
-    return f"{text}; is nats-server running there?" if refused else text

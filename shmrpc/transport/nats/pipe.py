@@ -38,8 +38,9 @@ from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize, check_size
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.allotment import WINDOW
-from shmrpc.transport.nats.messages import MAX_MESSAGE, PROOF, Message
-from shmrpc.transport.nats.partial import Partial
+from shmrpc.transport.nats.frame_reader import CONTROL, FRAME, FrameReader, Limits
+from shmrpc.transport.nats.messages import PROOF, Message
+from shmrpc.transport.nats.round_trip import RoundTrip
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
@@ -57,24 +58,13 @@ PIECE: Final = 128 << 10
 BESIDE: Final = 1 << 10
 #: Frames up to this size are copied into one piece, if NATS takes so much.
 _SMALL: Final = 16 << 10
-#: Buffers of one frame: a peer that announces more is not believed.
-_MAX_BUFFERS: Final = 1 << 16
-#: In the place of an opcode: the body is a message of :mod:`.messages`.
-CONTROL: Final = 0xFFFF_FFFF
-
 _HEADER: Final = struct.Struct(f"<{PROOF}sQQQQ")
-_FRAME: Final = struct.Struct("<IQII")
 #: The most numbers by which a message may be ahead of the expected one: more cannot be on the way.
 _FAR: Final = 4 << 20
 #: Of a heartbeat: after how much of it with nothing to say a side speaks, and after how much silence it is given up.
 #: Between the two are more than three quarters, for which a loop may stand still.
 BEAT: Final = 1 / 5
 SILENCE: Final = 39 / 40
-#: Bytes that one stream may have on the way for each second of a round trip, and at most, beyond its first credit.
-_EXTRA: Final = 64 << 20
-MOST_EXTRA: Final = 4 << 20
-#: The share of a round trip's new length that counts if it is longer than the last ones: it may have waited.
-_LONGER: Final = 1 / 8
 #: Seconds that a peer has to take what was sent before the end: at least, at most, and at how many bytes a second.
 #: A peer that lives and takes nothing holds its own connection up, and not the end of the process.
 _LAST_WORDS: Final = 5.0
@@ -82,13 +72,6 @@ _LONGEST_CLOSE: Final = 30.0
 _SLOWEST: Final = 1 << 20
 #: The kinds of frames that begin a call; CONTROL's is none.
 _REQUESTS: Final = frozenset(frames.REQUESTS)
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """Bytes of the largest body, and of the large buffers of one frame."""
-
-    max_frame: int
-    max_memory: int
 
 
 #: Takes a frame: opcode, call id, body, and the sender's clock in nanoseconds.
@@ -102,6 +85,7 @@ class Pipe:
 
     def __init__(self, link: Link, limits: Limits) -> None:
         self._link = link
+        self._reader = FrameReader(limits, self._bring)
         self.agree(limits)
         self._loop = asyncio.get_running_loop()
         self._small = min(_SMALL, link.piece)
@@ -147,20 +131,18 @@ class Pipe:
         self._log: deque[tuple[int, int]] = deque()
         #: Messages that certainly have reached nobody.
         self._undelivered = 0
-        #: Seconds of a round trip, and the message whose acknowledgement tells: its number, and when it went.
-        self._round_trip = 0.0
-        self._timed = (0, 0.0)
+        self._round_trip = RoundTrip()
+        self.extra_credit = self._round_trip.extra_credit
         # What comes.
         self._taken = 0
         self._come = 0
         self._told = 0
         #: The bytes that had come when the window was last set.
         self._come_then = 0
-        self._partial: Partial | None = None
 
     def agree(self, limits: Limits) -> None:
         """Sets the limits that both sides have agreed on."""
-        self.limits = limits
+        self.limits = self._reader.limits = limits
         #: Bytes that may wait for a side that reads nothing.
         self._most = limits.max_memory + limits.max_frame
 
@@ -215,10 +197,10 @@ class Pipe:
         if isinstance(body, bytes):
             size = len(body)
             if size > self._small:
-                self._put(_FRAME.pack(opcode, call_id, size, 0), request, body)
+                self._put(FRAME.pack(opcode, call_id, size, 0), request, body)
             else:  # As most are: without a step more than it takes.
-                self._pieces.append((_FRAME.pack(opcode, call_id, size, 0) + body, request))
-                self._waiting += _FRAME.size + size
+                self._pieces.append((FRAME.pack(opcode, call_id, size, 0) + body, request))
+                self._waiting += FRAME.size + size
                 if not self.is_queued and self.peer:
                     self._link.speak(self)
         else:
@@ -228,7 +210,7 @@ class Pipe:
                 most = self.limits.max_memory
                 raise Oversize(f"buffers of {sum(sizes):,} bytes, and the smaller of both sides' max_memory={most:,}")
             table = struct.pack(f"<{len(sizes)}Q", *sizes)
-            self._put(_FRAME.pack(opcode, call_id, len(body.body), len(sizes)), request, table, body.body, *buffers)
+            self._put(FRAME.pack(opcode, call_id, len(body.body), len(sizes)), request, table, body.body, *buffers)
         return self._waiting <= ROOM
 
     def _put(self, header: bytes, request: int, *parts: bytes | memoryview) -> None:
@@ -249,7 +231,7 @@ class Pipe:
         """Sends a message of ours behind the frames that were sent before; nothing if the connection is closed."""
         if self.is_open and not self._closing:
             data = messages.encode(message)
-            self._put(_FRAME.pack(CONTROL, 0, len(data), 0), 0, data)
+            self._put(FRAME.pack(CONTROL, 0, len(data), 0), 0, data)
 
     async def room(self) -> None:
         """Waits until little waits to be sent."""
@@ -273,7 +255,7 @@ class Pipe:
             raise RemoteProtocolError(f"{self.words} named {peer[:80]!r} as its subject")
         self.peer, self._peer_proof = peer, proof
         if self._taken:  # It has answered a hello of ours.
-            self._round_trip = time.monotonic() - self._made
+            self._round_trip.seconds = time.monotonic() - self._made
         if window is not None:
             self._allowed = window
         self._link.speak(self)
@@ -317,7 +299,7 @@ class Pipe:
             if len(parts) > 1 and size + length > largest:
                 break
             if length > room:
-                if room < _FRAME.size:
+                if room < FRAME.size:
                     break  # A frame's header lies in one message.
                 rest = memoryview(piece)
                 piece, length = rest[:room], room
@@ -335,8 +317,8 @@ class Pipe:
         self._log.append((self._sent, first))
         self._told, self._must_speak = self._come, False
         self.spoken = time.monotonic()
-        if body and self._timed[0] <= self._acknowledged:
-            self._timed = self._number, self.spoken
+        if body:
+            self._round_trip.begin(self._number, self._acknowledged, self.spoken)
         parts[0] = _HEADER.pack(self._peer_proof, self._number, self._taken, self.window, host_nanoseconds())
         if self._waiting <= ROOM and self._room_waiter is not None and not self._room_waiter.done():
             self._room_waiter.set_result(None)
@@ -345,7 +327,7 @@ class Pipe:
     @property
     def has_more(self) -> bool:
         """Whether there is another message to be sent now."""
-        return bool(self._pieces) and self._room >= min(len(self._pieces[0][0]), _FRAME.size)
+        return bool(self._pieces) and self._room >= min(len(self._pieces[0][0]), FRAME.size)
 
     def take(self, data: bytes) -> None:
         """Takes a message that has come to this end's subject."""
@@ -386,7 +368,7 @@ class Pipe:
             lost = f"{number - expected:,} messages" if number > expected else "the order of messages"
             if self._closing:
                 self.gone()
-            self.end(ConnectionLost(f"NATS lost {lost} from {self.words}: {self._link.why_lost()}"))
+            self.end(ConnectionLost(f"NATS lost {lost} from {self.words}: {self._link.complaints.why_lost()}"))
             return
         self._taken = number
         self.heard = time.monotonic()
@@ -402,7 +384,7 @@ class Pipe:
             self.window = self._link.allotment.change(self.window, 2 * self.window)
             self._must_speak = True
             self._link.speak(self)
-        self._read(data, clock)
+        self._reader.read(data, _HEADER.size, clock)
 
     def _acknowledge(self, taken: int) -> None:
         """Forgets messages of ours that the other side has got."""
@@ -410,52 +392,18 @@ class Pipe:
             raise RemoteProtocolError(f"it has got {taken} messages of {self._number}")
         for _ in range(taken - self._acknowledged):
             self._got, _ = self._log.popleft()
-        number, when = self._timed
-        if self._acknowledged < number <= taken:
-            took = time.monotonic() - when
-            longer = self._round_trip + (took - self._round_trip) * _LONGER
-            self._round_trip = min(took, longer) if self._round_trip else took
+        self._round_trip.end(self._acknowledged, taken, self.heard)
         self._acknowledged = taken
 
-    def extra_credit(self) -> int:
-        """Bytes that a stream may have on its way beyond its first credit, for the length of a round trip."""
-        return min(MOST_EXTRA, int(self._round_trip * _EXTRA))
-
-    def _read(self, data: bytes, clock: int) -> None:
-        """Takes the frames, or the parts of one, in a message."""
-        at, end = _HEADER.size, len(data)
-        while at < end and self.is_open:
-            if self._partial is not None:
-                at += self._partial.fill(memoryview(data)[at:])
-                self._bring_whole(clock)
-                continue
-            opcode, call_id, size, count = _FRAME.unpack_from(data, at)
-            at += _FRAME.size
-            most = MAX_MESSAGE if opcode == CONTROL else self.limits.max_frame
-            if size > most:
-                raise RemoteProtocolError(f"it sent a body of {size} bytes, the limit is {most}")
-            if not count and at + size <= end:
-                self._bring(opcode, call_id, data[at : at + size], clock)
-                at += size
-                continue
-            if count > _MAX_BUFFERS:
-                raise RemoteProtocolError(f"it sent {count} buffers with a body, the limit is {_MAX_BUFFERS}")
-            self._partial = Partial(opcode, call_id, size, count, self.limits.max_memory)
-            self._bring_whole(clock)
-
-    def _bring_whole(self, clock: int) -> None:
-        partial = self._partial
-        if partial is not None and partial.is_whole:
-            self._partial = None
-            self._bring(partial.opcode, partial.call_id, partial.body(), clock)
-
-    def _bring(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
+    def _bring(self, opcode: int, call_id: int, body: Body, clock: int) -> bool:
+        """Give a frame, or a message of ours, to what takes it; whether this end is still open."""
         if opcode != CONTROL:
             self._on_frame(opcode, call_id, body, clock)
         elif isinstance(body, bytes):
             self._on_message(messages.decode(body))
         else:
             raise RemoteProtocolError("it sent a message with buffers")
+        return self.is_open
 
     def fault(self, reason: str) -> None:
         """The other side broke a rule: ends the connection, and tells it."""
@@ -505,7 +453,7 @@ class Pipe:
             return
         self.is_open, self._closing = False, True
         self._pieces.clear()
-        self._partial = None
+        self._reader.clear()
         if self._room_waiter is not None and not self._room_waiter.done():
             self._room_waiter.set_result(None)
         if self._last_moment is not None:

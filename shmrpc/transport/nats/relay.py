@@ -24,7 +24,7 @@ from shmrpc.streams import credit
 from shmrpc.transport.base import Connection, End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.listening import Offer, Peer
-from shmrpc.transport.nats import client, pipe
+from shmrpc.transport.nats import client, round_trip
 from shmrpc.transport.nats.address import Address
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import thread_client
@@ -240,7 +240,7 @@ class _RelayInbox(ShmInbox):
 class RelayedConnection(ThreadConnection):
     """A client's side, to a relay in its own process."""
 
-    stream_window = credit.WINDOW + pipe.MOST_EXTRA
+    stream_window = credit.WINDOW + round_trip.MOST_EXTRA
 
     def __init__(self, control_socket: socket.socket, established: Established, relay: Relay) -> None:
         super().__init__(control_socket, established)

@@ -27,9 +27,10 @@ from shmrpc.transport.nats.address import Address
 from shmrpc.transport.nats.allotment import WINDOW
 from shmrpc.transport.nats.client import UNKNOWN_UID
 from shmrpc.transport.nats.deadlines import translated
+from shmrpc.transport.nats.frame_reader import Limits
 from shmrpc.transport.nats.link import Link
 from shmrpc.transport.nats.messages import Answers, Hello, Message, Report, Welcome
-from shmrpc.transport.nats.pipe import Limits, Pipe
+from shmrpc.transport.nats.pipe import Pipe
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.queued_inbox import QueuedInbox
 from shmrpc.wire import control

@@ -75,7 +75,9 @@ async def statuses(address: Address) -> list[Report]:
                     await answered.wait()
                 answered.clear()
     except TimeoutError:
-        if not found and (refused := joined.why_no_status or joined.why_silent().removeprefix(": ")):
+        if not found and (
+            refused := joined.complaints.why_no_status or joined.complaints.why_silent().removeprefix(": ")
+        ):
             raise ServiceUnavailable(f"NATS at {joined} does not let this side ask: {refused}") from None
         return sorted(found, key=lambda each: (each.report.service, each.host, each.report.pid))
     finally:

@@ -26,7 +26,7 @@ import shmrpc
 from shmrpc import access_log
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.wire import control, frames
-from tests.helpers.nats_servers import NatsServer
+from tests.helpers.nats_servers import NatsServer, flush
 from tests.helpers.prepared_python import run_prepared
 from tests.helpers.server_process import PATIENCE, InThread, Script, ServerProcess, eventually
 
@@ -710,7 +710,7 @@ async def test_rubbish_instead_of_hellos_does_not_fill_the_log(
         for reply in ("elsewhere", INBOX):
             for _ in range(50):
                 await other.publish(subjects.hello(service.name), b"rubbish", reply)
-        await other.flush()
+        await flush(other)
         assert await client.double(1) == 2
         assert await client.double(1) == 2
         warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
@@ -726,7 +726,7 @@ async def test_rubbish_that_somebody_sends_to_a_client_is_dropped(nats: NatsServ
             for end in ends:
                 for data in (os.urandom(64), b""):
                     await other.publish(end, data, INBOX)
-            await other.flush()
+            await flush(other)
             assert await client.double(1) == 2
 
 
@@ -735,7 +735,7 @@ async def test_a_hello_without_a_subject_of_ours_is_dropped(nats: NatsServer) ->
         for inbox in ("", "elsewhere", "shmrpc.to.any.>", subjects.hello(service.name)):
             await other.publish(subjects.hello(service.name), hello_data(inbox=inbox), INBOX)
         await other.publish(subjects.STATUS, b"?")
-        await other.flush()
+        await flush(other)
         assert await client.double(1) == 2
         assert server.connections == 1
 

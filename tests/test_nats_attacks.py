@@ -16,7 +16,7 @@ import pytest
 import shmrpc
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.wire import control, frames
-from tests.helpers.nats_servers import NatsServer
+from tests.helpers.nats_servers import NatsServer, flush
 from tests.helpers.server_process import PATIENCE
 
 LOOP = "either"
@@ -172,7 +172,7 @@ async def test_a_client_cannot_end_make_again_or_answer_the_calls_of_others(shop
 async def test_who_knows_the_subject_and_not_the_proof_is_not_heard(shop: NatsServer) -> None:
     async with both(shop) as client, user(shop, "admin") as admin:
         seen = await admin.subscribe("shmrpc.to.>")
-        await admin.flush()
+        await flush(admin)
         call = asyncio.create_task(client.pay("slow"))
         await until_paid()
         ends = {(await seen.next_msg(PATIENCE)).subject for _ in range(4)}  # Calls, heartbeats and what they say back.
@@ -191,7 +191,7 @@ async def test_who_knows_the_subject_and_not_the_proof_is_not_heard(shop: NatsSe
 async def test_an_end_is_told_to_its_peer_alone_and_never_used_again(shop: NatsServer) -> None:
     async with both(shop), user(shop, "admin") as admin:
         said = await admin.subscribe("shmrpc.hello.back")
-        await admin.flush()
+        await flush(admin)
         ends, proofs = set(), set()
         for _ in range(5):
             async with shmrpc.connect("back", at=at(shop, "front"), timeout=PATIENCE) as client:
@@ -210,13 +210,13 @@ async def test_a_connection_that_is_forgotten_cannot_be_made_to_end_another(shop
     async with both(shop) as client, user(shop, "evil") as evil, user(shop, "admin") as admin:
         link, _ = await link_of_front(evil)
         seen = await admin.subscribe("shmrpc.to.>")
-        await admin.flush()
+        await flush(admin)
         await client.pay("fast")
         message = await seen.next_msg(PATIENCE)
         for target in (message.subject, message.reply):
             for _ in range(3):
                 await evil.publish(f"{link}.unknown", b"x" * 40, target)
-        await evil.flush()
+        await flush(evil)
         assert await client.pay("fast") == "fast is paid"
         assert await client.pay("fast") == "fast is paid"
         assert paid == ["fast"] * 3
@@ -271,7 +271,7 @@ async def test_questions_with_a_forbidden_reply_do_not_fill_the_log(
         for number in range(30):
             for reply in (f"elsewhere.{number}", "shmrpc.hello.front", "shmrpc.to.evil.x.1", ""):
                 await evil.publish(subjects.STATUS, b"?", reply)
-        await evil.flush()
+        await flush(evil)
         async with shmrpc.connect("front", at=at(shop, "evil"), timeout=PATIENCE) as client:
             assert await client.hello_there() == "hello"
             assert await client.hello_there() == "hello"

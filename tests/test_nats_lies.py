@@ -14,10 +14,10 @@ from click.testing import CliRunner
 import shmrpc
 from shmrpc.basics.printable import one_line
 from shmrpc.cli import main
-from shmrpc.transport.nats import messages, pipe, status, subjects
+from shmrpc.transport.nats import frame_reader, messages, pipe, status, subjects
 from shmrpc.transport.nats.address import parse
 from shmrpc.wire import control, frames
-from tests.helpers.nats_servers import NatsServer
+from tests.helpers.nats_servers import NatsServer, flush
 from tests.helpers.server_process import PATIENCE
 from tests.test_nats_attacks import at, both, control_message, front, hello, shop, user
 
@@ -70,7 +70,7 @@ class Liar:
         self._number += 1
         header = struct.pack("<QQQQ", self._number, self._come, window, 0)
         await self._connection.publish(self._welcome.inbox, self._welcome.proof + header + data, self._inbox)
-        await self._connection.flush()
+        await flush(self._connection)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -94,7 +94,7 @@ async def test_a_client_with_a_long_inbox_does_not_end_the_connection_to_nats(
         call = asyncio.create_task(client.pay("fast"))
         await evil.publish("shmrpc.hello.front", hello(inbox))
         await evil.publish("shmrpc.hello.front", hello(inbox), "shmrpc.to.evil.x.1")
-        await evil.flush()
+        await flush(evil)
         assert await call == "fast is paid"
         await still_serves(shop)
     assert not [each for each in warnings(caplog) if "broke" in each]
@@ -111,7 +111,7 @@ async def test_a_server_with_a_long_inbox_does_not_end_its_clients_connection_to
             await admin.publish(heard.inbox, said)
 
         await admin.subscribe("shmrpc.hello.liar", cb=lie)
-        await admin.flush()
+        await flush(admin)
         with pytest.raises(shmrpc.RemoteProtocolError, match="as its subject") as error:
             await shmrpc.connect("liar", at=at(shop, "admin"), timeout=PATIENCE)
         assert len(str(error.value)) < 500
@@ -122,7 +122,7 @@ async def test_a_message_of_the_connection_has_a_limit(shop: NatsServer, caplog:
     async with both(shop), user(shop, "evil") as evil:
         liar = Liar(evil, "shmrpc.to.evil.x.2")
         await liar.greet()
-        await liar.say(struct.pack("<IQII", pipe.CONTROL, 0, messages.MAX_MESSAGE + 1, 0))
+        await liar.say(struct.pack("<IQII", frame_reader.CONTROL, 0, messages.MAX_MESSAGE + 1, 0))
         await still_serves(shop)
     assert [each for each in warnings(caplog) if f"a body of {messages.MAX_MESSAGE + 1} bytes" in each]
 
@@ -168,7 +168,7 @@ async def test_faults_do_not_fill_the_log_or_forge_lines_of_it(
             await liar.say(control_message(_unchecked(forged)))
             hello_of_no_kind = msgspec.msgpack.encode({"type": forged, "inbox": f"shmrpc.to.evil.y.{number}"})
             await evil.publish("shmrpc.hello.front", hello_of_no_kind)
-        await evil.flush()
+        await flush(evil)
         await still_serves(shop)
     said = warnings(caplog)
     assert 1 <= len(said) <= 4
@@ -202,7 +202,7 @@ async def test_reports_of_others_are_checked_and_written_as_text(shop: NatsServe
                 await admin.publish(message.reply, messages.encode(messages.Report("h\x1b[2J", said)))
 
         await admin.subscribe(subjects.STATUS, cb=lie)
-        await admin.flush()
+        await flush(admin)
         listed = await asyncio.to_thread(CliRunner().invoke, main, ["ls", "--at", at(shop, "admin")])
         assert listed.exit_code == 0, listed.output
         rows = [line.split("  ")[0] for line in listed.output.splitlines()]

@@ -102,3 +102,12 @@ class NatsServer:
         """Kills it, and leaves nothing of it."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def flush(connection: Any) -> None:
+    """Wait until NATS has taken all that this client of nats-py has sent, subscriptions too.
+
+    nats-py's flush() sends its PING before what waits to be sent, so one alone may be answered too soon.
+    """
+    await connection.flush()
+    await connection.flush()

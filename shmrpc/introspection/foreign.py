@@ -12,7 +12,7 @@ from typing import Any, Final, get_origin
 
 from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
-from shmrpc.values.extension import imported
+from shmrpc.values.extension import Extension, imported
 from shmrpc.values.notation import class_text, union
 from shmrpc.values.standard import ZONE
 
@@ -65,6 +65,12 @@ def _arriving(cls: type) -> type | None:
     bases = [base if isinstance(base, type) else imported(base) for base in _BASES]
     if cls in _ZONES or cls in bases or issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
         return cls
-    if not any(extension.covers(cls) for extension in ALL_EXTENSIONS):
+    if not any(extension.covers(cls) and _names_base_of(extension, cls) for extension in ALL_EXTENSIONS):
         return None
     return next((base for base in bases if base is not None and issubclass(cls, base)), None)
+
+
+def _names_base_of(extension: Extension, cls: type) -> bool:
+    """Return whether an extension writes instances of a class from which this one is derived."""
+    named = (kind if isinstance(kind, type) else imported(kind) for kind in extension.writers)
+    return any(base is not None and issubclass(cls, base) for base in named)

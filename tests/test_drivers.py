@@ -224,3 +224,11 @@ def test_signals_say_what_they_take() -> None:
         with pytest.raises(TypeError, match=rf"^semaphore '{OURS}': signal\(\) takes a number of signals alone$"):
             gate.signal(1, 2)
         assert gate.drain() == 0
+
+
+@pytest.mark.parametrize("kind", ["Lock", "Semaphore"])
+async def test_an_acquire_that_is_never_awaited_is_warned_of_by_the_name_of_its_method(kind: str) -> None:
+    held = KINDS[kind.lower()][0]()
+    with pytest.warns(RuntimeWarning, match=rf"coroutine '{kind}\.acquire' was never awaited"):
+        held.acquire()
+    held.close()

@@ -276,7 +276,10 @@ class AwaitedHeld(AwaitedToOpen, Held):
 
         Raises WaitTimeout, which names who has it, and WaitStopped after :meth:`stop`.
         """
-        return self._acquire_for(self._owner(), bounded(timeout))
+        acquiring = self._acquire_for(self._owner(), bounded(timeout))
+        # For Python's warning that it was never awaited.
+        acquiring.__qualname__ = f"{type(self).__name__}.acquire"  # type: ignore[attr-defined]
+        return acquiring
 
     async def _acquire_for(self, owner: int, timeout: float | None) -> Literal[True]:
         if self._try(owner, True) or self._regain():

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import copy
+import gc
 import os
 import pickle
 import resource
@@ -239,3 +240,35 @@ def test_workers_of_a_daemon_have_standard_descriptors(tmp_path: Path, at_import
     ran = subprocess.run([sys.executable, "daemon.py", "told"], cwd=tmp_path, timeout=PATIENCE, env=environment)
     null = ["/dev/null"] * 3
     assert (ran.returncode, (tmp_path / "told").read_text()) == (0, f"{null} 0 {null}\n")
+
+
+@pytest.mark.parametrize("how", ["await", "run", "named", "async", "thread"])
+async def test_an_error_of_a_task_is_freed_without_the_garbage_collector(
+    pool: shmrpc.Pool, executor: shmrpc.sync.Pool, how: str
+) -> None:
+    async def failed() -> weakref.ref[tasks.OwnError]:
+        try:
+            match how:
+                case "await":
+                    await pool.submit(tasks.fail_own)
+                case "run":
+                    await pool.run(tasks.fail_own)
+                case "named":
+                    await pool.submit(tasks.fail_own, base=10)
+                case "async":
+                    await pool.submit(tasks.fail_own_later)
+                case _:
+                    executor.submit(tasks.fail_own).result(PATIENCE)
+        except tasks.OwnError as error:
+            return weakref.ref(error)
+        raise AssertionError
+
+    gc.collect()
+    gc.disable()
+    try:
+        error = await failed()
+        async with asyncio.timeout(PATIENCE):
+            while error() is not None:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

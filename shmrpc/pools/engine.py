@@ -347,7 +347,10 @@ class Engine:
                 error = result.error()
                 if isinstance(error, TaskStopped) and self.ended is not None:
                     raise self.ended
-                raise _of_coroutine(error, known.name)
+                try:
+                    raise _of_coroutine(error, known.name)
+                finally:
+                    del error  # Its traceback has this frame.
             return result
 
     def fulfil(
@@ -373,6 +376,8 @@ class Engine:
             future.set_exception(error)
         else:
             future.set_result(result)
+        finally:
+            del future  # The traceback of an exception that it holds has this frame.
 
     def _fulfilled(self, future: TaskFuture[Any], single: asyncio.Task[None]) -> None:
         self._singles.discard(single)

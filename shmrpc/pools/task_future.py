@@ -94,7 +94,10 @@ class TaskFuture(concurrent.futures.Future[_R]):
                 raise
         if self.cancelled():
             raise asyncio.CancelledError
-        return self.result()
+        try:
+            return self.result()
+        finally:
+            del self  # The traceback of the exception that it holds has this frame.
 
     def done(self) -> bool:
         """Whether the task has ended, or is cancelled."""
@@ -109,7 +112,10 @@ class TaskFuture(concurrent.futures.Future[_R]):
             return self._result  # type: ignore[return-value]
         if self._loop is not None:
             self._check_wait(self._loop, timeout)
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # As in __await__().
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the task's end, and return what it raised, or None. Raises as :meth:`result`."""

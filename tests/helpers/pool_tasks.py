@@ -224,6 +224,18 @@ def lock_of(value: Any) -> Any:
     return lock()
 
 
+class OwnError(Exception):
+    """An error to which, unlike a ValueError, weak references can be made."""
+
+
+def fail_own(**ignored: int) -> None:
+    raise OwnError
+
+
+async def fail_own_later() -> None:
+    raise OwnError
+
+
 async def later(value: Any) -> Any:
     await asyncio.sleep(0.01)
     return value

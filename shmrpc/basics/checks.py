@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_C = TypeVar("_C", bound=type[Any])
 
 _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -83,5 +85,39 @@ def called(name: str) -> Callable[[_F], _F]:
     def rename(function: _F) -> _F:
         function.__name__ = function.__qualname__ = name
         return function
+
+    return rename
+
+
+def public(name: str, how: str = "", parts: type | None = None) -> Callable[[_C], _C]:
+    """Give a class and its methods the names that users write, which are in the errors for wrong arguments.
+
+    ``name``: ``shmrpc.Queue``, ``shmrpc.sync.Queue``. The base of both has the name and ``Base``; methods of other
+    bases, which kinds share, keep their own name alone. ``how``: the way to an instance of a class that users do not
+    call, with ``parts``, the type of the first argument that the package gives the class; None if the package does not
+    call it.
+    """
+    place, _, short = name.rpartition(".")
+
+    def rename(cls: _C) -> _C:
+        for base in cls.__mro__:
+            if not base.__module__.startswith("shmrpc."):
+                continue
+            kind = f"{short}." if base is cls or base.__name__ == f"{short}Base" else ""
+            for method, found in vars(base).items():
+                function = getattr(found, "__func__", found)  # Of a classmethod, a staticmethod.
+                if isinstance(function, FunctionType) and function.__qualname__ == f"{base.__qualname__}.{method}":
+                    function.__qualname__ = kind + method
+        if cls.__name__ != short:
+            cls.__module__, cls.__name__, cls.__qualname__ = place, short, short
+        if how:
+
+            def make(made: type, *arguments: object, **options: object) -> object:
+                if parts is None or (made is cls and not isinstance(next(iter(arguments), None), parts)):
+                    raise TypeError(f"{name} is a type: get one by {how}")
+                return object.__new__(made)
+
+            cls.__new__ = make  # type: ignore[assignment]
+        return cls
 
     return rename

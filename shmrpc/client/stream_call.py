@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
+from shmrpc.basics.checks import public
 from shmrpc.client.engine import CallEngine
 from shmrpc.client.requests import find_endpoint, leave_open, not_opened, read_result, undecodable, unsendable
 from shmrpc.client.uploads import outgoing
@@ -181,6 +182,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
             raise self._conversation.error
 
 
+@public("shmrpc.StreamCall", "client.open(endpoint)", CallEngine)
 class StreamCall(StreamCallEngine[_W, _R]):
     """A call whose streams are written and read by hand; made by :meth:`Client.open`.
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from shmrpc import _core
+from shmrpc.basics.checks import public
 from shmrpc.client.blocking import run
 from shmrpc.client.engine import CallEngine
 from shmrpc.client.stream_call import StreamCallEngine
@@ -23,6 +24,7 @@ _W = TypeVar("_W")
 _R = TypeVar("_R")
 
 
+@public("shmrpc.sync.StreamCall", "client.open(endpoint)", CallEngine)
 class StreamCall(StreamCallEngine[_W, _R]):
     """A call whose streams are written and read by hand; made by :meth:`shmrpc.sync.Client.open`.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.checks import called, check_many
+from shmrpc.basics.checks import called, check_many, public
 from shmrpc.basics.drivers import ItemsForThreads
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Closing, bounded
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+@public("shmrpc.sync.Queue")
 class BlockingQueue(ItemsForThreads, Closing, QueueBase):
     """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from shmrpc import _core
-from shmrpc.basics.checks import called
+from shmrpc.basics.checks import called, public
 from shmrpc.basics.drivers import ItemsForThreads
 from shmrpc.equals.handle import Closing, bounded
 from shmrpc.equals.line import stopped_wait
@@ -17,6 +17,7 @@ from shmrpc.equals.topic_base import opened_topic
 from shmrpc.wire.codec import CodecName
 
 
+@public("shmrpc.sync.Subscription")
 class BlockingSubscription(ItemsForThreads, Closing, SubscriptionBase):
     """A :class:`shmrpc.Subscription` whose methods block the thread that calls them.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import called, check_many
+from shmrpc.basics.checks import called, check_many, public
 from shmrpc.basics.drivers import ForThreads
 from shmrpc.equals.handle import Closing, bounded
 from shmrpc.equals.line import stopped_wait
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing
 
 
+@public("shmrpc.sync.Topic")
 class BlockingTopic(ForThreads, Closing, TopicBase):
     """A :class:`shmrpc.Topic` whose methods block the thread that calls them. Any number of threads may use it."""
 

@@ -7,11 +7,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from shmrpc import _core
+from shmrpc.basics.checks import public
 from shmrpc.equals.prefetched import Prefetched
 from shmrpc.equals.uncopied import Uncopied
 from shmrpc.errors import LocalProtocolError, StaleClaim
 
 
+@public("shmrpc.Claim", "queue.claim()")
 class Claim(Uncopied):
     """An item that this process deals with, and nobody else meanwhile.
 
@@ -23,16 +25,18 @@ class Claim(Uncopied):
     #: Called once the claim has ended. None at first: a signal handler may raise before it is set.
     _ended: Callable[[], None] | None = None
 
-    def __init__(self, name: str, claim: _core.Claim, ended: Callable[[], None] | None) -> None:
-        self._name = name
-        self._claim = claim
-        self._ended = ended
+    _name: str
+    _claim: _core.Claim
 
     @classmethod
     def of(cls, name: str, claim: _core.Claim, given: Prefetched | None = None) -> Self:
         """Make the claim of an item that this process holds; if that is interrupted, give the item back."""
         try:
-            return cls(name, claim, None if given is None else given.add())
+            made: Self = object.__new__(cls)
+            made._name = name
+            made._claim = claim
+            made._ended = None if given is None else given.add()
+            return made
         except BaseException:
             claim.give_back()
             raise

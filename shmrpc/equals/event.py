@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from shmrpc.basics.checks import called
+from shmrpc.basics.checks import called, public
 from shmrpc.basics.drivers import ForThreads
 from shmrpc.equals.handle import AsyncClosing, Closing, bounded, opened
 
@@ -33,6 +33,7 @@ class EventBase(Closing):
         return "it was not set"
 
 
+@public("shmrpc.Event")
 class Event(AsyncClosing, EventBase):
     """An event of all processes that open its name: not set at first, and set until it is cleared.
 
@@ -53,6 +54,7 @@ class Event(AsyncClosing, EventBase):
         return True
 
 
+@public("shmrpc.sync.Event")
 class BlockingEvent(ForThreads, EventBase):
     """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
 

@@ -89,9 +89,8 @@ class Made:
 
         def __new__(cls, *arguments: object, **options: object) -> NoReturn:
             """Raise TypeError, which names the function."""
-            face = "shmrpc.sync" if cls.__name__.startswith("Blocking") else "shmrpc"
-            kind = cls.__name__.removeprefix("Blocking")
-            raise TypeError(f"{face}.{kind} is a type: open one by {face}.{cls._made_by}(name)")
+            face = "shmrpc.sync" if issubclass(cls, ForThreads) else "shmrpc"
+            raise TypeError(f"{face}.{cls.__name__} is a type: open one by {face}.{cls._made_by}(name)")
 
 
 _L = TypeVar("_L", bound=Line)
@@ -240,7 +239,9 @@ class AsyncClosing(AwaitedToOpen, Handle):
 class Held(Hold, Handle):
     """What is acquired and released."""
 
-    locked = Hold._locked
+    def locked(self) -> bool:
+        """Return True if an acquire would wait now, because no permit is free."""
+        return self._locked()
 
     @classmethod
     def _of(cls, name: Name, reentrant: bool = False) -> Self:

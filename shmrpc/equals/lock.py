@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from shmrpc.basics.checks import called, check_flag
+from shmrpc.basics.checks import called, check_flag, public
 from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, opened
 
 
@@ -21,6 +21,7 @@ class LockBase(Held):
         return "the lock was not free"
 
 
+@public("shmrpc.Lock")
 class Lock(LockBase, AwaitedHeld):
     """A lock of all processes that open its name, held by one task or thread of one of them.
 
@@ -33,5 +34,6 @@ class Lock(LockBase, AwaitedHeld):
     """
 
 
+@public("shmrpc.sync.Lock")
 class BlockingLock(LockBase, BlockingHeld):
     """A :class:`shmrpc.Lock` whose methods block the thread that calls them."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from shmrpc.basics.checks import called, check_whole
+from shmrpc.basics.checks import called, check_whole, public
 from shmrpc.basics.drivers import ForThreads
 from shmrpc.equals.handle import AsyncClosing, Closing, opened
 from shmrpc.equals.lock import BlockingLock, Lock
@@ -76,6 +76,7 @@ class MemoryBase(Closing):
         return np.ndarray(lengths, kind, self.buf, offset)
 
 
+@public("shmrpc.Memory")
 class Memory(AsyncClosing, MemoryBase):
     """Bytes that all processes see that open the name: see :func:`shmrpc.memory`.
 
@@ -88,6 +89,7 @@ class Memory(AsyncClosing, MemoryBase):
         return Lock._of(self._name)
 
 
+@public("shmrpc.sync.Memory")
 class BlockingMemory(ForThreads, MemoryBase):
     """A :class:`shmrpc.Memory` whose lock blocks the thread that waits for it. ``with`` closes it."""
 

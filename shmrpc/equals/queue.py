@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_many
+from shmrpc.basics.checks import check_many, public
 from shmrpc.basics.drivers import EnteredInLoop, ItemsForAsyncio
 from shmrpc.basics.loops import running_loop
 from shmrpc.equals.claim import Claim
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+@public("shmrpc.Queue")
 class Queue(ItemsForAsyncio, AsyncClosing, Pausing, QueueBase):
     """A queue of all processes that open its name, in asyncio: see :func:`shmrpc.queue`.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many, check_real
+from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many, check_real, public
 from shmrpc.equals.claim import Claim
 from shmrpc.equals.handle import Handle, Made, closes_on_error, opened, warn_of_dropped
 from shmrpc.equals.item_errors import undecodable, unencodable
@@ -56,11 +56,15 @@ def lease_of(timeout: float | None) -> float:
     return float(max(min(timeout, _LONGEST_LEASE), 1e-9))
 
 
+@public("shmrpc.DeadLetters", "queue.dead_letters", Made)
 class DeadLetters(Uncopied):
     """The items of a queue that were delivered ``max_deliveries`` times and never acknowledged."""
 
     def __init__(self, queue: QueueBase) -> None:
         self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<shmrpc dead letters of {self._queue.name!r}>"
 
     def _what_instead(self) -> tuple[str, str]:
         what, instead = self._queue._what_instead()

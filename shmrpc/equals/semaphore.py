@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, Self
 
 from shmrpc._core import Hold
-from shmrpc.basics.checks import called, check_count
+from shmrpc.basics.checks import called, check_count, public
 from shmrpc.equals.handle import AwaitedHeld, BlockingHeld, Held, bounded, opened
 
 #: The wait set of those that wait for a signal.
@@ -36,6 +36,7 @@ class SemaphoreBase(Held):
         return "no permit was free" if self.permits > 1 else "its permit was not free"
 
 
+@public("shmrpc.Semaphore")
 class Semaphore(SemaphoreBase, AwaitedHeld):
     """A semaphore of all processes that open its name.
 
@@ -65,6 +66,7 @@ class Semaphore(SemaphoreBase, AwaitedHeld):
         self._name.signal(1)
 
 
+@public("shmrpc.sync.Semaphore")
 class BlockingSemaphore(SemaphoreBase, BlockingHeld):
     """A :class:`shmrpc.Semaphore` whose methods block the thread that calls them."""
 

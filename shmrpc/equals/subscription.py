@@ -6,6 +6,7 @@ import functools
 from typing import Literal, Self
 
 from shmrpc import _core
+from shmrpc.basics.checks import public
 from shmrpc.basics.drivers import ItemsForAsyncio
 from shmrpc.equals.handle import AsyncClosing, bounded
 from shmrpc.equals.pausing import Pausing
@@ -15,6 +16,7 @@ from shmrpc.equals.turns import Turns
 from shmrpc.wire.codec import CodecName
 
 
+@public("shmrpc.Subscription")
 class Subscription(ItemsForAsyncio, AsyncClosing, Pausing, SubscriptionBase):
     """What this process reads of a topic, in asyncio: see :func:`shmrpc.subscribe`.
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_many
+from shmrpc.basics.checks import check_many, public
 from shmrpc.basics.drivers import ForAsyncio
 from shmrpc.basics.loops import running_loop
 from shmrpc.equals.handle import bounded
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing
 
 
+@public("shmrpc.Topic")
 class Topic(ForAsyncio, Pausing, TopicBase):
     """What this process publishes for all that subscribe, in asyncio: see :func:`shmrpc.topic`.
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, ParamSpec, SupportsIndex, TypeVar, Unpa
 
 import uvloop
 
+from shmrpc.basics.checks import public
 from shmrpc.basics.drivers import ForThreads
 from shmrpc.basics.green_threads import check_threads, has_gevent, run_in_greenlet
 from shmrpc.errors import LocalProtocolError
@@ -46,6 +47,7 @@ def _shut_down() -> None:
 threading._register_atexit(_shut_down)  # type: ignore[attr-defined]
 
 
+@public("shmrpc.sync.Pool", "shmrpc.sync.pool(workers)", Pool)
 class BlockingPool(ForThreads, concurrent.futures.Executor):
     """Processes that run functions, for threads; made by :func:`shmrpc.sync.pool`.
 

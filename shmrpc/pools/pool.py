@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, ParamSpec, Self, SupportsIndex, TypedDict, TypeVar, Unpack, overload
 
-from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
+from shmrpc.basics.checks import check_bytes, check_seconds, check_whole, public
 from shmrpc.basics.drivers import ForAsyncio
 from shmrpc.errors import LocalProtocolError, PoolBroken
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
@@ -69,6 +69,7 @@ class PoolStats:
     replaced: int
 
 
+@public("shmrpc.Pool", "shmrpc.pool(workers)", Engine)
 class Pool(ForAsyncio):
     """Processes that run functions; made by :func:`pool`, used as ``async with``."""
 

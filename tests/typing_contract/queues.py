@@ -35,4 +35,4 @@ async def attaches() -> None:
     assert_type(await shmrpc.attach("numbers", kind=shmrpc.Queue), shmrpc.Queue)
     assert_type(shmrpc.sync.attach("numbers", None, kind=shmrpc.sync.Store), shmrpc.sync.Store)
     assert_type(await shmrpc.queue("numbers"), shmrpc.Queue)
-    shmrpc.sync.attach("numbers", kind=int)  # type: ignore[type-var]  # pyright: ignore
+    shmrpc.sync.attach("numbers", kind=int)  # type: ignore[type-var]

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, TypeVar, cast, overload
 
 from shmrpc import _core
+from shmrpc.basics.checks import public
 from shmrpc.equals.handle import bounded
 from shmrpc.equals.stores.opened import Opened
 from shmrpc.equals.stores.proxies import Shared, SharedDict, SharedList
@@ -16,6 +17,7 @@ from shmrpc.errors import Gone
 _T = TypeVar("_T")
 
 
+@public("shmrpc.Changes", "shmrpc.changes(store)", Opened)
 class Changes(Generic[_T]):
     """What :func:`changes` returns: ``for`` in threads, ``async for`` in loops.
 

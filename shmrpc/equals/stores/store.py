@@ -7,13 +7,14 @@ import functools
 import os
 from typing import Literal
 
-from shmrpc.basics.checks import called
+from shmrpc.basics.checks import called, public
 from shmrpc.basics.drivers import ForAsyncio, ForThreads
 from shmrpc.equals.handle import AsyncClosing, Closing
 from shmrpc.equals.stores.inbox import BlockingInbox, Inbox
 from shmrpc.equals.stores.store_base import StoreBase, opened_store
 
 
+@public("shmrpc.Store", "shmrpc.store(name)")
 class Store(ForAsyncio, AsyncClosing, StoreBase):
     """Values that all processes change in place that open the name: see :func:`shmrpc.store`."""
 
@@ -55,6 +56,7 @@ class Store(ForAsyncio, AsyncClosing, StoreBase):
         return Inbox(self)
 
 
+@public("shmrpc.sync.Store", "shmrpc.sync.store(name)")
 class BlockingStore(ForThreads, Closing, StoreBase):
     """A :class:`shmrpc.Store` for threads, which block where they have to wait."""
 

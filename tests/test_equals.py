@@ -29,7 +29,7 @@ from tests.helpers import traces
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.loops import one_loop
 from tests.helpers.member_process import MemberProcess
-from tests.helpers.server_process import InThread, eventually, eventually_in_loop
+from tests.helpers.server_process import InThread, eventually
 from tests.helpers.stopped_processes import stopped
 
 LONG = 60.0
@@ -859,17 +859,25 @@ async def test_a_loop_hears_no_doorbell_of_what_is_closed(by: str) -> None:
 
 
 async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "_LINGER", 0.05)
-    loop, heard, gate = asyncio.get_running_loop(), list[bool](), shmrpc.Semaphore(OURS)
+    monkeypatch.setattr(line, "_LINGER", LONG)  # The test calls what the timer calls, so that no pause is too long.
+    loop, gate = asyncio.get_running_loop(), shmrpc.Semaphore(OURS)
     with closing(gate):
         await _wait_once(gate)
         ours = gate._line(1, line.Line)
-        for _ in range(10):
+
+        def linger(sleeps: int) -> None:
+            assert ours._lingering is not None
+            ours._lingering.cancel()
+            ours._linger(sleeps)
+
+        for _ in range(3):
+            before = ours._sleeps
             await _wait_once(gate)
-            await asyncio.sleep(0.02)
-            heard.append(ours._hears)
-        assert all(heard)
-        assert await eventually_in_loop(lambda: not ours._hears)
+            linger(before)
+            assert ours._hears  # There was a wait since.
+        linger(ours._sleeps)
+        assert not ours._hears
+        assert ours._lingering is None
         assert ours._sleeper is not None
         assert not loop.remove_reader(ours._sleeper.fileno())
         gate.signal()

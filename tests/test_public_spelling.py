@@ -117,7 +117,7 @@ def test_the_name_in_the_error_is_the_one_to_write() -> None:
             (lambda: threads.Client(), r"^shmrpc\.sync\.Client is a type: get one by shmrpc\.sync\.connect"),
             (lambda: threads.Store("x"), r"^shmrpc\.sync\.Store is a type: get one by shmrpc\.sync\.store"),
             (lambda: threads.Queue("x"), r"^shmrpc\.sync\.Queue is a type: open one by shmrpc\.sync\.queue"),
-            (lambda: loops.Pool(4), r"^shmrpc\.Pool is a type: get one by shmrpc\.pool\(workers\)$"),
+            (lambda: loops.Pool(4), r"^shmrpc\.Pool is a type: open one by shmrpc\.pool\(workers\)$"),
         ]
         for call, words in wrong:
             with pytest.raises(TypeError, match=words):

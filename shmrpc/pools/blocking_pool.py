@@ -47,7 +47,7 @@ def _shut_down() -> None:
 threading._register_atexit(_shut_down)  # type: ignore[attr-defined]
 
 
-@public("shmrpc.sync.Pool", "shmrpc.sync.pool(workers)", Pool)
+@public("shmrpc.sync.Pool")
 class BlockingPool(ForThreads, concurrent.futures.Executor):
     """Processes that run functions, for threads; made by :func:`shmrpc.sync.pool`.
 

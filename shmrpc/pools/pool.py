@@ -69,7 +69,7 @@ class PoolStats:
     replaced: int
 
 
-@public("shmrpc.Pool", "shmrpc.pool(workers)", Engine)
+@public("shmrpc.Pool")
 class Pool(ForAsyncio):
     """Processes that run functions; made by :func:`pool`, used as ``async with``."""
 

@@ -50,7 +50,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
     for target, words in [
         (
             "tests.helpers.services:absent",
-            r"(?s)`shmrpc serve tests\.helpers\.services:absent` ended with exit code 1.*nothing named",
+            r"(?s)`shmrpc serve tests\.helpers\.services:absent` ended with exit code 2.*nothing named",
         ),
         ("tests.no_such_module:service", r"(?s)no_such_module"),
     ]:
@@ -217,7 +217,7 @@ def test_the_plugin_in_a_users_project(tmp_path: Path, monkeypatch: pytest.Monke
     ran = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
     assert "7 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "1 failed" in ran.stdout or "1 error" in ran.stdout
-    assert "ServerFailed: `shmrpc serve greeter:serivce` ended with exit code 1" in ran.stdout
+    assert "ServerFailed: `shmrpc serve greeter:serivce` ended with exit code 2" in ran.stdout
     assert "its services: service" in ran.stdout
     for pid in (project / "pids").read_text().split():
         assert eventually(lambda pid=pid: not is_alive(int(pid)))  # type: ignore[misc]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shmrpc.errors import DecodeError, EncodeError, LocalProtocolError, PoolBroken, WorkerDied
+from shmrpc.pools.engine import StopIterationOfTaskError
 from shmrpc.pools.pool import Pool, pool
 
 
@@ -28,6 +29,8 @@ class HandlerProcesses:
             raise RuntimeError(f"the process that ran {function.__qualname__}() died: {error}") from None
         except (DecodeError, EncodeError) as error:  # Of the way to the process and back, and not of the caller's.
             raise RuntimeError(str(error)) from None
+        except StopIterationOfTaskError as error:  # Callers see a class that they have, as from any other coroutine.
+            raise RuntimeError(str(error)) from error.stop
 
     async def _opened(self) -> Pool:
         if self._is_closed:

@@ -30,7 +30,7 @@ KILLS = 10_000 if LONG else 150
 OPEN = 'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config"); world = sync.store("world")'
 USE = (
     "gate.acquire(); gate.acquire(); gate.release(); gate.signal(2); gate.wait(); go.set(); go.clear(); lock.acquire()"
-    "; world['sum'] = [1, 2, 3]; world.transaction().__enter__(); world['sum'].append(5)"
+    "; world['sum'] = [1, 2, 3]; change = world.transaction(); change.__enter__(); world['sum'].append(5)"
 )
 CLOSE = "gate.close(); go.close(); lock.close(); world.close()"
 DIE = "import os; os.kill(os.getpid(), 9)"

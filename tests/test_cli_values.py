@@ -157,7 +157,7 @@ def test_a_stream_is_printed_line_by_line() -> None:
         (['"5"'], "'5' None"),
         (["NaN"], "nan None"),
         (["-1"], "-1 None"),
-        (["--json"], "'--json' None"),
+        (["--", "--json"], "'--json' None"),
         (["--", "-1"], "-1 None"),
         (["1", "--"], "1 None"),
         (["--", "--"], "'--' None"),

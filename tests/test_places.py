@@ -108,7 +108,7 @@ def test_a_command_takes_a_place_as_connect_does() -> None:
 @pytest.mark.parametrize("option", [("--workers", "2"), ("--reload",)])
 def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple[str, ...]) -> None:
     done = cli_runner().invoke(main, ["serve", "absent.module:x", "--at", "memory://", *option])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert (
         "--at memory:// cannot be served by workers" in done.output
         and "leave --workers and --reload away" in done.output
@@ -118,5 +118,5 @@ def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple
 @pytest.mark.parametrize("option", [(), ("--workers", "2")])
 def test_a_place_that_is_not_there_is_not_served(option: tuple[str, ...]) -> None:
     done = cli_runner().invoke(main, ["serve", "examples.calculator:calculator", "--at", "http://", *option])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "'http://' is no place where services are met" in done.output

@@ -153,7 +153,7 @@ class Handle(Uncopied):
         return f"{kind} {self.name!r}", maker
 
     def _what_instead(self) -> tuple[str, str]:
-        face = "shmrpc.sync" if type(self).__name__.startswith("Blocking") else "shmrpc"
+        face = "shmrpc.sync" if isinstance(self, ForThreads) else "shmrpc"
         opened = f"open it by its name in the other process: {face}.{self._opened_by}({self.name!r})"
         return f"{self._name.kind} {self.name!r}", f"{opened}; within this one, share the handle"
 

@@ -20,6 +20,7 @@ class AwaitedToOpen:
 class _Named(Protocol):
     def _what_and_maker(self) -> tuple[str, str]:
         """Return what the object is, and the function of ``shmrpc`` and ``shmrpc.sync`` that makes such."""
+        raise NotImplementedError
 
 
 def _for_asyncio(subject: _Named, right: str, wrong: str) -> NoReturn:

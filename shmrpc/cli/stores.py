@@ -82,13 +82,14 @@ def _step(text: str) -> Any:
 
 def _steps(found: Any) -> list[str]:
     """The steps by which a path can go on from a value, as they are written."""
+    own = found
     if hasattr(found, "keys"):
         keys = [*found.keys()]
         return [key if type(key) is str and not key.startswith(":") else f":{to_json(key)}" for key in keys]
     if hasattr(found, "__getitem__") and not isinstance(found, (str, bytes)):
         return [str(index) for index in range(len(found))]
     known = getattr(type(found), "_known", None)
-    return [*known.fields, *dict(found._items())] if isinstance(known, SharedClass) else []
+    return [*known.fields, *dict(own._items())] if isinstance(known, SharedClass) else []
 
 
 def _follow(found: Any, path: tuple[str, ...]) -> Any:

@@ -58,7 +58,7 @@ def base_value(value: Any, base: type) -> Any:
 
 def _state_of(value: Any) -> list[str]:
     """Returns the names of attributes that an instance of a derived class has beyond the value of its base."""
-    names = list(getattr(value, "__dict__", ()))
+    names: list[str] = list(getattr(value, "__dict__", ()))
     for each in type(value).__mro__:
         slots = each.__dict__.get("__slots__", ())
         names += [slots] if isinstance(slots, str) else slots

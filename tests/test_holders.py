@@ -823,7 +823,7 @@ class InterruptedByError(Exception):
     """A handler of a signal has raised it, as one that ends a wait by TimeoutError does."""
 
 
-#: What the next reading is interrupted by.
+#: The exception by which the next reading is interrupted.
 _interruptions: list[type[BaseException]] = []
 
 

@@ -38,7 +38,7 @@ pub(super) fn id(number: u64) -> u64 {
     ID | number & ((1 << 48) - 1)
 }
 
-/// How many numbers of containers there are.
+/// The count of numbers that containers may have.
 pub(super) const NUMBERS: u64 = 1 << 48;
 
 /// The number of the container of this id.

@@ -1,4 +1,4 @@
-"""What NATS and its client complain of, and what that explains to a user."""
+"""Complaints of NATS and its client, and the sentences that explain them to a user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("shmrpc.nats")
 
 #: Seconds that one try to connect to NATS may take.
 CONNECT_TIMEOUT: Final = 2
-#: What NATS's client says when it has tried each server; why, it has complained of before.
+#: The text of NATS's client once it has tried each server; it has complained of the reasons before.
 _NO_SERVERS: Final = "no servers available for connection"
 #: Why there may be no answer at all.
 _MUTE: Final = (
@@ -27,7 +27,7 @@ class Silent(ServiceUnavailable):
 
 
 class Complaints:
-    """What the client of one link has complained of."""
+    """Complaints of the client of one link."""
 
     def __init__(self, place: str) -> None:
         self._place = place

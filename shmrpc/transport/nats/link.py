@@ -108,7 +108,7 @@ class Link:
         #: By the last token of a subject, what takes the messages that come there.
         self._takers: dict[str, _Taker] = {}
         self._nats: Any = None
-        #: What NATS's client has complained of.
+        #: The complaints of NATS's client.
         self.complaints = Complaints(str(address))
         #: Those that wait for what NATS has to say.
         self._settling: set[asyncio.Future[bool]] = set()

@@ -19,6 +19,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
+from shmrpc.host import cleanup
+from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually, eventually_in_loop
 
@@ -29,9 +31,11 @@ MANY = 300
 
 @pytest.fixture
 def other() -> Iterator[MemberProcess]:
-    """Another process."""
+    """Another process, which is killed at the end: what it leaves as the last member is removed."""
     with MemberProcess() as member:
         yield member
+    with host_to_oneself():
+        cleanup.clean()
 
 
 def holds(name: str) -> list[int]:

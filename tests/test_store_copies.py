@@ -15,6 +15,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.host import cleanup
+from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
 from tests.helpers.shared_classes import Player
@@ -62,7 +63,8 @@ def s() -> Iterator[shmrpc.sync.Store]:
     with shmrpc.sync.store(OURS, max_memory=MEMORY, patience=LONG) as opened:
         opened.update({"goes on": True, "added": 0})
         yield opened
-    cleanup.clean()
+    with host_to_oneself():
+        cleanup.clean()
 
 
 def _points(world: dict[str, Any]) -> int:

@@ -15,6 +15,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from tests.helpers import traces
+from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 
 #: A name that no other run of these tests has.
@@ -197,23 +198,24 @@ def test_what_was_left_is_not_dropped_for_something_of_another_shape(other: Memb
         f"s = shmrpc.sync.store({OURS!r}, max_memory='1MiB'); s['kept'] = [1]\n"
         f"m = shmrpc.sync.memory({OURS + 'm'!r}, 100); m.buf[:] = b'x' * 100"
     )
-    other.kill()
-    shapes: list[Callable[[], Any]] = [
-        lambda: shmrpc.sync.store(OURS, max_memory="2MiB"),
-        lambda: shmrpc.sync.store(OURS, max_memory="1MiB", writable="owner"),
-        lambda: shmrpc.sync.Event(OURS),
-        lambda: shmrpc.sync.queue(OURS),
-        lambda: shmrpc.sync.memory(OURS, 1 << 20),
-        lambda: shmrpc.sync.memory(f"{OURS}m", 200),
-        lambda: shmrpc.sync.Lock(f"{OURS}m"),
-    ]
-    for shape in shapes:
-        with pytest.raises(shmrpc.NameInUse, match=r"was left as a .* by processes that were killed"):
-            shape()
-    memory = shmrpc.sync.memory(f"{OURS}m", 100)
-    with shmrpc.sync.store(OURS, max_memory="1MiB") as store:
-        assert store.copy() == {"kept": [1]}
-        assert bytes(memory.buf) == b"x" * 100
-    memory.close()
-    with shmrpc.sync.store(OURS, max_memory="2MiB") as store:
-        assert store.copy() == {}, "the last one has closed it"
+    with host_to_oneself():  # Another test's clean-up would remove what the killed process left.
+        other.kill()
+        shapes: list[Callable[[], Any]] = [
+            lambda: shmrpc.sync.store(OURS, max_memory="2MiB"),
+            lambda: shmrpc.sync.store(OURS, max_memory="1MiB", writable="owner"),
+            lambda: shmrpc.sync.Event(OURS),
+            lambda: shmrpc.sync.queue(OURS),
+            lambda: shmrpc.sync.memory(OURS, 1 << 20),
+            lambda: shmrpc.sync.memory(f"{OURS}m", 200),
+            lambda: shmrpc.sync.Lock(f"{OURS}m"),
+        ]
+        for shape in shapes:
+            with pytest.raises(shmrpc.NameInUse, match=r"was left as a .* by processes that were killed"):
+                shape()
+        memory = shmrpc.sync.memory(f"{OURS}m", 100)
+        with shmrpc.sync.store(OURS, max_memory="1MiB") as store:
+            assert store.copy() == {"kept": [1]}
+            assert bytes(memory.buf) == b"x" * 100
+        memory.close()
+        with shmrpc.sync.store(OURS, max_memory="2MiB") as store:
+            assert store.copy() == {}, "the last one has closed it"

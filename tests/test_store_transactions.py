@@ -13,6 +13,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.host import cleanup
+from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
 from tests.helpers.shared_classes import Player
@@ -234,7 +235,8 @@ def test_of_one_that_is_killed_nothing_stays(s: shmrpc.sync.Store) -> None:
         with s.transaction(LONG):
             s["it"] = "before"
     assert s.stats().memory <= memory + (1 << 18)
-    cleanup.clean()
+    with host_to_oneself():
+        cleanup.clean()
 
 
 def test_one_that_waits_goes_on_when_the_other_is_killed(s: shmrpc.sync.Store) -> None:
@@ -250,7 +252,8 @@ def test_one_that_waits_goes_on_when_the_other_is_killed(s: shmrpc.sync.Store) -
         victim.kill()
         assert waiting.join() is None
     assert s.copy() == {"it": "mine"}
-    cleanup.clean()
+    with host_to_oneself():
+        cleanup.clean()
 
 
 def test_one_that_closes_or_ends_within_leaves_nothing(s: shmrpc.sync.Store) -> None:

@@ -22,7 +22,7 @@
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
 //! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.
 //! * A [`wait::set`] has many sleepers, threads and loops of many processes, and wakes one of them or all.
-//! * [`equals`] are the names that have members instead of two sides: semaphores, locks, events, memory.
+//! * [`objects`] are the names that have members instead of two sides: semaphores, locks, events, memory.
 //! * [`shared`] has what equals change together: a lease that no death keeps, transactions, and blocks in a file that
 //!   grows and shrinks.
 //! * A [`queue`] is a chain of items in such a file, for many who put and many who take.
@@ -67,8 +67,8 @@ mod testing;
 mod violation;
 
 pub mod connection;
-pub mod equals;
 pub mod memory;
+pub mod objects;
 #[cfg(not(loom))]
 pub mod packet;
 #[cfg(not(loom))]

@@ -2,11 +2,11 @@
 //!
 //! The others are this program once more: the test `another_process`, which does what its environment says.
 
-use _core::equals::Shape;
-use _core::equals::queueing::{ITEMS, ROOM};
-use _core::equals::registry::{self, Handle, Place};
-use _core::equals::topics::{Look, Message, Publishing, Subscription};
-use _core::equals::waiting::{Interrupted, Waited};
+use _core::objects::Shape;
+use _core::objects::queueing::{ITEMS, ROOM};
+use _core::objects::registry::{self, Handle, Place};
+use _core::objects::topics::{Look, Message, Publishing, Subscription};
+use _core::objects::waiting::{Interrupted, Waited};
 use _core::topic::Policy;
 use _core::topic::log::Limits;
 use _core::topic::publisher::{Patience, Slowest};

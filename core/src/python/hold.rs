@@ -2,8 +2,8 @@
 
 use super::name::{Name, seconds};
 use super::owner::{current_owner, is_in_loop};
-use crate::equals::membership::{Again, Want};
 use crate::memory::region::Kind;
+use crate::objects::membership::{Again, Want};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -2,8 +2,8 @@
 
 use super::msgpack::writer::Written;
 use super::parcel::Flat;
-use crate::equals::membership::{Membership, NameError};
 use crate::memory::bytes;
+use crate::objects::membership::{Membership, NameError};
 use crate::queue::parcel::{MOST_BUFFERS, Parts};
 use crate::queue::{Form, Head, Put};
 use pyo3::exceptions::PyValueError;

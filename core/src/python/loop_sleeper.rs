@@ -1,7 +1,7 @@
 //! `LoopSleeper`: the place of an event loop among those that wait for what a name has.
 
 use super::name::failed;
-use crate::equals::membership::{LoopSleeper as Sleeper, Membership, NameError};
+use crate::objects::membership::{LoopSleeper as Sleeper, Membership, NameError};
 use crate::sync::lock;
 use crate::wait::set::SetError;
 use pyo3::prelude::*;

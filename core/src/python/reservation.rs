@@ -4,8 +4,8 @@ use super::buffer::fill;
 use super::items::Large;
 use super::name::{Name, failed};
 use super::queue::{PATIENCE, attempt, told, wait_to_put};
-use crate::equals::membership::{Membership, NameError};
 use crate::memory::mapping::MappingView;
+use crate::objects::membership::{Membership, NameError};
 use crate::queue::Chunk;
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
@@ -35,7 +35,7 @@ impl Plan {
     /// For `len` bytes; `body`, if there is one, is that of a value with this one buffer.
     pub(super) fn new(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
         // What no queue can hold; so that nothing below is more than there are addresses.
-        let most = *crate::equals::QUEUE_BYTES.end();
+        let most = *crate::objects::QUEUE_BYTES.end();
         if len > most {
             let text = format!("{len} bytes are more than a queue may ever hold: {most}");
             return Err(PyValueError::new_err(text));

@@ -4,9 +4,9 @@ use super::buffer::fill;
 use super::name::{Name, failed};
 use super::owner::current_owner;
 use super::stored::{Hooks, Keeper, immediate};
-use crate::equals::members::Holder;
-use crate::equals::membership::Membership;
-use crate::equals::stores::{CHANGES, MESSAGES, Refusal, Shared};
+use crate::objects::members::Holder;
+use crate::objects::membership::Membership;
+use crate::objects::stores::{CHANGES, MESSAGES, Refusal, Shared};
 use crate::store::cell::Type;
 use crate::store::tree::DEPTH;
 use crate::store::value::{Found, Place};
@@ -1046,7 +1046,7 @@ impl Drop for Proxy {
 pub struct Pinned {
     inner: Arc<Membership>,
     /// Keeps this process a member.
-    _stay: Option<Arc<crate::equals::registry::Handle>>,
+    _stay: Option<Arc<crate::objects::registry::Handle>>,
     /// False of what another process alone may change: it is not mapped writable.
     is_writable: bool,
     block: u64,

@@ -1,12 +1,12 @@
 //! A name whose memory another member writes over, and what a member does with it.
 
 use super::Script;
-use _core::equals::Shape;
-use _core::equals::membership::{Membership, NameError, Want};
-use _core::equals::registry::{self, Place};
-use _core::equals::waiting::{Interrupted, Waited};
 use _core::memory::mapping::SharedMapping;
 use _core::memory::region::Kind;
+use _core::objects::Shape;
+use _core::objects::membership::{Membership, NameError, Want};
+use _core::objects::registry::{self, Place};
+use _core::objects::waiting::{Interrupted, Waited};
 use _core::shared::Words;
 use std::convert::Infallible;
 use std::fs::{self, File};

@@ -1,8 +1,8 @@
 //! Members and their permits: a slot goes from the dead to the next one, and no permit is lost or doubled.
 
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
-use _core::equals::members::{Holder, MEMBER_SIZE, Members, Number, Proofs};
-use _core::equals::permits::Permits;
+use _core::objects::members::{Holder, MEMBER_SIZE, Members, Number, Proofs};
+use _core::objects::permits::Permits;
 use _core::shared::HeapWords;
 use std::io;
 

@@ -51,6 +51,7 @@ while s["goes on"]:
         for each in world["twins"]:
             each["count"] += 1
     moves += 1
+    s["moved SEED"] = moves
 result = moves
 s.close()
 """
@@ -83,7 +84,7 @@ def test_a_copy_of_any_part_is_of_one_moment_while_others_change_it(s: shmrpc.sy
         for seed, each in enumerate((one, two)):
             each.begin(MOVING.replace("SEED", str(seed)))
         counts: set[int] = set()
-        while len(counts) < 200:
+        while len(counts) < 200 or not all(s.get(f"moved {seed}") for seed in range(2)):
             assert not one.ends(0) and not two.ends(0)
             assert _points(s.copy()["world"]) == TOTAL
             assert _points(s["world"].copy()) == TOTAL

@@ -129,7 +129,7 @@ class Encoder:
 
 @final
 class Expected:
-    """A declared type of the plain ones; see core/src/python/msgpack/expected.rs."""
+    """A declared type of the plain ones; see core/src/python/codec/msgpack/expected.rs."""
 
     def __new__(
         cls,
@@ -153,7 +153,7 @@ class Ids:
 
 @final
 class ShortCall:
-    """An endpoint of a connection, as the core calls it by itself; see core/src/python/short_call.rs."""
+    """An endpoint of a connection, as the core calls it by itself; see core/src/python/rpc/client/short_call.rs."""
 
     def __new__(
         cls,
@@ -220,7 +220,7 @@ class ThreadEndpoint(Endpoint):
 
 @final
 class Coroutines:
-    """Runs coroutines, each in its first step and then as a task; see core/src/python/handler.rs."""
+    """Runs coroutines, each in its first step and then as a task; see core/src/python/rpc/server/handler.rs."""
 
     def __new__(
         cls,
@@ -232,7 +232,7 @@ class Coroutines:
 
 @final
 class Handler:
-    """A function, and the types of its parameters; see core/src/python/handler.rs."""
+    """A function, and the types of its parameters; see core/src/python/rpc/server/handler.rs."""
 
     def __new__(
         cls,
@@ -247,7 +247,7 @@ class Handler:
 
 @final
 class Handlers:
-    """The endpoints whose calls the core runs, by number; see core/src/python/handler.rs."""
+    """The endpoints whose calls the core runs, by number; see core/src/python/rpc/server/handler.rs."""
 
     def __new__(
         cls,

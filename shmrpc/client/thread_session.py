@@ -1,8 +1,8 @@
 """One connection of a client without a loop, and the calls that threads have under way on it.
 
 Of the threads that wait, one receives, for itself and for the others. Who that is the core alone knows
-(core/src/python/calls.rs), so that nothing here has to be done in two steps which an exception may part: that of a
-signal's handler comes between any two of Python's instructions.
+(core/src/python/rpc/client/calls.rs), so that nothing here has to be done in two steps which an exception may part:
+that of a signal's handler comes between any two of Python's instructions.
 """
 
 from __future__ import annotations

@@ -3,56 +3,11 @@
 //! The GIL is let go around anything that can wait, and before anything is
 //! published: in one process the peer needs it to answer.
 
-mod block;
-mod buffer;
-mod calls;
-mod channel;
-mod claim;
-mod coroutine;
-mod descriptor;
-mod encoder;
-mod endpoint;
-mod errors;
-mod fields;
-mod handing_on;
-mod handler;
-mod hold;
-mod ids;
-mod incoming;
-mod isolation;
-mod item_stream;
-mod items;
-mod loop_endpoint;
-mod loop_sleeper;
-mod message;
-mod msgpack;
-mod name;
-mod numpy;
-mod orphan;
-mod overlap;
-mod owner;
-mod parcel;
-mod payload;
-mod poller;
+mod codec;
+mod objects;
 mod progress;
-mod queue;
-mod records;
-mod reservation;
-mod running;
-mod scratch;
-mod segments;
-mod short_call;
-mod slice;
-mod steps;
-mod store;
-mod stored;
-mod stream_sender;
-mod subscription;
-mod thread_endpoint;
-mod topic;
-mod transaction;
-mod turns;
-mod values;
+mod rpc;
+mod support;
 
 use pyo3::prelude::*;
 
@@ -61,85 +16,85 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
-    use super::block::Block;
+    use super::codec::encoder::Encoder;
     #[pymodule_export]
-    use super::buffer::{Buffer, View, address_of, is_buffer};
+    use super::codec::fields::PostInit;
     #[pymodule_export]
-    use super::calls::{Calls, Pending};
+    use super::codec::msgpack::expected::Expected;
     #[pymodule_export]
-    use super::channel::Channel;
+    use super::codec::parcel::Parcel;
     #[pymodule_export]
-    use super::claim::Claim;
+    use super::objects::hold::Hold;
     #[pymodule_export]
-    use super::coroutine::CallCoroutine;
+    use super::objects::loop_sleeper::LoopSleeper;
     #[pymodule_export]
-    use super::descriptor::{Descriptor, receive_packet, send_packet};
+    use super::objects::name::{Bytes, Name, watch_for_names};
     #[pymodule_export]
-    use super::encoder::Encoder;
+    use super::objects::queues::claim::Claim;
     #[pymodule_export]
-    use super::endpoint::Endpoint;
+    use super::objects::queues::queue::{Items, Queue};
     #[pymodule_export]
-    use super::errors::{
-        Backlog, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
-    };
+    use super::objects::queues::reservation::Reservation;
     #[pymodule_export]
-    use super::fields::PostInit;
-    #[pymodule_export]
-    use super::handler::{Coroutines, Handler, Handlers, Serving};
-    #[pymodule_export]
-    use super::hold::Hold;
-    #[pymodule_export]
-    use super::ids::Ids;
-    #[pymodule_export]
-    use super::isolation::Isolation;
-    #[pymodule_export]
-    use super::item_stream::ItemStream;
-    #[pymodule_export]
-    use super::loop_endpoint::LoopEndpoint;
-    #[pymodule_export]
-    use super::loop_sleeper::LoopSleeper;
-    #[pymodule_export]
-    use super::msgpack::expected::Expected;
-    #[pymodule_export]
-    use super::name::{Bytes, Name, watch_for_names};
-    #[pymodule_export]
-    use super::orphan::die_with;
-    #[pymodule_export]
-    use super::parcel::Parcel;
-    #[pymodule_export]
-    use super::poller::Poller;
-    #[pymodule_export]
-    use super::progress::Progress;
-    #[pymodule_export]
-    use super::queue::{Items, Queue};
-    #[pymodule_export]
-    use super::records::Records;
-    #[pymodule_export]
-    use super::reservation::Reservation;
-    #[pymodule_export]
-    use super::running::Running;
-    #[pymodule_export]
-    use super::segments::{create_segment, create_semaphore, open_segment, segment_memory};
-    #[pymodule_export]
-    use super::short_call::ShortCall;
-    #[pymodule_export]
-    use super::slice::Slice;
-    #[pymodule_export]
-    use super::store::{
+    use super::objects::stores::store::{
         Carrier, DictProxy, Field, ListProxy, Pinned, Proxy, Store, StructProxy, add_to,
     };
     #[pymodule_export]
-    use super::stream_sender::StreamSender;
+    use super::objects::stores::transaction::Transaction;
     #[pymodule_export]
-    use super::subscription::Subscription;
+    use super::objects::topics::publisher::{Attaching, Publisher};
     #[pymodule_export]
-    use super::thread_endpoint::ThreadEndpoint;
+    use super::objects::topics::records::Records;
     #[pymodule_export]
-    use super::topic::{Attaching, Publisher};
+    use super::objects::topics::subscription::Subscription;
     #[pymodule_export]
-    use super::transaction::Transaction;
+    use super::progress::Progress;
     #[pymodule_export]
-    use super::turns::{Turn, Turns};
+    use super::rpc::channel::Channel;
+    #[pymodule_export]
+    use super::rpc::client::calls::{Calls, Pending};
+    #[pymodule_export]
+    use super::rpc::client::coroutine::CallCoroutine;
+    #[pymodule_export]
+    use super::rpc::client::endpoint::Endpoint;
+    #[pymodule_export]
+    use super::rpc::client::ids::Ids;
+    #[pymodule_export]
+    use super::rpc::client::item_stream::ItemStream;
+    #[pymodule_export]
+    use super::rpc::client::loop_endpoint::LoopEndpoint;
+    #[pymodule_export]
+    use super::rpc::client::short_call::ShortCall;
+    #[pymodule_export]
+    use super::rpc::client::thread_endpoint::ThreadEndpoint;
+    #[pymodule_export]
+    use super::rpc::segments::{create_segment, create_semaphore, open_segment, segment_memory};
+    #[pymodule_export]
+    use super::rpc::server::call_contexts::Isolation;
+    #[pymodule_export]
+    use super::rpc::server::current_call::Running;
+    #[pymodule_export]
+    use super::rpc::server::handler::{Coroutines, Handler, Handlers, Serving};
+    #[pymodule_export]
+    use super::rpc::server::poller::Poller;
+    #[pymodule_export]
+    use super::rpc::stream_sender::StreamSender;
+    #[pymodule_export]
+    use super::support::block::Block;
+    #[pymodule_export]
+    use super::support::budget::Slice;
+    #[pymodule_export]
+    use super::support::buffer::{Buffer, View, address_of, is_buffer};
+    #[pymodule_export]
+    use super::support::descriptor::{Descriptor, receive_packet, send_packet};
+    #[pymodule_export]
+    use super::support::errors::{
+        Backlog, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
+    };
+    #[pymodule_export]
+    use super::support::parent_death::die_with;
+    #[pymodule_export]
+    use super::support::turns::{Turn, Turns};
 
     #[cfg(feature = "crashpoints")]
     use pyo3::exceptions::PyValueError;
@@ -147,11 +102,14 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        super::coroutine::prepare(module.py())?;
-        super::item_stream::prepare(module.py())?;
-        super::stream_sender::prepare(module.py());
-        module.add("Message", super::message::class(module.py())?)?;
-        super::endpoint::prepare(module.py())
+        super::rpc::client::coroutine::prepare(module.py())?;
+        super::rpc::client::item_stream::prepare(module.py())?;
+        super::rpc::stream_sender::prepare(module.py());
+        module.add(
+            "Message",
+            super::objects::topics::message::class(module.py())?,
+        )?;
+        super::rpc::client::endpoint::prepare(module.py())
     }
 
     /// The points of Python's operations where this process can be made to die, and how often each was passed.

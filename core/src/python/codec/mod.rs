@@ -1,0 +1,9 @@
+//! Values of Python's to bytes and back.
+
+pub(crate) mod encoder;
+pub(crate) mod fields;
+pub(crate) mod items;
+pub(crate) mod msgpack;
+pub(crate) mod numpy;
+pub(crate) mod parcel;
+pub(crate) mod values;

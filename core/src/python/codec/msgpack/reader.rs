@@ -1,0 +1,609 @@
+//! Bytes to values, which may refer to buffers beside them.
+
+use super::expected::{
+    ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, MEMORYVIEW, NDARRAY, NONE, STR, Scalars,
+};
+use super::keys::{key, text};
+use super::{ARRAY, BYTES as BYTES_CODE, MAX_DEPTH, MEMORYVIEW as MEMORYVIEW_CODE};
+use crate::python::codec::numpy::{MAX_AXES, NumPy};
+use crate::python::support::block::Block;
+use crate::python::support::buffer::Buffer;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// The bytes are not what was expected, or need more than MessagePack's own types. The codec says which, and why.
+#[derive(Debug)]
+pub(crate) struct Unread;
+
+type Read<T> = Result<T, Unread>;
+
+/// What makes a sequence of a length, and what sets one of its places.
+type Sequence = (
+    unsafe extern "C" fn(ffi::Py_ssize_t) -> *mut ffi::PyObject,
+    unsafe fn(*mut ffi::PyObject, ffi::Py_ssize_t, *mut ffi::PyObject),
+);
+
+const LIST: Sequence = (ffi::PyList_New, ffi::PyList_SET_ITEM);
+const TUPLE: Sequence = (ffi::PyTuple_New, ffi::PyTuple_SET_ITEM);
+
+/// Where a value lies.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// How many containers it is in.
+    depth: u32,
+    /// How many values are to follow it in these containers: no less than as many bytes.
+    owed: usize,
+}
+
+impl Place {
+    /// The place of a value in a container that lies here, with `after` more to follow it there.
+    #[inline]
+    fn within(self, after: usize) -> Self {
+        Place {
+            depth: self.depth + 1,
+            owed: self.owed + after,
+        }
+    }
+}
+
+/// Reads values from private bytes, one after the other.
+pub(crate) struct Reader<'a, 'py> {
+    bytes: &'a [u8],
+    /// What is beside them, if anything is.
+    buffers: Option<&'a Buffers<'py>>,
+    /// True if the values must refer to no buffer, so that their arrays may be written.
+    owns: bool,
+}
+
+/// The buffers beside a body, each a `Buffer`, a `Block` or bytes.
+pub(crate) struct Buffers<'py> {
+    all: Vec<Bound<'py, PyAny>>,
+    /// By its place, what was copied of each: one that is named twice is copied once.
+    copies: RefCell<HashMap<u64, Bound<'py, PyAny>>>,
+}
+
+impl<'py> Buffers<'py> {
+    pub(crate) fn new(all: Vec<Bound<'py, PyAny>>) -> Self {
+        Buffers {
+            all,
+            copies: RefCell::default(),
+        }
+    }
+
+    /// For Python, which does not copy again what was copied here.
+    pub(crate) fn into_tuple(mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        for (place, copy) in self.copies.into_inner() {
+            self.all[place as usize] = copy;
+        }
+        PyTuple::new(py, self.all)
+    }
+
+    fn get(&self, place: u64) -> Read<&Bound<'py, PyAny>> {
+        let place = usize::try_from(place).map_err(|_| Unread)?;
+        self.all.get(place).ok_or(Unread)
+    }
+
+    /// The bytes of one of them.
+    fn copy(&self, place: u64) -> Read<Bound<'py, PyAny>> {
+        let buffer = self.get(place)?;
+        if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
+            return Ok(bytes.clone().into_any());
+        }
+        if let Some(copy) = self.copies.borrow().get(&place) {
+            return Ok(copy.clone());
+        }
+        let copied = match buffer.cast_exact::<Block>() {
+            Ok(block) => block.get().to_bytes(buffer.py()),
+            Err(_) => {
+                let memory = buffer.cast_exact::<Buffer>().map_err(|_| Unread)?;
+                memory.get().to_bytes(buffer.py())
+            }
+        };
+        let copy = copied.map_err(|_| Unread)?.into_any();
+        self.copies.borrow_mut().insert(place, copy.clone());
+        Ok(copy)
+    }
+}
+
+impl<'a, 'py> Reader<'a, 'py> {
+    pub(crate) fn new(bytes: &'a [u8], buffers: Option<&'a Buffers<'py>>) -> Self {
+        Reader {
+            bytes,
+            buffers,
+            owns: false,
+        }
+    }
+
+    /// The one value that the bytes are.
+    #[inline]
+    pub(crate) fn only(
+        py: Python<'py>,
+        bytes: &'a [u8],
+        buffers: Option<&'a Buffers<'py>>,
+        expected: &Expected,
+    ) -> Read<Bound<'py, PyAny>> {
+        let mut reader = Reader::new(bytes, buffers);
+        let value = reader.value(py, expected)?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    /// The same for a receiver that may write the arrays in it: nothing in it refers to a buffer.
+    pub(crate) fn only_own(
+        py: Python<'py>,
+        bytes: &'a [u8],
+        buffers: Option<&'a Buffers<'py>>,
+    ) -> Read<Bound<'py, PyAny>> {
+        let mut reader = Reader::new(bytes, buffers);
+        reader.owns = true;
+        let value = reader.value(py, &Expected::ANY)?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    /// The next value.
+    #[inline]
+    pub(crate) fn value(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+    ) -> Read<Bound<'py, PyAny>> {
+        self.read(py, expected, Place::default())
+    }
+
+    /// Nothing is left.
+    #[inline]
+    pub(crate) fn end(&self) -> Read<()> {
+        if self.bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(Unread)
+        }
+    }
+
+    /// The length of the array that comes next.
+    #[inline]
+    pub(crate) fn array(&mut self) -> Read<usize> {
+        self.container(0x90, 0xdc, 1)
+    }
+
+    /// The length of the map that comes next.
+    #[inline]
+    pub(crate) fn map(&mut self) -> Read<usize> {
+        self.container(0x80, 0xde, 2)
+    }
+
+    /// The length of a container: with up to 15 entries its tag is one of 16 from `short` on, with more it is `wide`, or
+    /// the next. Each entry has this many values.
+    #[inline(always)]
+    fn container(&mut self, short: u8, wide: u8, values: usize) -> Read<usize> {
+        let tag = self.byte()?;
+        let len = if tag & 0xf0 == short {
+            usize::from(tag & 0x0f)
+        } else if tag == wide {
+            self.u16()?
+        } else if tag == wide + 1 {
+            self.u32()?
+        } else {
+            return Err(Unread);
+        };
+        self.holds(len, values, 0)
+    }
+
+    /// The integer that comes next, which is no negative one.
+    #[inline]
+    pub(crate) fn unsigned(&mut self) -> Read<u64> {
+        let tag = self.byte()?;
+        Ok(match tag {
+            0x00..=0x7f => u64::from(tag),
+            0xcc => u64::from(self.byte()?),
+            0xcd => self.u16()? as u64,
+            0xce => self.u32()? as u64,
+            0xcf => u64::from_be_bytes(self.take()?),
+            _ => return Err(Unread),
+        })
+    }
+
+    /// The bool that comes next.
+    #[inline]
+    pub(crate) fn bool(&mut self) -> Read<bool> {
+        match self.byte()? {
+            0xc2 => Ok(false),
+            0xc3 => Ok(true),
+            _ => Err(Unread),
+        }
+    }
+
+    /// The bytes of the str that comes next.
+    #[inline]
+    pub(crate) fn str(&mut self) -> Read<&'a [u8]> {
+        let tag = self.byte()?;
+        let len = match tag {
+            0xa0..=0xbf => usize::from(tag & 0x1f),
+            0xd9 => usize::from(self.byte()?),
+            0xda => self.u16()?,
+            0xdb => self.u32()?,
+            _ => return Err(Unread),
+        };
+        self.run(len)
+    }
+
+    /// A length that a container claims to have, if there are enough bytes for it besides the `owed` ones: so containers
+    /// in each other do not claim the same bytes, and together have no more places than there are bytes.
+    #[inline]
+    fn holds(&self, len: usize, least: usize, owed: usize) -> Read<usize> {
+        if len <= self.bytes.len().saturating_sub(owed) / least {
+            Ok(len)
+        } else {
+            Err(Unread)
+        }
+    }
+
+    #[inline]
+    fn byte(&mut self) -> Read<u8> {
+        let (&first, rest) = self.bytes.split_first().ok_or(Unread)?;
+        self.bytes = rest;
+        Ok(first)
+    }
+
+    #[inline]
+    fn run(&mut self, len: usize) -> Read<&'a [u8]> {
+        if len > self.bytes.len() {
+            return Err(Unread);
+        }
+        let (run, rest) = self.bytes.split_at(len);
+        self.bytes = rest;
+        Ok(run)
+    }
+
+    #[inline]
+    fn take<const N: usize>(&mut self) -> Read<[u8; N]> {
+        let (first, rest) = self.bytes.split_first_chunk().ok_or(Unread)?;
+        self.bytes = rest;
+        Ok(*first)
+    }
+
+    #[inline]
+    fn u16(&mut self) -> Read<usize> {
+        Ok(usize::from(u16::from_be_bytes(self.take()?)))
+    }
+
+    #[inline]
+    fn u32(&mut self) -> Read<usize> {
+        Ok(u32::from_be_bytes(self.take()?) as usize)
+    }
+
+    fn read(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        place: Place,
+    ) -> Read<Bound<'py, PyAny>> {
+        let tag = self.byte()?;
+        let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
+        match tag {
+            0x00..=0x7f => unsigned(py, expected, u64::from(tag)),
+            0xe0..=0xff => signed(py, expected, i64::from(tag as i8)),
+            0xa0..=0xbf if is(STR) => text(py, self.run(usize::from(tag & 0x1f))?).ok_or(Unread),
+            0x90..=0x9f => self.items(py, expected, usize::from(tag & 0x0f), place),
+            0x80..=0x8f => self.pairs(py, expected, usize::from(tag & 0x0f), place),
+            0xc0 if is(NONE) => Ok(py.None().into_bound(py)),
+            0xc2 | 0xc3 if is(BOOL) => Ok((tag == 0xc3)
+                .into_pyobject(py)
+                .unwrap_or_else(|never| match never {})
+                .to_owned()
+                .into_any()),
+            0xca if is(FLOAT) => float(py, f64::from(f32::from_be_bytes(self.take()?))),
+            0xcb if is(FLOAT) => float(py, f64::from_be_bytes(self.take()?)),
+            0xcc => {
+                let number = self.byte()?;
+                unsigned(py, expected, u64::from(number))
+            }
+            0xcd => {
+                let number = self.u16()?;
+                unsigned(py, expected, number as u64)
+            }
+            0xce => {
+                let number = self.u32()?;
+                unsigned(py, expected, number as u64)
+            }
+            0xcf => unsigned(py, expected, u64::from_be_bytes(self.take()?)),
+            0xd0 => signed(py, expected, i64::from(self.byte()? as i8)),
+            0xd1 => signed(py, expected, i64::from(i16::from_be_bytes(self.take()?))),
+            0xd2 => signed(py, expected, i64::from(i32::from_be_bytes(self.take()?))),
+            0xd3 => signed(py, expected, i64::from_be_bytes(self.take()?)),
+            0xd9..=0xdb if is(STR) => {
+                let len = self.wide(tag - 0xd9)?;
+                text(py, self.run(len)?).ok_or(Unread)
+            }
+            0xc4..=0xc6 if is(BYTES) => {
+                let len = self.wide(tag - 0xc4)?;
+                bytes_of(py, self.run(len)?)
+            }
+            0xdc | 0xdd => {
+                let len = self.wide(tag - 0xdb)?;
+                self.items(py, expected, len, place)
+            }
+            0xde | 0xdf => {
+                let len = self.wide(tag - 0xdd)?;
+                self.pairs(py, expected, len, place)
+            }
+            0xc7 => {
+                let len = usize::from(self.byte()?);
+                self.extension(py, expected, len)
+            }
+            0xc8 => {
+                let len = self.u16()?;
+                self.extension(py, expected, len)
+            }
+            0xd4..=0xd8 => self.extension(py, expected, 1 << (tag - 0xd4)),
+            _ => Err(Unread),
+        }
+    }
+
+    /// An extension, whose code comes next, with a payload of this length.
+    #[inline(never)]
+    fn extension(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        len: usize,
+    ) -> Read<Bound<'py, PyAny>> {
+        let code = self.byte()?;
+        let mut payload = Reader::new(self.run(len)?, self.buffers);
+        payload.owns = self.owns;
+        let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
+        match code {
+            BYTES_CODE if is(BYTES) => {
+                let place = payload.unsigned()?;
+                payload.end()?;
+                self.buffers.ok_or(Unread)?.copy(place)
+            }
+            MEMORYVIEW_CODE if is(MEMORYVIEW) => {
+                let view = payload.memoryview(py)?;
+                payload.end()?;
+                Ok(view)
+            }
+            ARRAY if is(NDARRAY) => {
+                let made = payload.ndarray(py, expected)?;
+                payload.end()?;
+                Ok(made)
+            }
+            _ => Err(Unread),
+        }
+    }
+
+    /// A read-only view of bytes in a row, of which this is the payload.
+    fn memoryview(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
+        let owner = match self.bytes.first() {
+            Some(0xc4..=0xc6) => self.bin(py)?,
+            _ => {
+                let place = self.unsigned()?;
+                let buffers = self.buffers.ok_or(Unread)?;
+                match self.owns {
+                    true => buffers.copy(place)?,
+                    false => buffers.get(place)?.clone(),
+                }
+            }
+        };
+        let view = PyMemoryView::from(&owner).map_err(|_| Unread)?;
+        view.call_method0(intern!(py, "toreadonly"))
+            .map_err(|_| Unread)
+    }
+
+    /// The bytes that come next, whose tag was looked at.
+    fn bin(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
+        let tag = self.byte()?;
+        let len = self.wide(tag - 0xc4)?;
+        bytes_of(py, self.run(len)?)
+    }
+
+    /// An array of NumPy's in C order, of which this is the payload.
+    fn ndarray(&mut self, py: Python<'py>, expected: &Expected) -> Read<Bound<'py, PyAny>> {
+        if self.array()? != 3 {
+            return Err(Unread);
+        }
+        let numpy = NumPy::known(py).ok_or(Unread)?;
+        let dtype = numpy.dtype(self.str()?).ok_or(Unread)?;
+        let dtypes = expected.dtypes.as_ref();
+        if dtypes.is_some_and(|dtypes| !dtypes.iter().any(|each| each == dtype.text())) {
+            return Err(Unread);
+        }
+        let axes = self.array()?;
+        let mut shape = [0; MAX_AXES];
+        let shape = shape.get_mut(..axes).ok_or(Unread)?;
+        for length in &mut *shape {
+            *length = isize::try_from(self.unsigned()?).map_err(|_| Unread)?;
+        }
+        if let Some(0xc4..=0xc6) = self.bytes.first() {
+            if self.owns {
+                let tag = self.byte()?;
+                let len = self.wide(tag - 0xc4)?;
+                let run = self.run(len)?;
+                // SAFETY: a slice is readable.
+                let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), len) };
+                return made.ok_or(Unread);
+            }
+            let bytes = self.bin(py)?;
+            let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unread)?;
+            return numpy.of_bytes(dtype, shape, bytes).ok_or(Unread);
+        }
+        let place = self.unsigned()?;
+        let buffer = self.buffers.ok_or(Unread)?.get(place)?;
+        if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
+            if self.owns {
+                let run = bytes.as_bytes();
+                // SAFETY: a slice is readable.
+                let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), run.len()) };
+                return made.ok_or(Unread);
+            }
+            return numpy.of_bytes(dtype, shape, bytes.clone()).ok_or(Unread);
+        }
+        let place = match buffer.cast_exact::<Block>() {
+            Ok(block) => Some(block.get().place()),
+            Err(_) => buffer
+                .cast_exact::<Buffer>()
+                .map_err(|_| Unread)?
+                .get()
+                .place(),
+        };
+        let (data, len) = place.ok_or(Unread)?;
+        if self.owns {
+            // SAFETY: as below.
+            return unsafe { numpy.copied(py, dtype, shape, data, len) }.ok_or(Unread);
+        }
+        // SAFETY: the memory is mapped for as long as its `Buffer` or `Block` lives.
+        unsafe { numpy.make(dtype, shape, data, len, buffer.clone()) }.ok_or(Unread)
+    }
+
+    /// A length of one, two or four bytes.
+    #[inline]
+    fn wide(&mut self, width: u8) -> Read<usize> {
+        match width {
+            0 => Ok(usize::from(self.byte()?)),
+            1 => self.u16(),
+            _ => self.u32(),
+        }
+    }
+
+    fn items(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        len: usize,
+        place: Place,
+    ) -> Read<Bound<'py, PyAny>> {
+        let len = self.holds(len, 1, place.owed)?;
+        if place.depth == MAX_DEPTH {
+            return Err(Unread);
+        }
+        match &expected.array {
+            Some(Array::Each { of, list: true }) => {
+                self.sequence(py, LIST, len, |_| of.get(), place)
+            }
+            Some(Array::Each { of, list: false }) => {
+                self.sequence(py, TUPLE, len, |_| of.get(), place)
+            }
+            Some(Array::Fixed(items)) if items.len() == len => {
+                self.sequence(py, TUPLE, len, |index| items[index].get(), place)
+            }
+            None if expected.scalars & ANY != 0 => {
+                self.sequence(py, LIST, len, |_| expected, place)
+            }
+            _ => Err(Unread),
+        }
+    }
+
+    /// A list or a tuple, as `make` makes one and `set` sets a place of it.
+    fn sequence<'e>(
+        &mut self,
+        py: Python<'py>,
+        (make, set): Sequence,
+        len: usize,
+        of: impl Fn(usize) -> &'e Expected,
+        place: Place,
+    ) -> Read<Bound<'py, PyAny>> {
+        // SAFETY: the GIL is ours. A new reference comes, or null with an exception. Each place is set once, and gets the
+        // reference. Nobody else knows the sequence, and with places that are not set it can be freed.
+        unsafe {
+            let made = owned(py, make(len as isize))?;
+            for index in 0..len {
+                let item = self.read(py, of(index), place.within(len - index - 1))?;
+                set(made.as_ptr(), index as isize, item.into_ptr());
+            }
+            Ok(made)
+        }
+    }
+
+    fn pairs(
+        &mut self,
+        py: Python<'py>,
+        expected: &Expected,
+        len: usize,
+        place: Place,
+    ) -> Read<Bound<'py, PyAny>> {
+        let len = self.holds(len, 2, place.owed)?;
+        if place.depth == MAX_DEPTH {
+            return Err(Unread);
+        }
+        let (keys, values) = match &expected.map {
+            Some((keys, values)) => (keys.get(), values.get()),
+            None if expected.scalars & ANY != 0 => (expected, expected),
+            None => return Err(Unread),
+        };
+        // SAFETY: the GIL is ours.
+        let dict = unsafe { owned(py, ffi::PyDict_New())? };
+        let dict = dict.cast_into::<PyDict>().map_err(|_| Unread)?;
+        for index in 0..len {
+            let after = 2 * (len - index - 1);
+            let name = match self.bytes.first() {
+                Some(0xa0..=0xbf | 0xd9) if keys.scalars & (STR | ANY) != 0 => {
+                    key(py, self.str()?).ok_or(Unread)?
+                }
+                // What is an array or a map cannot be a key as it is.
+                Some(0x80..=0x9f | 0xdc..=0xdf) | None => return Err(Unread),
+                Some(_) => self.read(py, keys, place.within(after + 1))?,
+            };
+            let value = self.read(py, values, place.within(after))?;
+            dict.set_item(name, value).map_err(|_| Unread)?;
+        }
+        Ok(dict.into_any())
+    }
+}
+
+/// What the interpreter has made; Unread if it had no memory.
+///
+/// # Safety
+/// A new reference, or null with an exception.
+unsafe fn owned(py: Python<'_>, made: *mut ffi::PyObject) -> Read<Bound<'_, PyAny>> {
+    // SAFETY: as above.
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unread)
+}
+
+#[inline]
+fn unsigned<'py>(py: Python<'py>, expected: &Expected, number: u64) -> Read<Bound<'py, PyAny>> {
+    if expected.scalars & (INT | ANY) == 0 {
+        return if expected.scalars & FLOAT != 0 {
+            float(py, number as f64)
+        } else {
+            Err(Unread)
+        };
+    }
+    // SAFETY: the GIL is ours.
+    unsafe { owned(py, ffi::PyLong_FromUnsignedLongLong(number)) }
+}
+
+#[inline]
+fn signed<'py>(py: Python<'py>, expected: &Expected, number: i64) -> Read<Bound<'py, PyAny>> {
+    if expected.scalars & (INT | ANY) == 0 {
+        return if expected.scalars & FLOAT != 0 {
+            float(py, number as f64)
+        } else {
+            Err(Unread)
+        };
+    }
+    // SAFETY: the GIL is ours.
+    unsafe { owned(py, ffi::PyLong_FromLongLong(number)) }
+}
+
+#[inline]
+fn float(py: Python<'_>, number: f64) -> Read<Bound<'_, PyAny>> {
+    // SAFETY: the GIL is ours.
+    unsafe { owned(py, ffi::PyFloat_FromDouble(number)) }
+}
+
+/// A copy of these bytes.
+fn bytes_of<'py>(py: Python<'py>, bytes: &[u8]) -> Read<Bound<'py, PyAny>> {
+    let start = bytes.as_ptr().cast();
+    // SAFETY: the GIL is ours, and the bytes are there.
+    unsafe {
+        owned(
+            py,
+            ffi::PyBytes_FromStringAndSize(start, bytes.len() as isize),
+        )
+    }
+}

@@ -1,0 +1,107 @@
+//! `LoopSleeper`: the place of an event loop among those that wait for what a name has.
+
+use crate::objects::membership::{LoopSleeper as Sleeper, Membership, NameError};
+use crate::python::objects::name::failed;
+use crate::sync::lock;
+use crate::wait::set::SetError;
+use pyo3::prelude::*;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex};
+
+/// The place of an event loop, whose descriptor is readable once it was woken.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct LoopSleeper {
+    sleeper: Mutex<Option<Sleeper>>,
+    descriptor: i32,
+    /// Which wait set of the name it is in.
+    set: usize,
+    membership: Arc<Membership>,
+}
+
+impl LoopSleeper {
+    pub(crate) fn new(sleeper: Sleeper, set: usize, membership: Arc<Membership>) -> Self {
+        LoopSleeper {
+            descriptor: sleeper.as_fd().as_raw_fd(),
+            sleeper: Mutex::new(Some(sleeper)),
+            set,
+            membership,
+        }
+    }
+
+    fn with(
+        &self,
+        py: Python<'_>,
+        use_it: impl FnOnce(&mut Sleeper) -> Result<(), SetError>,
+    ) -> PyResult<()> {
+        let used = match &mut *lock(&self.sleeper) {
+            _ if !self.membership.is_here() => Err(NameError::Forked),
+            Some(sleeper) => {
+                use_it(sleeper).map_err(|error| self.membership.no_place(self.set, error))
+            }
+            None => Ok(()),
+        };
+        used.map_err(|error| failed(py, &self.membership, error))
+    }
+}
+
+impl LoopSleeper {
+    /// Lets the descriptor be readable once there is something, and at once if there is: `is_there` is asked after it was
+    /// announced that the loop sleeps.
+    pub(crate) fn arm(&self, py: Python<'_>, is_there: impl Fn() -> bool) -> PyResult<()> {
+        self.with(py, |sleeper| {
+            sleeper.withdraw()?;
+            sleeper.announce()?;
+            if is_there() {
+                sleeper.ring();
+            }
+            Ok(())
+        })
+    }
+}
+
+#[pymethods]
+impl LoopSleeper {
+    pub(crate) fn fileno(&self) -> i32 {
+        self.descriptor
+    }
+
+    /// Takes a place at the end of the line.
+    pub(crate) fn line_up(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |sleeper| {
+            sleeper.line_up();
+            Ok(())
+        })
+    }
+
+    /// Says that the loop is about to sleep: look once more afterwards.
+    fn announce(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Sleeper::announce)
+    }
+
+    /// The loop is awake, and about to look.
+    fn withdraw(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Sleeper::withdraw)
+    }
+
+    /// The loop waits no more: a wake-up that came meanwhile is handed on.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Sleeper::cancel)
+    }
+
+    /// Gives the place back. Again: nothing.
+    pub(crate) fn close(&self) {
+        let sleeper = lock(&self.sleeper).take();
+        if !self.membership.is_here() {
+            std::mem::forget(sleeper); // It is the parent's, as its doorbell is.
+        }
+    }
+}
+
+impl Drop for LoopSleeper {
+    fn drop(&mut self) {
+        self.close();
+        if !self.membership.is_here() {
+            std::mem::forget(self.membership.clone());
+        }
+    }
+}

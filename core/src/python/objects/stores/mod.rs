@@ -1,0 +1,5 @@
+//! Stores, their containers and transactions.
+
+pub(crate) mod convert;
+pub(crate) mod store;
+pub(crate) mod transaction;

@@ -1,0 +1,166 @@
+//! `Message`: what one has published in a topic, and who has.
+//!
+//! Its class is made by hand. Those of PyO3 are all followed by the garbage collector, which then runs after each 700
+//! messages, and making one of their instances takes twice as long as all else that is done for a small message.
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use std::ffi::CStr;
+use std::mem::offset_of;
+use std::os::raw::{c_int, c_void};
+use std::ptr::{null, null_mut};
+
+/// An instance.
+#[repr(C)]
+struct Fields {
+    base: ffi::PyObject,
+    /// What was published.
+    value: *mut ffi::PyObject,
+    /// Who has published it: its `pid`, and a `number` that no other publisher of the topic has.
+    publisher: *mut ffi::PyObject,
+    /// Its number among the messages of its publisher, from 0 on.
+    seq: u64,
+}
+
+static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// The class.
+pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    let class = CLASS.get_or_try_init(py, || make_class(py))?;
+    Ok(class.bind(py))
+}
+
+/// Makes an instance. `class` is what [`class`] returns.
+#[inline]
+pub(crate) fn make<'py>(
+    class: &Bound<'py, PyType>,
+    value: Bound<'py, PyAny>,
+    publisher: Py<PyAny>,
+    seq: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = class.py();
+    // SAFETY: the memory is new, and as large as `Fields`, all of which are set before anybody sees it; the class is that of
+    // such objects.
+    unsafe {
+        let memory = ffi::PyObject_Malloc(size_of::<Fields>()).cast::<Fields>();
+        if memory.is_null() {
+            return Err(PyMemoryError::new_err(()));
+        }
+        ffi::PyObject_Init(memory.cast(), class.as_type_ptr());
+        (&raw mut (*memory).value).write(value.into_ptr());
+        (&raw mut (*memory).publisher).write(publisher.into_ptr());
+        (&raw mut (*memory).seq).write(seq);
+        Ok(Bound::from_owned_ptr(py, memory.cast()))
+    }
+}
+
+/// Called by Python with an instance that nobody refers to.
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    let fields = object.cast::<Fields>();
+    // SAFETY: it is an instance, whose references are ours to give back, as are its memory and its reference to its class.
+    unsafe {
+        let class = ffi::Py_TYPE(object);
+        ffi::Py_DECREF((*fields).value);
+        ffi::Py_DECREF((*fields).publisher);
+        ffi::PyObject_Free(object.cast());
+        ffi::Py_DECREF(class.cast());
+    }
+}
+
+/// Called by Python with an instance.
+unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    let fields = object.cast::<Fields>();
+    let format = c"Message(value=%R, seq=%llu, publisher=%R)";
+    // SAFETY: it is an instance, and the format asks for an object, a u64, and an object.
+    unsafe {
+        let (value, publisher) = ((*fields).value, (*fields).publisher);
+        ffi::PyUnicode_FromFormat(format.as_ptr(), value, (*fields).seq, publisher)
+    }
+}
+
+/// For `copy` and `pickle`: it is of this process, and what it has looks at shared memory. Called by Python with an instance.
+unsafe extern "C" fn reduce(
+    object: *mut ffi::PyObject,
+    _none: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    let text =
+        c"message %llu of a topic cannot be copied or pickled: hand on what you need of it, as in m.value";
+    // SAFETY: it is an instance, and the format asks for a u64.
+    unsafe {
+        let seq = (*object.cast::<Fields>()).seq;
+        ffi::PyErr_Format(ffi::PyExc_TypeError, text.as_ptr(), seq)
+    }
+}
+
+fn make_class(py: Python<'_>) -> PyResult<Py<PyType>> {
+    let member = |name: &'static CStr, doc: &'static CStr, type_code: c_int, offset: usize| {
+        ffi::PyMemberDef {
+            name: name.as_ptr(),
+            type_code,
+            offset: offset as ffi::Py_ssize_t,
+            flags: ffi::Py_READONLY,
+            doc: doc.as_ptr(),
+        }
+    };
+    let object = ffi::Py_T_OBJECT_EX;
+    let members = [
+        member(c"value", c"What was published.", object, offset_of!(Fields, value)),
+        member(
+            c"publisher",
+            c"Who has published it: its `pid`, and a `number` that no other publisher of the topic has.",
+            object,
+            offset_of!(Fields, publisher),
+        ),
+        member(
+            c"seq",
+            c"Its number among the messages of its publisher, from 0 on.",
+            ffi::Py_T_ULONGLONG,
+            offset_of!(Fields, seq),
+        ),
+        ffi::PyMemberDef::default(),
+    ];
+    let methods = [
+        ffi::PyMethodDef {
+            ml_name: c"__reduce__".as_ptr(),
+            ml_meth: ffi::PyMethodDefPointer {
+                PyCFunction: reduce,
+            },
+            ml_flags: ffi::METH_NOARGS,
+            ml_doc: null(),
+        },
+        ffi::PyMethodDef::zeroed(),
+    ];
+    let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+    // Python refers to both as long as the class is there, which is for ever.
+    let members = Box::leak(Box::new(members)).as_mut_ptr();
+    let methods = Box::leak(Box::new(methods)).as_mut_ptr();
+    let doc = c"What one has published in a topic, and who has.";
+    let mut slots = [
+        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_repr, repr as *mut c_void),
+        slot(ffi::Py_tp_members, members.cast()),
+        slot(ffi::Py_tp_methods, methods.cast()),
+        slot(ffi::Py_tp_doc, doc.as_ptr() as *mut c_void),
+        slot(0, null_mut()),
+    ];
+    let flags = ffi::Py_TPFLAGS_DEFAULT
+        | ffi::Py_TPFLAGS_IMMUTABLETYPE
+        | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    let mut spec = ffi::PyType_Spec {
+        name: c"shmrpc._core.Message".as_ptr(),
+        basicsize: size_of::<Fields>() as c_int,
+        itemsize: 0,
+        flags: flags as u32,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the specification is complete, and what it refers to lives for as long as it is needed. It returns a new
+    // class, or has raised.
+    unsafe {
+        let made = ffi::PyType_FromSpec(&mut spec);
+        let made = Bound::from_owned_ptr_or_err(py, made)?;
+        Ok(made.cast_into_unchecked::<PyType>().unbind())
+    }
+}

@@ -1,0 +1,9 @@
+//! Connections and their calls; `client` and `server` are the two sides.
+
+pub(crate) mod channel;
+pub(crate) mod client;
+pub(crate) mod incoming;
+pub(crate) mod payload;
+pub(crate) mod segments;
+pub(crate) mod server;
+pub(crate) mod stream_sender;

@@ -1,0 +1,13 @@
+//! What all bindings share: errors, buffers, descriptors, and the steps of coroutines.
+
+pub(crate) mod block;
+pub(crate) mod budget;
+pub(crate) mod buffer;
+pub(crate) mod delegate;
+pub(crate) mod descriptor;
+pub(crate) mod errors;
+pub(crate) mod owner;
+pub(crate) mod parent_death;
+pub(crate) mod scratch;
+pub(crate) mod step;
+pub(crate) mod turns;

@@ -1,0 +1,94 @@
+//! Ends this process when another one has ended, whatever it does at that time.
+
+use crate::os::done;
+use crate::python::support::errors::os_error;
+use pyo3::prelude::*;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Kills this process as soon as the process `master`, a pidfd, has ended: by a thread of the core's, which needs no GIL.
+/// `first`: the pidfd of a process that is killed before. `life`: a pipe that `master` holds the other end of; its end is
+/// that of the master too, which may have become another program.
+#[pyfunction]
+#[pyo3(signature = (master, first = None, life = None))]
+pub fn die_with(master: i32, first: Option<i32>, life: Option<i32>) -> PyResult<()> {
+    watch(master, first, life).map_err(|error| os_error(&error))
+}
+
+fn own(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let fd = done(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+    // SAFETY: it is new, so it is ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
+    let process = own(master)?;
+    let first = first.map(own).transpose()?;
+    let life = life.map(own).transpose()?;
+    let blocked = AllBlocked::new();
+    let watcher = std::thread::Builder::new().name("shmrpc-orphan".into());
+    watcher.spawn(move || {
+        // poll() ignores a descriptor below zero.
+        let watched = [
+            process.as_raw_fd(),
+            life.as_ref().map_or(-1, OwnedFd::as_raw_fd),
+        ];
+        let mut polls = watched.map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        loop {
+            // SAFETY: two structures, which live.
+            if unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) } > 0 {
+                end(first.as_ref());
+            }
+        }
+    })?;
+    drop(blocked);
+    Ok(())
+}
+
+/// Ends this process, as nothing else could keep it from, and another one before.
+fn end(first: Option<&OwnedFd>) -> ! {
+    // SAFETY: no memory is involved; a null pointer stands for what `kill` would send along.
+    unsafe {
+        if let Some(first) = first {
+            let none = std::ptr::null::<libc::siginfo_t>();
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                first.as_raw_fd(),
+                libc::SIGKILL,
+                none,
+                0,
+            );
+        }
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        libc::_exit(1)
+    }
+}
+
+/// All signals are blocked in this thread, and in those that it starts, for as long as this lives.
+struct AllBlocked(libc::sigset_t);
+
+impl AllBlocked {
+    fn new() -> Self {
+        // SAFETY: both sets are ours.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            AllBlocked(before)
+        }
+    }
+}
+
+impl Drop for AllBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set that there was.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
+    }
+}

@@ -30,10 +30,14 @@ from tests.helpers.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "docs" / "guide.md").read_text()
-DOCUMENTS = {"README": README, "guide": GUIDE, "pydantic": (ROOT / "docs" / "pydantic.md").read_text()}
+DOCS = ROOT / "docs"
+#: The documents whose blocks of Python are run.
+DOCUMENTS = {
+    "README": README,
+    **{page.relative_to(DOCS).with_suffix("").as_posix(): page.read_text() for page in sorted(DOCS.rglob("*.md"))},
+}
 #: The documents whose links are followed.
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmark" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmark" / "README.md"]
 CALCULATOR = "examples.calculator:calculator"
 
 _BLOCK = re.compile(r"(?:<!-- run: ([^\n]+) -->\n)?```python\n(.*?)```", re.DOTALL)
@@ -146,7 +150,7 @@ def test_the_service_in_the_readme_is_the_example() -> None:
     assert [line for line in code if line not in example.splitlines()] == []
 
 
-@pytest.mark.parametrize("name", ["README", "guide"])
+@pytest.mark.parametrize("name", [name for name, text in DOCUMENTS.items() if "\n$ shmrpc " in text])
 def test_the_commands_are_ones_that_the_command_line_takes(name: str) -> None:
     lines = re.findall(r"^\$ (?:SHMRPC_\w+=\S+ )*shmrpc (.*)$", DOCUMENTS[name], re.MULTILINE)
     assert lines
@@ -158,7 +162,7 @@ def test_the_commands_are_ones_that_the_command_line_takes(name: str) -> None:
 
 
 def test_the_table_of_options_is_that_of_the_command() -> None:
-    rows = re.findall(r"^\| `--([a-z-]+)` \|[^|]*\| ([^|]*?) ?\|$", GUIDE, re.MULTILINE)
+    rows = re.findall(r"^\| `--([a-z-]+)` \|[^|]*\| ([^|]*?) ?\|$", DOCUMENTS["how-to/serve"], re.MULTILINE)
     serve = main.commands["serve"]
     options = [option for option in serve.params if isinstance(option, click.Option)]
     assert rows

@@ -21,7 +21,7 @@ from tests.helpers.server_process import PATIENCE
 
 LOOP = "either"
 
-#: The permissions of docs/hosts.md: front is a server, and a client of back; evil is a client of front.
+#: The permissions of docs/how-to/hosts.md: front is a server, and a client of back; evil is a client of front.
 CONFIG = """
 jetstream { store_dir: "%s" }
 accounts: { SHOP: { jetstream: enabled, users: [

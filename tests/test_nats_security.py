@@ -25,7 +25,7 @@ from tests.helpers.nats_servers import NatsServer
 from tests.helpers.server_process import PATIENCE
 
 LOOP = "either"
-HOSTS = (Path(__file__).parents[1] / "docs" / "hosts.md").read_text()
+HOSTS = (Path(__file__).parents[1] / "docs" / "how-to" / "hosts.md").read_text()
 
 service = shmrpc.Service("shop")
 

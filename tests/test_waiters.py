@@ -19,7 +19,7 @@ from tests.helpers.server_process import InThread, eventually
 
 LONG = 60.0
 OURS = f"waiter{os.getpid()}"
-GUIDE = Path(__file__).parent.parent / "docs" / "guide.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "shared-objects.md"
 
 _MIB = 1 << 20
 
@@ -286,5 +286,5 @@ async def test_attach_goes_on_once_a_process_has_the_name_open() -> None:
 
 
 def test_the_guide_promises_something_to_each_waiter() -> None:
-    section = GUIDE.read_text().partition("### What a waiter is promised")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## What a waiter is promised")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([^`]+)` \|", section, re.M)) == WAITS.keys() | {"shmrpc.attach()"}

@@ -24,7 +24,7 @@ LOOM_TESTS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loo
 NATS_SERVER := v2.11.4
 GO := $(shell command -v go || echo /usr/local/go/bin/go)
 
-.PHONY: demo test rust-tests test-rust test-core test-models test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
+.PHONY: modules demo test rust-tests test-rust test-core test-models test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -131,6 +131,9 @@ $(STAMP): $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group dev --editable .
 	touch $@
+
+modules:  ## docs/modules.md, a page with every module and what it is for.
+	$(PYTHON) util/module_index.py --write
 
 tools:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11 or later, or name one: make PYTHON=/path/to/python3.12"; exit 1; }

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 
 import shmrpc
 from shmrpc.transport import errors
-from util import lowest
+from util import lowest, module_index
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -172,31 +171,11 @@ def test_the_errors_of_a_connection_are_the_transports() -> None:
     assert not wrong
 
 
-def _drawn_files() -> Iterator[tuple[Path, bool]]:
-    """The files that the tree in docs/design.md names, and whether a line begins with the name."""
-    tree = re.search(r"^```\n(shmrpc/ .*?)^```", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert tree is not None
-    folders: list[tuple[int, Path]] = [(-1, ROOT)]
-    for line in tree[1].splitlines():
-        indent = len(line) - len(line.lstrip())
-        while folders[-1][0] >= indent:
-            folders.pop()
-        first = line.split()[0]
-        if first.endswith("/"):
-            folders.append((indent, folders[-1][1] / first))
-            continue
-        names = re.match(r"(?:\S+\.(?:pyi?|rs) +)*", line.strip())
-        assert names is not None
-        yield from ((folders[-1][1] / name, True) for name in names[0].split())
-        others = line.strip()[names.end() :]
-        yield from ((folders[-1][1] / name, False) for name in re.findall(r"[\w/]+\.(?:pyi?|rs)\b", others))
-
-
-def test_the_tree_in_the_design_names_each_file_and_no_other() -> None:
-    drawn = dict(_drawn_files())
-    assert [str(path) for path, leads in drawn.items() if leads and not path.is_file()] == []
-    files = [*(ROOT / "shmrpc").rglob("*.py"), *(ROOT / "core" / "src").rglob("*.rs")]
-    untold = {"__init__.py", "mod.rs", "tests.rs"}
-    assert [
-        str(path.relative_to(ROOT)) for path in sorted(files) if path.name not in untold and path not in drawn
-    ] == []
+def test_each_module_has_a_sentence_for_the_page_of_modules() -> None:
+    listed = [
+        (path, sentence)
+        for top, suffix in module_index.FOLDERS.items()
+        for path, sentence in module_index.modules(ROOT / top, suffix)
+    ]
+    assert len(listed) > 300
+    assert [str(path.relative_to(ROOT)) for path, sentence in listed if not sentence] == []

@@ -8,7 +8,7 @@ from typing import Any
 from benchmark.pool_work import Pools
 from benchmark.processes import Caller
 from benchmark.results import Result
-from shmrpc.pools.cpus import usable
+from shmrpc.pools.processes.cpus import usable
 
 #: What is found, among the extras.
 CPUS, TRANSPORT, TICKER = "share of the CPUs", "share that is transport", "ticker p99, ms"

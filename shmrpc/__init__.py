@@ -108,7 +108,7 @@ if _typing.TYPE_CHECKING:
     from shmrpc.introspection.describe import Description
     from shmrpc.pools.pool import Pool, PoolStats, WorkerStats, pool
     from shmrpc.pools.task_future import TaskFuture
-    from shmrpc.pools.worker import Worker, worker
+    from shmrpc.pools.worker.task_runner import Worker, worker
     from shmrpc.server.server import Server, serve
 
 __version__ = VERSION
@@ -139,7 +139,7 @@ _LATER = {
     "shmrpc.introspection.describe": "Description",
     "shmrpc.pools.pool": "Pool PoolStats WorkerStats pool",
     "shmrpc.pools.task_future": "TaskFuture",
-    "shmrpc.pools.worker": "Worker worker",
+    "shmrpc.pools.worker.task_runner": "Worker worker",
     "shmrpc.server.server": "Server serve",
 }
 
@@ -147,7 +147,7 @@ _HOMES = {name: module for module, names in _LATER.items() for name in names.spl
 
 
 # A server's processes are a pool, and a pool's workers are servers: each is made known to the other here.
-_make_processes_by(lambda: _importlib.import_module("shmrpc.pools.handlers").HandlerProcesses())
+_make_processes_by(lambda: _importlib.import_module("shmrpc.pools.handler_processes").HandlerProcesses())
 
 __all__ = [
     "ApplicationError",

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import shmrpc
-from shmrpc.pools import engine, functions
+from shmrpc.pools import engine
+from shmrpc.pools.transfer import functions
 from tests.helpers import pool_tasks as tasks
 
 LOOP = "either"

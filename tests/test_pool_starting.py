@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.pools import starting
+from shmrpc.pools.processes import spawner
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 
@@ -131,7 +131,7 @@ async def test_how_a_worker_has_ended_is_told(end: tuple[str, int], told: str) -
 async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "_FORKING", 0.5)
+    monkeypatch.setattr(spawner, "_FORKING", 0.5)
     async with shmrpc.pool(2) as pool:
         one, two = await both(pool)
         first = parent_of(one)
@@ -150,7 +150,7 @@ async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
     [
         "threading.Thread(target=time.sleep, args=[1000], daemon=True).start()",
         "kept = open(os.devnull)",
-        "if __name__ != '__main__' and not shmrpc.pools.worker._here: raise ValueError('imported by a template')",
+        "if __name__ != '__main__' and not shmrpc.pools.worker.task_runner._here: raise ValueError('in a template')",
     ],
     ids=["a thread", "a file", "an error"],
 )
@@ -170,7 +170,7 @@ def test_a_program_that_ends_whoever_imports_it_ends_the_pool(tmp_path: Path) ->
 
 
 async def test_looks_for_the_ends_of_workers_take_no_answer_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "_FORKING", 1.0)
+    monkeypatch.setattr(spawner, "_FORKING", 1.0)
     async with shmrpc.pool(2) as pool:
         one, _ = await both(pool)
         template = parent_of(one)

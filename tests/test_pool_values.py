@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shmrpc
-from shmrpc.pools.handlers import HandlerProcesses
+from shmrpc.pools.handler_processes import HandlerProcesses
 from tests.helpers import pool_tasks as tasks
 from tests.helpers import pool_values as values
 

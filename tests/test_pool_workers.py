@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.pools.cpus import usable
+from shmrpc.pools.processes.cpus import usable
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 from tests.helpers.server_process import eventually

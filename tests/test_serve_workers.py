@@ -20,7 +20,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.host.status import statuses
-from shmrpc.pools.cpus import usable
+from shmrpc.pools.processes.cpus import usable
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 

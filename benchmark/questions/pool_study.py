@@ -21,7 +21,7 @@ from benchmark.command_loads import ARRAYS, BYTES, SECONDS
 from benchmark.rows import Line, Row
 from benchmark.run import Run, Turn
 from benchmark.subjects import MEMORY, NAMES, OURS, POOLS, Subject
-from shmrpc.pools.cpus import usable
+from shmrpc.pools.processes.cpus import usable
 
 NAME: Final = "pool-study"
 TITLE: Final = "A study of pools"

@@ -23,12 +23,12 @@ from shmrpc.basics.drivers import ForThreads
 from shmrpc.basics.green_threads import check_threads, has_gevent, run_in_greenlet
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host.exhaustion import descriptor_error, descriptors
-from shmrpc.pools.failed import raised
-from shmrpc.pools.functions import Function
 from shmrpc.pools.map_results import Results, ResultsInLoop, begin_map
 from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool, refuse_copy
 from shmrpc.pools.progress import OnProgress, Report, reporting
 from shmrpc.pools.task_future import TaskFuture
+from shmrpc.pools.transfer.functions import Function
+from shmrpc.pools.transfer.remote_failure import raised
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -25,15 +25,15 @@ from shmrpc.errors import (
     WorkerDied,
 )
 from shmrpc.host.exhaustion import descriptor_error, descriptors
-from shmrpc.pools.chunks import LONG, Chunk, Source, Submitted
-from shmrpc.pools.failed import Failed, of_task, read
-from shmrpc.pools.functions import Function, Functions, reference_of
-from shmrpc.pools.logs import levels
-from shmrpc.pools.remote_worker import RemoteWorker
-from shmrpc.pools.shared_values import SharedValues
-from shmrpc.pools.starting import Settings, Starter, WorkerProcess
+from shmrpc.pools.processes.spawner import Settings, Starter, WorkerProcess
+from shmrpc.pools.scheduling.chunks import LONG, Chunk, Source, Submitted
+from shmrpc.pools.scheduling.remote_worker import RemoteWorker
 from shmrpc.pools.task_future import TaskFuture, withdraw
-from shmrpc.pools.worker import TaskStopped
+from shmrpc.pools.transfer.functions import Function, Functions, reference_of
+from shmrpc.pools.transfer.log_forwarding import levels
+from shmrpc.pools.transfer.remote_failure import Failed, of_task, read
+from shmrpc.pools.transfer.shared_values import SharedValues
+from shmrpc.pools.worker.task_runner import TaskStopped
 from shmrpc.values.pickling import Later
 
 if sys.version_info >= (3, 12):

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from shmrpc.pools.chunks import Mapped
-from shmrpc.pools.functions import Function
 from shmrpc.pools.pool import Pool
 from shmrpc.pools.progress import Report
+from shmrpc.pools.scheduling.chunks import Mapped
+from shmrpc.pools.transfer.functions import Function
 
 #: The mark behind the last result.
 _END: Final = object()

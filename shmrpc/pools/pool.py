@@ -17,16 +17,16 @@ from shmrpc.basics.checks import check_bytes, check_seconds, check_whole, public
 from shmrpc.basics.drivers import ForAsyncio
 from shmrpc.errors import LocalProtocolError, PoolBroken
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
-from shmrpc.pools.chunks import Mapped, Submitted
-from shmrpc.pools.cpus import thread_limits, usable
 from shmrpc.pools.engine import Engine, Options
-from shmrpc.pools.failed import raised
-from shmrpc.pools.functions import Function, is_by_name, reference_of
-from shmrpc.pools.program import ByValue, has_program, take_place
+from shmrpc.pools.processes.cpus import thread_limits, usable
+from shmrpc.pools.processes.spawner import Settings
 from shmrpc.pools.progress import OnProgress, Report, reporting
-from shmrpc.pools.starting import Settings
+from shmrpc.pools.scheduling.chunks import Mapped, Submitted
 from shmrpc.pools.task_future import TaskFuture
-from shmrpc.pools.worker import is_worker
+from shmrpc.pools.transfer.functions import Function, is_by_name, reference_of
+from shmrpc.pools.transfer.main_module import ByValue, has_program, take_place
+from shmrpc.pools.transfer.remote_failure import raised
+from shmrpc.pools.worker.task_runner import is_worker
 from shmrpc.values.pickling import go_by_value
 
 _P = ParamSpec("_P")

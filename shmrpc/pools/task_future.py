@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import LocalProtocolError
-from shmrpc.pools.failed import Failed
+from shmrpc.pools.transfer.remote_failure import Failed
 
 _R = TypeVar("_R")
 _T = TypeVar("_T")

@@ -19,7 +19,7 @@ from typing import Final
 
 from shmrpc.errors import ShmrpcError
 from shmrpc.host import exhaustion
-from shmrpc.pools.cpus import thread_limits
+from shmrpc.pools.processes.cpus import thread_limits
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
 from shmrpc.supervisor.worker_process import WorkerProcess

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 import shmrpc
-from shmrpc.pools.handlers import HandlerProcesses
+from shmrpc.pools.handler_processes import HandlerProcesses
 from tests.helpers import traces
 
 

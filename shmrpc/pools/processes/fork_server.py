@@ -21,8 +21,9 @@ import msgspec
 
 from shmrpc import _core
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
-from shmrpc.pools import beginning, worker
-from shmrpc.pools.starting import Ended, Fit, NotForked, Order, Setup, Started, Unfit
+from shmrpc.pools.processes import bootstrap as beginning
+from shmrpc.pools.processes.spawner import Ended, Fit, NotForked, Order, Setup, Started, Unfit
+from shmrpc.pools.worker import task_runner as worker
 
 _LARGEST: Final = 1 << 20
 

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from shmrpc.basics.green_threads import new_poll
-from shmrpc.pools.program import preparation
+from shmrpc.pools.transfer.main_module import preparation
 
 if TYPE_CHECKING:
     import subprocess
 
 logger = logging.getLogger("shmrpc.pool")
 
-_BEGIN: Final = "import sys; sys.path[:] = {path!r}; from shmrpc.pools.{module} import {function}; {function}()"
+_BEGIN: Final = (
+    "import sys; sys.path[:] = {path!r}; from shmrpc.pools.processes.{module} import {function}; {function}()"
+)
 #: Seconds within which a template forks. It takes some milliseconds.
 _FORKING: Final = 5.0
 #: Seconds for which it is given time to see that its workers have ended.
@@ -229,7 +231,7 @@ class _LostError(Exception):
 
 
 class _Template:
-    """The process of :mod:`shmrpc.pools.template`, as its pool sees it. ``begin`` and ``fork`` one at a time."""
+    """A pool's client of :mod:`shmrpc.pools.processes.fork_server`. ``begin`` and ``fork`` one at a time."""
 
     def __init__(self, settings: Settings, life: int, *, prepares: bool) -> None:
         self._setup = Setup(preparation(), prepares)
@@ -237,7 +239,7 @@ class _Template:
         try:
             with theirs:
                 arguments = [str(theirs.fileno()), str(life)]
-                self._process = _python("template", "main", arguments, settings.environment)
+                self._process = _python("fork_server", "main", arguments, settings.environment)
         except BaseException:
             self._control.close()
             raise
@@ -360,7 +362,7 @@ def _execute(environment: dict[str, str], order: Order, life: int) -> WorkerProc
     ours, theirs = _control_pair()
     with theirs, contextlib.ExitStack() as stack:
         stack.callback(ours.close)
-        process = _python("beginning", "begin", [str(theirs.fileno())], environment)
+        process = _python("bootstrap", "begin", [str(theirs.fileno())], environment)
         stack.callback(process.kill)
         with _this_process() as master:
             socket.send_fds(ours, [msgspec.msgpack.encode(order)], [master, life])

@@ -21,13 +21,13 @@ from shmrpc.client.loop_reconnector import LoopReconnector
 from shmrpc.client.options import Options
 from shmrpc.client.requests import undecodable
 from shmrpc.errors import ConnectionLost, EncodeError, ShmrpcError
-from shmrpc.pools import logs
-from shmrpc.pools.chunks import LONG, Chunk
-from shmrpc.pools.failed import Failed, of_task, read, read_all
-from shmrpc.pools.functions import Function, Reference
-from shmrpc.pools.shared_values import SharedValues
-from shmrpc.pools.starting import WorkerProcess
-from shmrpc.pools.worker import INTERRUPT, SERVICE
+from shmrpc.pools.processes.spawner import WorkerProcess
+from shmrpc.pools.scheduling.chunks import LONG, Chunk
+from shmrpc.pools.transfer import log_forwarding as logs
+from shmrpc.pools.transfer.functions import Function, Reference
+from shmrpc.pools.transfer.remote_failure import Failed, of_task, read, read_all
+from shmrpc.pools.transfer.shared_values import SharedValues
+from shmrpc.pools.worker.task_runner import INTERRUPT, SERVICE
 from shmrpc.transport.base import Connection
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm import client as shm_client

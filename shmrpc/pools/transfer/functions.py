@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shmrpc.errors import EncodeError
-from shmrpc.pools.program import MAIN, ByValue, is_at
-from shmrpc.pools.referents import Referents
+from shmrpc.pools.transfer.main_module import MAIN, ByValue, is_at
+from shmrpc.pools.transfer.referents import Referents
 from shmrpc.values.pickling import expect_classes_by_value
 
 #: Functions that a pool knows at a time: of more, those that it has met last.

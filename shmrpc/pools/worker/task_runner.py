@@ -25,10 +25,11 @@ import uvloop
 from shmrpc import _core
 from shmrpc.errors import DecodeError, LocalProtocolError, ShmrpcError
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
-from shmrpc.pools import logs, shared_values
-from shmrpc.pools.failed import Failed
-from shmrpc.pools.functions import Reference, find
-from shmrpc.pools.program import names_here
+from shmrpc.pools.transfer import log_forwarding as logs
+from shmrpc.pools.transfer import shared_values
+from shmrpc.pools.transfer.functions import Reference, find
+from shmrpc.pools.transfer.main_module import names_here
+from shmrpc.pools.transfer.remote_failure import Failed
 from shmrpc.server.server import serve
 from shmrpc.service.call import internal
 from shmrpc.service.service import Service

@@ -18,8 +18,8 @@ import msgspec
 
 from shmrpc import _core
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
-from shmrpc.pools import worker
-from shmrpc.pools.starting import Order
+from shmrpc.pools.processes.spawner import Order
+from shmrpc.pools.worker import task_runner as worker
 from shmrpc.values.pickling import go_by_value
 
 _LARGEST: Final = 1 << 20

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from shmrpc.pools.functions import Function
 from shmrpc.pools.task_future import TaskFuture, begin, settle, withdraw
+from shmrpc.pools.transfer.functions import Function
 
 #: The work that a chunk is to be, in seconds: far more than it takes to send it, and no time to wait for.
 WORK: Final = 500e-6

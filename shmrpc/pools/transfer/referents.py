@@ -8,7 +8,7 @@ import logging
 import types
 from typing import Any, Final
 
-from shmrpc.pools.program import MAIN, ByValue, is_at
+from shmrpc.pools.transfer.main_module import MAIN, ByValue, is_at
 
 #: Values that never change.
 _CONSTANTS: Final = (

@@ -1,0 +1,1 @@
+"""Start worker processes: by a fork server, or by exec."""

@@ -1,0 +1,1 @@
+"""Decide which worker runs which task, and recover the tasks of a worker that dies."""

@@ -1,0 +1,1 @@
+"""Move functions, shared values, failures and log records between a pool and its workers."""

@@ -1,0 +1,1 @@
+"""Run tasks inside a worker process."""

@@ -1,11 +1,11 @@
 //! What transactions and blocks in shared memory cost: `cargo run --release --example shared_memory`.
 
 use _core::memory::mapping::SharedMapping;
-use _core::shared::Members;
-use _core::shared::allocator::{Allocator, file_size};
-use _core::shared::growth::PAGE;
-use _core::shared::journal::{Change, See};
-use _core::shared::lease::NEVER;
+use _core::shared_heap::Members;
+use _core::shared_heap::allocator::{Allocator, file_size};
+use _core::shared_heap::backing_file::PAGE;
+use _core::shared_heap::owner_lock::NEVER;
+use _core::shared_heap::undo_log::{Change, See};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::{AsFd, FromRawFd};

@@ -38,7 +38,7 @@ mod enabled {
 
             /// Their names, by number.
             pub const NAMES: &[&str] = &[$(stringify!($name),)+ $(stringify!($shared),)+];
-            /// How many of them, the first ones, the tests in Python count. The others are for `shared/tests` and `topic/tests`.
+            /// How many of them, the first ones, the tests in Python count. The others are for `shared_heap/tests` and `topic/tests`.
             #[cfg_attr(not(feature = "python"), allow(dead_code))]
             pub const OF_PYTHON: usize = [$(stringify!($name),)+].len();
         };

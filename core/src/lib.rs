@@ -23,7 +23,7 @@
 //! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.
 //! * A [`wait::set`] has many sleepers, threads and loops of many processes, and wakes one of them or all.
 //! * [`objects`] are the names that have members instead of two sides: semaphores, locks, events, memory.
-//! * [`shared`] has what equals change together: a lease that no death keeps, transactions, and blocks in a file that
+//! * [`shared_heap`] has what equals change together: a lease that no death keeps, transactions, and blocks in a file that
 //!   grows and shrinks.
 //! * A [`queue`] is a chain of items in such a file, for many who put and many who take.
 //! * A [`topic`] has a log for each publisher, which others can read and not write, and a head for each subscriber.
@@ -78,7 +78,7 @@ pub mod queue;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod scheduling;
-pub mod shared;
+pub mod shared_heap;
 #[cfg(not(loom))]
 pub mod store;
 pub mod topic;

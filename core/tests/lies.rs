@@ -723,7 +723,7 @@ fn members_that_write_over_what_they_share() {
         "shared memory",
         7,
         scaled(2_000, 100_000),
-        hostile::shared::shared,
+        hostile::shared_heap::shared_heap,
     );
 }
 
@@ -1040,7 +1040,7 @@ fn the_corpus_breaks_nothing() {
         ("parcel", hostile::parcel),
         ("release", hostile::release),
         ("news", hostile::news),
-        ("shared", hostile::shared::shared),
+        ("shared_heap", hostile::shared_heap::shared_heap),
         ("names", hostile::names::names),
         ("queue", hostile::queue::queue),
         ("topic", hostile::topic::topic),

@@ -1,7 +1,7 @@
 //! What lies where in the memory of a name. Offsets in bytes, behind the header that every region has:
 //!
 //! ```text
-//!     64  poison        3 u64  what was found that cannot be true, see `shared/lie.rs`; then nobody uses it any more
+//!     64  poison        3 u64  what was found that cannot be true, see `shared_heap/corruption.rs`; then nobody uses it any more
 //!     88  amount        u64    permits of a semaphore; bytes of a memory, or for the items of a queue
 //!     96  event         u64    how often it was set, times two; plus one while it is set; of a store: 0, or the number of
 //!                              the file that has its contents now, see `replacing.rs`

@@ -8,7 +8,7 @@
 //! An entry is changed by whoever has the byte of its slot in the lock file: its member, or, once that is dead, whoever
 //! takes the byte to recover it.
 
-use crate::shared::{self, Field, Lie, Words};
+use crate::shared_heap::{self, Corruption, Field, Words};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl<W: Words, P: Proofs> Members<W, P> {
     }
 
     /// What stands in our entry, if it is not what we have left there: others would not hear of our death then.
-    pub fn lie(&self) -> Option<Lie> {
+    pub fn corruption(&self) -> Option<Corruption> {
         if self.slot == SLOTS {
             return None;
         }
@@ -211,7 +211,7 @@ impl<W: Words, P: Proofs> Members<W, P> {
         };
         let found = self.state(self.slot);
         let is_ours = self.number(self.slot) == self.us && found & wanted == wanted;
-        (!is_ours).then(|| Lie {
+        (!is_ours).then(|| Corruption {
             field: Field::Member,
             at: self.offset(self.slot),
             found,
@@ -283,7 +283,7 @@ impl<W: Words, P: Proofs> Members<W, P> {
     }
 }
 
-impl<W: Words, P: Proofs> shared::Members for Members<W, P> {
+impl<W: Words, P: Proofs> shared_heap::Members for Members<W, P> {
     #[inline]
     fn me(&self) -> u64 {
         self.us.0

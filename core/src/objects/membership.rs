@@ -20,7 +20,7 @@ use crate::memory::named;
 use crate::memory::region::Kind;
 use crate::origin::Origin;
 use crate::queue::MOST_CLAIMS;
-use crate::shared::{Field, Lie, Poison};
+use crate::shared_heap::{Corruption, Field, Poison};
 use crate::sync::{AtomicU64, Ordering, fence, lock};
 use crate::wait::doorbell::{Ringer, numbered};
 use crate::wait::set::mapped::{LoopSlot, Mapped};
@@ -86,7 +86,7 @@ pub enum NameError {
     #[error("has {0} already, which is the most")]
     Full(&'static str),
     #[error("cannot be used any more: {0}; once all have closed it, it can be opened anew")]
-    Poisoned(#[from] Lie),
+    Poisoned(#[from] Corruption),
     #[error(
         "was replaced by a copy while this process held it up, and has gone on without it: what this process was about to \
          change then may or may not be done; close all that it has of it here, and open it again"
@@ -502,9 +502,9 @@ impl Membership {
         } else if self.left.load(Ordering::Relaxed) {
             NameError::Left
         } else if self.mapping.is_cut_off() {
-            Lie::CUT_OFF.into()
+            Corruption::CUT_OFF.into()
         } else {
-            poison(&self.mapping).look().into()
+            poison(&self.mapping).read().into()
         }
     }
 
@@ -520,13 +520,13 @@ impl Membership {
     /// Lets nobody use the name any more, since this stands in it. What this process is told, unless it has left, whose
     /// remains are no lie.
     #[cold]
-    pub fn poisoned(&self, lie: Lie) -> NameError {
+    pub fn poisoned(&self, corruption: Corruption) -> NameError {
         if self.has_left() || self.mapping.is_cut_off() {
             return self.why_unusable();
         }
-        poison(&self.mapping).tell(lie);
+        poison(&self.mapping).record(corruption);
         self.wake_everybody();
-        lie.into()
+        corruption.into()
     }
 
     // --- what is waited for ---
@@ -759,7 +759,7 @@ impl Membership {
     fn free_permit(&self, place: usize) -> Result<(), NameError> {
         let freed = self.permits.give_back(place, self.members.us());
         freed.map_err(|found| {
-            self.poisoned(Lie {
+            self.poisoned(Corruption {
                 field: Field::Permit,
                 at: self.permits.offset(place),
                 found,
@@ -811,7 +811,7 @@ impl Membership {
 
     #[cold]
     fn too_many_signals(&self, found: u64) -> NameError {
-        self.poisoned(Lie {
+        self.poisoned(Corruption {
             field: Field::Signals,
             at: AT_SIGNALS as u64,
             found,
@@ -934,8 +934,8 @@ impl Membership {
     /// that back.
     pub fn audit(&self) -> Result<(), NameError> {
         self.check()?;
-        if let Some(lie) = self.members.lie() {
-            return Err(self.poisoned(lie));
+        if let Some(corruption) = self.members.corruption() {
+            return Err(self.poisoned(corruption));
         }
         let Some(stranger) = self.stranger() else {
             return Ok(());
@@ -948,7 +948,7 @@ impl Membership {
             }
         }
         let (place, found) = stranger;
-        Err(self.poisoned(Lie {
+        Err(self.poisoned(Corruption {
             field: Field::Stranger,
             at: self.permits.offset(place),
             found,
@@ -1176,7 +1176,7 @@ impl Membership {
     pub fn no_place(&self, set: usize, error: SetError) -> NameError {
         match error {
             SetError::Full { .. } => NameError::Crowded,
-            SetError::Overwritten { index, found, .. } => self.poisoned(Lie {
+            SetError::Overwritten { index, found, .. } => self.poisoned(Corruption {
                 field: Field::Sleeper,
                 at: self.sets[set].backing().offset(index),
                 found,
@@ -1331,7 +1331,7 @@ pub(super) fn poison(mapping: &SharedMapping) -> Poison<'_> {
 }
 
 /// What was found in a region that cannot be true, if anything was.
-pub(super) fn lie_in(mapping: &SharedMapping) -> Option<Lie> {
+pub(super) fn corruption_in(mapping: &SharedMapping) -> Option<Corruption> {
     let is_told = mapping.u64_at(AT_POISON).load(Ordering::Relaxed) != 0;
-    is_told.then(|| poison(mapping).look())
+    is_told.then(|| poison(mapping).read())
 }

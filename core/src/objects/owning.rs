@@ -25,7 +25,7 @@ use crate::crash;
 use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::sealed;
 use crate::os::{done, fallocate};
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::store::Store;
 use crate::store::owned::{TITLE, Title};
 use std::fs::{self, File};

@@ -4,7 +4,7 @@
 
 use super::members::Number;
 use crate::crash;
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The permits of a name.

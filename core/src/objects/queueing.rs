@@ -8,7 +8,7 @@ use crate::memory::mapping::SharedMapping;
 use crate::queue::{
     Chunk, Claim, Claimed, End, Look, News, Put, Queue, Room, Source, Stats, Taken, Waiting,
 };
-use crate::shared::SharedError;
+use crate::shared_heap::HeapError;
 use crate::sync::lock;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -164,23 +164,23 @@ impl Membership {
 
     /// What it means for a queue that something was not done.
     #[cold]
-    pub(super) fn refused(&self, error: SharedError) -> NameError {
+    pub(super) fn refused(&self, error: HeapError) -> NameError {
         if self.has_left() {
             return NameError::Left; // Its file is closed, and zeros are in its place.
         }
         match error {
-            SharedError::Busy { holder } => {
+            HeapError::Busy { holder } => {
                 // If it has ended just now, it is ours to take over.
                 let ours = Holder::Process(std::process::id() as libc::pid_t);
                 let holder = self.holder_of(Number(holder)).unwrap_or(ours);
                 NameError::Changing { holder }
             }
-            SharedError::Poisoned(lie) => self.poisoned(lie),
-            SharedError::Detached => self.check().err().unwrap_or(NameError::Forked),
-            SharedError::Limit { asked, limit, .. } => NameError::TooLarge(format!(
+            HeapError::Poisoned(corruption) => self.poisoned(corruption),
+            HeapError::Detached => self.check().err().unwrap_or(NameError::Forked),
+            HeapError::Limit { asked, limit, .. } => NameError::TooLarge(format!(
                 "{asked} bytes are more than it may ever hold: an item may have {limit} at most"
             )),
-            SharedError::System { asked, error } => {
+            HeapError::System { asked, error } => {
                 NameError::no_memory(&format!("{asked} bytes more"))(error)
             }
             other => NameError::Os {
@@ -233,11 +233,7 @@ impl Membership {
     }
 
     #[inline]
-    fn has_put(
-        &self,
-        contents: &Contents,
-        put: Result<Put, SharedError>,
-    ) -> Result<Put, NameError> {
+    fn has_put(&self, contents: &Contents, put: Result<Put, HeapError>) -> Result<Put, NameError> {
         if contents.queue.must_wake_writers() {
             self.wake_all(ROOM);
         }
@@ -340,7 +336,7 @@ impl Membership {
         self.has_ended(contents.queue.give_back(claim, deadline(patience)))
     }
 
-    fn has_ended(&self, ended: Result<Option<News>, SharedError>) -> Result<bool, NameError> {
+    fn has_ended(&self, ended: Result<Option<News>, HeapError>) -> Result<bool, NameError> {
         let news = ended.map_err(|error| self.refused(error))?;
         if let Some(news) = news {
             self.spread(news);

@@ -3,7 +3,7 @@
 use super::layout::{AT_AMOUNT, AT_BOUNDS, LEAST_BYTES, OWNED, RAW, Shape};
 use super::lock_file::LockFile;
 use super::members::Member;
-use super::membership::{Membership, Memory, NameError, lie_in, store_shape};
+use super::membership::{Membership, Memory, NameError, corruption_in, store_shape};
 use super::queueing::Contents;
 use super::replacing;
 use super::topics::Overview;
@@ -345,8 +345,8 @@ fn come_in(
 ) -> Result<(Arc<Membership>, String), NameError> {
     let memory = open_memory(place, text)?;
     agrees(memory.shape, shape)?;
-    if let Some(lie) = lie_in(&memory.mapping) {
-        return Err(lie.into());
+    if let Some(corruption) = corruption_in(&memory.mapping) {
+        return Err(corruption.into());
     }
     join(place, lock_file, memory, shape.is_some(), |membership| {
         membership.come_in(false)
@@ -450,7 +450,7 @@ fn taken_over(
         && matches!(memory.shape.kind, Kind::Store | Kind::Memory)
         && !memory.shape.is_owned()
         && is_whole
-        && lie_in(&memory.mapping).is_none()
+        && corruption_in(&memory.mapping).is_none()
     {
         return Err(NameError::LeftOver {
             found: memory.shape.to_string(),
@@ -461,7 +461,7 @@ fn taken_over(
         // Nobody has the contents of a store with an owner any more.
         let is_gone = matches!(shape.kind, Kind::Queue | Kind::Topic) || shape.is_owned();
         let is_kept = memory.shape == shape && !is_gone;
-        is_kept && is_whole && lie_in(&memory.mapping).is_none()
+        is_kept && is_whole && corruption_in(&memory.mapping).is_none()
     });
     if found.is_none() {
         let _ = named::remove(name);

@@ -23,7 +23,7 @@ use crate::crash;
 use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::named;
 use crate::os::done;
-use crate::shared::SharedError;
+use crate::shared_heap::HeapError;
 use crate::store::copying::numbers_to_pass_over;
 use crate::store::{Store, StoreError};
 use std::fs::File;
@@ -138,7 +138,7 @@ impl Membership {
                     contents.store.abandon(open);
                     Ok(None)
                 }
-                Err(StoreError::Shared(SharedError::Busy { holder })) => Ok(Some(holder)),
+                Err(StoreError::Heap(HeapError::Busy { holder })) => Ok(Some(holder)),
                 Err(error) => Err(self.told_of(error)),
             });
             let Some(holder) = found?.map(Number) else {

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
 use crate::memory::named;
-use crate::shared::SharedError;
+use crate::shared_heap::HeapError;
 use crate::store::value::Place;
 use crate::store::{News, Open, Root, Store, StoreError};
 use crate::sync::lock;
@@ -282,7 +282,7 @@ impl Membership {
             Turn::Stuck => {
                 drop(open);
                 match operate(&contents.store, None, deadline(0)) {
-                    Err(StoreError::Shared(SharedError::Busy { .. })) => Err(beside_sibling()),
+                    Err(StoreError::Heap(HeapError::Busy { .. })) => Err(beside_sibling()),
                     done => self.told(contents, done),
                 }
             }
@@ -304,7 +304,7 @@ impl Membership {
         let store = &contents.store;
         let mut done = operate(store, None, deadline(patience));
         // There may be room that readers have kept so far.
-        if let Err(StoreError::Shared(SharedError::Limit { .. })) = done
+        if let Err(StoreError::Heap(HeapError::Limit { .. })) = done
             && self.shape().is_owned()
             && store.sweep(deadline(patience)).is_ok()
         {
@@ -352,23 +352,23 @@ impl Membership {
     #[cold]
     pub(super) fn told_of(&self, error: StoreError) -> Refusal {
         match error {
-            StoreError::Shared(SharedError::Replaced { fenced }) => {
+            StoreError::Heap(HeapError::Replaced { fenced }) => {
                 match fenced == self.others().us().0 {
                     true => Refusal::Name(NameError::Fenced),
                     false => Refusal::Replaced,
                 }
             }
-            StoreError::Shared(SharedError::Limit { asked, used, limit }) => {
+            StoreError::Heap(HeapError::Limit { asked, used, limit }) => {
                 Refusal::Full { asked, used, limit }
             }
-            StoreError::Shared(SharedError::JournalFull { most }) => Refusal::TooMany(most),
-            StoreError::Shared(SharedError::ReadOnly) => Refusal::Name(NameError::ReadOnly {
+            StoreError::Heap(HeapError::TransactionTooLarge { most }) => Refusal::TooMany(most),
+            StoreError::Heap(HeapError::ReadOnly) => Refusal::Name(NameError::ReadOnly {
                 owner: self.store_owner(),
             }),
-            StoreError::Shared(SharedError::Restless) => Refusal::Name(NameError::Restless {
+            StoreError::Heap(HeapError::NeverStable) => Refusal::Name(NameError::Restless {
                 owner: self.store_owner(),
             }),
-            StoreError::Shared(error) => Refusal::Name(self.refused(error)),
+            StoreError::Heap(error) => Refusal::Name(self.refused(error)),
             other => Refusal::Store(other),
         }
     }
@@ -510,7 +510,7 @@ impl Membership {
                 Ok(open) => return Ok(Ok(open)),
                 Err(error) => error,
             };
-            let StoreError::Shared(SharedError::Busy { holder }) = error else {
+            let StoreError::Heap(HeapError::Busy { holder }) = error else {
                 return Err(error);
             };
             // It has begun after we looked for it, or its end wakes us.

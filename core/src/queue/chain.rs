@@ -4,10 +4,10 @@ use super::claims::{self, State};
 use super::layout::*;
 use super::{Bytes, CHUNKS, Queue, TAKEN_AT_ONCE};
 use crate::memory::bytes::append_from;
-use crate::shared::allocator::Reserved;
-use crate::shared::growth::PAGE;
-use crate::shared::journal::{Change, See, Transaction};
-use crate::shared::{Field, Members, SharedError, lie};
+use crate::shared_heap::allocator::Reserved;
+use crate::shared_heap::backing_file::PAGE;
+use crate::shared_heap::undo_log::{Change, See, Transaction};
+use crate::shared_heap::{Field, HeapError, Members, corrupt};
 use crate::sync::Ordering;
 
 /// A chunk that this member fills: to be linked, or given up.
@@ -57,11 +57,11 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     // --- the end where items are put ---
 
     /// A chunk of this size for this member; None if there is no room for it now.
-    pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+    pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         self.free_unwanted(deadline);
         match self.allocator.reserve_pages(size, deadline) {
             Ok(block) => Ok(Some(Chunk { block, size })),
-            Err(SharedError::Limit { .. }) if size.div_ceil(PAGE) <= self.limits.memory / PAGE => {
+            Err(HeapError::Limit { .. }) if size.div_ceil(PAGE) <= self.limits.memory / PAGE => {
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -69,7 +69,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// How large the next chunk is that items share: as large as a part of what is there.
-    pub(super) fn chunk_size(&self, deadline: u64) -> Result<u64, SharedError> {
+    pub(super) fn chunk_size(&self, deadline: u64) -> Result<u64, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let used = usage.backed.saturating_sub(usage.spare);
         let most = CHUNKS.1.min(self.limits.memory / 8);
@@ -83,12 +83,12 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         t: &mut Transaction<'_, W, M>,
         len: u64,
         spare: &mut Option<Chunk>,
-    ) -> Result<Option<u64>, SharedError> {
+    ) -> Result<Option<u64>, HeapError> {
         let tail = self.place(t, self.start + TAIL_CHUNK)?;
         if tail != 0 {
             let (at, end) = (self.get(t, TAIL_AT)?, self.limit_of(t, tail)?);
             if at < tail + CHUNK_HEAD || at > end || at % 8 != 0 {
-                return Err(lie(Field::Chunk, self.start + TAIL_AT, at));
+                return Err(corrupt(Field::Chunk, self.start + TAIL_AT, at));
             }
             if len <= end - at {
                 return Ok(Some(at));
@@ -107,7 +107,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         &self,
         t: &mut Transaction<'_, W, M>,
         chunk: Chunk,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         let at = chunk.offset();
         t.init(at + NEXT, 0)?;
         t.init(at + CHUNK_SIZE, chunk.size)?;
@@ -127,37 +127,37 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// A place that the word at `at` names, which is within the memory.
-    fn place(&self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+    fn place(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
         let found = t.get(at)?;
         if found > self.words().size() as u64 {
-            return Err(lie(Field::Chunk, at, found));
+            return Err(corrupt(Field::Chunk, at, found));
         }
         Ok(found)
     }
 
     /// Where a chunk ends.
-    fn limit_of(&self, t: &impl See, chunk: u64) -> Result<u64, SharedError> {
+    fn limit_of(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
         let size = t.get(chunk + CHUNK_SIZE)?;
         let end = chunk.checked_add(size);
         end.filter(|&end| size >= CHUNK_HEAD && end <= self.words().size() as u64)
-            .ok_or_else(|| lie(Field::Chunk, chunk + CHUNK_SIZE, size))
+            .ok_or_else(|| corrupt(Field::Chunk, chunk + CHUNK_SIZE, size))
     }
 
     // --- the end where items are taken ---
 
     /// Where the first item of the chain is, or the end of its chunk. There is one.
-    pub(super) fn head(&self, t: &impl See) -> Result<Cursor, SharedError> {
+    pub(super) fn head(&self, t: &impl See) -> Result<Cursor, HeapError> {
         let chunk = self.place(t, self.start + HEAD_CHUNK)?;
         let at = self.get(t, HEAD_AT)?;
         let end = self.end_of(t, chunk)?;
         if chunk == 0 || at < chunk + CHUNK_HEAD || at > end || at % 8 != 0 {
-            return Err(lie(Field::Chunk, self.start + HEAD_AT, at));
+            return Err(corrupt(Field::Chunk, self.start + HEAD_AT, at));
         }
         Ok(Cursor { chunk, at, end })
     }
 
     /// Where the items of a chunk end.
-    fn end_of(&self, t: &impl See, chunk: u64) -> Result<u64, SharedError> {
+    fn end_of(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
         let at = if chunk == self.get(t, TAIL_CHUNK)? {
             self.start + TAIL_AT
         } else {
@@ -165,17 +165,17 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         };
         let end = t.get(at)?;
         if end < chunk + CHUNK_HEAD || end > self.limit_of(t, chunk)? {
-            return Err(lie(Field::Chunk, at, end));
+            return Err(corrupt(Field::Chunk, at, end));
         }
         Ok(end)
     }
 
     /// The beginning of the next chunk, of which there must be one.
-    fn following(&self, t: &impl See, cursor: Cursor) -> Result<Cursor, SharedError> {
+    fn following(&self, t: &impl See, cursor: Cursor) -> Result<Cursor, HeapError> {
         let chunk = cursor.chunk;
         let next = self.place(t, chunk + NEXT)?;
         if next == 0 || chunk == self.get(t, TAIL_CHUNK)? {
-            return Err(lie(Field::Chunk, chunk + NEXT, next));
+            return Err(corrupt(Field::Chunk, chunk + NEXT, next));
         }
         let end = self.end_of(t, next)?;
         Ok(Cursor {
@@ -190,7 +190,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         &self,
         t: &mut Transaction<'_, W, M>,
         cursor: &mut Cursor,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<bool, HeapError> {
         let chunk = cursor.chunk;
         *cursor = self.following(t, *cursor)?;
         self.set(t, HEAD_CHUNK, cursor.chunk)?;
@@ -199,7 +199,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Frees a chunk that the head has passed, if no claim is in it.
-    fn free_passed(&self, t: &mut Transaction<'_, W, M>, chunk: u64) -> Result<bool, SharedError> {
+    fn free_passed(&self, t: &mut Transaction<'_, W, M>, chunk: u64) -> Result<bool, HeapError> {
         let is_free = t.get(chunk + PINS)? == 0;
         if is_free {
             self.allocator.free_within(t, chunk)?;
@@ -213,7 +213,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         t: &mut Transaction<'_, W, M>,
         mut cursor: Cursor,
         is_empty: bool,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<bool, HeapError> {
         if !is_empty {
             if cursor.is_at_end() {
                 return self.pass(t, &mut cursor);
@@ -223,7 +223,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         }
         let Cursor { chunk, at, .. } = cursor;
         if chunk != self.get(t, TAIL_CHUNK)? || at != self.get(t, TAIL_AT)? {
-            return Err(lie(Field::Chunk, self.start + TAIL_AT, at));
+            return Err(corrupt(Field::Chunk, self.start + TAIL_AT, at));
         }
         if t.get(chunk + CHUNK_SIZE)? <= CHUNKS.1 {
             // The next items go where the first ones were, if no claim is in there: that memory is in our caches.
@@ -239,7 +239,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Frees the last chunk if there is nothing in it.
-    pub(super) fn free_empty(&self, t: &mut Transaction<'_, W, M>) -> Result<(), SharedError> {
+    pub(super) fn free_empty(&self, t: &mut Transaction<'_, W, M>) -> Result<(), HeapError> {
         let tail = self.place(t, self.start + TAIL_CHUNK)?;
         if tail == 0 || self.chained(t)? > 0 || tail != self.get(t, HEAD_CHUNK)? {
             return Ok(());
@@ -250,19 +250,19 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// The head of an item, if it ends before `end`.
-    fn item_at(&self, at: u64, end: u64) -> Result<Item, SharedError> {
+    fn item_at(&self, at: u64, end: u64) -> Result<Item, HeapError> {
         let word = self.words().word(at);
         // Relaxed: the lease orders it.
         let found = word.map_or(u64::MAX, |word| word.load(Ordering::Relaxed));
         let head = Head(found);
         if head.form().is_none() || head.after(at) > end {
-            return Err(lie(Field::Item, at, found));
+            return Err(corrupt(Field::Item, at, found));
         }
         Ok((at, head))
     }
 
     /// The item at the cursor, which goes on to the next. There is one.
-    pub(super) fn next_item(&self, t: &impl See, cursor: &mut Cursor) -> Result<Item, SharedError> {
+    pub(super) fn next_item(&self, t: &impl See, cursor: &mut Cursor) -> Result<Item, HeapError> {
         if cursor.is_at_end() {
             *cursor = self.following(t, *cursor)?;
         }
@@ -279,7 +279,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         most: usize,
         out: &mut Vec<u8>,
         before: usize,
-    ) -> Result<(usize, bool), SharedError> {
+    ) -> Result<(usize, bool), HeapError> {
         let (from, mut got) = (cursor.at, 0);
         let room = (TAKEN_AT_ONCE - (out.len() - before).min(TAKEN_AT_ONCE)) as u64;
         let mut is_all = true;
@@ -313,7 +313,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         (at, head): Item,
         out: &mut Vec<u8>,
         before: usize,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<bool, HeapError> {
         let (payload, after) = (head.payload(at), head.after(at));
         let (len, copied) = (after - payload, out.len() - before);
         let has_room = copied == 0 || copied + len as usize <= TAKEN_AT_ONCE;
@@ -325,7 +325,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(true)
     }
 
-    fn copy_bytes(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError> {
+    fn copy_bytes(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
         let from = self.bytes(at, len)?;
         // SAFETY: this many bytes are within the mapping, which lives as long as we do, and where `out` is not.
         unsafe { append_from(out, from, len as usize) };
@@ -339,7 +339,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         let chained = self.chained(t)?;
         let mut cursor = self.head(t)?;
         while cursor.is_at_end() {
@@ -361,13 +361,13 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// The item of a claim.
-    pub(super) fn item_of(&self, t: &impl See, index: u64) -> Result<Item, SharedError> {
+    pub(super) fn item_of(&self, t: &impl See, index: u64) -> Result<Item, HeapError> {
         let claim = self.claims.at(index);
         let chunk = self.place(t, claim + claims::CHUNK)?;
         let at = t.get(claim + claims::ITEM)?;
         let end = self.limit_of(t, chunk)?;
         if at < chunk + CHUNK_HEAD || at >= end {
-            return Err(lie(Field::Claim, claim + claims::ITEM, at));
+            return Err(corrupt(Field::Claim, claim + claims::ITEM, at));
         }
         self.item_at(at, end)
     }
@@ -377,11 +377,11 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<bool, HeapError> {
         let chunk = self.place(t, self.claims.at(index) + claims::CHUNK)?;
         let pins = t.get(chunk + PINS)?;
         let Some(left) = pins.checked_sub(1) else {
-            return Err(lie(Field::Chunk, chunk + PINS, pins));
+            return Err(corrupt(Field::Chunk, chunk + PINS, pins));
         };
         t.set(chunk + PINS, left)?;
         self.claims.remove(t, index)?;

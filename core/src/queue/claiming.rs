@@ -5,8 +5,8 @@ use super::layout::{AT_ONCE, DONE, EXPIRY, HELD, SHUT};
 use super::{Bytes, CLAIMS_AT_ONCE, Claim, Claimed, End, News, Queue, Source, held_from, list_of};
 use crate::clock;
 use crate::crash;
-use crate::shared::journal::{Change, See, Transaction};
-use crate::shared::{Field, Members, SharedError, lie};
+use crate::shared_heap::undo_log::{Change, See, Transaction};
+use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: Bytes, M: Members> Queue<W, M> {
     /// Claims the next item, for as long as it takes, or for `limit` nanoseconds if that is not 0.
@@ -15,7 +15,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         source: Source,
         limit: u64,
         deadline: u64,
-    ) -> Result<(Claimed, News), SharedError> {
+    ) -> Result<(Claimed, News), HeapError> {
         let now = clock::now();
         let claimed = self.allocator.journal().transact(deadline, |t| {
             let index = match self.claims.pop(t, list_of(source))? {
@@ -59,7 +59,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         source: Source,
         limit: u64,
         now: u64,
-    ) -> Result<Claim, SharedError> {
+    ) -> Result<Claim, HeapError> {
         let at = self.claims.at(index);
         let mut deliveries = self.claims.state(t, index)?.1;
         if source == Source::Queue {
@@ -88,7 +88,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let (at_item, head) = self.item_of(t, index)?;
         let form = head
             .form()
-            .ok_or_else(|| lie(Field::Item, at_item, head.0))?;
+            .ok_or_else(|| corrupt(Field::Item, at_item, head.0))?;
         Ok(Claim {
             index,
             source,
@@ -101,7 +101,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Whether this claim is this member's still.
-    fn holds(&self, t: &impl See, claim: &Claim, state: State) -> Result<bool, SharedError> {
+    fn holds(&self, t: &impl See, claim: &Claim, state: State) -> Result<bool, HeapError> {
         let at = self.claims.at(claim.index);
         Ok(t.get(at + claims::OWNER)? == self.me()
             && t.get(at + claims::NUMBER)? == claim.number
@@ -116,7 +116,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         end: End,
         keeps: bool,
         deadline: u64,
-    ) -> Result<Option<News>, SharedError> {
+    ) -> Result<Option<News>, HeapError> {
         let ended = self.allocator.journal().transact(deadline, |t| {
             if !self.holds(t, claim, held_from(claim.source))? {
                 return Ok(None);
@@ -153,7 +153,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// The memory of an item that was acknowledged is not looked at any more.
-    pub fn let_go(&self, claim: &Claim, deadline: u64) -> Result<News, SharedError> {
+    pub fn let_go(&self, claim: &Claim, deadline: u64) -> Result<News, HeapError> {
         self.allocator.journal().transact(deadline, |t| {
             let mut news = News::default();
             if self.holds(t, claim, State::Over)? {
@@ -166,7 +166,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// Ends a claim: its item is the first again, or a dead letter if it was delivered often enough. None if the claim
     /// has ended before.
-    pub fn give_back(&self, claim: &Claim, deadline: u64) -> Result<Option<News>, SharedError> {
+    pub fn give_back(&self, claim: &Claim, deadline: u64) -> Result<Option<News>, HeapError> {
         let ended = self.allocator.journal().transact(deadline, |t| {
             if !self.holds(t, claim, held_from(claim.source))? {
                 return Ok(None);
@@ -181,7 +181,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
-    ) -> Result<News, SharedError> {
+    ) -> Result<News, HeapError> {
         let (state, deliveries) = self.claims.state(t, index)?;
         let most = self.limits.deliveries;
         let was_dead = state == State::Examined;
@@ -211,7 +211,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Whether nothing will ever come: no item waits, none is claimed that may come back, and none is put any more.
-    pub(super) fn is_over(&self, t: &impl See) -> Result<bool, SharedError> {
+    pub(super) fn is_over(&self, t: &impl See) -> Result<bool, HeapError> {
         let may_come_back = match self.get(t, SHUT)? {
             0 => return Ok(false),
             AT_ONCE => false,
@@ -220,13 +220,13 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(!may_come_back && self.depth(t)? == 0)
     }
 
-    fn count_out(&self, t: &mut impl Change) -> Result<(), SharedError> {
+    fn count_out(&self, t: &mut impl Change) -> Result<(), HeapError> {
         let held = self.get(t, HELD)?;
         self.set(t, HELD, held.saturating_sub(1))
     }
 
     /// This many items were dealt with: whether that were all.
-    pub(super) fn finish(&self, t: &mut impl Change, count: u64) -> Result<bool, SharedError> {
+    pub(super) fn finish(&self, t: &mut impl Change, count: u64) -> Result<bool, HeapError> {
         let left = self.unfinished(t)?;
         let done = self.get(t, DONE)?;
         self.set(t, DONE, done.wrapping_add(count.min(left)))?;
@@ -234,7 +234,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Says of `count` items that this member has got that they were dealt with. None if it has not got that many.
-    pub fn task_done(&self, count: u64, deadline: u64) -> Result<Option<News>, SharedError> {
+    pub fn task_done(&self, count: u64, deadline: u64) -> Result<Option<News>, HeapError> {
         self.allocator.journal().transact(deadline, |t| {
             let slot = self.gotten(self.slot());
             let gotten = self.get(t, slot)?;
@@ -250,7 +250,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Gives back what is held longer than it was claimed for. When the next claim ends by itself, if one does.
-    pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, News), SharedError> {
+    pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, News), HeapError> {
         let mut news = News::default();
         loop {
             let (next, some, more) = self.allocator.journal().transact(deadline, |t| {

@@ -16,8 +16,8 @@
 //! looks at the item's memory.
 
 use super::layout::*;
-use crate::shared::journal::{Change, See};
-use crate::shared::{Field, SharedError, lie};
+use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::{Field, HeapError, corrupt};
 
 pub(super) const OWNER: u64 = 0;
 pub(super) const STATE: u64 = 8;
@@ -70,7 +70,7 @@ impl Claims {
     }
 
     /// The state of a claim, and how often its item was delivered.
-    pub(super) fn state(self, t: &impl See, index: u64) -> Result<(State, u64), SharedError> {
+    pub(super) fn state(self, t: &impl See, index: u64) -> Result<(State, u64), HeapError> {
         let at = self.at(index) + STATE;
         let found = t.get(at)?;
         let state = match found & 0xff {
@@ -80,7 +80,7 @@ impl Claims {
             3 => State::Dead,
             4 => State::Over,
             5 => State::Examined,
-            _ => return Err(lie(Field::Claim, at, found)),
+            _ => return Err(corrupt(Field::Claim, at, found)),
         };
         Ok((state, found >> 8))
     }
@@ -91,38 +91,38 @@ impl Claims {
         index: u64,
         state: State,
         deliveries: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         t.set(self.at(index) + STATE, state as u64 | deliveries << 8)
     }
 
     /// How many were ever used.
-    pub(super) fn high(self, t: &impl See) -> Result<u64, SharedError> {
+    pub(super) fn high(self, t: &impl See) -> Result<u64, HeapError> {
         self.bounded(t, HIGH)
     }
 
-    fn bounded(self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+    fn bounded(self, t: &impl See, at: u64) -> Result<u64, HeapError> {
         let at = self.start + at;
         let found = t.get(at)?;
         if found > MOST_CLAIMS {
-            return Err(lie(Field::Claim, at, found));
+            return Err(corrupt(Field::Claim, at, found));
         }
         Ok(found)
     }
 
     /// A number of a claim plus one, which is in use; None for 0.
-    fn link(self, t: &impl See, at: u64) -> Result<Option<u64>, SharedError> {
+    fn link(self, t: &impl See, at: u64) -> Result<Option<u64>, HeapError> {
         let found = t.get(at)?;
         if found > self.high(t)? {
-            return Err(lie(Field::Claim, at, found));
+            return Err(corrupt(Field::Claim, at, found));
         }
         Ok(found.checked_sub(1))
     }
 
     /// A free claim, to be filled; None if there is none.
-    pub(super) fn add(self, t: &mut impl Change) -> Result<Option<u64>, SharedError> {
+    pub(super) fn add(self, t: &mut impl Change) -> Result<Option<u64>, HeapError> {
         if let Some(index) = self.link(t, self.start + FREE)? {
             if self.state(t, index)?.0 != State::Free {
-                return Err(lie(Field::Claim, self.at(index), index));
+                return Err(corrupt(Field::Claim, self.at(index), index));
             }
             let next = t.get(self.at(index) + LINK)?;
             t.set(self.start + FREE, next)?;
@@ -137,7 +137,7 @@ impl Claims {
     }
 
     /// Frees a claim that is in no list.
-    pub(super) fn remove(self, t: &mut impl Change, index: u64) -> Result<(), SharedError> {
+    pub(super) fn remove(self, t: &mut impl Change, index: u64) -> Result<(), HeapError> {
         let first = t.get(self.start + FREE)?;
         self.set_state(t, index, State::Free, 0)?;
         t.set(self.at(index) + OWNER, 0)?;
@@ -146,29 +146,29 @@ impl Claims {
     }
 
     /// The first one of a list.
-    pub(super) fn first(self, t: &impl See, list: List) -> Result<Option<u64>, SharedError> {
+    pub(super) fn first(self, t: &impl See, list: List) -> Result<Option<u64>, HeapError> {
         let first = self.link(t, self.start + list.first)?;
         // Whoever believed a false count would look again and again for what is not there.
         let count = t.get(self.start + list.count)?;
         if first.is_none() != (count == 0) {
-            return Err(lie(Field::Queue, self.start + list.count, count));
+            return Err(corrupt(Field::Queue, self.start + list.count, count));
         }
         let Some(index) = first else {
             return Ok(None);
         };
         if self.state(t, index)?.0 != list.state {
-            return Err(lie(Field::Claim, self.start + list.first, index + 1));
+            return Err(corrupt(Field::Claim, self.start + list.first, index + 1));
         }
         Ok(Some(index))
     }
 
     /// The one behind another in its list.
-    pub(super) fn following(self, t: &impl See, index: u64) -> Result<Option<u64>, SharedError> {
+    pub(super) fn following(self, t: &impl See, index: u64) -> Result<Option<u64>, HeapError> {
         self.link(t, self.at(index) + LINK)
     }
 
     /// Takes the first one out of a list.
-    pub(super) fn pop(self, t: &mut impl Change, list: List) -> Result<Option<u64>, SharedError> {
+    pub(super) fn pop(self, t: &mut impl Change, list: List) -> Result<Option<u64>, HeapError> {
         let Some(index) = self.first(t, list)? else {
             return Ok(None);
         };
@@ -186,7 +186,7 @@ impl Claims {
         list: List,
         index: u64,
         deliveries: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         let number = t.get(self.at(index) + NUMBER)?;
         let mut place = self.start + list.first;
         // No list is longer: a lie may have made a circle of it.
@@ -205,6 +205,6 @@ impl Claims {
             let count = t.get(self.start + list.count)?;
             return t.set(self.start + list.count, count.saturating_add(1));
         }
-        Err(lie(Field::Claim, place, index))
+        Err(corrupt(Field::Claim, place, index))
     }
 }

@@ -37,7 +37,7 @@
 //! An item, at a multiple of 8: a word with the length of its payload in 40 bits and its [`Form`] above them, then the
 //! payload, up to the next multiple of 8. That of a parcel begins at the next multiple of 64.
 
-use crate::shared::growth::PAGE;
+use crate::shared_heap::backing_file::PAGE;
 
 pub(super) const PUT: u64 = 0;
 pub(super) const TAKEN: u64 = 8;

@@ -1,7 +1,7 @@
 //! What this member could not end, since a process that is stopped has the lease: it is remembered, and ended later.
 
 use super::{Bytes, Chunk, Claim, News, Queue, Room};
-use crate::shared::{Members, SharedError};
+use crate::shared_heap::{HeapError, Members};
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,7 +32,7 @@ impl Leftovers {
 impl<W: Bytes, M: Members> Queue<W, M> {
     /// Frees a chunk that was reserved and is not wanted: later, if the lease cannot be had now.
     pub fn let_fall(&self, chunk: Chunk, deadline: u64) {
-        if let Err(SharedError::Busy { .. }) = self.allocator.give_up(&chunk.block, deadline) {
+        if let Err(HeapError::Busy { .. }) = self.allocator.give_up(&chunk.block, deadline) {
             lock(&self.leftovers.chunks).push(chunk);
         } else {
             self.has_freed_memory(deadline);
@@ -69,7 +69,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Ends what was not ended so far. Busy if some of it is left.
-    pub fn tidy_up(&self, deadline: u64, news: &mut News) -> Result<(), SharedError> {
+    pub fn tidy_up(&self, deadline: u64, news: &mut News) -> Result<(), HeapError> {
         if self.free_unwanted(deadline) {
             news.room = Room::All;
             news.freed = true;
@@ -87,7 +87,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             match ended {
                 Ok(some) => *news = news.and(some),
                 Err(error) => {
-                    if matches!(error, SharedError::Busy { .. }) {
+                    if matches!(error, HeapError::Busy { .. }) {
                         self.drop_claim(claim, is_over);
                     }
                     return Err(error);

@@ -1,6 +1,6 @@
 //! A queue in memory that equals share: many put, many get, in one order for all, and nothing is lost when one dies.
 //!
-//! Items lie one behind the other in a chain of chunks, which are blocks of the [allocator](crate::shared::allocator).
+//! Items lie one behind the other in a chain of chunks, which are blocks of the [allocator](crate::shared_heap::allocator).
 //! All that changes the chain is a transaction. The bytes of a small item are copied within it, behind the end, where
 //! they are nobody's until the end moves; those of a large one into a chunk of its own, before the transaction that links
 //! it. So whoever dies while it fills leaves nothing, and holds up nobody.
@@ -9,7 +9,7 @@
 //! the item stays until the claim ends: dealt with, or back in its place, before all others, by the holder's own word or
 //! by its death. A chunk goes once the head has passed it and no claim is in it.
 //!
-//! What stands in the memory is a claim as everywhere, see [`crate::shared`].
+//! What stands in the memory is a claim as everywhere, see [`crate::shared_heap`].
 
 mod chain;
 mod claiming;
@@ -27,10 +27,10 @@ pub use chain::Chunk;
 pub use layout::{Form, Head, MOST_CLAIMS};
 
 use crate::clock;
-use crate::shared::allocator::{self, Allocator};
-use crate::shared::growth::PAGE;
-use crate::shared::journal::{Change, See};
-use crate::shared::{Field, Members, SharedError, Words, lie};
+use crate::shared_heap::allocator::{self, Allocator};
+use crate::shared_heap::backing_file::PAGE;
+use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::{Field, HeapError, Members, Words, corrupt};
 use claims::{BACK, Claims, DEAD_LETTERS, List, State};
 use layout::*;
 use leftovers::Leftovers;
@@ -278,9 +278,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Where bytes of a claim or a chunk lie in our memory.
-    pub fn bytes(&self, at: u64, len: u64) -> Result<*mut u8, SharedError> {
+    pub fn bytes(&self, at: u64, len: u64) -> Result<*mut u8, HeapError> {
         let found = self.words().bytes(at, len);
-        found.ok_or_else(|| lie(Field::Item, at, len))
+        found.ok_or_else(|| corrupt(Field::Item, at, len))
     }
 
     fn words(&self) -> &W {
@@ -291,28 +291,28 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         self.allocator.journal().members().me()
     }
 
-    fn get(&self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+    fn get(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
         t.get(self.start + at)
     }
 
-    fn set(&self, t: &mut impl Change, at: u64, value: u64) -> Result<(), SharedError> {
+    fn set(&self, t: &mut impl Change, at: u64, value: u64) -> Result<(), HeapError> {
         t.set(self.start + at, value)
     }
 
     /// Items that wait in the chain.
-    fn chained(&self, t: &impl See) -> Result<u64, SharedError> {
+    fn chained(&self, t: &impl See) -> Result<u64, HeapError> {
         let (put, taken) = (self.get(t, PUT)?, self.get(t, TAKEN)?);
         put.checked_sub(taken)
-            .ok_or_else(|| lie(Field::Queue, self.start + TAKEN, taken))
+            .ok_or_else(|| corrupt(Field::Queue, self.start + TAKEN, taken))
     }
 
-    fn unfinished(&self, t: &impl See) -> Result<u64, SharedError> {
+    fn unfinished(&self, t: &impl See) -> Result<u64, HeapError> {
         let (put, done) = (self.get(t, PUT)?, self.get(t, DONE)?);
         put.checked_sub(done)
-            .ok_or_else(|| lie(Field::Queue, self.start + DONE, done))
+            .ok_or_else(|| corrupt(Field::Queue, self.start + DONE, done))
     }
 
-    fn depth(&self, t: &impl See) -> Result<u64, SharedError> {
+    fn depth(&self, t: &impl See) -> Result<u64, HeapError> {
         Ok(self.chained(t)?.saturating_add(self.get(t, RETURNED)?))
     }
 
@@ -349,7 +349,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Lets nothing more be put. With `immediate` what waits is dropped, and what would come back.
-    pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), SharedError> {
+    pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), HeapError> {
         let journal = self.allocator.journal();
         journal.transact(deadline, |t| {
             let how = if immediate { AT_ONCE } else { 1 };
@@ -405,13 +405,13 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Whether all items that were put were dealt with.
-    pub fn is_done(&self, deadline: u64) -> Result<bool, SharedError> {
+    pub fn is_done(&self, deadline: u64) -> Result<bool, HeapError> {
         let journal = self.allocator.journal();
         journal.read(deadline, |t| Ok(self.unfinished(t)? == 0))
     }
 
     /// What can be seen of it.
-    pub fn stats(&self, deadline: u64) -> Result<Stats, SharedError> {
+    pub fn stats(&self, deadline: u64) -> Result<Stats, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let now = clock::now();
         self.allocator.journal().read(deadline, |t| {

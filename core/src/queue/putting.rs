@@ -6,14 +6,14 @@ use super::layout::{
 use super::{Bytes, Chunk, Put, Queue, SMALL};
 use crate::crash;
 use crate::memory::bytes::copy;
-use crate::shared::growth::PAGE;
-use crate::shared::journal::{Change, Transaction};
-use crate::shared::{Members, SharedError};
+use crate::shared_heap::backing_file::PAGE;
+use crate::shared_heap::undo_log::{Change, Transaction};
+use crate::shared_heap::{HeapError, Members};
 
 impl<W: Bytes, M: Members> Queue<W, M> {
     /// Puts `count` items, each a [`Head`] and a payload up to the next multiple of 8, and no parcels among them: all of
     /// them, or none.
-    pub fn put(&self, items: &[u8], count: u64, deadline: u64) -> Result<Put, SharedError> {
+    pub fn put(&self, items: &[u8], count: u64, deadline: u64) -> Result<Put, HeapError> {
         let len = items.len() as u64;
         if len > SMALL {
             return self.put_aside(len, count, deadline, |to, _| {
@@ -56,7 +56,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// A chunk for items to share, with room for `len` bytes; None if there is none.
-    fn next_chunk(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+    fn next_chunk(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         let least = (CHUNK_HEAD + len).next_multiple_of(PAGE);
         let wanted = self.chunk_size(deadline)?.max(least);
         match self.chunk(wanted, deadline)? {
@@ -68,7 +68,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// No chunk was to be had: tells whoever frees one. False if that was done before; else it is to be tried again,
     /// since one may have become free before we told.
-    fn waits_for_memory(&self, has_told: &mut bool, deadline: u64) -> Result<bool, SharedError> {
+    fn waits_for_memory(&self, has_told: &mut bool, deadline: u64) -> Result<bool, HeapError> {
         if std::mem::replace(has_told, true) {
             return Ok(false);
         }
@@ -84,7 +84,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Asks for a wake-up once there is room for `count` items.
-    fn ask_for_room(&self, t: &mut impl Change, count: u64) -> Result<(), SharedError> {
+    fn ask_for_room(&self, t: &mut impl Change, count: u64) -> Result<(), HeapError> {
         let full = self.get(t, FULL)?;
         let mut fewest = count.min(u64::MAX >> FEWEST);
         let mut flags = full & (OF_ITEMS | OF_MEMORY | OF_SEVERAL) | OF_ITEMS;
@@ -109,7 +109,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         count: u64,
         deadline: u64,
         fill: impl FnOnce(*mut u8, u64) -> u64,
-    ) -> Result<Put, SharedError> {
+    ) -> Result<Put, HeapError> {
         let refusal = self
             .allocator
             .journal()
@@ -130,12 +130,12 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// A chunk for `len` bytes of items, to be filled; None if there is no room now, of which nobody is told.
-    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         self.chunk(CHUNK_HEAD + len, deadline)
     }
 
     /// As [`reserve`](Self::reserve); where there is no room, whoever makes some is told that somebody waits for it.
-    pub fn reserve_or_tell(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, SharedError> {
+    pub fn reserve_or_tell(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         let mut has_told = false;
         loop {
             let chunk = self.reserve(len, deadline)?;
@@ -152,7 +152,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         used: u64,
         count: u64,
         deadline: u64,
-    ) -> Result<Put, SharedError> {
+    ) -> Result<Put, HeapError> {
         let linked = self.allocator.journal().transact(deadline, |t| {
             if let Some(why) = self.refusal(t, count)? {
                 return Ok(why);
@@ -170,11 +170,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Whether nothing can be put now, whatever room there is in chunks.
-    fn refusal(
-        &self,
-        t: &mut Transaction<'_, W, M>,
-        count: u64,
-    ) -> Result<Option<Put>, SharedError> {
+    fn refusal(&self, t: &mut Transaction<'_, W, M>, count: u64) -> Result<Option<Put>, HeapError> {
         if self.get(t, SHUT)? != 0 {
             return Ok(Some(Put::Shut));
         }
@@ -186,7 +182,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(None)
     }
 
-    fn count_in(&self, t: &mut impl Change, count: u64) -> Result<(), SharedError> {
+    fn count_in(&self, t: &mut impl Change, count: u64) -> Result<(), HeapError> {
         let put = self.get(t, PUT)?;
         self.set(t, PUT, put.wrapping_add(count))
     }

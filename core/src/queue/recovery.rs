@@ -3,12 +3,12 @@
 use super::claims::{self, State};
 use super::{Bytes, News, Queue, Room, slot_of};
 use crate::crash;
-use crate::shared::journal::{See, Transaction};
-use crate::shared::{Field, Members, SharedError, lie};
+use crate::shared_heap::undo_log::{See, Transaction};
+use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: Bytes, M: Members> Queue<W, M> {
     /// Gives back what members of this slot have left who are dead. The one that has it now may be this member.
-    pub fn recover(&self, slot: u32, deadline: u64) -> Result<News, SharedError> {
+    pub fn recover(&self, slot: u32, deadline: u64) -> Result<News, HeapError> {
         let (slot, me) = (u64::from(slot), self.me());
         self.give_back_all(
             slot,
@@ -23,7 +23,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Gives back all that this member holds, who does nothing any more.
-    pub fn abandon(&self, deadline: u64) -> Result<News, SharedError> {
+    pub fn abandon(&self, deadline: u64) -> Result<News, HeapError> {
         self.leftovers.clear();
         self.allocator.abandon(deadline)?;
         let me = self.me();
@@ -35,7 +35,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         slot: u64,
         is_gone: impl Fn(u64) -> bool,
         deadline: u64,
-    ) -> Result<News, SharedError> {
+    ) -> Result<News, HeapError> {
         let journal = self.allocator.journal();
         let mut news = News::default();
         let mut from = 0;
@@ -76,7 +76,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Ends a claim whose holder is gone.
-    fn take_from(&self, t: &mut Transaction<'_, W, M>, index: u64) -> Result<News, SharedError> {
+    fn take_from(&self, t: &mut Transaction<'_, W, M>, index: u64) -> Result<News, HeapError> {
         match self.claims.state(t, index)?.0 {
             State::Held | State::Examined => self.put_back(t, index),
             State::Over => {
@@ -86,7 +86,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                     ..News::default()
                 })
             }
-            state => Err(lie(Field::Claim, self.claims.at(index), state as u64)),
+            state => Err(corrupt(Field::Claim, self.claims.at(index), state as u64)),
         }
     }
 }

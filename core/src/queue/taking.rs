@@ -7,8 +7,8 @@ use super::{
     list_of, slot_of,
 };
 use crate::crash;
-use crate::shared::journal::{Change, See, Transaction};
-use crate::shared::{Members, SharedError};
+use crate::shared_heap::undo_log::{Change, See, Transaction};
+use crate::shared_heap::{HeapError, Members};
 
 impl<W: Bytes, M: Members> Queue<W, M> {
     /// Copies up to `most` items behind what is in `out`, each a [`Head`] and a payload up to the next multiple of 8, and
@@ -19,7 +19,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         most: usize,
         out: &mut Vec<u8>,
         deadline: u64,
-    ) -> Result<(Taken, News), SharedError> {
+    ) -> Result<(Taken, News), HeapError> {
         let before = out.len();
         let taken = self.allocator.journal().transact(deadline, |t| {
             let (mut got, mut freed) = (0, 0);
@@ -50,7 +50,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Copies up to `most` items that are the next to be taken, and takes none. Fewer if they are many bytes.
-    pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<Waiting>, SharedError> {
+    pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<Waiting>, HeapError> {
         // Under the lease: the memory of what others take meanwhile may be given back.
         self.allocator.journal().transact(deadline, |t| {
             let (mut found, mut left) = (Vec::new(), TAKEN_AT_ONCE);
@@ -65,7 +65,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                     len,
                     copy,
                 });
-                Ok::<_, SharedError>(found.len() < most && left > 0)
+                Ok::<_, HeapError>(found.len() < most && left > 0)
             };
             let mut back = self.claims.first(t, BACK)?;
             let mut is_on = most > 0;
@@ -96,7 +96,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         most: usize,
         out: &mut Vec<u8>,
         before: usize,
-    ) -> Result<(usize, u64), SharedError> {
+    ) -> Result<(usize, u64), HeapError> {
         let chained = self.chained(t)?;
         let most = most.min(usize::try_from(chained).unwrap_or(usize::MAX));
         let (mut got, mut freed) = (0, 0);
@@ -133,7 +133,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         got: usize,
         freed: u64,
         source: Source,
-    ) -> Result<(Taken, News), SharedError> {
+    ) -> Result<(Taken, News), HeapError> {
         if got > 0 && source == Source::Queue {
             self.count_gotten(t, got as u64)?;
         }
@@ -163,7 +163,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         &self,
         t: &mut impl Change,
         has_freed: bool,
-    ) -> Result<Room, SharedError> {
+    ) -> Result<Room, HeapError> {
         let full = self.get(t, FULL)?;
         if full == 0 {
             return Ok(Room::No);
@@ -204,7 +204,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         slot_of(self.me())
     }
 
-    pub(super) fn count_gotten(&self, t: &mut impl Change, count: u64) -> Result<(), SharedError> {
+    pub(super) fn count_gotten(&self, t: &mut impl Change, count: u64) -> Result<(), HeapError> {
         let at = self.gotten(self.slot());
         let gotten = self.get(t, at)?;
         self.set(t, at, gotten.wrapping_add(count))

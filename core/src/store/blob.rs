@@ -10,8 +10,8 @@
 use super::cell::Type;
 use super::error::StoreError;
 use super::tree::Hand;
-use crate::shared::journal::{Change, See};
-use crate::shared::{Members, Words};
+use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::{Members, Words};
 
 /// Appends the bytes of a text, bytes, an int, or what a codec has made; of a key, those of which it is made again.
 pub(super) fn bytes(

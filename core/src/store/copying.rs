@@ -2,8 +2,8 @@
 
 use super::{Store, StoreError};
 use crate::crash;
-use crate::shared::log::Moment;
-use crate::shared::{Members, SharedError, Words};
+use crate::shared_heap::redo_log::Moment;
+use crate::shared_heap::{HeapError, Members, Words};
 use std::io;
 
 /// Bytes that are copied at once.
@@ -72,7 +72,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.pass_numbers_over(passed_over);
         crash::point!(CopyMade);
         match self.words().is_cut_off() {
-            true => Err(SharedError::Poisoned(crate::shared::Lie::CUT_OFF).into()),
+            true => Err(HeapError::Poisoned(crate::shared_heap::Corruption::CUT_OFF).into()),
             false => Ok(()),
         }
     }

@@ -1,12 +1,12 @@
 //! Why an operation on a store was not done.
 
-use crate::shared::{Failure, Field, Lie, SharedError, lie};
+use crate::shared_heap::{Corruption, Failure, Field, HeapError, corrupt};
 
 /// Why an operation was not done. Nothing of it was done then.
 #[derive(Debug)]
 pub enum StoreError {
     /// Something in shared memory.
-    Shared(SharedError),
+    Heap(HeapError),
     /// The container is not in the store any more.
     Gone,
     /// There is no such key.
@@ -31,16 +31,16 @@ pub enum StoreError {
     TooDeep,
 }
 
-impl From<SharedError> for StoreError {
-    fn from(error: SharedError) -> Self {
-        StoreError::Shared(error)
+impl From<HeapError> for StoreError {
+    fn from(error: HeapError) -> Self {
+        StoreError::Heap(error)
     }
 }
 
 impl Failure for StoreError {
-    fn lie(&self) -> Option<Lie> {
+    fn corruption(&self) -> Option<Corruption> {
         match self {
-            StoreError::Shared(error) => error.lie(),
+            StoreError::Heap(error) => error.corruption(),
             _ => None,
         }
     }
@@ -49,11 +49,11 @@ impl Failure for StoreError {
 /// The error for a cell that cannot be.
 #[cold]
 pub(super) fn no_cell(at: u64, found: u64) -> StoreError {
-    lie(Field::Cell, at, found).into()
+    corrupt(Field::Cell, at, found).into()
 }
 
 /// The error for what a container cannot say of itself.
 #[cold]
 pub(super) fn no_container(at: u64, found: u64) -> StoreError {
-    lie(Field::Container, at, found).into()
+    corrupt(Field::Container, at, found).into()
 }

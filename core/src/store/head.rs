@@ -13,7 +13,7 @@
 use super::cell::{Cell, Type};
 use super::error::{StoreError, no_container};
 use super::value::Place;
-use crate::shared::journal::See;
+use crate::shared_heap::undo_log::See;
 
 /// Bytes of a head.
 pub(super) const SIZE: u64 = 32;

@@ -12,8 +12,8 @@ use super::cell::Cell;
 use super::error::{StoreError, no_container};
 use super::head::{self, Head};
 use super::tree::Hand;
-use crate::shared::journal::{Change, See};
-use crate::shared::{Members, Words};
+use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::{Members, Words};
 
 /// Cells that are moved rather than written anew.
 const MOVED: u64 = 64;

@@ -1,7 +1,7 @@
 //! A store: values in shared memory, which members change in place.
 //!
 //! What a program puts in becomes a tree of containers, whose leaves are [`cell`]s and blobs. A container is known by
-//! its [`Place`], and gone once it was taken out. All changes are transactions of a [`log`](crate::shared::log), of one
+//! its [`Place`], and gone once it was taken out. All changes are transactions of a [`redo_log`](crate::shared_heap::redo_log), of one
 //! operation or of many; readers take no lease.
 //!
 //! Offsets in bytes, from where it begins, a multiple of the page:
@@ -17,13 +17,13 @@
 //!                          under way, and of others gone
 //!     64  pins     see `pins.rs`; its second word says how many numbers were passed over
 //!         watches  see `watches.rs`
-//!         heap     from the next whole page on: see `shared/heap.rs`
-//!         log      the last 16 MiB, of whole pages: see `shared/log.rs`
+//!         heap     from the next whole page on: see `shared_heap/heap.rs`
+//!         log      the last 16 MiB, of whole pages: see `shared_heap/log.rs`
 //! ```
 //!
 //! # Whom to trust
 //!
-//! As in [`shared`](crate::shared): what is read may be anything. What cannot be true poisons the store, and no operation
+//! As in [`shared_heap`](crate::shared_heap): what is read may be anything. What cannot be true poisons the store, and no operation
 //! looks at more cells than there is room for.
 
 mod blob;
@@ -48,11 +48,11 @@ mod tests;
 pub use error::StoreError;
 
 use crate::crash;
-use crate::shared::growth::{Growth, PAGE};
-use crate::shared::heap::{self, Heap, HeapUsage};
-use crate::shared::journal::{Change, Look, See};
-use crate::shared::log::{self, Log, Mark, Pending, Writer};
-use crate::shared::{Members, SharedError, Words};
+use crate::shared_heap::backing_file::{BackingFile, PAGE};
+use crate::shared_heap::heap::{self, Heap, HeapUsage};
+use crate::shared_heap::redo_log::{self, Mark, Pending, RedoLog, Writer};
+use crate::shared_heap::undo_log::{Change, Look, See};
+use crate::shared_heap::{HeapError, Members, Words};
 use cell::{Cell, Content, Type};
 use error::no_container;
 use head::{Head, Owner};
@@ -80,7 +80,7 @@ const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
 /// beginning.
 pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
     let heap = heap_at(start);
-    let size = heap::file_size(heap, max_memory) + log::SIZE;
+    let size = heap::file_size(heap, max_memory) + redo_log::SIZE;
     (size, heap + heap::BOOKS_SIZE)
 }
 
@@ -211,7 +211,7 @@ impl Tidings {
 
 /// A store, as one process has it.
 pub struct Store<W, M> {
-    log: Log<W, M>,
+    log: RedoLog<W, M>,
     heap: Heap,
     start: u64,
     bound: Bound,
@@ -238,11 +238,11 @@ impl<W: Words, M: Members> Store<W, M> {
         members: M,
     ) -> io::Result<Self> {
         let size = words.size() as u64;
-        let growth = Growth::new(file);
-        let log_at = size.saturating_sub(log::SIZE) / PAGE * PAGE;
+        let backing_file = BackingFile::new(file);
+        let log_at = size.saturating_sub(redo_log::SIZE) / PAGE * PAGE;
         let heap = Heap::new(file, heap_at(start), log_at, max_memory)?;
         Ok(Store {
-            log: Log::new(words, growth, log_at, members)?,
+            log: RedoLog::new(words, backing_file, log_at, members)?,
             heap,
             start,
             bound: Bound::of(size),
@@ -746,7 +746,7 @@ impl<W: Words, M: Members> Store<W, M> {
         item: &Item<'_>,
         by: Number,
     ) -> Result<Cell, StoreError> {
-        let sum = |t: &dyn Fn(u64) -> Result<u64, SharedError>, at| {
+        let sum = |t: &dyn Fn(u64) -> Result<u64, HeapError>, at| {
             let old = Cell(t(at)?).content();
             let sum = match (old, by) {
                 (Some(Content::Int(old)), Number::Int(by)) => {

@@ -18,10 +18,10 @@ use super::tree::Hand;
 use super::value::Place;
 use super::{Buffer, Head, Store, StoreError, Tidings, heap_at};
 use crate::crash;
-use crate::shared::growth::{Growth, PAGE};
-use crate::shared::heap::Heap;
-use crate::shared::log::{self, Log};
-use crate::shared::{Members, Words};
+use crate::shared_heap::backing_file::{BackingFile, PAGE};
+use crate::shared_heap::heap::Heap;
+use crate::shared_heap::redo_log::{self, RedoLog};
+use crate::shared_heap::{Members, Words};
 use crate::sync::{Ordering, fence};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -93,10 +93,10 @@ impl<W: Words, M: Members> Store<W, M> {
         members: M,
     ) -> io::Result<Self> {
         let size = words.size() as u64;
-        let growth = Growth::new(file);
-        let log_at = size.saturating_sub(log::SIZE) / PAGE * PAGE;
+        let backing_file = BackingFile::new(file);
+        let log_at = size.saturating_sub(redo_log::SIZE) / PAGE * PAGE;
         Ok(Store {
-            log: Log::of_reader(words, growth, log_at, members)?,
+            log: RedoLog::of_reader(words, backing_file, log_at, members)?,
             heap: Heap::sealed(file, heap_at(start), log_at, max_memory),
             start,
             bound: super::Bound::of(size),
@@ -310,7 +310,7 @@ impl<W: Words, M: Members> Store<W, M> {
                 }
             }
         }
-        Err(crate::shared::SharedError::Restless.into())
+        Err(crate::shared_heap::HeapError::NeverStable.into())
     }
 
     fn committed_buffer(&self, deadline: u64, place: Place) -> Result<Buffer, StoreError> {

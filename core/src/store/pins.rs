@@ -7,7 +7,7 @@
 //! ```
 
 use super::error::{StoreError, no_container};
-use crate::shared::journal::{Change, See};
+use crate::shared_heap::undo_log::{Change, See};
 
 /// Buffers that may be looked at, each counted once for a process.
 pub const MOST: u64 = 4096;

@@ -17,7 +17,7 @@
 //! frees it in a later transaction, once it finds no pin. A reader begins a watch, and then looks at the container. The owner
 //! changes it, and then looks whether watches were begun since its transaction began.
 
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Buffers that readers may look at, each counted once for a process, and waits of theirs.

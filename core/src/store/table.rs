@@ -14,8 +14,8 @@ use super::error::{StoreError, no_cell, no_container};
 use super::head::{self, Head};
 use super::tree::Hand;
 use super::value::{Canonical, Key};
-use crate::shared::journal::{Change, See};
-use crate::shared::{Members, Words};
+use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::{Members, Words};
 
 const EMPTY: u64 = 0;
 const GONE: u64 = 1;

@@ -7,7 +7,7 @@
 
 use super::error::{StoreError, no_container};
 use super::head;
-use crate::shared::journal::{Change, See};
+use crate::shared_heap::undo_log::{Change, See};
 
 /// Waits that there may be at a time.
 pub const MOST: u64 = 1024;

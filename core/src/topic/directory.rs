@@ -35,7 +35,7 @@
 
 use super::Policy;
 use crate::crash;
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
 

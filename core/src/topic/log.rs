@@ -131,7 +131,7 @@ pub enum Why {
     /// It was behind by more than it has asked for.
     Lag = 1,
     /// What it has said of itself cannot be true.
-    Lie = 2,
+    Corruption = 2,
 }
 
 /// A log, as its publisher or a subscriber has it.

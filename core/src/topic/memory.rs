@@ -14,7 +14,7 @@ use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::sealed;
 use crate::os::fallocate;
 use crate::own_fd::OwnFd;
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::sync::AtomicU64;
 use std::fs::File;
 use std::io;

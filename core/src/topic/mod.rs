@@ -51,7 +51,7 @@ pub mod subscriber;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::shared::{HeapWords, Words};
+use crate::shared_heap::{VecWords, Words};
 use crate::sync::Ordering;
 use std::io;
 
@@ -72,7 +72,7 @@ pub trait Space: Words {
 }
 
 /// For tests and for loom: in words, so that a look at bytes that are written meanwhile is no mistake of the program.
-impl Space for HeapWords {
+impl Space for VecWords {
     fn write(&self, at: u64, bytes: &[u8]) {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];

@@ -5,7 +5,7 @@ use super::directory::{Claim, Directory, READS_NOTHING, SEQ, Seated, State};
 use super::log::{ALIGNMENT, Limits, Log, Record, Shape, Why};
 use super::{Policy, Space};
 use crate::crash;
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::sync::{Ordering, fence};
 use std::collections::VecDeque;
 use std::io;
@@ -531,7 +531,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
                 let known = self.known[seat];
                 let is_back = known.claim == claim.0 && progress.head < known.head;
                 if is_back || progress.head > self.published {
-                    self.cut_off(seat, claim, Why::Lie);
+                    self.cut_off(seat, claim, Why::Corruption);
                     return None;
                 }
                 if state == State::Active {

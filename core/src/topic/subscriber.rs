@@ -4,7 +4,7 @@ use super::directory::{Claim, Directory, LISTINGS, Listed, READS_NOTHING};
 use super::log::{ALIGNMENT, Log, Record, Why};
 use super::{Policy, Space};
 use crate::crash;
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::sync::{Ordering, fence};
 use std::io;
 use std::sync::Arc;
@@ -629,7 +629,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
             return None;
         }
         let why = match cut as u32 {
-            2 => Why::Lie,
+            2 => Why::Corruption,
             _ => Why::Lag,
         };
         Some(Taken::CutOff(attached.source, why))

@@ -7,7 +7,7 @@ pub mod descriptors;
 pub mod names;
 pub mod queue;
 pub mod reading;
-pub mod shared;
+pub mod shared_heap;
 pub mod store;
 pub mod topic;
 
@@ -19,7 +19,7 @@ use _core::memory::extent::Extent;
 use _core::memory::news::{self, News};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
-use _core::shared::Members;
+use _core::shared_heap::Members;
 use descriptors::{Told, sockets};
 use reading::drain;
 use std::os::fd::AsFd;

@@ -7,7 +7,7 @@ use _core::objects::Shape;
 use _core::objects::membership::{Membership, NameError, Want};
 use _core::objects::registry::{self, Place};
 use _core::objects::waiting::{Interrupted, Waited};
-use _core::shared::Words;
+use _core::shared_heap::Words;
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::os::fd::AsFd;

@@ -6,7 +6,7 @@ use _core::memory::mapping::SharedMapping;
 use _core::queue::parcel::{MOST_BUFFERS, Parts};
 use _core::queue::{Bytes, Chunk, Claim, Claimed, End, Form, Head, Limits, News, Queue, SMALL};
 use _core::queue::{Source, Taken, sizes};
-use _core::shared::{SharedError, Words};
+use _core::shared_heap::{HeapError, Words};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +36,7 @@ pub fn queue(bytes: &[u8]) {
         if script.byte() % 4 == 0 {
             let at = somewhere(&words, &mut script);
             if let Some(word) = words.word(at) {
-                let value = lie(&mut script, word.load(Ordering::Relaxed));
+                let value = corrupt(&mut script, word.load(Ordering::Relaxed));
                 word.store(value, Ordering::Relaxed);
             }
             continue;
@@ -45,9 +45,9 @@ pub fn queue(bytes: &[u8]) {
         let memory = File::from(file.try_clone().expect("a descriptor"));
         let memory = memory.metadata().expect("a file").blocks() * 512;
         assert!(memory <= size, "it has grown to {memory}");
-        if let Err(SharedError::Poisoned(_)) = done {
+        if let Err(HeapError::Poisoned(_)) = done {
             let next = queue.is_done(AT_ONCE);
-            assert!(matches!(next, Err(SharedError::Poisoned(_))), "{next:?}");
+            assert!(matches!(next, Err(HeapError::Poisoned(_))), "{next:?}");
             return;
         }
     }
@@ -68,7 +68,7 @@ impl Has {
         queue: &Ours,
         words: &SharedMapping,
         script: &mut Script,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         let source = match script.byte() % 8 {
             0 => Source::DeadLetters,
             _ => Source::Queue,
@@ -155,7 +155,7 @@ impl Has {
 }
 
 /// Takes some: what is copied are items, one behind the other.
-fn take(queue: &Ours, source: Source, script: &mut Script) -> Result<(), SharedError> {
+fn take(queue: &Ours, source: Source, script: &mut Script) -> Result<(), HeapError> {
     let (most, mut out) = (1 + script.byte() as usize, Vec::new());
     if let (Taken::Items(count), _) = queue.take(source, most, &mut out, AT_ONCE)? {
         let mut at = 0;
@@ -172,7 +172,7 @@ fn take(queue: &Ours, source: Source, script: &mut Script) -> Result<(), SharedE
 }
 
 /// Looks at all of an item, and of the parts that it says that it has.
-fn look(queue: &Ours, words: &SharedMapping, claim: &Claim) -> Result<(), SharedError> {
+fn look(queue: &Ours, words: &SharedMapping, claim: &Claim) -> Result<(), HeapError> {
     let from = queue.bytes(claim.at, claim.len)?;
     let mut copy = vec![0; claim.len as usize];
     // SAFETY: so many bytes are within the mapping, by the word of the queue.
@@ -234,7 +234,7 @@ fn somewhere(words: &SharedMapping, script: &mut Script) -> u64 {
 }
 
 /// A value: near what is there, or not at all.
-fn lie(script: &mut Script, found: u64) -> u64 {
+fn corrupt(script: &mut Script, found: u64) -> u64 {
     match script.byte() {
         0..32 => 0,
         32..64 => u64::MAX,

@@ -3,7 +3,7 @@
 use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
 use _core::memory::mapping::SharedMapping;
-use _core::shared::{SharedError, Words, log};
+use _core::shared_heap::{HeapError, Words, redo_log};
 use _core::store::cell::{Cell, Type};
 use _core::store::value::{Bytes, Found, Key, Place, Value};
 use _core::store::{Item, Number, Open, Root, Store, StoreError, sizes};
@@ -36,16 +36,16 @@ pub fn store(bytes: &[u8]) {
     let mut has = Has::new(&store, &words);
     while !script.is_over() {
         if script.byte() % 4 == 0 {
-            has.lie(&mut script);
+            has.corrupt(&mut script);
             continue;
         }
         let done = has.act(&mut script);
         let memory = File::from(file.try_clone().expect("a descriptor"));
         let memory = memory.metadata().expect("a file").blocks() * 512;
         assert!(memory <= size, "it has grown to {memory}");
-        if let Err(StoreError::Shared(SharedError::Poisoned(_))) = done {
+        if let Err(StoreError::Heap(HeapError::Poisoned(_))) = done {
             let next = has.store.made(AT_ONCE);
-            let is_poisoned = matches!(next, Err(StoreError::Shared(SharedError::Poisoned(_))));
+            let is_poisoned = matches!(next, Err(StoreError::Heap(HeapError::Poisoned(_))));
             assert!(is_poisoned, "{next:?}");
             break;
         }
@@ -254,7 +254,7 @@ impl<'s> Has<'s> {
     }
 
     /// Another member writes over a word.
-    fn lie(&self, script: &mut Script) {
+    fn corrupt(&self, script: &mut Script) {
         let at = self.somewhere(script).min(self.words.size() as u64 - 8) & !7;
         let Some(word) = self.words.word(at) else {
             return;
@@ -285,7 +285,7 @@ impl<'s> Has<'s> {
     /// An offset: of the header, of pins and watches, of the heap's books, of the log, or in a container.
     fn somewhere(&self, script: &mut Script) -> u64 {
         let (kind, index) = (script.byte(), u64::from(script.byte()) * 8);
-        let log = self.words.size() as u64 - log::SIZE;
+        let log = self.words.size() as u64 - redo_log::SIZE;
         match kind {
             0..8 => index % 32,
             8..20 => PINS + index % 64,

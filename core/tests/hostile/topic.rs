@@ -4,7 +4,7 @@ use super::Script;
 use super::descriptors::memfd;
 use _core::memory::mapping::SharedMapping;
 use _core::queue::parcel::{MOST_BUFFERS, Parts};
-use _core::shared::Words;
+use _core::shared_heap::Words;
 use _core::topic::directory::{Capacity, Directory, Listed};
 use _core::topic::log::{Limits, Shape};
 use _core::topic::memory::LogMemory;

@@ -3,7 +3,7 @@
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
 use _core::objects::members::{Holder, MEMBER_SIZE, Members, Number, Proofs};
 use _core::objects::permits::Permits;
-use _core::shared::HeapWords;
+use _core::shared_heap::VecWords;
 use std::io;
 
 /// How many slots there are any members for.
@@ -11,7 +11,7 @@ const USED: usize = 3;
 /// Where the permits lie, behind those.
 const PERMITS: usize = USED * MEMBER_SIZE;
 
-type Memory = std::sync::Arc<HeapWords>;
+type Memory = std::sync::Arc<VecWords>;
 
 /// What the kernel knows: which process has the byte of each of the first slots; 0 is none.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Member {
 }
 
 fn memory() -> Memory {
-    std::sync::Arc::new(HeapWords::new(PERMITS / 8 + 1))
+    std::sync::Arc::new(VecWords::new(PERMITS / 8 + 1))
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn the_next_member_of_a_slot_has_another_number() {
         for member in [&first, &second] {
             assert_ne!(member.us(), dead.us());
             assert!(member.members.is_member(member.us()));
-            assert_eq!(member.members.lie(), None);
+            assert_eq!(member.members.corruption(), None);
         }
         assert!(!first.members.is_member(dead.us()));
         assert_eq!(first.permits.free(), 1);

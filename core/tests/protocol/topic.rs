@@ -1,7 +1,7 @@
 //! Topics: what is given up while somebody joins, looks at it or copies it; and who wakes a publisher that waits.
 
 use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, model_within, thread};
-use _core::shared::Words;
+use _core::shared_heap::Words;
 use _core::topic::blocks::PAGE;
 use _core::topic::directory::{Capacity, Directory, Listed};
 use _core::topic::log::{Limits, Shape};

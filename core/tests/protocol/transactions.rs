@@ -1,17 +1,17 @@
 //! The lease and its journal: who holds it is alone, who reads sees one moment, and what a dead one began is undone.
 
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
-use _core::shared::journal::{Change, Journal, SIZE, See};
-use _core::shared::lease::NEVER;
-use _core::shared::{HeapWords, Members, SharedError};
+use _core::shared_heap::owner_lock::NEVER;
+use _core::shared_heap::undo_log::{Change, SIZE, See, UndoLog};
+use _core::shared_heap::{HeapError, Members, VecWords};
 
 /// Where the two words are that are always equal.
 const PAIR: [u64; 2] = [SIZE, SIZE + 8];
 
-type Memory = std::sync::Arc<HeapWords>;
+type Memory = std::sync::Arc<VecWords>;
 
 fn memory() -> Memory {
-    std::sync::Arc::new(HeapWords::new(SIZE as usize / 8 + 2))
+    std::sync::Arc::new(VecWords::new(SIZE as usize / 8 + 2))
 }
 
 /// A member, and whether member 2 lives: as the kernel tells it, in order with what that one did.
@@ -27,13 +27,13 @@ impl Members for Member {
     }
 }
 
-fn journals(memory: &Memory) -> [Journal<Memory, Member>; 3] {
+fn journals(memory: &Memory) -> [UndoLog<Memory, Member>; 3] {
     let dead = Arc::new(Mutex::new(false));
-    [1, 2, 3].map(|number| Journal::new(memory.clone(), 0, Member(number, dead.clone())).unwrap())
+    [1, 2, 3].map(|number| UndoLog::new(memory.clone(), 0, Member(number, dead.clone())).unwrap())
 }
 
 /// One more in both words; what they were.
-fn add(journal: &Journal<Memory, Member>) -> u64 {
+fn add(journal: &UndoLog<Memory, Member>) -> u64 {
     let added = journal.transact(NEVER, |t| {
         let was = t.get(PAIR[0])?;
         assert_eq!(t.get(PAIR[1])?, was);
@@ -44,7 +44,7 @@ fn add(journal: &Journal<Memory, Member>) -> u64 {
     added.unwrap()
 }
 
-fn look(journal: &Journal<Memory, Member>) -> u64 {
+fn look(journal: &UndoLog<Memory, Member>) -> u64 {
     let [first, second] = journal
         .read(NEVER, |look| Ok([look.get(PAIR[0])?, look.get(PAIR[1])?]))
         .unwrap();
@@ -98,7 +98,7 @@ fn a_change_that_fails_was_never_seen() {
         });
         let changed: Result<(), _> = writer.transact(NEVER, |t| {
             t.set(PAIR[0], 7)?;
-            Err(SharedError::NoBlock { offset: 0 })
+            Err(HeapError::NoBlock { offset: 0 })
         });
         assert!(changed.is_err());
         other.join().unwrap();

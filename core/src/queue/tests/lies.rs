@@ -12,7 +12,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// A word that a liar might write: near the truth, or not at all.
-fn lie(memory: &Memory, dice: &mut Dice, at: u64) -> u64 {
+fn corrupt(memory: &Memory, dice: &mut Dice, at: u64) -> u64 {
     let found = load(memory, at);
     match dice.below(9) {
         0 => dice.next(),
@@ -70,7 +70,7 @@ impl Victim {
         let held = memory.held();
         assert!(held < 2 * LIMITS.memory + 4 * MIB, "it has grown to {held}");
         match done {
-            Err(SharedError::Poisoned(found)) => {
+            Err(HeapError::Poisoned(found)) => {
                 assert!(found.to_string().contains("cannot be true"));
                 false
             }
@@ -78,7 +78,7 @@ impl Victim {
         }
     }
 
-    fn act(&mut self, dice: &mut Dice, deadline: u64) -> Result<(), SharedError> {
+    fn act(&mut self, dice: &mut Dice, deadline: u64) -> Result<(), HeapError> {
         let Victim {
             queue,
             claims,
@@ -163,12 +163,12 @@ fn lies_at_rest_end_in_results_or_errors() {
         let memory = Memory::new(LIMITS);
         let mut victim = Victim::new(&memory);
         for _ in 0..dice.below(100) {
-            assert!(victim.step(&memory, &mut dice), "without a lie");
+            assert!(victim.step(&memory, &mut dice), "without corruption");
         }
         for _ in 0..60 {
             for _ in 0..dice.below(3) {
                 let at = somewhere(&memory, &mut dice);
-                let value = lie(&memory, &mut dice, at);
+                let value = corrupt(&memory, &mut dice, at);
                 memory
                     .mapping
                     .word(at)
@@ -199,7 +199,7 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
                 let mut dice = Dice(round + 1);
                 while !over.load(Ordering::Relaxed) {
                     let at = somewhere(memory, &mut dice);
-                    let value = lie(memory, &mut dice, at);
+                    let value = corrupt(memory, &mut dice, at);
                     memory
                         .mapping
                         .word(at)

@@ -85,7 +85,7 @@ fn any_len(dice: &mut Dice) -> u64 {
 }
 
 /// The payload of a claim, copied.
-fn payload(queue: &Ours, claim: &Claim) -> Result<Vec<u8>, SharedError> {
+fn payload(queue: &Ours, claim: &Claim) -> Result<Vec<u8>, HeapError> {
     let from = queue.bytes(claim.at, claim.len)?;
     // SAFETY: this many bytes are within the mapping, which the queue keeps.
     Ok(unsafe { std::slice::from_raw_parts(from, claim.len as usize) }.to_vec())

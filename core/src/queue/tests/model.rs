@@ -194,7 +194,7 @@ impl Trial {
     }
 
     /// What was put is what the model says, but for a lack of memory, of which it knows nothing.
-    fn has_put(&mut self, put: Result<Put, SharedError>, items: &[u8], count: u64) {
+    fn has_put(&mut self, put: Result<Put, HeapError>, items: &[u8], count: u64) {
         match (put, self.model.refusal(self.memory.limits, count)) {
             (Ok(Put::Done), None) => self.model.add(items, count),
             (Ok(put), Some(refusal)) => assert_eq!(put, refusal),
@@ -207,7 +207,7 @@ impl Trial {
                     "{large} bytes found no room beside {used}"
                 );
             }
-            (Err(SharedError::Limit { .. }), None) => {
+            (Err(HeapError::Limit { .. }), None) => {
                 assert!(items.len() as u64 + 2 * PAGE > self.memory.limits.memory);
             }
             (put, refusal) => panic!("{put:?} instead of {refusal:?}"),
@@ -221,7 +221,7 @@ impl Trial {
             match queue.reserve(len, soon()) {
                 Ok(Some(chunk)) => self.reserved.push((slot, chunk)),
                 Ok(None) => {}
-                Err(SharedError::Limit { .. }) => assert!(len + 64 > self.memory.limits.memory),
+                Err(HeapError::Limit { .. }) => assert!(len + 64 > self.memory.limits.memory),
                 Err(error) => panic!("{error}"),
             }
             return;

@@ -1,7 +1,7 @@
 //! Members that die, anywhere and everywhere: what they had committed stays, of all else nothing is seen, and no memory is
 //! lost.
 
-use super::books::checked;
+use super::metadata::checked;
 use super::model::Trial;
 use super::*;
 use crate::crash::{self, Point};
@@ -224,7 +224,7 @@ fn the_log_of_a_dead_member_gives_its_memory_back() {
         assert_eq!(child.wait(), libc::SIGKILL);
         ours.recover(|_| false, soon()).unwrap();
         assert_eq!(checked(&ours), before.0);
-        assert!(ours.allocated().unwrap() <= before.1 + log::KEPT);
+        assert!(ours.allocated().unwrap() <= before.1 + redo_log::KEPT);
     }
     let found = take(&ours, None, root(&ours), &Item::Key(&key)).unwrap();
     let Found::List(found) = found else { panic!() };

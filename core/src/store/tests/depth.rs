@@ -40,13 +40,13 @@ fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
             store.commit(open).unwrap();
         }
     }
-    books::checked(&store);
+    metadata::checked(&store);
     take(&store, None, root(&store), &item).unwrap();
     assert!(matches!(
         store.len(None, soon(), place),
         Err(StoreError::Gone)
     ));
-    books::checked(&store);
+    metadata::checked(&store);
 }
 
 #[test]
@@ -76,5 +76,5 @@ fn tuples_count_among_what_containers_are_nested_in() {
     assert!(matches!(put(tuples(half + 1)), Err(StoreError::TooDeep)));
     put(tuples(half)).unwrap();
     store.copy(None, soon(), root(&store)).unwrap();
-    books::checked(&store);
+    metadata::checked(&store);
 }

@@ -1,7 +1,7 @@
 //! One that is no member any more, or a forked child, with a transaction that is open: it changes nothing, and takes nothing
 //! from those who have the lease.
 
-use super::books::checked;
+use super::metadata::checked;
 use super::*;
 use std::sync::atomic::AtomicU64;
 
@@ -47,10 +47,7 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
         match is_kept {
             true => {
                 let done = theirs.commit(left);
-                assert!(matches!(
-                    done,
-                    Err(StoreError::Shared(SharedError::Detached))
-                ));
+                assert!(matches!(done, Err(StoreError::Heap(HeapError::Detached))));
             }
             false => theirs.abandon(left),
         }
@@ -75,10 +72,7 @@ fn a_forked_child_does_nothing_with_a_transaction_of_its_parent() {
         let child = shared.fork(|| {
             let mut open = open.take().unwrap();
             let done = ours.set(Some(&mut open), soon(), place, &item, &large());
-            assert!(matches!(
-                done,
-                Err(StoreError::Shared(SharedError::Detached))
-            ));
+            assert!(matches!(done, Err(StoreError::Heap(HeapError::Detached))));
             match is_kept {
                 true => assert!(ours.commit(open).is_err()),
                 false => ours.abandon(open),

@@ -1,16 +1,16 @@
 //! What the tests of stores have in common.
 
-mod books;
+mod corruption;
 mod deaths;
 mod depth;
 mod leaving;
-mod lies;
+mod metadata;
 mod model;
 mod moments;
 mod values;
 
 use super::*;
-use crate::shared::tests::{Mapping, Member, START, Shared};
+use crate::shared_heap::tests::{Mapping, Member, START, Shared};
 use crate::testing::{Dice, file_in_memory, scaled, soon};
 
 const MIB: u64 = 1 << 20;

@@ -1,7 +1,7 @@
 //! A store does what a model of plain values does, in single operations and in transactions, also in those of which an
 //! operation fails, and in those that come to nothing.
 
-use super::books::{Books, checked};
+use super::metadata::{Books, checked};
 use super::values::{self, Keys, is_same, key, value};
 use super::*;
 use std::collections::HashSet;
@@ -140,7 +140,7 @@ fn end<R>(done: &Result<R, StoreError>) -> End {
         Err(StoreError::NoIndex(_)) => End::NoIndex,
         Err(StoreError::NoNumber) => End::NoNumber,
         Err(StoreError::OtherType) => End::OtherType,
-        Err(StoreError::Shared(SharedError::Limit { .. })) => End::Full,
+        Err(StoreError::Heap(HeapError::Limit { .. })) => End::Full,
         Err(error) => panic!("{error:?}"),
     }
 }

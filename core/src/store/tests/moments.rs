@@ -1,6 +1,6 @@
 //! Readers beside writers: what a copy holds is of one moment, and a cell holds what was committed.
 
-use super::books::checked;
+use super::metadata::checked;
 use super::*;
 use crate::sync::Ordering;
 use std::sync::atomic::AtomicBool;

@@ -1,7 +1,7 @@
 //! What is written where it cannot be true: it costs the liar, and nobody else.
 
 use super::*;
-use crate::shared::Words;
+use crate::shared_heap::Words;
 use crate::testing::{Dice, scaled};
 use crate::topic::log::Why;
 use crate::topic::subscriber::False;
@@ -32,7 +32,7 @@ fn a_head_that_cannot_be_true_cuts_that_subscriber_off_alone() {
             assert!(!take(&mut honest, 100).is_empty());
         }
         let source = liar.sources().next().unwrap();
-        assert_eq!(trouble(&mut liar), Taken::CutOff(source, Why::Lie));
+        assert_eq!(trouble(&mut liar), Taken::CutOff(source, Why::Corruption));
         let next = publisher.next();
         while small(&mut publisher).is_ok() {}
         assert_eq!(publisher.next() - next, 4, "the honest one is waited for");

@@ -8,7 +8,7 @@ use crate::python::objects::queues::queue::{Queue, attempt_to_end, copied, first
 use crate::python::support::block::Block;
 use crate::queue::parcel::Parts;
 use crate::queue::{self, End, Form};
-use crate::shared::Field;
+use crate::shared_heap::Field;
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -14,7 +14,7 @@ use crate::python::support::budget::Slice;
 use crate::python::support::buffer::bytes_of;
 use crate::python::support::scratch::Scratch;
 use crate::queue::{Claimed, End, Put, Source, Taken};
-use crate::shared::{Field, Lie};
+use crate::shared_heap::{Corruption, Field};
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -275,8 +275,8 @@ impl Queue {
     /// An item cannot be what is found `at` a byte.
     #[cold]
     pub(crate) fn unreadable(&self, py: Python<'_>, field: Field, at: u64, found: u64) -> PyErr {
-        let lie = Lie { field, at, found };
-        failed(py, &self.membership, self.membership.poisoned(lie))
+        let corruption = Corruption { field, at, found };
+        failed(py, &self.membership, self.membership.poisoned(corruption))
     }
 
     /// Takes up to `most` values: those that were taken before, else what is there.

@@ -270,8 +270,8 @@ impl Inner {
                 "a container of a store has less than 2^32 items; of one store 4,096 views of buffers are open, and \
                  1,024 waits for changes under way, at most",
             ),
-            StoreError::Shared(error) => {
-                let refusal = self.membership.refusal(StoreError::Shared(error));
+            StoreError::Heap(error) => {
+                let refusal = self.membership.refusal(StoreError::Heap(error));
                 self.refused(py, refusal)
             }
         }

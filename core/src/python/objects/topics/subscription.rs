@@ -143,8 +143,8 @@ impl Subscription {
                 lock(&self.cut_off).push((ended, why));
                 cut_off(ended, why)
             }
-            Taken::False(source, lie) => {
-                let why = format!("has published what cannot be true: {lie:?}");
+            Taken::False(source, corruption) => {
+                let why = format!("has published what cannot be true: {corruption:?}");
                 Found::Ended("RemoteProtocolError", ended(source), why)
             }
         })
@@ -440,7 +440,7 @@ fn cut_off(ended: Ended, why: Why) -> Found {
              faster, or with a larger disconnect(n), up to the publisher's high, or with keep_last(n), which skips \
              messages instead"
         }
-        Why::Lie => "has cut this subscriber off: a member has written where it must not",
+        Why::Corruption => "has cut this subscriber off: a member has written where it must not",
     };
     Found::Ended("CutOff", ended, why.to_owned())
 }

@@ -2,7 +2,7 @@
 //! or from the pins.
 
 use super::*;
-use crate::shared::tests::books::of_heap;
+use crate::shared_heap::tests::metadata::of_heap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a store has.
@@ -162,7 +162,7 @@ pub(super) fn checked(store: &Ours) -> Books {
         last,
     };
     // Besides the heap: the tests' words, the log, and what is between.
-    let others = heap_at(START) + log::KEPT;
+    let others = heap_at(START) + redo_log::KEPT;
     let allocated = store.allocated().unwrap();
     assert!(
         (*memory.start()..=memory.end() + others).contains(&allocated),

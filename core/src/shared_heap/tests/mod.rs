@@ -1,14 +1,14 @@
 //! What the tests of shared memory have in common.
 
 mod allocation;
-pub(crate) mod books;
+mod corruption;
 mod deaths;
-mod lies;
+pub(crate) mod metadata;
 mod transactions;
 
 use super::allocator::{Allocator, file_size};
-use super::growth::PAGE;
-use super::journal::Journal;
+use super::backing_file::PAGE;
+use super::undo_log::UndoLog;
 use super::{Members, Words};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
@@ -99,8 +99,8 @@ impl Shared {
         Blocks::new(mapping, &file, START, self.max_memory, self.member(number)).unwrap()
     }
 
-    fn journal(&self, number: u64) -> Journal<Mapping, Member> {
-        Journal::new(self.mapping.clone(), START, self.member(number)).unwrap()
+    fn journal(&self, number: u64) -> UndoLog<Mapping, Member> {
+        UndoLog::new(self.mapping.clone(), START, self.member(number)).unwrap()
     }
 
     pub(crate) fn load(&self, at: u64) -> u64 {

@@ -1,9 +1,9 @@
 //! Blocks of any size, and the pages that they are made of: what an allocator knows that changes words in transactions.
 
-use super::growth::{self, Growth, PAGE};
-use super::journal::{Change, See};
+use super::backing_file::{self, BackingFile, PAGE};
 use super::pages::{Entry, HEADS, Kind, MAP_ENTRY, Pages};
-use super::{SharedError, slabs};
+use super::undo_log::{Change, See};
+use super::{HeapError, slabs};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The map gets memory by this many bytes: that of 16 MiB of pages of 4 KiB.
@@ -39,7 +39,7 @@ pub(super) fn pages_for(len: u64) -> u64 {
 /// The pages of a file, as one process has them, with their memory.
 pub(super) struct Blocks {
     pub(super) pages: Pages,
-    pub(super) growth: Growth,
+    pub(super) backing_file: BackingFile,
     /// Pages that may have memory.
     pub(super) most: u64,
     /// Bytes of the map that have memory, as far as this process knows.
@@ -52,7 +52,13 @@ impl Blocks {
     ///
     /// # Panics
     /// If there is no room for any page.
-    pub(super) fn new(growth: Growth, books: u64, map: u64, size: u64, max_memory: u64) -> Self {
+    pub(super) fn new(
+        backing_file: BackingFile,
+        books: u64,
+        map: u64,
+        size: u64,
+        max_memory: u64,
+    ) -> Self {
         assert!(map + 2 * PAGE <= size);
         let mut count = (size - map) / (PAGE + MAP_ENTRY);
         while aligned(map + count * MAP_ENTRY) + count * PAGE > size {
@@ -66,15 +72,15 @@ impl Blocks {
                 data: aligned(map + count * MAP_ENTRY),
                 count,
             },
-            growth,
+            backing_file,
             most: (max_memory / PAGE).min(count),
             mapped: AtomicU64::new(0),
         }
     }
 
     /// The page that an offset lies in, and what the map says of it.
-    pub(super) fn locate(&self, t: &impl See, offset: u64) -> Result<(u64, Entry), SharedError> {
-        let none = SharedError::NoBlock { offset };
+    pub(super) fn locate(&self, t: &impl See, offset: u64) -> Result<(u64, Entry), HeapError> {
+        let none = HeapError::NoBlock { offset };
         let Some(within) = offset.checked_sub(self.pages.data) else {
             return Err(none);
         };
@@ -83,7 +89,7 @@ impl Blocks {
             return Err(none);
         }
         let entry = self.pages.entry(t, page)?;
-        let is_run = matches!(entry.kind, Kind::Block | Kind::Filling | Kind::Moving);
+        let is_run = matches!(entry.kind, Kind::Block | Kind::Unfinished | Kind::Moving);
         if is_run && within % PAGE != 0 {
             return Err(none);
         }
@@ -96,7 +102,7 @@ impl Blocks {
         t: &mut impl Change,
         len: u64,
         fills: bool,
-    ) -> Result<Option<u64>, SharedError> {
+    ) -> Result<Option<u64>, HeapError> {
         if len <= slabs::LARGEST {
             return slabs::allocate(&self.pages, t, len, fills);
         }
@@ -108,11 +114,11 @@ impl Blocks {
         t: &mut impl Change,
         pages: u64,
         fills: bool,
-    ) -> Result<Option<u64>, SharedError> {
+    ) -> Result<Option<u64>, HeapError> {
         let Some(page) = self.pages.take(t, Kind::Spare, pages)? else {
             return Ok(None);
         };
-        let kind = if fills { Kind::Filling } else { Kind::Block };
+        let kind = if fills { Kind::Unfinished } else { Kind::Block };
         self.pages.mark(t, page, Entry::new(kind, pages))?;
         Ok(Some(self.pages.offset(page)))
     }
@@ -122,27 +128,27 @@ impl Blocks {
         t: &mut impl Change,
         offset: u64,
         fills: bool,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         let (page, entry) = self.locate(t, offset)?;
         match (entry.kind, fills) {
-            (Kind::Block, false) | (Kind::Filling, true) => {
+            (Kind::Block, false) | (Kind::Unfinished, true) => {
                 if entry.len == 0 {
-                    return Err(self.pages.lie(page, entry));
+                    return Err(self.pages.corrupt_entry(page, entry));
                 }
                 self.pages.give(t, Kind::Spare, page, entry.len)
             }
             (Kind::Slab | Kind::SlabInner, _) => {
                 slabs::free(&self.pages, t, offset, page, entry, fills)
             }
-            _ => Err(SharedError::NoBlock { offset }),
+            _ => Err(HeapError::NoBlock { offset }),
         }
     }
 
     /// If more is spare than need be, and than `least`, how many pages may stay so.
-    pub(super) fn excess(&self, t: &impl See, least: u64) -> Result<Option<u64>, SharedError> {
+    pub(super) fn excess(&self, t: &impl See, least: u64) -> Result<Option<u64>, HeapError> {
         let spare = self.pages.spare(t)?;
         let used = self.pages.backed(t)?.saturating_sub(spare);
-        let limit = growth::spare_limit(used, least);
+        let limit = backing_file::spare_limit(used, least);
         Ok((spare > limit).then_some(limit / 2))
     }
 
@@ -153,7 +159,7 @@ impl Blocks {
     }
 
     /// Gives the map memory for the first `count` pages.
-    pub(super) fn map_up_to(&self, count: u64) -> Result<(), SharedError> {
+    pub(super) fn map_up_to(&self, count: u64) -> Result<(), HeapError> {
         // Relaxed, here and below: what another thread has added meanwhile is only added once more.
         let known = self.mapped.load(Ordering::Relaxed);
         let wanted = count * MAP_ENTRY;
@@ -162,8 +168,10 @@ impl Blocks {
         }
         let end = wanted.next_multiple_of(MAP_STEP);
         let end = end.min(self.pages.data - self.pages.map);
-        let set_aside = self.growth.allocate(self.pages.map + known, end - known);
-        set_aside.map_err(|error| SharedError::System {
+        let set_aside = self
+            .backing_file
+            .allocate(self.pages.map + known, end - known);
+        set_aside.map_err(|error| HeapError::System {
             asked: end - known,
             error,
         })?;

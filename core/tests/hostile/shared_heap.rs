@@ -3,10 +3,10 @@
 use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
 use _core::memory::mapping::SharedMapping;
-use _core::shared::allocator::{Allocator, Reserved, file_size};
-use _core::shared::growth::PAGE;
-use _core::shared::journal::{Change, SIZE, See};
-use _core::shared::{Members, SharedError, Words};
+use _core::shared_heap::allocator::{Allocator, Reserved, file_size};
+use _core::shared_heap::backing_file::PAGE;
+use _core::shared_heap::undo_log::{Change, SIZE, See};
+use _core::shared_heap::{HeapError, Members, Words};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 const MAX_MEMORY: u64 = 1 << 20;
 
 /// What a member does while another one writes what the bytes say.
-pub fn shared(bytes: &[u8]) {
+pub fn shared_heap(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let size = file_size(0, MAX_MEMORY);
     let file = Arc::new(memfd(size, 0, false));
@@ -72,9 +72,9 @@ pub fn shared(bytes: &[u8]) {
         let memory = File::from(file.try_clone().expect("a descriptor"));
         let memory = memory.metadata().expect("a file").blocks() * 512;
         assert!(memory <= size, "it has grown to {memory}");
-        if let Err(SharedError::Poisoned(_)) = done {
+        if let Err(HeapError::Poisoned(_)) = done {
             let next = blocks.usage(AT_ONCE);
-            assert!(matches!(next, Err(SharedError::Poisoned(_))), "{next:?}");
+            assert!(matches!(next, Err(HeapError::Poisoned(_))), "{next:?}");
             return;
         }
     }

@@ -1,9 +1,9 @@
 //! Somebody scribbles over the whole memory: each operation ends, with a result or an error, and in time.
 
 use super::*;
-use crate::shared::SharedError;
-use crate::shared::allocator::Reserved;
-use crate::shared::journal::{Change, See};
+use crate::shared_heap::HeapError;
+use crate::shared_heap::allocator::Reserved;
+use crate::shared_heap::undo_log::{Change, See};
 use std::sync::atomic::AtomicBool;
 
 const ME: u64 = 1 << 32 | 1;
@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 const PATIENCE: u64 = 20_000_000;
 
 /// A word that a liar might write: near the truth, or not at all.
-fn lie(shared: &Shared, dice: &mut Dice, at: u64) -> u64 {
+fn corrupt(shared: &Shared, dice: &mut Dice, at: u64) -> u64 {
     let found = shared.load(at);
     match dice.below(8) {
         0 => dice.next(),
@@ -94,7 +94,7 @@ impl Victim {
             "it has grown to {memory}"
         );
         match done {
-            Err(SharedError::Poisoned(found)) => {
+            Err(HeapError::Poisoned(found)) => {
                 assert!(found.to_string().contains("cannot be true"));
                 false
             }
@@ -119,12 +119,12 @@ fn lies_at_rest_end_in_results_or_errors() {
         let shared = Shared::new(8 * MIB);
         let mut victim = victim(&shared);
         for _ in 0..dice.below(60) {
-            assert!(victim.step(&shared, &mut dice), "without a lie");
+            assert!(victim.step(&shared, &mut dice), "without corruption");
         }
         for _ in 0..60 {
             for _ in 0..dice.below(3) {
                 let at = somewhere(&shared, &mut dice);
-                let value = lie(&shared, &mut dice, at);
+                let value = corrupt(&shared, &mut dice, at);
                 shared.store(at, value);
                 lies += 1;
             }
@@ -153,7 +153,7 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
                     let at = somewhere(shared, &mut dice);
                     // Poison ends it at once: rather not.
                     if !(START + 8..START + 32).contains(&at) {
-                        let value = lie(shared, &mut dice, at);
+                        let value = corrupt(shared, &mut dice, at);
                         shared.store(at, value);
                     }
                     for _ in 0..dice.below(300) {

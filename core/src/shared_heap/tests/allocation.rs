@@ -1,7 +1,7 @@
-use super::books::checked;
+use super::metadata::checked;
 use super::*;
-use crate::shared::SharedError;
-use crate::shared::filling::MOST;
+use crate::shared_heap::HeapError;
+use crate::shared_heap::unfinished_allocs::MOST;
 use std::collections::BTreeMap;
 
 const ME: u64 = 1 << 32 | 1;
@@ -71,25 +71,25 @@ fn what_is_no_block_is_not_freed() {
     for offset in wrong {
         let freed = free(offset);
         assert!(
-            matches!(freed, Err(SharedError::NoBlock { .. })),
+            matches!(freed, Err(HeapError::NoBlock { .. })),
             "{offset}: {freed:?}"
         );
     }
     for offset in [small, large] {
         free(offset).unwrap();
         assert!(
-            matches!(free(offset), Err(SharedError::NoBlock { .. })),
+            matches!(free(offset), Err(HeapError::NoBlock { .. })),
             "twice"
         );
     }
     for block in &filled {
         blocks.give_up(block, soon()).unwrap();
         let again = blocks.give_up(block, soon());
-        assert!(matches!(again, Err(SharedError::NotFilling { .. })));
+        assert!(matches!(again, Err(HeapError::NotUnfinished { .. })));
         let late = blocks
             .journal()
             .transact(soon(), |t| blocks.commit(t, block));
-        assert!(matches!(late, Err(SharedError::NotFilling { .. })));
+        assert!(matches!(late, Err(HeapError::NotUnfinished { .. })));
     }
     assert!(checked(&blocks).blocks.is_empty());
 }
@@ -100,7 +100,7 @@ fn max_memory_is_the_most_and_can_be_had_whole() {
     let blocks = shared.blocks(ME);
     let all = blocks.allocate(16 * MIB, soon()).unwrap();
     let more = blocks.allocate(1, soon());
-    let Err(SharedError::Limit { asked, used, limit }) = more else {
+    let Err(HeapError::Limit { asked, used, limit }) = more else {
         panic!("{more:?}");
     };
     assert_eq!((asked, used, limit), (1, 16 * MIB, 16 * MIB));
@@ -145,7 +145,7 @@ fn a_lack_of_memory_is_an_error_before_anything_has_changed() {
     let before = checked(&blocks);
     let failed = blocks.allocate(room + PAGE, soon());
     assert!(
-        matches!(failed, Err(SharedError::System { .. })),
+        matches!(failed, Err(HeapError::System { .. })),
         "{failed:?}"
     );
     let after = checked(&blocks);
@@ -162,7 +162,7 @@ fn no_more_can_be_unfinished_than_the_table_holds() {
     let all: Vec<_> = std::iter::from_fn(|| blocks.reserve(40, soon()).ok()).collect();
     assert!(all.len() + 1 >= MOST);
     let more = blocks.reserve(40, soon());
-    assert!(matches!(more, Err(SharedError::TooManyFilling { .. })));
+    assert!(matches!(more, Err(HeapError::TooManyUnfinished { .. })));
     checked(&blocks);
     for block in &all {
         blocks.give_up(block, soon()).unwrap();

@@ -48,7 +48,7 @@ fields! {
     /// The bits of a slab.
     Bits = "the bits of a slab",
     /// An entry of the table of blocks that are being filled.
-    Filling = "an entry of the table of blocks that are being filled",
+    UnfinishedAllocs = "an entry of the table of blocks that are being filled",
     /// The holder of a permit of ours.
     Permit = "the holder of a permit, which is another one's,",
     /// A permit whose holder is no member.
@@ -81,7 +81,7 @@ fields! {
 
 /// What cannot be true: somebody has written where only those who keep to the rules write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lie {
+pub struct Corruption {
     /// What was found false.
     pub field: Field,
     /// Where, in bytes from the beginning of the memory.
@@ -90,9 +90,9 @@ pub struct Lie {
     pub found: u64,
 }
 
-impl Lie {
+impl Corruption {
     /// The memory is not there any more.
-    pub(crate) const CUT_OFF: Self = Lie {
+    pub(crate) const CUT_OFF: Self = Corruption {
         field: Field::CutOff,
         at: 0,
         found: 0,
@@ -101,11 +101,11 @@ impl Lie {
 
 /// The error for a lie.
 #[cfg(not(loom))]
-pub(crate) fn lie(field: Field, at: u64, found: u64) -> super::SharedError {
-    Lie { field, at, found }.into()
+pub(crate) fn corrupt(field: Field, at: u64, found: u64) -> super::HeapError {
+    Corruption { field, at, found }.into()
 }
 
-impl fmt::Display for Lie {
+impl fmt::Display for Corruption {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (field, at, found) = (self.field.text(), self.at, self.found);
         match self.field {
@@ -119,7 +119,7 @@ impl fmt::Display for Lie {
     }
 }
 
-impl std::error::Error for Lie {}
+impl std::error::Error for Corruption {}
 
 /// The three words of shared memory that tell all members of a lie that one of them has found. Zeros are none.
 ///
@@ -133,25 +133,25 @@ pub(crate) struct Poison<'a>(pub [&'a AtomicU64; 3]);
 impl Poison<'_> {
     /// What was found; any values may come.
     #[cold]
-    pub fn look(&self) -> Lie {
+    pub fn read(&self) -> Corruption {
         // Acquire: pairs with the release in `tell`.
         let number = self.0[0].load(Ordering::Acquire);
         // Relaxed, both: covered by it.
         let [at, found] = [1, 2].map(|word: usize| self.0[word].load(Ordering::Relaxed));
         let index = usize::try_from(number.wrapping_sub(1)).unwrap_or(usize::MAX);
         let field = Field::ALL.get(index).copied().unwrap_or(Field::Unknown);
-        Lie { field, at, found }
+        Corruption { field, at, found }
     }
 
     /// Tells what was found, unless something was told before.
     #[cold]
-    pub fn tell(&self, lie: Lie) {
+    pub fn record(&self, corruption: Corruption) {
         // Relaxed: whoever comes between reads of another lie.
         if self.0[0].load(Ordering::Relaxed) == 0 {
-            self.0[1].store(lie.at, Ordering::Relaxed);
-            self.0[2].store(lie.found, Ordering::Relaxed);
+            self.0[1].store(corruption.at, Ordering::Relaxed);
+            self.0[2].store(corruption.found, Ordering::Relaxed);
             // Release: the rest is there.
-            self.0[0].store(lie.field as u64 + 1, Ordering::Release);
+            self.0[0].store(corruption.field as u64 + 1, Ordering::Release);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Transactions that are made in private memory first, and then all at once.
 //!
-//! It is [`exclusive`](super::exclusive) memory of 16 MiB, with entries of what words will hold. Of it only the
+//! It is [`seqlock`](super::seqlock) memory of 16 MiB, with entries of what words will hold. Of it only the
 //! beginning has memory as long as no transaction changes thousands of words.
 //!
 //! What a transaction changes it collects in its process, where its own reads find it. To commit, it writes an entry for
@@ -13,10 +13,10 @@
 //!
 //! Memory that was free when the transaction began is *fresh*: nobody can reach it, so it is written at once.
 
-use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive, Read};
-use super::growth::Growth;
-use super::journal::{Change, Look, See, copied, no_word};
-use super::{Failure, Field, Lie, Members, SharedError, Words};
+use super::backing_file::BackingFile;
+use super::seqlock::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Read, SeqLock};
+use super::undo_log::{Change, Look, See, copied, no_word};
+use super::{Corruption, Failure, Field, HeapError, Members, Words};
 use crate::clock;
 use crate::crash;
 use std::collections::{BTreeMap, HashMap};
@@ -35,9 +35,9 @@ pub const CAPACITY: usize = ((SIZE - AT_ENTRIES) / ENTRY) as usize;
 pub const KEPT: u64 = 64 << 10;
 
 /// A lease with its log, and the memory that its transactions change.
-pub struct Log<W, M> {
-    exclusive: Exclusive<W, M>,
-    growth: Growth,
+pub struct RedoLog<W, M> {
+    exclusive: SeqLock<W, M>,
+    backing_file: BackingFile,
     /// Bytes of the log that have memory: changed by the holder of the lease.
     backed: AtomicU64,
     /// A reader of this process has held the lease for long, of which nobody was told so far.
@@ -207,38 +207,43 @@ impl Fresh {
     }
 }
 
-impl<W: Words, M: Members> Log<W, M> {
+impl<W: Words, M: Members> RedoLog<W, M> {
     /// The log that begins `start` bytes into the memory. Zeros are one that nobody has used. It gets [`KEPT`] bytes of
     /// memory.
     ///
     /// # Panics
     /// If it is not within the memory, or not aligned.
-    pub fn new(words: W, growth: Growth, start: u64, members: M) -> io::Result<Self> {
-        growth.allocate(start, KEPT)?;
-        Log::known(words, growth, start, members)
+    pub fn new(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
+        backing_file.allocate(start, KEPT)?;
+        RedoLog::known(words, backing_file, start, members)
     }
 
     /// That of one who only reads, until it [`is_moved`](Self::is_moved) to memory of its own.
     ///
     /// # Panics
     /// As [`new`](Self::new).
-    pub fn of_reader(words: W, growth: Growth, start: u64, members: M) -> io::Result<Self> {
-        let log = Log::known(words, growth, start, members)?;
+    pub fn of_reader(
+        words: W,
+        backing_file: BackingFile,
+        start: u64,
+        members: M,
+    ) -> io::Result<Self> {
+        let log = RedoLog::known(words, backing_file, start, members)?;
         log.exclusive.only_read(true);
         Ok(log)
     }
 
-    fn known(words: W, growth: Growth, start: u64, members: M) -> io::Result<Self> {
-        Ok(Log {
-            exclusive: Exclusive::new(words, start, SIZE, members)?,
-            growth,
+    fn known(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
+        Ok(RedoLog {
+            exclusive: SeqLock::new(words, start, SIZE, members)?,
+            backing_file,
             backed: AtomicU64::new(KEPT),
             held_long: AtomicBool::new(false),
         })
     }
 
     /// The lease and what belongs to it.
-    pub fn exclusive(&self) -> &Exclusive<W, M> {
+    pub fn exclusive(&self) -> &SeqLock<W, M> {
         &self.exclusive
     }
 
@@ -288,15 +293,15 @@ impl<W: Words, M: Members> Log<W, M> {
                 return Ok(copied);
             }
         }
-        Err(SharedError::Restless.into())
+        Err(HeapError::NeverStable.into())
     }
 
     /// In memory that this process alone sees, as it was left by an owner that has died in the middle of a commit: ends that.
-    pub fn mend(&self) -> Result<(), SharedError> {
+    pub fn mend(&self) -> Result<(), HeapError> {
         // Relaxed: nobody changes it any more.
         let mut sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed);
         let redone = self.redo(&mut sequence);
-        redone.map_err(|lie| self.exclusive.poison(lie))
+        redone.map_err(|corruption| self.exclusive.poison(corruption))
     }
 
     /// Whether a commit is under way.
@@ -315,7 +320,7 @@ impl<W: Words, M: Members> Log<W, M> {
     /// Begins a transaction of many operations, which holds the lease. End it by [`commit`](Self::commit) or
     /// [`abandon`](Self::abandon).
     #[inline]
-    pub fn begin(&self, deadline: u64) -> Result<Pending, SharedError> {
+    pub fn begin(&self, deadline: u64) -> Result<Pending, HeapError> {
         let sequence = self.enter(deadline)?;
         Ok(Pending {
             sequence,
@@ -391,7 +396,7 @@ impl<W: Words, M: Members> Log<W, M> {
     pub(super) fn repaired(&self) {
         // A large transaction of it may have got memory for its entries.
         let _ = self
-            .growth
+            .backing_file
             .punch(self.exclusive.start() + KEPT, SIZE - KEPT);
         self.exclusive.word(AT_DIED).store(0, Ordering::Relaxed);
     }
@@ -415,7 +420,7 @@ impl<W: Words, M: Members> Log<W, M> {
         pending.freed.truncate(mark.freed);
         self.unmake(pending.made.drain(mark.made..));
         for (start, len) in pending.fetched.drain(mark.fetched..) {
-            let _ = self.growth.punch(start, len);
+            let _ = self.backing_file.punch(start, len);
         }
     }
 
@@ -432,9 +437,9 @@ impl<W: Words, M: Members> Log<W, M> {
 
     /// Makes what was done everybody's, and gives the lease back. On an error nothing was changed.
     #[inline]
-    pub fn commit(&self, mut pending: Pending) -> Result<(), SharedError> {
+    pub fn commit(&self, mut pending: Pending) -> Result<(), HeapError> {
         if !self.exclusive.is_ours() {
-            return Err(SharedError::Detached); // Forked within it: the parent ends it.
+            return Err(HeapError::Detached); // Forked within it: the parent ends it.
         }
         if let Err(error) = self.exclusive.check() {
             self.abandon(pending); // No member any more, or poisoned meanwhile.
@@ -459,13 +464,13 @@ impl<W: Words, M: Members> Log<W, M> {
         for &(start, len) in &pending.to_punch {
             crash::point!(HeapFreed);
             // What cannot be given back is found by who takes a lease over, or used again.
-            let _ = self.growth.punch(start, len);
+            let _ = self.backing_file.punch(start, len);
             crash::point!(HeapPunched);
         }
         self.exclusive.kept();
         self.exclusive.check_fenced()?;
         if self.exclusive.words().is_cut_off() {
-            return Err(self.exclusive.poison(Lie::CUT_OFF));
+            return Err(self.exclusive.poison(Corruption::CUT_OFF));
         }
         Ok(())
     }
@@ -501,7 +506,7 @@ impl<W: Words, M: Members> Log<W, M> {
 
     /// Sets memory aside for the beginning, as [`new`](Self::new) does.
     pub fn keep_beginning(&self) -> io::Result<()> {
-        self.growth.allocate(self.exclusive.start(), KEPT)
+        self.backing_file.allocate(self.exclusive.start(), KEPT)
     }
 
     /// Other memory has taken the place of what this process had.
@@ -544,7 +549,7 @@ impl<W: Words, M: Members> Log<W, M> {
 
     /// Takes the lease: the sequence.
     #[inline]
-    fn enter(&self, deadline: u64) -> Result<u64, SharedError> {
+    fn enter(&self, deadline: u64) -> Result<u64, HeapError> {
         let held = self.exclusive.enter(deadline)?;
         // Relaxed, both: the lease orders them, or the kernel, who says that the last holder is dead.
         let mut sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed);
@@ -554,7 +559,7 @@ impl<W: Words, M: Members> Log<W, M> {
             self.exclusive.word(AT_DIED).store(1, Ordering::Relaxed);
             self.mark_long(false);
             let redone = self.redo(&mut sequence);
-            redone.map_err(|lie| self.exclusive.poison(lie))?;
+            redone.map_err(|corruption| self.exclusive.poison(corruption))?;
         }
         held.keep();
         Ok(sequence)
@@ -578,18 +583,18 @@ impl<W: Words, M: Members> Log<W, M> {
     }
 
     /// Writes the entries, and lets them happen.
-    fn store_all(&self, pending: &mut Pending) -> Result<(), SharedError> {
+    fn store_all(&self, pending: &mut Pending) -> Result<(), HeapError> {
         let count = pending.writes.count;
         if count > CAPACITY {
-            return Err(SharedError::JournalFull { most: CAPACITY });
+            return Err(HeapError::TransactionTooLarge { most: CAPACITY });
         }
         let needed = AT_ENTRIES + ENTRY * count as u64;
         // Relaxed: the lease orders it.
         if needed > self.backed.load(Ordering::Relaxed) {
             let start = self.exclusive.start() + KEPT;
             let asked = needed - KEPT;
-            let fetched = self.growth.allocate(start, asked);
-            fetched.map_err(|error| SharedError::System { asked, error })?;
+            let fetched = self.backing_file.allocate(start, asked);
+            fetched.map_err(|error| HeapError::System { asked, error })?;
             self.backed.store(needed, Ordering::Relaxed);
         }
         let entry = |number: usize| AT_ENTRIES + ENTRY * number as u64;
@@ -633,7 +638,7 @@ impl<W: Words, M: Members> Log<W, M> {
         if self.exclusive.members().me() != 0 {
             self.unmake(pending.made.iter().copied());
             for &(start, len) in &pending.fetched {
-                let _ = self.growth.punch(start, len);
+                let _ = self.backing_file.punch(start, len);
             }
         }
         self.exclusive.kept();
@@ -641,9 +646,9 @@ impl<W: Words, M: Members> Log<W, M> {
 
     /// Lets what one that died had committed happen, and begins a new sequence.
     #[cold]
-    fn redo(&self, sequence: &mut u64) -> Result<(), Lie> {
+    fn redo(&self, sequence: &mut u64) -> Result<(), Corruption> {
         let log = &self.exclusive;
-        let lie = |field, at, found| Lie {
+        let corrupt = |field, at, found| Corruption {
             field,
             at: log.start() + at,
             found,
@@ -652,7 +657,7 @@ impl<W: Words, M: Members> Log<W, M> {
         let found = log.word(AT_COUNT).load(Ordering::Acquire);
         let count = usize::try_from(found).unwrap_or(usize::MAX);
         if count > CAPACITY {
-            return Err(lie(Field::JournalCount, AT_COUNT, found));
+            return Err(corrupt(Field::JournalCount, AT_COUNT, found));
         }
         crash::point!(RedoBegun);
         // Relaxed: before the stores below, which are releases.
@@ -670,7 +675,7 @@ impl<W: Words, M: Members> Log<W, M> {
         for (number, &(at, _)) in entries.iter().enumerate() {
             if log.changeable(at).is_none() {
                 let entry = AT_ENTRIES + ENTRY * number as u64;
-                return Err(lie(Field::JournalEntry, entry, at));
+                return Err(corrupt(Field::JournalEntry, entry, at));
             }
         }
         for &(at, value) in &entries {
@@ -688,7 +693,7 @@ impl<W: Words, M: Members> Log<W, M> {
 
 /// The right to change words, as one operation has it.
 pub struct Writer<'a, W, M> {
-    log: &'a Log<W, M>,
+    log: &'a RedoLog<W, M>,
     pub(super) pending: &'a mut Pending,
 }
 
@@ -704,7 +709,7 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
     }
 
     /// Copies bytes into a fresh block.
-    pub fn init_bytes(&mut self, at: u64, bytes: &[u8]) -> Result<(), SharedError> {
+    pub fn init_bytes(&mut self, at: u64, bytes: &[u8]) -> Result<(), HeapError> {
         match self.log.exclusive.words().copy_in(at, bytes) {
             true => Ok(()),
             false => Err(no_word(at)),
@@ -712,14 +717,14 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
     }
 
     /// The log.
-    pub fn log(&self) -> &Log<W, M> {
+    pub fn log(&self) -> &RedoLog<W, M> {
         self.log
     }
 }
 
 impl<W: Words, M: Members> See for Writer<'_, W, M> {
     #[inline]
-    fn get(&self, at: u64) -> Result<u64, SharedError> {
+    fn get(&self, at: u64) -> Result<u64, HeapError> {
         if self.pending.writes.count > 0
             && let Some(number) = self.pending.writes.find(at)
         {
@@ -733,14 +738,14 @@ impl<W: Words, M: Members> See for Writer<'_, W, M> {
     }
 
     #[inline]
-    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError> {
+    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
         copied(self.log.exclusive.words(), at, len, out)
     }
 }
 
 impl<W: Words, M: Members> Change for Writer<'_, W, M> {
     #[inline]
-    fn set(&mut self, at: u64, value: u64) -> Result<(), SharedError> {
+    fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let Some(word) = self.log.exclusive.changeable(at) else {
             return Err(no_word(at));
         };
@@ -772,7 +777,7 @@ impl<W: Words, M: Members> Change for Writer<'_, W, M> {
     }
 
     #[inline]
-    fn init(&mut self, at: u64, value: u64) -> Result<(), SharedError> {
+    fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         match self.log.exclusive.changeable(at) {
             // Release: in the order of the program.
             Some(word) => word.store(value, Ordering::Release),

@@ -1,6 +1,6 @@
 use super::*;
-use crate::shared::journal::{CAPACITY, Change, See};
-use crate::shared::{Field, SharedError};
+use crate::shared_heap::undo_log::{CAPACITY, Change, See};
+use crate::shared_heap::{Field, HeapError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ const OTHER: u64 = 1 << 32 | 2;
 const SMALL: u64 = 1 << 20;
 
 /// Adds one to two words that are equal.
-fn add(journal: &Journal<Mapping, Member>) -> Result<u64, SharedError> {
+fn add(journal: &UndoLog<Mapping, Member>) -> Result<u64, HeapError> {
     journal.transact(soon(), |t| {
         let was = t.get(0)?;
         assert_eq!(t.get(8)?, was);
@@ -29,9 +29,9 @@ fn a_change_that_fails_changes_nothing() {
         t.set(0, 7)?;
         t.set(16, 8)?;
         t.set(0, 9)?;
-        Err(SharedError::NoBlock { offset: 0 })
+        Err(HeapError::NoBlock { offset: 0 })
     });
-    assert!(matches!(failed, Err(SharedError::NoBlock { .. })));
+    assert!(matches!(failed, Err(HeapError::NoBlock { .. })));
     assert_eq!(
         [0, 8, 16].map(|at| shared.load(at)),
         [1, 1, 0],
@@ -73,7 +73,7 @@ fn one_word_too_many_is_an_error_before_it_is_stored() {
     let failed = filled(most + 1);
     assert!(matches!(
         failed,
-        Err(SharedError::JournalFull { most: 251 })
+        Err(HeapError::TransactionTooLarge { most: 251 })
     ));
     assert!((0..=most).all(|index| shared.load(index * 8) == 0));
     filled(most).unwrap();
@@ -101,14 +101,14 @@ fn who_waits_for_one_that_lives_ends_at_its_deadline_and_knows_who_it_was() {
     for wait in [0, 30_000_000] {
         let deadline = clock::now() + wait;
         let ended = journal.transact(deadline, |_| Ok(()));
-        assert!(matches!(ended, Err(SharedError::Busy { holder: OTHER })));
+        assert!(matches!(ended, Err(HeapError::Busy { holder: OTHER })));
         assert!(clock::now() >= deadline);
         let ended = journal.read(clock::now() + wait, |t| t.get(0));
-        assert!(matches!(ended, Err(SharedError::Busy { holder: OTHER })));
+        assert!(matches!(ended, Err(HeapError::Busy { holder: OTHER })));
     }
     holder.signal(libc::SIGSTOP);
     let ended = journal.transact(clock::now() + 1_000_000, |_| Ok(()));
-    assert!(matches!(ended, Err(SharedError::Busy { holder: OTHER })));
+    assert!(matches!(ended, Err(HeapError::Busy { holder: OTHER })));
     let waiter = thread::scope(|scope| {
         let waiter = scope.spawn(|| add(&journal));
         thread::sleep(Duration::from_millis(20));
@@ -200,11 +200,11 @@ fn a_forked_child_is_told_that_it_is_no_member() {
     let held = journal.transact(soon(), |t| {
         t.set(0, 7)?;
         let child = shared.fork(|| {
-            assert!(matches!(add(&journal), Err(SharedError::Detached)));
+            assert!(matches!(add(&journal), Err(HeapError::Detached)));
             let seen = journal.read(soon(), |t| t.get(0));
-            assert!(matches!(seen, Err(SharedError::Detached)));
+            assert!(matches!(seen, Err(HeapError::Detached)));
             let block = blocks.allocate(1, soon());
-            assert!(matches!(block, Err(SharedError::Detached)));
+            assert!(matches!(block, Err(HeapError::Detached)));
         });
         assert_eq!(child.wait(), 0);
         assert_eq!(t.get(0)?, 7, "the parent keeps what it has");
@@ -253,11 +253,14 @@ fn a_journal_that_cannot_be_true_poisons_its_memory_and_says_what_it_found() {
         shared.store(START + at, value);
         let [journal, other] = [ME, OTHER].map(|number| shared.journal(number));
         for each in [&journal, &other, &journal] {
-            let Err(SharedError::Poisoned(lie)) = add(each) else {
+            let Err(HeapError::Poisoned(corruption)) = add(each) else {
                 panic!("{field:?} was believed");
             };
-            assert_eq!((lie.field, lie.at, lie.found), (field, START + at, value));
-            assert!(lie.to_string().contains(&format!("{value:#x}")));
+            assert_eq!(
+                (corruption.field, corruption.at, corruption.found),
+                (field, START + at, value)
+            );
+            assert!(corruption.to_string().contains(&format!("{value:#x}")));
         }
         assert_eq!(shared.load(8), 8, "nothing was restored");
     }
@@ -272,10 +275,10 @@ fn a_lease_that_was_written_over_poisons_its_memory() {
         Ok(())
     });
     changed.unwrap();
-    let Err(SharedError::Poisoned(lie)) = add(&journal) else {
+    let Err(HeapError::Poisoned(corruption)) = add(&journal) else {
         panic!("it was believed");
     };
-    assert_eq!((lie.field, lie.found), (Field::Lease, 77));
+    assert_eq!((corruption.field, corruption.found), (Field::Lease, 77));
 }
 
 #[test]
@@ -295,7 +298,7 @@ fn offsets_outside_of_the_memory_are_no_words() {
         let shared = Shared::new(SMALL);
         let journal = shared.journal(ME);
         let set = journal.transact(soon(), |t| t.set(at, 1));
-        assert!(matches!(set, Err(SharedError::Poisoned(lie)) if lie.found == at));
+        assert!(matches!(set, Err(HeapError::Poisoned(corruption)) if corruption.found == at));
     }
 }
 
@@ -307,8 +310,8 @@ fn memory_that_was_cut_off_is_poisoned() {
     File::from(shared.file.try_clone().unwrap())
         .set_len(0)
         .unwrap();
-    let Err(SharedError::Poisoned(lie)) = add(&journal) else {
+    let Err(HeapError::Poisoned(corruption)) = add(&journal) else {
         panic!("zeros were believed");
     };
-    assert_eq!(lie.field, Field::CutOff);
+    assert_eq!(corruption.field, Field::CutOff);
 }

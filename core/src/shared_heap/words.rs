@@ -120,12 +120,12 @@ impl Words for crate::memory::mapping::SharedMapping {
 }
 
 /// Words in private memory, for tests and for loom.
-pub struct HeapWords(Vec<AtomicU64>);
+pub struct VecWords(Vec<AtomicU64>);
 
-impl HeapWords {
+impl VecWords {
     /// This many zeros.
     pub fn new(words: usize) -> Self {
-        HeapWords((0..words).map(|_| AtomicU64::new(0)).collect())
+        VecWords((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// What a word holds while nobody changes it.
@@ -136,7 +136,7 @@ impl HeapWords {
     }
 }
 
-impl Words for HeapWords {
+impl Words for VecWords {
     fn size(&self) -> usize {
         self.0.len() * 8
     }

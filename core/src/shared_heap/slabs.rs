@@ -13,11 +13,11 @@
 //! that have room are in a list, one for each class. One that falls empty gives its pages back, unless it is a short one
 //! and the only one with room: the next block would make it again.
 
-use super::growth::PAGE;
-use super::journal::{Change, See};
-use super::lie;
+use super::backing_file::PAGE;
+use super::corrupt;
 use super::pages::{Entry, Kind, Pages};
-use super::{Field, SharedError};
+use super::undo_log::{Change, See};
+use super::{Field, HeapError};
 
 /// The size of the largest of these blocks.
 pub(super) const LARGEST: u64 = 16 << 10;
@@ -130,7 +130,7 @@ impl Small {
 }
 
 /// What the map says of a slab: its class, if that can be true.
-fn class(pages: &Pages, page: u64, entry: Entry) -> Result<&'static Class, SharedError> {
+fn class(pages: &Pages, page: u64, entry: Entry) -> Result<&'static Class, HeapError> {
     match TABLE.get(usize::from(entry.class)) {
         Some(class)
             if entry.kind == Kind::Slab
@@ -140,7 +140,7 @@ fn class(pages: &Pages, page: u64, entry: Entry) -> Result<&'static Class, Share
         {
             Ok(class)
         }
-        _ => Err(pages.lie(page, entry)),
+        _ => Err(pages.corrupt_entry(page, entry)),
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) fn allocate(
     t: &mut impl Change,
     len: u64,
     fills: bool,
-) -> Result<Option<u64>, SharedError> {
+) -> Result<Option<u64>, HeapError> {
     let index = index_of(len);
     let head = head(pages, index);
     let page = match pages.first(t, head)? {
@@ -163,7 +163,7 @@ pub(super) fn allocate(
     let entry = pages.entry(t, page)?;
     let class = class(pages, page, entry)?;
     if entry.class != index || u64::from(entry.used) >= class.count {
-        return Err(pages.lie(page, entry));
+        return Err(pages.corrupt_entry(page, entry));
     }
     let index = free_bit(pages, t, page, class)?;
     let small = Small {
@@ -190,7 +190,7 @@ pub(super) fn allocate(
 }
 
 /// A block of a slab that has room.
-fn free_bit(pages: &Pages, t: &impl See, page: u64, class: &Class) -> Result<u64, SharedError> {
+fn free_bit(pages: &Pages, t: &impl See, page: u64, class: &Class) -> Result<u64, HeapError> {
     let start = pages.offset(page);
     for word in 0..class.words() {
         let free = !t.get(start + word * 8)?;
@@ -199,11 +199,11 @@ fn free_bit(pages: &Pages, t: &impl See, page: u64, class: &Class) -> Result<u64
             return Ok(index);
         }
     }
-    Err(lie(Field::Bits, start, u64::MAX))
+    Err(corrupt(Field::Bits, start, u64::MAX))
 }
 
 /// A slab of which nothing is in use.
-fn make(pages: &Pages, t: &mut impl Change, index: u8) -> Result<Option<u64>, SharedError> {
+fn make(pages: &Pages, t: &mut impl Change, index: u8) -> Result<Option<u64>, HeapError> {
     let class = &TABLE[usize::from(index)];
     let Some(page) = pages.take(t, Kind::Spare, class.pages)? else {
         return Ok(None);
@@ -230,18 +230,18 @@ fn find(
     offset: u64,
     page: u64,
     entry: Entry,
-) -> Result<Small, SharedError> {
+) -> Result<Small, HeapError> {
     let (first, entry) = match entry.kind {
         Kind::SlabInner => {
             let first = page.checked_sub(entry.len);
-            let first = first.ok_or_else(|| pages.lie(page, entry))?;
+            let first = first.ok_or_else(|| pages.corrupt_entry(page, entry))?;
             (first, pages.entry(t, first)?)
         }
         _ => (page, entry),
     };
     let class = class(pages, first, entry)?;
     let within = offset - pages.offset(first);
-    let none = SharedError::NoBlock { offset };
+    let none = HeapError::NoBlock { offset };
     let Some(within) = within.checked_sub(class.header()) else {
         return Err(none);
     };
@@ -269,12 +269,12 @@ pub(super) fn fill(
     offset: u64,
     page: u64,
     entry: Entry,
-) -> Result<(), SharedError> {
+) -> Result<(), HeapError> {
     let small = find(pages, t, offset, page, entry)?;
     let (_, at, bit) = small.bits(pages);
     let bits = t.get(at)?;
     if bits & bit == 0 {
-        return Err(SharedError::NotFilling { offset });
+        return Err(HeapError::NotUnfinished { offset });
     }
     t.set(at, bits & !bit)
 }
@@ -287,15 +287,15 @@ pub(super) fn free(
     page: u64,
     entry: Entry,
     fills: bool,
-) -> Result<(), SharedError> {
+) -> Result<(), HeapError> {
     let small = find(pages, t, offset, page, entry)?;
     let (at, at_filling, bit) = small.bits(pages);
     let filling = t.get(at_filling)?;
     match (filling & bit != 0, fills) {
         (true, true) => t.set(at_filling, filling & !bit)?,
         (false, false) => {}
-        (true, false) => return Err(SharedError::NoBlock { offset }),
-        (false, true) => return Err(SharedError::NotFilling { offset }),
+        (true, false) => return Err(HeapError::NoBlock { offset }),
+        (false, true) => return Err(HeapError::NotUnfinished { offset }),
     }
     let bits = t.get(at)?;
     t.set(at, bits & !bit)?;
@@ -303,7 +303,7 @@ pub(super) fn free(
         page, entry, class, ..
     } = small;
     let Some(used) = entry.used.checked_sub(1) else {
-        return Err(pages.lie(page, entry));
+        return Err(pages.corrupt_entry(page, entry));
     };
     let head = head(pages, entry.class);
     if u64::from(entry.used) == class.count {
@@ -324,7 +324,7 @@ fn dissolve(
     head: u64,
     page: u64,
     class: &Class,
-) -> Result<(), SharedError> {
+) -> Result<(), HeapError> {
     pages.unlink(t, head, page)?;
     for distance in 1..class.pages {
         pages.clear(t, page + distance)?;
@@ -338,7 +338,7 @@ pub(super) fn free_blocks(
     t: &impl See,
     page: u64,
     entry: Entry,
-) -> Result<Vec<u64>, SharedError> {
+) -> Result<Vec<u64>, HeapError> {
     let class = class(pages, page, entry)?;
     let (start, mut free) = (pages.offset(page), Vec::new());
     for word in 0..class.words() {
@@ -354,7 +354,7 @@ pub(super) fn free_blocks(
 const LOOKS: u32 = 64;
 
 /// Gives the pages of an empty slab of this class back, if there is one.
-pub(super) fn trim(pages: &Pages, t: &mut impl Change, index: u8) -> Result<(), SharedError> {
+pub(super) fn trim(pages: &Pages, t: &mut impl Change, index: u8) -> Result<(), HeapError> {
     let head = head(pages, index);
     let mut next = pages.first(t, head)?;
     for _ in 0..LOOKS {
@@ -374,12 +374,12 @@ pub(super) mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    pub(in crate::shared) fn class(index: u8) -> Class {
+    pub(in crate::shared_heap) fn class(index: u8) -> Class {
         TABLE[usize::from(index)]
     }
 
     /// The blocks of a slab that are in use, and those that a member fills.
-    pub(in crate::shared) fn contents(
+    pub(in crate::shared_heap) fn contents(
         pages: &Pages,
         t: &impl See,
         page: u64,
@@ -399,7 +399,7 @@ pub(super) mod tests {
     }
 
     /// The slabs of a class that are in its list.
-    pub(in crate::shared) fn listed(pages: &Pages, t: &impl See, class: u8) -> BTreeSet<u64> {
+    pub(in crate::shared_heap) fn listed(pages: &Pages, t: &impl See, class: u8) -> BTreeSet<u64> {
         let mut listed = BTreeSet::new();
         let mut next = pages.first(t, head(pages, class)).unwrap();
         while let Some(page) = next {

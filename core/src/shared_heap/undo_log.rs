@@ -1,6 +1,6 @@
 //! Transactions: changes of many words that are made whole or not at all, whoever dies in the middle.
 //!
-//! It is [`exclusive`](super::exclusive) memory of 4096 bytes, with 251 entries of what words held.
+//! It is [`seqlock`](super::seqlock) memory of 4096 bytes, with 251 entries of what words held.
 //!
 //! A change is an entry, then the count, then the store. The end of a transaction is count 0. Whoever takes the lease
 //! and finds a count puts the old values back, the last one first. That may be done any number of times, so one that
@@ -9,8 +9,8 @@
 //!
 //! The sequence is odd from before the first change until after the count is 0.
 
-use super::exclusive::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Exclusive, Held, Read};
-use super::{Field, Lie, Members, SharedError, Words, lease};
+use super::seqlock::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Held, Read, SeqLock};
+use super::{Corruption, Field, HeapError, Members, Words, owner_lock};
 use crate::crash;
 use crate::sync::Ordering;
 use std::io;
@@ -21,15 +21,15 @@ pub const SIZE: u64 = 4096;
 pub const CAPACITY: usize = ((SIZE - AT_ENTRIES) / ENTRY) as usize;
 
 /// A lease with its journal, and the memory that its transactions change.
-pub struct Journal<W, M>(Exclusive<W, M>);
+pub struct UndoLog<W, M>(SeqLock<W, M>);
 
-impl<W: Words, M: Members> Journal<W, M> {
+impl<W: Words, M: Members> UndoLog<W, M> {
     /// The journal that begins `start` bytes into the memory. Zeros are one that nobody has used.
     ///
     /// # Panics
     /// If it is not within the memory, or not aligned.
     pub fn new(words: W, start: u64, members: M) -> io::Result<Self> {
-        Exclusive::new(words, start, SIZE, members).map(Journal)
+        SeqLock::new(words, start, SIZE, members).map(UndoLog)
     }
 
     /// The memory.
@@ -42,25 +42,25 @@ impl<W: Words, M: Members> Journal<W, M> {
         self.0.members()
     }
 
-    /// Lets no other thread of this process change anything any more: see [`Exclusive::close`].
+    /// Lets no other thread of this process change anything any more: see [`SeqLock::close`].
     #[cfg(not(loom))]
     pub fn close(&self, deadline: u64) {
         self.0.close(deadline);
     }
 
     /// Takes the lease, lets `change` change words, and gives the lease back. If that returns an error, nothing was
-    /// changed. `deadline` is for the lease; see [`lease::NEVER`].
+    /// changed. `deadline` is for the lease; see [`owner_lock::NEVER`].
     #[inline]
     pub fn transact<R>(
         &self,
         deadline: u64,
-        change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<R, SharedError>,
-    ) -> Result<R, SharedError> {
+        change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<R, HeapError>,
+    ) -> Result<R, HeapError> {
         let mut transaction = self.begin(deadline)?;
         let changed = change(&mut transaction);
         if changed.is_ok() {
             if !self.0.is_ours() {
-                return Err(SharedError::Detached); // Forked within the change: the parent ends it.
+                return Err(HeapError::Detached); // Forked within the change: the parent ends it.
             }
             transaction.commit();
         }
@@ -73,8 +73,8 @@ impl<W: Words, M: Members> Journal<W, M> {
     pub fn read<R>(
         &self,
         deadline: u64,
-        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, SharedError>,
-    ) -> Result<R, SharedError> {
+        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, HeapError>,
+    ) -> Result<R, HeapError> {
         match self.0.read(&mut copy)? {
             Read::Copied(copied) => Ok(copied),
             Read::Moving | Read::MovingForLong => {
@@ -86,15 +86,17 @@ impl<W: Words, M: Members> Journal<W, M> {
     /// Leaves all as the death of this process would in the middle of `change`: for tests.
     pub fn die_within(
         &self,
-        change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<(), SharedError>,
+        change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<(), HeapError>,
     ) {
-        let mut transaction = self.begin(lease::NEVER).expect("a lease that can be had");
+        let mut transaction = self
+            .begin(owner_lock::NEVER)
+            .expect("a lease that can be had");
         change(&mut transaction).expect("a change that can be made");
         std::mem::forget(transaction);
     }
 
     #[inline]
-    fn begin(&self, deadline: u64) -> Result<Transaction<'_, W, M>, SharedError> {
+    fn begin(&self, deadline: u64) -> Result<Transaction<'_, W, M>, HeapError> {
         let held = self.0.enter(deadline)?;
         let mut transaction = Transaction {
             journal: self,
@@ -107,7 +109,7 @@ impl<W: Words, M: Members> Journal<W, M> {
         let count = self.0.word(AT_COUNT).load(Ordering::Relaxed);
         if count != 0 || transaction.sequence % 2 != 0 {
             let recovered = self.roll_back();
-            recovered.map_err(|lie| self.0.poison(lie))?;
+            recovered.map_err(|corruption| self.0.poison(corruption))?;
             transaction.sequence = self.0.settle(transaction.sequence);
         }
         Ok(transaction)
@@ -115,8 +117,8 @@ impl<W: Words, M: Members> Journal<W, M> {
 
     /// Puts back what was changed, the last one first. May be done again.
     #[cold]
-    fn roll_back(&self) -> Result<(), Lie> {
-        let lie = |field, at, found| Lie {
+    fn roll_back(&self) -> Result<(), Corruption> {
+        let corrupt = |field, at, found| Corruption {
             field,
             at: self.0.start() + at,
             found,
@@ -125,7 +127,7 @@ impl<W: Words, M: Members> Journal<W, M> {
         let found = self.0.word(AT_COUNT).load(Ordering::Acquire);
         let count = usize::try_from(found).unwrap_or(usize::MAX);
         if count > CAPACITY {
-            return Err(lie(Field::JournalCount, AT_COUNT, found));
+            return Err(corrupt(Field::JournalCount, AT_COUNT, found));
         }
         crash::point!(RollbackBegun);
         // Copied before they are checked.
@@ -136,7 +138,7 @@ impl<W: Words, M: Members> Journal<W, M> {
             entry.0 = self.0.word(at).load(Ordering::Relaxed);
             entry.1 = self.0.word(at + 8).load(Ordering::Relaxed);
             if self.0.changeable(entry.0).is_none() {
-                return Err(lie(Field::JournalEntry, at, entry.0));
+                return Err(corrupt(Field::JournalEntry, at, entry.0));
             }
         }
         for &(at, old) in entries[..count].iter().rev() {
@@ -156,17 +158,17 @@ impl<W: Words, M: Members> Journal<W, M> {
 /// Words that may be looked at.
 pub trait See {
     /// What the word at this offset holds. It may be anything.
-    fn get(&self, at: u64) -> Result<u64, SharedError>;
+    fn get(&self, at: u64) -> Result<u64, HeapError>;
     /// Appends `len` bytes from `at` on, a multiple of 8, which no transaction changes as long as they can be reached.
-    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError>;
+    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError>;
 }
 
 /// Words that may be changed.
 pub trait Change: See {
     /// Changes the word at this offset.
-    fn set(&mut self, at: u64, value: u64) -> Result<(), SharedError>;
+    fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
     /// Stores a word of memory that is free as long as this transaction is not over: its old value is of no use.
-    fn init(&mut self, at: u64, value: u64) -> Result<(), SharedError>;
+    fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
     /// The number of the member that this process is.
     fn me(&self) -> u64;
 }
@@ -183,7 +185,7 @@ impl<'a, W> Look<'a, W> {
 
 impl<W: Words> See for Look<'_, W> {
     #[inline]
-    fn get(&self, at: u64) -> Result<u64, SharedError> {
+    fn get(&self, at: u64) -> Result<u64, HeapError> {
         match self.0.word(at) {
             // Relaxed: the sequence orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
@@ -192,14 +194,14 @@ impl<W: Words> See for Look<'_, W> {
     }
 
     #[inline]
-    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError> {
+    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
         copied(self.0, at, len, out)
     }
 }
 
 /// The right to change words, until it is dropped.
 pub struct Transaction<'a, W: Words, M: Members> {
-    journal: &'a Journal<W, M>,
+    journal: &'a UndoLog<W, M>,
     /// Words that were changed so far.
     changed: usize,
     /// What the sequence was, and will be again if nothing changes: even.
@@ -210,7 +212,7 @@ pub struct Transaction<'a, W: Words, M: Members> {
 
 impl<W: Words, M: Members> See for Transaction<'_, W, M> {
     #[inline]
-    fn get(&self, at: u64) -> Result<u64, SharedError> {
+    fn get(&self, at: u64) -> Result<u64, HeapError> {
         match self.journal.words().word(at) {
             // Relaxed: the lease orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
@@ -219,20 +221,20 @@ impl<W: Words, M: Members> See for Transaction<'_, W, M> {
     }
 
     #[inline]
-    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), SharedError> {
+    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
         copied(self.journal.words(), at, len, out)
     }
 }
 
 impl<W: Words, M: Members> Change for Transaction<'_, W, M> {
     #[inline]
-    fn set(&mut self, at: u64, value: u64) -> Result<(), SharedError> {
+    fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let journal = self.journal;
         let Some(word) = journal.0.changeable(at) else {
             return Err(no_word(at));
         };
         if self.changed == CAPACITY {
-            return Err(SharedError::JournalFull { most: CAPACITY });
+            return Err(HeapError::TransactionTooLarge { most: CAPACITY });
         }
         if self.changed == 0 {
             // Relaxed: before the stores below, which are releases; a reader that sees one of those sees this.
@@ -260,7 +262,7 @@ impl<W: Words, M: Members> Change for Transaction<'_, W, M> {
     }
 
     #[inline]
-    fn init(&mut self, at: u64, value: u64) -> Result<(), SharedError> {
+    fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         match self.journal.0.changeable(at) {
             // Release: in the order of the program.
             Some(word) => word.store(value, Ordering::Release),
@@ -297,7 +299,7 @@ impl<W: Words, M: Members> Drop for Transaction<'_, W, M> {
         if self.changed > 0 && exclusive.is_ours() {
             match self.journal.roll_back() {
                 Ok(()) => drop(exclusive.settle(self.sequence)),
-                Err(lie) => drop(exclusive.poison(lie)),
+                Err(corruption) => drop(exclusive.poison(corruption)),
             }
         }
     }
@@ -309,7 +311,7 @@ pub(super) fn copied(
     at: u64,
     len: u64,
     out: &mut Vec<u8>,
-) -> Result<(), SharedError> {
+) -> Result<(), HeapError> {
     match words.copy_out(at, len, out) {
         true => Ok(()),
         false => Err(no_word(at)),
@@ -317,11 +319,11 @@ pub(super) fn copied(
 }
 
 #[cold]
-pub(super) fn no_word(at: u64) -> SharedError {
-    let lie = Lie {
+pub(super) fn no_word(at: u64) -> HeapError {
+    let corruption = Corruption {
         field: Field::Offset,
         at,
         found: at,
     };
-    lie.into()
+    corruption.into()
 }

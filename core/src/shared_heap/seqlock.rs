@@ -3,8 +3,8 @@
 //! Offsets in bytes, from where it begins, a multiple of 64:
 //!
 //! ```text
-//!      0  lease       u64    see `lease.rs`
-//!      8  poison      3 u64  what was found that cannot be true, see `lie.rs`
+//!      0  lease       u64    see `owner_lock.rs`
+//!      8  poison      3 u64  what was found that cannot be true, see `corruption.rs`
 //!     40  died        u64    of a log: not 0 if memory of a dead holder is to be looked for
 //!     48  long        u64    of a log: not 0 if the lease is held for long
 //!     64  sequence    u64    odd while something changes
@@ -12,16 +12,16 @@
 //!     80  entries     each the offset of a word u64, and a value u64
 //! ```
 //!
-//! What the entries mean, and so what becomes of the changes of one that dies, is for [`journal`](super::journal) and
-//! [`log`](super::log) to say: the one undoes them, the other makes them again.
+//! What the entries mean, and so what becomes of the changes of one that dies, is for [`undo_log`](super::undo_log) and
+//! [`redo_log`](super::redo_log) to say: the one undoes them, the other makes them again.
 //!
 //! A reader copies what it wants and looks whether the sequence is still what it was. If it never is, the writer has
 //! died, or others follow without end: then the reader takes the lease, which mends the one, and keeps off the others.
 //! One that copies much takes it at once, since looking again would take as long and be as vain.
 
-use super::journal::Look;
-use super::lease;
-use super::{Failure, Lie, Members, Poison, SharedError, Words};
+use super::owner_lock;
+use super::undo_log::Look;
+use super::{Corruption, Failure, HeapError, Members, Poison, Words};
 #[cfg(not(loom))]
 use crate::origin::Origin;
 use crate::sync::{AtomicU64, Ordering, fence, this_thread};
@@ -56,7 +56,7 @@ pub enum Read<R> {
 }
 
 /// Memory with a lease.
-pub struct Exclusive<W, M> {
+pub struct SeqLock<W, M> {
     words: W,
     start: u64,
     /// Bytes from there that are no words to be changed.
@@ -72,14 +72,14 @@ pub struct Exclusive<W, M> {
     origin: Origin,
 }
 
-impl<W: Words, M: Members> Exclusive<W, M> {
+impl<W: Words, M: Members> SeqLock<W, M> {
     /// That whose `size` bytes begin `start` bytes into the memory. Zeros are one that nobody has used.
     ///
     /// # Panics
     /// If they are not within the memory, or not aligned.
     pub fn new(words: W, start: u64, size: u64, members: M) -> io::Result<Self> {
         assert!(start % 64 == 0 && start + size <= words.size() as u64);
-        Ok(Exclusive {
+        Ok(SeqLock {
             words,
             start,
             size,
@@ -108,7 +108,7 @@ impl<W: Words, M: Members> Exclusive<W, M> {
 
     /// The member that has the lease just now; 0 if none does.
     pub fn holder(&self) -> u64 {
-        lease::holder(self.word(0))
+        owner_lock::holder(self.word(0))
     }
 
     /// A number that is another one after each change.
@@ -173,24 +173,24 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     /// What is found wrong is told to all. Of memory that was cut off, zeros were read, whatever came of that.
     #[inline]
     pub fn settled<R, E: Failure>(&self, done: Result<R, E>) -> Result<R, E> {
-        match done.as_ref().err().and_then(Failure::lie) {
-            Some(lie) => Err(self.poison(lie).into()),
-            None if self.words.is_cut_off() => Err(self.poison(Lie::CUT_OFF).into()),
+        match done.as_ref().err().and_then(Failure::corruption) {
+            Some(corruption) => Err(self.poison(corruption).into()),
+            None if self.words.is_cut_off() => Err(self.poison(Corruption::CUT_OFF).into()),
             None => done,
         }
     }
 
     /// An error if this memory cannot be used any more, or not by this process.
     #[inline]
-    pub fn check(&self) -> Result<(), SharedError> {
+    pub fn check(&self) -> Result<(), HeapError> {
         if !self.is_ours() || self.members.me() == 0 {
-            return Err(SharedError::Detached);
+            return Err(HeapError::Detached);
         }
         self.check_poison()
     }
 
     #[inline]
-    fn check_poison(&self) -> Result<(), SharedError> {
+    fn check_poison(&self) -> Result<(), HeapError> {
         // Relaxed: a mark. What it speaks of is an error by itself, also to one that sees the mark late.
         if self.word(AT_POISON).load(Ordering::Relaxed) != 0 {
             return Err(self.why_poisoned());
@@ -199,24 +199,24 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     }
 
     #[cold]
-    fn why_poisoned(&self) -> SharedError {
-        match self.told().look() {
-            Lie {
+    fn why_poisoned(&self) -> HeapError {
+        match self.told().read() {
+            Corruption {
                 field: super::Field::Replaced,
                 at: fenced,
                 ..
-            } => SharedError::Replaced { fenced },
-            lie => lie.into(),
+            } => HeapError::Replaced { fenced },
+            corruption => corruption.into(),
         }
     }
 
     /// After the lease was given back: an error if a copy was made while this process had it, which may have it or not.
     #[inline]
-    pub(super) fn check_fenced(&self) -> Result<(), SharedError> {
+    pub(super) fn check_fenced(&self) -> Result<(), HeapError> {
         // SeqCst: after the exchange of the lease. Whoever makes a copy marks this memory first, then looks at the lease: if
         // we see no mark, what we have stored before is in the copy.
         if self.word(AT_POISON).load(Ordering::SeqCst) != 0
-            && let error @ SharedError::Replaced { fenced } = self.why_poisoned()
+            && let error @ HeapError::Replaced { fenced } = self.why_poisoned()
             && fenced == self.members.me()
         {
             return Err(error);
@@ -237,11 +237,11 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     ///
     /// One who only reads can tell nobody, and so is told alone, whenever it finds that.
     #[cold]
-    pub(super) fn poison(&self, lie: Lie) -> SharedError {
+    pub(super) fn poison(&self, corruption: Corruption) -> HeapError {
         if !self.is_reading() {
-            self.told().tell(lie);
+            self.told().record(corruption);
         }
-        lie.into()
+        corruption.into()
     }
 
     /// What all members are told.
@@ -312,12 +312,12 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     /// Says that a copy is to take the place of this memory, without the member that holds the lease.
     #[cfg(not(loom))]
     pub fn replace(&self, fenced: u64) {
-        let lie = Lie {
+        let corruption = Corruption {
             field: super::Field::Replaced,
             at: fenced,
             found: 0,
         };
-        self.told().tell(lie);
+        self.told().record(corruption);
         // SeqCst: the mark is before our look at the lease. See `check_fenced`, and `enter`.
         fence(Ordering::SeqCst);
     }
@@ -332,31 +332,31 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     #[cfg(not(loom))]
     pub fn fenced(&self) -> Option<u64> {
         match self.check_poison() {
-            Err(SharedError::Replaced { fenced }) => Some(fenced),
+            Err(HeapError::Replaced { fenced }) => Some(fenced),
             _ => None,
         }
     }
 
-    /// Takes the lease. `deadline`: see [`lease::NEVER`].
+    /// Takes the lease. `deadline`: see [`owner_lock::NEVER`].
     #[inline]
-    pub(super) fn enter(&self, deadline: u64) -> Result<Held<'_, W, M>, SharedError> {
+    pub(super) fn enter(&self, deadline: u64) -> Result<Held<'_, W, M>, HeapError> {
         self.check()?;
         if self.is_reading() {
-            return Err(SharedError::ReadOnly);
+            return Err(HeapError::ReadOnly);
         }
         let busy = Busy::new(&self.busy);
         // SeqCst: see `close`.
         let closed = self.closed.load(SeqCst);
         if closed != 0 && closed != this_thread() {
             return Err(match closed {
-                MOVING => SharedError::Replaced { fenced: 0 },
-                _ => SharedError::Detached,
+                MOVING => HeapError::Replaced { fenced: 0 },
+                _ => HeapError::Detached,
             });
         }
         // Relaxed: as in `check`.
         let is_ended = || self.word(AT_POISON).load(Ordering::Relaxed) != 0;
         let changes = || self.sequence() / 2;
-        let taken = lease::take(self.word(0), &self.members, deadline, is_ended, changes);
+        let taken = owner_lock::take(self.word(0), &self.members, deadline, is_ended, changes);
         let taken_over = match taken {
             Ok(taken_over) => taken_over,
             Err(error) => return self.check().and(Err(error)),
@@ -375,7 +375,7 @@ impl<W: Words, M: Members> Exclusive<W, M> {
     }
 }
 
-impl<W: Words, M: Members> Exclusive<W, M> {
+impl<W: Words, M: Members> SeqLock<W, M> {
     /// Gives a lease back that was kept.
     #[inline]
     pub(super) fn kept(&self) {
@@ -415,7 +415,7 @@ struct Busy<'a>(&'a PrivateUsize);
 impl<'a> Busy<'a> {
     #[inline]
     fn new(count: &'a PrivateUsize) -> Self {
-        // SeqCst: see `Exclusive::close`.
+        // SeqCst: see `SeqLock::close`.
         count.fetch_add(1, SeqCst);
         Busy(count)
     }
@@ -431,7 +431,7 @@ impl Drop for Busy<'_> {
 
 /// The lease, until it is dropped.
 pub(super) struct Held<'a, W: Words, M: Members> {
-    pub(super) exclusive: &'a Exclusive<W, M>,
+    pub(super) exclusive: &'a SeqLock<W, M>,
     /// The last holder has died.
     pub(super) taken_over: bool,
     /// Dropped after the lease is given back.
@@ -439,7 +439,7 @@ pub(super) struct Held<'a, W: Words, M: Members> {
 }
 
 impl<W: Words, M: Members> Held<'_, W, M> {
-    /// Keeps the lease, until [`Exclusive::kept`] gives it back.
+    /// Keeps the lease, until [`SeqLock::kept`] gives it back.
     #[inline]
     pub(super) fn keep(self) {
         std::mem::forget(self);
@@ -453,9 +453,9 @@ impl<W: Words, M: Members> Drop for Held<'_, W, M> {
         if !self.exclusive.is_ours() || self.exclusive.members.me() == 0 {
             return;
         }
-        if let Err(found) = lease::give_back(self.exclusive.word(0), &self.exclusive.members) {
+        if let Err(found) = owner_lock::give_back(self.exclusive.word(0), &self.exclusive.members) {
             let at = self.exclusive.start;
-            self.exclusive.poison(Lie {
+            self.exclusive.poison(Corruption {
                 field: super::Field::Lease,
                 at,
                 found,

@@ -3,7 +3,7 @@
 use super::values::{self, Keys, key, value};
 use super::*;
 use crate::clock;
-use crate::shared::Lie;
+use crate::shared_heap::Corruption;
 use crate::sync::Ordering;
 use crate::testing::LONG;
 use std::rc::Rc;
@@ -98,7 +98,7 @@ impl Victim {
     }
 
     /// Does something, in time. What was found wrong, if anything was.
-    fn step(&mut self, dice: &mut Dice) -> Option<Lie> {
+    fn step(&mut self, dice: &mut Dice) -> Option<Corruption> {
         let begun = clock::now();
         if self.places.len() > 100 {
             self.places.drain(10..60);
@@ -126,7 +126,7 @@ impl Victim {
         let took = clock::now() - begun;
         assert!(took < LONG, "{took} ns");
         match done {
-            Err(StoreError::Shared(SharedError::Poisoned(found))) => {
+            Err(StoreError::Heap(HeapError::Poisoned(found))) => {
                 assert!(found.to_string().contains("cannot be true"));
                 Some(found)
             }
@@ -157,7 +157,7 @@ impl Victim {
         }
     }
 
-    fn lie(&self, shared: &Shared, dice: &mut Dice) {
+    fn corrupt(&self, shared: &Shared, dice: &mut Dice) {
         let at = self
             .somewhere(shared, dice)
             .min(shared.mapping.size() as u64 - 8);
@@ -210,11 +210,11 @@ fn lies_at_rest_end_in_results_or_errors() {
         let shared = &shared(MAX_MEMORY);
         let mut victim = Victim::new(shared, &keys);
         for _ in 0..dice.below(60) {
-            assert_eq!(victim.step(&mut dice), None, "without a lie");
+            assert_eq!(victim.step(&mut dice), None, "without corruption");
         }
         for _ in 0..60 {
             for _ in 0..dice.below(3) {
-                victim.lie(shared, &mut dice);
+                victim.corrupt(shared, &mut dice);
                 lies += 1;
             }
             if victim.step(&mut dice).is_some() {
@@ -248,7 +248,7 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
                     pins: Vec::new(),
                 };
                 while !over.load(Ordering::Relaxed) {
-                    liar.lie(shared, &mut dice);
+                    liar.corrupt(shared, &mut dice);
                     for _ in 0..dice.below(3000) {
                         std::hint::spin_loop();
                     }
@@ -269,14 +269,14 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
 
 #[test]
 fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
-    let start = shared(MAX_MEMORY).mapping.size() as u64 - log::SIZE;
+    let start = shared(MAX_MEMORY).mapping.size() as u64 - redo_log::SIZE;
     let log = |at| start + at;
     let words = [
         // A word of the log, one that is none, the last one.
         (log(0), true),
         (log(64), true),
         (log(80), true),
-        (log(log::SIZE) - 8, true),
+        (log(redo_log::SIZE) - 8, true),
         (7, true),
         (u64::MAX - 7, true),
         (u64::MAX, true),
@@ -296,14 +296,14 @@ fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
         assert!(is_lie || shared.load(at) == 5);
         assert!(store.len(None, soon(), Place { at, id: 5 }).is_err());
     }
-    for count in [log::CAPACITY as u64 + 1, 1 << 32, u64::MAX] {
+    for count in [redo_log::CAPACITY as u64 + 1, 1 << 32, u64::MAX] {
         let shared = shared(MAX_MEMORY);
         let store = store(&shared, US);
         shared.store(log(72), count);
         let done = store.recover(|_| false, soon());
         assert!(matches!(
             done,
-            Err(StoreError::Shared(SharedError::Poisoned(_)))
+            Err(StoreError::Heap(HeapError::Poisoned(_)))
         ));
     }
 }
@@ -316,5 +316,5 @@ fn an_inbox_that_is_no_list_is_a_lie_and_no_mistake_of_a_program() {
     let at = place.at + head::AT_FORM;
     shared.store(at, shared.load(at) & !0xFF | Type::Dict as u64);
     let done = store.receive(None, soon(), |_| true);
-    assert!(matches!(done, Err(StoreError::Shared(_))), "{done:?}");
+    assert!(matches!(done, Err(StoreError::Heap(_))), "{done:?}");
 }

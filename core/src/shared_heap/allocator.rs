@@ -3,7 +3,7 @@
 //! Offsets in bytes, from where it begins, a multiple of [`PAGE`]:
 //!
 //! ```text
-//!      0  journal   4096            see `journal.rs`
+//!      0  journal   4096            see `undo_log.rs`
 //!   4096  books     4096
 //!           0  frontier   u64       pages that were ever used
 //!           8  backed     u64       pages that have memory
@@ -13,7 +13,7 @@
 //!          64  bits       8 u64     which lists of free runs are not empty: with memory, without
 //!         128  slabs      64 u64    the lists of slabs that have room, by class: a page plus one
 //!   8192  heads     512 x u64       the lists of free runs: a page plus one
-//!  12288  table     4096 x 16       who fills what: see `filling.rs`
+//!  12288  table     4096 x 16       who fills what: see `unfinished_allocs.rs`
 //!  77824  map       16 for each page, from the next whole page on: see `pages.rs`
 //!         pages     from the next whole page on
 //! ```
@@ -36,13 +36,13 @@
 //! queue perhaps, and calls [`Allocator::commit`]: from then on the block is everybody's, and lives until somebody calls
 //! [`Allocator::free`], or [`Allocator::free_within`] a transaction that takes it out again.
 
+use super::backing_file::{self, BackingFile, PAGE};
 use super::blocks::{self, Blocks, aligned, pages_for};
-use super::filling::{self, Filling};
-use super::growth::{self, Growth, PAGE};
-use super::journal::{self, Change, Journal, Transaction};
 use super::pages::{Entry, HEADS, Kind};
 use super::slabs;
-use super::{Members, SharedError, Words};
+use super::undo_log::{self, Change, Transaction, UndoLog};
+use super::unfinished_allocs::{self, UnfinishedAllocs};
+use super::{HeapError, Members, Words};
 use crate::crash;
 use crate::sync::lock;
 use std::io;
@@ -51,9 +51,9 @@ use std::sync::{Arc, Mutex};
 
 /// Pages that may be spare, however few are in use.
 const LEAST_SPARE: u64 = 64;
-const BOOKS: u64 = journal::SIZE;
+const BOOKS: u64 = undo_log::SIZE;
 const TABLE: u64 = BOOKS + 4096 + HEADS;
-const MAP: u64 = TABLE + filling::SIZE;
+const MAP: u64 = TABLE + unfinished_allocs::SIZE;
 
 /// A block that this member fills. It is to be committed, or given up.
 #[derive(Debug)]
@@ -92,9 +92,9 @@ struct Moving {
 
 /// An allocator, as one process has it.
 pub struct Allocator<W, M> {
-    journal: Journal<W, M>,
+    journal: UndoLog<W, M>,
     blocks: Blocks,
-    filling: Filling,
+    filling: UnfinishedAllocs,
     /// Runs whose memory has come or gone, but the lease could not be had in time to say so.
     arrived: Mutex<Vec<Moving>>,
 }
@@ -121,17 +121,17 @@ impl<W: Words, M: Members> Allocator<W, M> {
         let map = aligned(start + MAP);
         let books = start + BOOKS;
         let blocks = Blocks::new(
-            Growth::new(file),
+            BackingFile::new(file),
             books,
             map,
             words.size() as u64,
             max_memory,
         );
-        blocks.growth.allocate(start, map - start)?;
+        blocks.backing_file.allocate(start, map - start)?;
         Ok(Allocator {
-            journal: Journal::new(words, start, members)?,
+            journal: UndoLog::new(words, start, members)?,
             blocks,
-            filling: Filling {
+            filling: UnfinishedAllocs {
                 books,
                 start: start + TABLE,
             },
@@ -140,12 +140,12 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// The lease and its transactions, for what lies in the blocks too.
-    pub fn journal(&self) -> &Journal<W, M> {
+    pub fn journal(&self) -> &UndoLog<W, M> {
         &self.journal
     }
 
     /// How much memory there is.
-    pub fn usage(&self, deadline: u64) -> Result<Usage, SharedError> {
+    pub fn usage(&self, deadline: u64) -> Result<Usage, HeapError> {
         self.journal.read(deadline, |t| {
             Ok(Usage {
                 backed: self.blocks.pages.backed(t)? * PAGE,
@@ -156,18 +156,18 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     /// Bytes of memory that the file has, books and all.
     pub fn allocated(&self) -> io::Result<u64> {
-        self.blocks.growth.allocated()
+        self.blocks.backing_file.allocated()
     }
 
     /// Allocates a block of at least `len` bytes, for this member to fill. What it holds may be anything.
-    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
+    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reserved, HeapError> {
         self.reserve_as(len, pages_for(len), deadline, |t| {
             self.blocks.carve(t, len, true)
         })
     }
 
     /// The same, of pages of its own, however small it is: so it fits whenever this many pages are free.
-    pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reserved, SharedError> {
+    pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reserved, HeapError> {
         let pages = len.div_ceil(PAGE);
         self.reserve_as(len, pages, deadline, |t| {
             self.blocks.carve_pages(t, pages, true)
@@ -179,8 +179,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         len: u64,
         pages: u64,
         deadline: u64,
-        carve: impl Fn(&mut Transaction<'_, W, M>) -> Result<Option<u64>, SharedError>,
-    ) -> Result<Reserved, SharedError> {
+        carve: impl Fn(&mut Transaction<'_, W, M>) -> Result<Option<u64>, HeapError>,
+    ) -> Result<Reserved, HeapError> {
         let reserved = self.with_room(len, pages, deadline, |t| {
             let Some(offset) = carve(t)? else {
                 return Ok(None);
@@ -193,29 +193,25 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Within the transaction that makes a block known to others: it is filled, and everybody's.
-    pub fn commit(
-        &self,
-        t: &mut Transaction<'_, W, M>,
-        block: &Reserved,
-    ) -> Result<(), SharedError> {
+    pub fn commit(&self, t: &mut Transaction<'_, W, M>, block: &Reserved) -> Result<(), HeapError> {
         self.filling.remove(t, block.entry, block.offset)?;
         let (page, entry) = self.blocks.locate(t, block.offset)?;
         match entry.kind {
-            Kind::Filling => {
+            Kind::Unfinished => {
                 let kind = Kind::Block;
                 self.blocks.pages.mark(t, page, Entry { kind, ..entry })
             }
             Kind::Slab | Kind::SlabInner => {
                 slabs::fill(&self.blocks.pages, t, block.offset, page, entry)
             }
-            _ => Err(SharedError::NotFilling {
+            _ => Err(HeapError::NotUnfinished {
                 offset: block.offset,
             }),
         }
     }
 
     /// Frees a block that was reserved and is not wanted.
-    pub fn give_up(&self, block: &Reserved, deadline: u64) -> Result<(), SharedError> {
+    pub fn give_up(&self, block: &Reserved, deadline: u64) -> Result<(), HeapError> {
         let change = |t: &mut Transaction<'_, W, M>| {
             self.filling.remove(t, block.entry, block.offset)?;
             self.blocks.release(t, block.offset, true)
@@ -227,14 +223,14 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     /// Allocates a block of at least `len` bytes that is everybody's at once. If this process dies before it has told
     /// anybody, nobody frees it.
-    pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, SharedError> {
+    pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, HeapError> {
         self.with_room(len, pages_for(len), deadline, |t| {
             self.blocks.carve(t, len, false)
         })
     }
 
     /// Frees a block that nobody fills.
-    pub fn free(&self, offset: u64, deadline: u64) -> Result<(), SharedError> {
+    pub fn free(&self, offset: u64, deadline: u64) -> Result<(), HeapError> {
         let excess = self.journal.transact(deadline, |t| {
             self.free_within(t, offset)?;
             self.blocks.excess(t, LEAST_SPARE)
@@ -247,16 +243,12 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Frees a block within a transaction. Call [`settle`](Self::settle) when it is over.
-    pub fn free_within(
-        &self,
-        t: &mut Transaction<'_, W, M>,
-        offset: u64,
-    ) -> Result<(), SharedError> {
+    pub fn free_within(&self, t: &mut Transaction<'_, W, M>, offset: u64) -> Result<(), HeapError> {
         self.blocks.release(t, offset, false)
     }
 
     /// Whether much of the memory is free.
-    pub fn has_excess(&self, deadline: u64) -> Result<bool, SharedError> {
+    pub fn has_excess(&self, deadline: u64) -> Result<bool, HeapError> {
         let excess = self
             .journal
             .read(deadline, |t| self.blocks.excess(t, LEAST_SPARE))?;
@@ -276,7 +268,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     /// Frees what this member itself has reserved and not committed, as [`recover`](Self::recover) does: it does nothing any
     /// more.
-    pub fn abandon(&self, deadline: u64) -> Result<usize, SharedError> {
+    pub fn abandon(&self, deadline: u64) -> Result<usize, HeapError> {
         // They are in the table, too: to arrive twice would be a lie.
         lock(&self.arrived).clear();
         lock(&self.arrived).clear();
@@ -290,7 +282,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         &self,
         is_gone: impl Fn(u64) -> bool,
         deadline: u64,
-    ) -> Result<usize, SharedError> {
+    ) -> Result<usize, HeapError> {
         let (mut from, mut found) = (0, 0);
         loop {
             let remains = self.journal.transact(deadline, |t| {
@@ -335,8 +327,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         len: u64,
         need: u64,
         deadline: u64,
-        mut carve: impl FnMut(&mut Transaction<'_, W, M>) -> Result<Option<R>, SharedError>,
-    ) -> Result<R, SharedError> {
+        mut carve: impl FnMut(&mut Transaction<'_, W, M>) -> Result<Option<R>, HeapError>,
+    ) -> Result<R, HeapError> {
         if let Some(result) = self.journal.transact(deadline, &mut carve)? {
             return Ok(result);
         }
@@ -372,10 +364,10 @@ impl<W: Words, M: Members> Allocator<W, M> {
             }
         }
         if let Some(error) = refused {
-            return Err(SharedError::System { asked: len, error });
+            return Err(HeapError::System { asked: len, error });
         }
         let usage = self.usage(deadline)?;
-        Err(SharedError::Limit {
+        Err(HeapError::Limit {
             asked: len,
             used: usage.backed - usage.spare,
             limit: self.blocks.most * PAGE,
@@ -388,7 +380,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         need: u64,
         amply: bool,
         deadline: u64,
-    ) -> Result<Option<Moving>, SharedError> {
+    ) -> Result<Option<Moving>, HeapError> {
         self.finish_arrivals(deadline)?;
         let moving = self.journal.transact(deadline, |t| {
             let backed = self.blocks.pages.backed(t)?;
@@ -397,7 +389,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 return Ok(None);
             }
             let pages = if amply {
-                growth::step(backed).max(need).min(left)
+                backing_file::step(backed).max(need).min(left)
             } else {
                 need
             };
@@ -431,7 +423,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         page: u64,
         pages: u64,
         becomes: Kind,
-    ) -> Result<Moving, SharedError> {
+    ) -> Result<Moving, HeapError> {
         self.blocks
             .pages
             .mark(t, page, Entry::new(Kind::Moving, pages))?;
@@ -449,27 +441,27 @@ impl<W: Words, M: Members> Allocator<W, M> {
         let len = moving.pages * PAGE;
         // The kernel's count, since the one in the shared memory is a claim.
         let most = self.blocks.pages.data + self.blocks.most * PAGE;
-        if self.blocks.growth.allocated()? + len > most {
+        if self.blocks.backing_file.allocated()? + len > most {
             return Err(io::Error::other(
                 "the file has more memory than max_memory already",
             ));
         }
         self.blocks
-            .growth
+            .backing_file
             .allocate(self.blocks.pages.offset(moving.page), len)
     }
 
     /// Takes the memory of pages that were set aside away.
-    fn punch(&self, moving: Moving, deadline: u64) -> Result<(), SharedError> {
+    fn punch(&self, moving: Moving, deadline: u64) -> Result<(), HeapError> {
         let (start, len) = (self.blocks.pages.offset(moving.page), moving.pages * PAGE);
         let moving = Moving {
             becomes: Kind::Bare,
             ..moving
         };
-        if let Err(error) = self.blocks.growth.punch(start, len) {
+        if let Err(error) = self.blocks.backing_file.punch(start, len) {
             // The pages stay this member's, and are tried again.
             lock(&self.arrived).push(moving);
-            return Err(SharedError::System { asked: 0, error });
+            return Err(HeapError::System { asked: 0, error });
         }
         crash::point!(ShrinkingDone);
         let arrived = self.journal.transact(deadline, |t| self.arrive(t, moving));
@@ -480,11 +472,11 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// The memory of pages that were set aside has come or gone.
-    fn arrive(&self, t: &mut impl Change, moving: Moving) -> Result<(), SharedError> {
+    fn arrive(&self, t: &mut impl Change, moving: Moving) -> Result<(), HeapError> {
         let Moving { page, pages, .. } = moving;
         let entry = self.blocks.pages.entry(t, page)?;
         if entry != Entry::new(Kind::Moving, pages) {
-            return Err(self.blocks.pages.lie(page, entry));
+            return Err(self.blocks.pages.corrupt_entry(page, entry));
         }
         let offset = self.blocks.pages.offset(page);
         let removed = self.filling.remove(t, moving.entry, offset);
@@ -496,7 +488,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Says of all pages whose memory has come or gone that it has.
-    fn finish_arrivals(&self, deadline: u64) -> Result<(), SharedError> {
+    fn finish_arrivals(&self, deadline: u64) -> Result<(), HeapError> {
         loop {
             let Some(moving) = lock(&self.arrived).pop() else {
                 return Ok(());
@@ -514,7 +506,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Gives memory of free pages back until no more than `most` have any.
-    fn shrink(&self, most: u64, deadline: u64) -> Result<(), SharedError> {
+    fn shrink(&self, most: u64, deadline: u64) -> Result<(), HeapError> {
         self.finish_arrivals(deadline)?;
         // Others may free as much meanwhile: it ends all the same.
         for _ in 0..=self.blocks.pages.count {
@@ -540,7 +532,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Gives all back that is free: also the pages of empty slabs.
-    fn reclaim(&self, deadline: u64) -> Result<(), SharedError> {
+    fn reclaim(&self, deadline: u64) -> Result<(), HeapError> {
         for class in 0..slabs::CLASSES {
             self.journal.transact(deadline, |t| {
                 slabs::trim(&self.blocks.pages, t, class as u8)
@@ -558,7 +550,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     #[cfg(test)]
-    pub(super) fn layout(&self) -> (&super::pages::Pages, &Filling, &Growth) {
-        (&self.blocks.pages, &self.filling, &self.blocks.growth)
+    pub(super) fn layout(&self) -> (&super::pages::Pages, &UnfinishedAllocs, &BackingFile) {
+        (&self.blocks.pages, &self.filling, &self.blocks.backing_file)
     }
 }

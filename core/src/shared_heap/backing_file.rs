@@ -32,12 +32,12 @@ pub(super) fn spare_limit(used: u64, least: u64) -> u64 {
 }
 
 /// The file, of whose parts some have memory.
-pub struct Growth(Weak<OwnedFd>);
+pub struct BackingFile(Weak<OwnedFd>);
 
-impl Growth {
+impl BackingFile {
     /// For a file of tmpfs, open for writing, which the caller keeps open: once that is closed, everything fails with EBADF.
     pub fn new(file: &Arc<OwnedFd>) -> Self {
-        Growth(Arc::downgrade(file))
+        BackingFile(Arc::downgrade(file))
     }
 
     fn file(&self) -> io::Result<Arc<OwnedFd>> {

@@ -17,9 +17,9 @@
 //! list says whether it is empty. So to find one, to split it and to join it again take a bounded number of steps, and
 //! change a bounded number of words.
 
-use super::growth::PAGE;
-use super::journal::{Change, See};
-use super::{Field, SharedError, lie};
+use super::backing_file::PAGE;
+use super::undo_log::{Change, See};
+use super::{Field, HeapError, corrupt};
 
 /// Bytes of the map for each page.
 pub const MAP_ENTRY: u64 = 16;
@@ -51,7 +51,7 @@ pub enum Kind {
     /// The first of a block.
     Block = 4,
     /// The first of a block that a member fills.
-    Filling = 5,
+    Unfinished = 5,
     /// The first of a slab.
     Slab = 6,
     /// A further one of a slab.
@@ -67,7 +67,7 @@ impl Kind {
         Kind::Bare,
         Kind::Tail,
         Kind::Block,
-        Kind::Filling,
+        Kind::Unfinished,
         Kind::Slab,
         Kind::SlabInner,
         Kind::Moving,
@@ -142,64 +142,64 @@ impl Pages {
     }
 
     /// Pages that were ever used: all beyond them are free and without memory.
-    pub(super) fn frontier(&self, t: &impl See) -> Result<u64, SharedError> {
+    pub(super) fn frontier(&self, t: &impl See) -> Result<u64, HeapError> {
         let at = self.books + AT_FRONTIER;
         let found = t.get(at)?;
         if found > self.count {
-            return Err(lie(Field::Pages, at, found));
+            return Err(corrupt(Field::Pages, at, found));
         }
         Ok(found)
     }
 
     /// Pages that have memory, or are about to.
-    pub(super) fn backed(&self, t: &impl See) -> Result<u64, SharedError> {
+    pub(super) fn backed(&self, t: &impl See) -> Result<u64, HeapError> {
         self.counted(t, AT_BACKED)
     }
 
     /// Pages that have memory and are free.
-    pub(super) fn spare(&self, t: &impl See) -> Result<u64, SharedError> {
+    pub(super) fn spare(&self, t: &impl See) -> Result<u64, HeapError> {
         self.counted(t, AT_SPARE)
     }
 
-    fn counted(&self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+    fn counted(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
         let found = t.get(self.books + at)?;
         if found > self.count {
-            return Err(lie(Field::Pages, self.books + at, found));
+            return Err(corrupt(Field::Pages, self.books + at, found));
         }
         Ok(found)
     }
 
     /// This many more pages have memory.
-    pub(super) fn add_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), SharedError> {
+    pub(super) fn add_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), HeapError> {
         self.add(t, AT_BACKED, pages as i64)
     }
 
     /// This many fewer pages have memory.
-    pub(super) fn drop_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), SharedError> {
+    pub(super) fn drop_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), HeapError> {
         self.add(t, AT_BACKED, -(pages as i64))
     }
 
-    fn add(&self, t: &mut impl Change, at: u64, pages: i64) -> Result<(), SharedError> {
+    fn add(&self, t: &mut impl Change, at: u64, pages: i64) -> Result<(), HeapError> {
         let found = self.counted(t, at)?;
         match found.checked_add_signed(pages) {
             Some(sum) if sum <= self.count => t.set(self.books + at, sum),
-            _ => Err(lie(Field::Pages, self.books + at, found)),
+            _ => Err(corrupt(Field::Pages, self.books + at, found)),
         }
     }
 
     /// What the map says of a page.
-    pub(super) fn entry(&self, t: &impl See, page: u64) -> Result<Entry, SharedError> {
+    pub(super) fn entry(&self, t: &impl See, page: u64) -> Result<Entry, HeapError> {
         if page >= self.count {
-            return Err(lie(Field::Page, self.map, page));
+            return Err(corrupt(Field::Page, self.map, page));
         }
         let found = t.get(self.at(page))?;
-        Entry::from_word(found).ok_or_else(|| lie(Field::Map, self.at(page), found))
+        Entry::from_word(found).ok_or_else(|| corrupt(Field::Map, self.at(page), found))
     }
 
     /// An error: what the map says of this page is false.
     #[cold]
-    pub(super) fn lie(&self, page: u64, found: Entry) -> SharedError {
-        lie(Field::Map, self.at(page), found.to_word())
+    pub(super) fn corrupt_entry(&self, page: u64, found: Entry) -> HeapError {
+        corrupt(Field::Map, self.at(page), found.to_word())
     }
 
     pub(super) fn mark(
@@ -207,20 +207,20 @@ impl Pages {
         t: &mut impl Change,
         page: u64,
         entry: Entry,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         t.set(self.at(page), entry.to_word())
     }
 
     /// The page is within a run.
-    pub(super) fn clear(&self, t: &mut impl Change, page: u64) -> Result<(), SharedError> {
+    pub(super) fn clear(&self, t: &mut impl Change, page: u64) -> Result<(), HeapError> {
         t.set(self.at(page), 0)
     }
 
-    fn links(&self, t: &impl See, page: u64) -> Result<(u64, u64), SharedError> {
+    fn links(&self, t: &impl See, page: u64) -> Result<(u64, u64), HeapError> {
         let found = t.get(self.at(page) + 8)?;
         let (before, next) = (found >> 32, found & 0xffff_ffff);
         if before > self.count || next > self.count {
-            return Err(lie(Field::Links, self.at(page) + 8, found));
+            return Err(corrupt(Field::Links, self.at(page) + 8, found));
         }
         Ok((before, next))
     }
@@ -231,26 +231,26 @@ impl Pages {
         page: u64,
         before: u64,
         next: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         t.set(self.at(page) + 8, before << 32 | next)
     }
 
     /// The first page of the list whose head is there.
-    pub(super) fn first(&self, t: &impl See, head: u64) -> Result<Option<u64>, SharedError> {
+    pub(super) fn first(&self, t: &impl See, head: u64) -> Result<Option<u64>, HeapError> {
         let found = t.get(head)?;
         if found > self.count {
-            return Err(lie(Field::Links, head, found));
+            return Err(corrupt(Field::Links, head, found));
         }
         Ok(found.checked_sub(1))
     }
 
     /// The page after this one in its list.
-    pub(super) fn next(&self, t: &impl See, page: u64) -> Result<Option<u64>, SharedError> {
+    pub(super) fn next(&self, t: &impl See, page: u64) -> Result<Option<u64>, HeapError> {
         Ok(self.links(t, page)?.1.checked_sub(1))
     }
 
     /// Whether this page is alone in its list.
-    pub(super) fn is_alone(&self, t: &impl See, page: u64) -> Result<bool, SharedError> {
+    pub(super) fn is_alone(&self, t: &impl See, page: u64) -> Result<bool, HeapError> {
         Ok(self.links(t, page)? == (0, 0))
     }
 
@@ -260,12 +260,12 @@ impl Pages {
         t: &mut impl Change,
         head: u64,
         page: u64,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<bool, HeapError> {
         let first = self.first(t, head)?;
         if let Some(first) = first {
             let (before, next) = self.links(t, first)?;
             if before != 0 {
-                return Err(lie(Field::Links, self.at(first) + 8, before));
+                return Err(corrupt(Field::Links, self.at(first) + 8, before));
             }
             self.link(t, first, page + 1, next)?;
         }
@@ -280,25 +280,25 @@ impl Pages {
         t: &mut impl Change,
         head: u64,
         page: u64,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<bool, HeapError> {
         let (before, next) = self.links(t, page)?;
         if let Some(next) = next.checked_sub(1) {
             let (back, on) = self.links(t, next)?;
             if back != page + 1 {
-                return Err(lie(Field::Links, self.at(next) + 8, back));
+                return Err(corrupt(Field::Links, self.at(next) + 8, back));
             }
             self.link(t, next, before, on)?;
         }
         if let Some(before) = before.checked_sub(1) {
             let (back, on) = self.links(t, before)?;
             if on != page + 1 {
-                return Err(lie(Field::Links, self.at(before) + 8, on));
+                return Err(corrupt(Field::Links, self.at(before) + 8, on));
             }
             self.link(t, before, back, next)?;
             return Ok(false);
         }
         if self.first(t, head)? != Some(page) {
-            return Err(lie(Field::Links, head, page));
+            return Err(corrupt(Field::Links, head, page));
         }
         t.set(head, next)?;
         Ok(next == 0)
@@ -323,7 +323,7 @@ impl Pages {
         state: Kind,
         page: u64,
         len: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         self.mark(t, page, Entry::new(state, len))?;
         if len > 1 {
             self.mark(t, page + len - 1, Entry::new(Kind::Tail, len))?;
@@ -343,7 +343,7 @@ impl Pages {
         state: Kind,
         page: u64,
         len: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         let bin = bin(len);
         if self.unlink(t, self.head(state, bin), page)? {
             let at = self.bits(state, bin);
@@ -354,22 +354,17 @@ impl Pages {
     }
 
     /// The length of the free run that begins here, since a list says so.
-    fn listed(&self, t: &impl See, state: Kind, page: u64, list: u64) -> Result<u64, SharedError> {
+    fn listed(&self, t: &impl See, state: Kind, page: u64, list: u64) -> Result<u64, HeapError> {
         let entry = self.entry(t, page)?;
         let fits = entry.kind == state && entry.len > 0 && bin(entry.len) == list;
         if !fits || page + entry.len > self.frontier(t)? {
-            return Err(self.lie(page, entry));
+            return Err(self.corrupt_entry(page, entry));
         }
         Ok(entry.len)
     }
 
     /// A free run of at least this many pages: its first page and its length.
-    fn find(
-        &self,
-        t: &impl See,
-        state: Kind,
-        pages: u64,
-    ) -> Result<Option<(u64, u64)>, SharedError> {
+    fn find(&self, t: &impl See, state: Kind, pages: u64) -> Result<Option<(u64, u64)>, HeapError> {
         let near = bin(pages);
         let mut next = self.first(t, self.head(state, near))?;
         for _ in 0..LOOKS {
@@ -398,10 +393,10 @@ impl Pages {
         t: &impl See,
         state: Kind,
         bin: u64,
-    ) -> Result<Option<(u64, u64)>, SharedError> {
+    ) -> Result<Option<(u64, u64)>, HeapError> {
         let head = self.head(state, bin);
         let Some(page) = self.first(t, head)? else {
-            return Err(lie(Field::Links, head, 0));
+            return Err(corrupt(Field::Links, head, 0));
         };
         Ok(Some((page, self.listed(t, state, page, bin)?)))
     }
@@ -411,7 +406,7 @@ impl Pages {
         &self,
         t: &impl See,
         state: Kind,
-    ) -> Result<Option<(u64, u64)>, SharedError> {
+    ) -> Result<Option<(u64, u64)>, HeapError> {
         for group in (0..BINS / 64).rev() {
             let bits = t.get(self.bits(state, group * 64))?;
             if bits != 0 {
@@ -427,7 +422,7 @@ impl Pages {
         t: &mut impl Change,
         state: Kind,
         pages: u64,
-    ) -> Result<Option<u64>, SharedError> {
+    ) -> Result<Option<u64>, HeapError> {
         let Some((page, len)) = self.find(t, state, pages)? else {
             return Ok(None);
         };
@@ -442,7 +437,7 @@ impl Pages {
         state: Kind,
         (page, len): (u64, u64),
         pages: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         self.remove(t, state, page, len)?;
         if len > pages {
             self.insert(t, state, page + pages, len - pages)?;
@@ -457,7 +452,7 @@ impl Pages {
         &self,
         t: &mut impl Change,
         pages: u64,
-    ) -> Result<Option<u64>, SharedError> {
+    ) -> Result<Option<u64>, HeapError> {
         let page = self.frontier(t)?;
         if pages > self.count - page {
             return Ok(None);
@@ -473,11 +468,11 @@ impl Pages {
         state: Kind,
         page: u64,
         pages: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         let frontier = self.frontier(t)?;
         let (mut start, mut len) = (page, pages);
         if page + pages > frontier {
-            return Err(self.lie(page, Entry::new(state, pages)));
+            return Err(self.corrupt_entry(page, Entry::new(state, pages)));
         }
         if let Some((before, pages_before)) = self.ends_before(t, state, page)? {
             self.remove(t, state, before, pages_before)?;
@@ -493,7 +488,7 @@ impl Pages {
             let entry = self.entry(t, after)?;
             if entry.kind == state {
                 if entry.len == 0 || after + entry.len > frontier {
-                    return Err(self.lie(after, entry));
+                    return Err(self.corrupt_entry(after, entry));
                 }
                 self.remove(t, state, after, entry.len)?;
                 self.clear(t, after)?;
@@ -510,14 +505,14 @@ impl Pages {
         t: &impl See,
         state: Kind,
         page: u64,
-    ) -> Result<Option<(u64, u64)>, SharedError> {
+    ) -> Result<Option<(u64, u64)>, HeapError> {
         let Some(last) = page.checked_sub(1) else {
             return Ok(None);
         };
         let end = self.entry(t, last)?;
         if end.kind == state {
             if end.len != 1 {
-                return Err(self.lie(last, end));
+                return Err(self.corrupt_entry(last, end));
             }
             return Ok(Some((last, 1)));
         }
@@ -525,16 +520,16 @@ impl Pages {
             return Ok(None);
         }
         let Some(first) = page.checked_sub(end.len).filter(|_| end.len > 1) else {
-            return Err(self.lie(last, end));
+            return Err(self.corrupt_entry(last, end));
         };
         let begin = self.entry(t, first)?;
         if begin.len != end.len || !matches!(begin.kind, Kind::Spare | Kind::Bare) {
-            return Err(self.lie(first, begin));
+            return Err(self.corrupt_entry(first, begin));
         }
         Ok((begin.kind == state).then_some((first, end.len)))
     }
 
-    fn note(&self, t: &mut impl Change, state: Kind, pages: i64) -> Result<(), SharedError> {
+    fn note(&self, t: &mut impl Change, state: Kind, pages: i64) -> Result<(), HeapError> {
         if state == Kind::Spare {
             self.add(t, AT_SPARE, pages)?;
         }

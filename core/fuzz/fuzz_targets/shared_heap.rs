@@ -4,4 +4,4 @@
 #[path = "../../tests/hostile/mod.rs"]
 mod hostile;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::shared::shared(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::shared_heap::shared_heap(bytes));

@@ -1,10 +1,10 @@
 //! Members that are killed, anywhere and everywhere: the others go on, and nothing is half done, lost, or had twice.
 
-use super::books::checked;
+use super::metadata::checked;
 use super::*;
 use crate::crash::{self, Point};
-use crate::shared::SharedError;
-use crate::shared::journal::{Change, See};
+use crate::shared_heap::HeapError;
+use crate::shared_heap::undo_log::{Change, See};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
             let len = dice.any_size(largest).max(16);
             let block = match blocks.reserve(len, soon()) {
                 Ok(block) => block,
-                Err(SharedError::Limit { .. } | SharedError::TooManyFilling { .. }) => return,
+                Err(HeapError::Limit { .. } | HeapError::TooManyUnfinished { .. }) => return,
                 Err(error) => panic!("{error}"),
             };
             let offset = block.offset();

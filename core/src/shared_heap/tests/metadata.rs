@@ -1,11 +1,11 @@
 //! All that must be true of an allocator whenever nobody changes it.
 
 use super::*;
-use crate::shared::filling::MOST;
-use crate::shared::heap::{self, Heap};
-use crate::shared::journal::See;
-use crate::shared::pages::{Kind, Pages};
-use crate::shared::slabs;
+use crate::shared_heap::heap::{self, Heap};
+use crate::shared_heap::pages::{Kind, Pages};
+use crate::shared_heap::slabs;
+use crate::shared_heap::undo_log::See;
+use crate::shared_heap::unfinished_allocs::MOST;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
@@ -27,9 +27,9 @@ pub(super) fn checked(allocator: &Blocks) -> Books {
         .journal()
         .transact(soon(), |t| Ok(walk(allocator, t)));
     let books = checked.unwrap();
-    let (pages, _, growth) = allocator.layout();
+    let (pages, _, backing_file) = allocator.layout();
     let moving = books.filling.len() as u64 > 0;
-    let allocated = growth.allocated().unwrap();
+    let allocated = backing_file.allocated().unwrap();
     // The test's own words have memory as they are written, and the map by steps.
     let least = books.backed + pages.map - START;
     let most = least + START + pages.data - pages.map;
@@ -101,7 +101,7 @@ fn of_pages(pages: &Pages, t: &impl See) -> (Books, BTreeSet<u64>) {
                     inner(1, entry.len - 1);
                 }
             }
-            Kind::Block | Kind::Filling | Kind::Moving => {
+            Kind::Block | Kind::Unfinished | Kind::Moving => {
                 inner(1, entry.len);
                 if entry.kind != Kind::Moving {
                     books.blocks.insert(offset, entry.len * PAGE);

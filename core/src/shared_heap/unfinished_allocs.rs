@@ -6,8 +6,8 @@
 //!   8  offset  u64   of the block or the run; of a free entry, the number of the next free one plus one
 //! ```
 
-use super::journal::{Change, See};
-use super::{Field, SharedError, lie};
+use super::undo_log::{Change, See};
+use super::{Field, HeapError, corrupt};
 
 /// Blocks that may be unfinished at a time.
 pub const MOST: usize = 4096;
@@ -21,33 +21,33 @@ const AT_HIGH: u64 = 40;
 
 /// Where the table lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Filling {
+pub(super) struct UnfinishedAllocs {
     pub(super) books: u64,
     pub(super) start: u64,
 }
 
-impl Filling {
+impl UnfinishedAllocs {
     fn at(&self, index: u64) -> u64 {
         self.start + index * ENTRY
     }
 
     /// A number of entries, or of one plus one.
-    fn number(&self, t: &impl See, at: u64) -> Result<u64, SharedError> {
+    fn number(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
         let found = t.get(at)?;
         if found > MOST as u64 {
-            return Err(lie(Field::Filling, at, found));
+            return Err(corrupt(Field::UnfinishedAllocs, at, found));
         }
         Ok(found)
     }
 
     /// Records that this member fills what is there. The number of the entry.
-    pub(super) fn add(&self, t: &mut impl Change, offset: u64) -> Result<u64, SharedError> {
+    pub(super) fn add(&self, t: &mut impl Change, offset: u64) -> Result<u64, HeapError> {
         let high = self.number(t, self.books + AT_HIGH)?;
         let index = match self.number(t, self.books + AT_FREE)?.checked_sub(1) {
             Some(index) => {
                 let owner = t.get(self.at(index))?;
                 if index >= high || owner != 0 {
-                    return Err(lie(Field::Filling, self.at(index), owner));
+                    return Err(corrupt(Field::UnfinishedAllocs, self.at(index), owner));
                 }
                 let next = self.number(t, self.at(index) + 8)?;
                 t.set(self.books + AT_FREE, next)?;
@@ -57,7 +57,7 @@ impl Filling {
                 t.set(self.books + AT_HIGH, high + 1)?;
                 high
             }
-            None => return Err(SharedError::TooManyFilling { most: MOST }),
+            None => return Err(HeapError::TooManyUnfinished { most: MOST }),
         };
         t.set(self.at(index), t.me())?;
         t.set(self.at(index) + 8, offset)?;
@@ -70,15 +70,15 @@ impl Filling {
         t: &mut impl Change,
         index: u64,
         offset: u64,
-    ) -> Result<(), SharedError> {
+    ) -> Result<(), HeapError> {
         if index >= MOST as u64 || self.get(t, index)? != (t.me(), offset) {
-            return Err(SharedError::NotFilling { offset });
+            return Err(HeapError::NotUnfinished { offset });
         }
         self.drop_entry(t, index)
     }
 
     /// Frees an entry.
-    pub(super) fn drop_entry(&self, t: &mut impl Change, index: u64) -> Result<(), SharedError> {
+    pub(super) fn drop_entry(&self, t: &mut impl Change, index: u64) -> Result<(), HeapError> {
         let next = self.number(t, self.books + AT_FREE)?;
         t.set(self.at(index), 0)?;
         t.set(self.at(index) + 8, next)?;
@@ -86,22 +86,22 @@ impl Filling {
     }
 
     /// What an error means that an entry has led to: there is always something where one says so.
-    pub(super) fn explain(&self, index: u64, offset: u64, error: SharedError) -> SharedError {
+    pub(super) fn explain(&self, index: u64, offset: u64, error: HeapError) -> HeapError {
         match error {
-            SharedError::NoBlock { .. } | SharedError::NotFilling { .. } => {
-                lie(Field::Filling, self.at(index) + 8, offset)
+            HeapError::NoBlock { .. } | HeapError::NotUnfinished { .. } => {
+                corrupt(Field::UnfinishedAllocs, self.at(index) + 8, offset)
             }
             other => other,
         }
     }
 
     /// Makes an entry of a dead member this one's.
-    pub(super) fn adopt(&self, t: &mut impl Change, index: u64) -> Result<(), SharedError> {
+    pub(super) fn adopt(&self, t: &mut impl Change, index: u64) -> Result<(), HeapError> {
         t.set(self.at(index), t.me())
     }
 
     /// The owner and the offset of an entry.
-    fn get(&self, t: &impl See, index: u64) -> Result<(u64, u64), SharedError> {
+    fn get(&self, t: &impl See, index: u64) -> Result<(u64, u64), HeapError> {
         Ok((t.get(self.at(index))?, t.get(self.at(index) + 8)?))
     }
 
@@ -111,7 +111,7 @@ impl Filling {
         t: &impl See,
         from: u64,
         is_gone: impl Fn(u64) -> bool,
-    ) -> Result<Option<(u64, u64)>, SharedError> {
+    ) -> Result<Option<(u64, u64)>, HeapError> {
         for index in from..self.number(t, self.books + AT_HIGH)? {
             let (owner, offset) = self.get(t, index)?;
             if owner != 0 && is_gone(owner) {
@@ -123,7 +123,7 @@ impl Filling {
 }
 
 #[cfg(test)]
-impl Filling {
+impl UnfinishedAllocs {
     /// The owner and the offset of an entry.
     pub(super) fn tests_entry(&self, t: &impl See, index: u64) -> (u64, u64) {
         self.get(t, index).unwrap()

@@ -21,7 +21,7 @@
 //! Whoever was woken cannot know whether others still sleep, and so takes the lease with the bit set: that costs one
 //! wake-up in vain. One that is killed after it was woken has taken a wake-up along; the others' slices make up for it.
 
-use super::{Members, SharedError};
+use super::{HeapError, Members};
 use crate::crash;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -48,7 +48,7 @@ pub(super) fn take<M: Members>(
     deadline: u64,
     is_ended: impl Fn() -> bool,
     changes: impl Fn() -> u64,
-) -> Result<bool, SharedError> {
+) -> Result<bool, HeapError> {
     let me = members.me();
     // SeqCst: what the last holder has changed is seen, and the lease is ours before the caller looks for a mark. Relaxed: a
     // failure is looked at again.
@@ -68,7 +68,7 @@ fn wait<M: Members>(
     deadline: u64,
     is_ended: impl Fn() -> bool,
     changes: impl Fn() -> u64,
-) -> Result<bool, SharedError> {
+) -> Result<bool, HeapError> {
     let me = members.me();
     for _ in 0..LOOKS {
         pause();
@@ -96,7 +96,7 @@ fn wait<M: Members>(
             _ => holder != me && !members.lives(holder),
         };
         if !is_free && (sleep.is_over() || is_ended()) {
-            return Err(SharedError::Busy { holder });
+            return Err(HeapError::Busy { holder });
         }
         let wanted = match is_free {
             true => me,
@@ -114,7 +114,7 @@ fn wait<M: Members>(
                 sleep.on(word, wanted);
                 found = word.load(Ordering::Relaxed);
             }
-            Err(_) if sleep.is_over() => return Err(SharedError::Busy { holder }),
+            Err(_) if sleep.is_over() => return Err(HeapError::Busy { holder }),
             Err(now) => found = now,
         }
     }

@@ -1,4 +1,4 @@
-//! Blocks that are allocated and freed within transactions of a [`log`](super::log).
+//! Blocks that are allocated and freed within transactions of a [`redo_log`](super::redo_log).
 //!
 //! Offsets in bytes, from where it begins, a multiple of [`PAGE`]:
 //!
@@ -14,12 +14,12 @@
 //! Memory is fetched and given back under the lease, which others wait for meanwhile. If the holder dies, the books
 //! may not know of memory that the file has; whoever takes the lease over gives all back that the books do not know of.
 
+use super::backing_file::{self, BackingFile, PAGE};
 use super::blocks::{self, Blocks, aligned, pages_for};
-use super::growth::{self, Growth, PAGE};
-use super::journal::{Change, See};
-use super::log::{self, Writer};
 use super::pages::{Entry, Kind};
-use super::{Field, Members, SharedError, Words, lie, slabs};
+use super::redo_log::{self, Writer};
+use super::undo_log::{Change, See};
+use super::{Field, HeapError, Members, Words, corrupt, slabs};
 use crate::crash;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -82,7 +82,7 @@ impl Heap {
     fn known(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
         let map = aligned(start + blocks::BOOKS_SIZE);
         Heap {
-            blocks: Blocks::new(Growth::new(file), start, map, size, max_memory),
+            blocks: Blocks::new(BackingFile::new(file), start, map, size, max_memory),
             keeps: false,
         }
     }
@@ -90,11 +90,11 @@ impl Heap {
     /// Sets memory aside for the books.
     pub fn keep_books(&self, start: u64) -> io::Result<()> {
         let len = aligned(start + blocks::BOOKS_SIZE) - start;
-        self.blocks.growth.allocate(start, len)
+        self.blocks.backing_file.allocate(start, len)
     }
 
     /// How much memory there is.
-    pub fn usage(&self, t: &impl See) -> Result<HeapUsage, SharedError> {
+    pub fn usage(&self, t: &impl See) -> Result<HeapUsage, HeapError> {
         Ok(HeapUsage {
             backed: self.blocks.pages.backed(t)? * PAGE,
             spare: self.blocks.pages.spare(t)? * PAGE,
@@ -103,12 +103,12 @@ impl Heap {
     }
 
     /// Allocates a block of at least `len` bytes, a multiple of 16, and of a page's size if it is larger than 16 KiB. What it
-    /// holds may be anything; it is written by [`Change::init`](super::journal::Change::init).
+    /// holds may be anything; it is written by [`Change::init`](super::undo_log::Change::init).
     pub fn allocate<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
         len: u64,
-    ) -> Result<u64, SharedError> {
+    ) -> Result<u64, HeapError> {
         let offset = match self.blocks.carve(t, len, false)? {
             Some(offset) => offset,
             None => self.allocate_more(t, len)?,
@@ -122,7 +122,7 @@ impl Heap {
         &self,
         t: &mut Writer<'_, W, M>,
         len: u64,
-    ) -> Result<u64, SharedError> {
+    ) -> Result<u64, HeapError> {
         let need = pages_for(len);
         // More than is needed; only that.
         let mut refused = None;
@@ -133,15 +133,15 @@ impl Heap {
                     None => continue,
                 },
                 Ok(false) => {}
-                Err(SharedError::System { error, .. }) => refused = Some(error),
+                Err(HeapError::System { error, .. }) => refused = Some(error),
                 Err(other) => return Err(other),
             }
         }
         if let Some(error) = refused {
-            return Err(SharedError::System { asked: len, error });
+            return Err(HeapError::System { asked: len, error });
         }
         let usage = self.usage(t)?;
-        Err(SharedError::Limit {
+        Err(HeapError::Limit {
             asked: len,
             used: usage.backed - usage.spare.min(usage.backed),
             limit: usage.limit,
@@ -159,15 +159,19 @@ impl Heap {
         t: &mut Writer<'_, W, M>,
         need: u64,
         amply: bool,
-    ) -> Result<bool, SharedError> {
-        let Blocks { pages, growth, .. } = &self.blocks;
+    ) -> Result<bool, HeapError> {
+        let Blocks {
+            pages,
+            backing_file,
+            ..
+        } = &self.blocks;
         let backed = pages.backed(t)?;
         let left = self.blocks.most.saturating_sub(backed);
         if need > left {
             return Ok(false);
         }
         let count = match amply {
-            true => growth::step(backed).max(need).min(left),
+            true => backing_file::step(backed).max(need).min(left),
             false => need,
         };
         // Looked for before anything is taken: the kernel may refuse.
@@ -187,12 +191,12 @@ impl Heap {
         };
         let (start, len) = (pages.offset(page), count * PAGE);
         // The kernel's count, since the one in the shared memory is a claim.
-        let most = pages.data + self.blocks.most * PAGE + log::SIZE;
+        let most = pages.data + self.blocks.most * PAGE + redo_log::SIZE;
         let is_over = || {
-            let allocated = growth.allocated();
+            let allocated = backing_file.allocated();
             allocated
                 .map(|bytes| bytes + len > most)
-                .map_err(|error| SharedError::System { asked: len, error })
+                .map_err(|error| HeapError::System { asked: len, error })
         };
         let mut over = is_over()?;
         if over && !self.keeps {
@@ -204,12 +208,12 @@ impl Heap {
             true => Err(io::Error::other(
                 "the file has more memory than max_memory already",
             )),
-            false => growth.allocate(start, len),
+            false => backing_file.allocate(start, len),
         };
         if let Err(error) = fetched {
             pages.mark(t, page, Entry::new(Kind::Bare, count))?;
             pages.give(t, Kind::Bare, page, count)?;
-            return Err(SharedError::System { asked: len, error });
+            return Err(HeapError::System { asked: len, error });
         }
         crash::point!(HeapGrown);
         t.pending.fetched.push((start, len));
@@ -231,10 +235,7 @@ impl Heap {
     }
 
     /// Ends what operations have left to do: call it before the commit.
-    pub fn finish<W: Words, M: Members>(
-        &self,
-        t: &mut Writer<'_, W, M>,
-    ) -> Result<(), SharedError> {
+    pub fn finish<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
         if t.pending.freed.is_empty() {
             return Ok(());
         }
@@ -243,7 +244,7 @@ impl Heap {
                 .release(t, offset, false)
                 .map_err(|error| match error {
                     // It is the shared memory that says that there is a block.
-                    SharedError::NoBlock { offset } => lie(Field::Offset, offset, offset),
+                    HeapError::NoBlock { offset } => corrupt(Field::Offset, offset, offset),
                     other => other,
                 })?;
         }
@@ -275,10 +276,7 @@ impl Heap {
     /// Gives memory back that one that died has fetched, or was about to give back: call it first, in a transaction whose
     /// lease was taken over.
     #[cold]
-    pub fn repair<W: Words, M: Members>(
-        &self,
-        t: &mut Writer<'_, W, M>,
-    ) -> Result<(), SharedError> {
+    pub fn repair<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
         if std::mem::take(&mut t.pending.taken_over) {
             if !self.keeps {
                 self.punch_bare(t)?;
@@ -295,8 +293,12 @@ impl Heap {
         &self,
         t: &mut Writer<'_, W, M>,
         is_left: impl Fn(u64) -> bool,
-    ) -> Result<(), SharedError> {
-        let Blocks { pages, growth, .. } = &self.blocks;
+    ) -> Result<(), HeapError> {
+        let Blocks {
+            pages,
+            backing_file,
+            ..
+        } = &self.blocks;
         let (mut page, frontier) = (0, pages.frontier(t)?);
         while page < frontier {
             let entry = pages.entry(t, page)?;
@@ -320,8 +322,8 @@ impl Heap {
         // What lies behind is punched, unless it cannot be.
         if self.keeps {
             let end = pages.offset(pages.count);
-            let parts = growth.written(pages.offset(frontier), end);
-            let parts = parts.map_err(|error| SharedError::System { asked: 0, error })?;
+            let parts = backing_file.written(pages.offset(frontier), end);
+            let parts = parts.map_err(|error| HeapError::System { asked: 0, error })?;
             scrub_parts(t, &parts, &is_left)?;
         }
         Ok(())
@@ -334,18 +336,26 @@ impl Heap {
         page: u64,
         len: u64,
         is_left: &impl Fn(u64) -> bool,
-    ) -> Result<(), SharedError> {
-        let Blocks { pages, growth, .. } = &self.blocks;
-        let parts = growth.written(pages.offset(page), pages.offset(page + len));
-        let parts = parts.map_err(|error| SharedError::System { asked: 0, error })?;
+    ) -> Result<(), HeapError> {
+        let Blocks {
+            pages,
+            backing_file,
+            ..
+        } = &self.blocks;
+        let parts = backing_file.written(pages.offset(page), pages.offset(page + len));
+        let parts = parts.map_err(|error| HeapError::System { asked: 0, error })?;
         scrub_parts(t, &parts, is_left)
     }
 
     /// Gives all memory back that the books do not know of.
     #[cold]
-    fn punch_bare<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), SharedError> {
-        let Blocks { pages, growth, .. } = &self.blocks;
-        let refused = |error| SharedError::System { asked: 0, error };
+    fn punch_bare<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
+        let Blocks {
+            pages,
+            backing_file,
+            ..
+        } = &self.blocks;
+        let refused = |error| HeapError::System { asked: 0, error };
         let (mut page, frontier) = (0, pages.frontier(t)?);
         while page < frontier {
             let entry = pages.entry(t, page)?;
@@ -355,7 +365,9 @@ impl Heap {
             };
             if entry.kind == Kind::Bare {
                 let len = len.min(frontier - page) * PAGE;
-                growth.punch(pages.offset(page), len).map_err(refused)?;
+                backing_file
+                    .punch(pages.offset(page), len)
+                    .map_err(refused)?;
                 crash::point!(RepairPunched);
             }
             page += if entry.kind == Kind::SlabInner {
@@ -366,7 +378,7 @@ impl Heap {
         }
         let rest = (pages.count - frontier) * PAGE;
         if rest > 0 {
-            growth
+            backing_file
                 .punch(pages.offset(frontier), rest)
                 .map_err(refused)?;
             crash::point!(RepairPunched);
@@ -375,8 +387,12 @@ impl Heap {
     }
 
     /// Sees to it that all has memory that is said to have some: what was set aside and never written is not copied.
-    pub fn fetch<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), SharedError> {
-        let Blocks { pages, growth, .. } = &self.blocks;
+    pub fn fetch<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
+        let Blocks {
+            pages,
+            backing_file,
+            ..
+        } = &self.blocks;
         let (mut page, frontier) = (0, pages.frontier(t)?);
         self.blocks.is_moved();
         self.blocks.map_up_to(frontier)?;
@@ -388,8 +404,8 @@ impl Heap {
             };
             if matches!(entry.kind, Kind::Spare | Kind::Block | Kind::Slab) {
                 let asked = len * PAGE;
-                let fetched = growth.allocate(pages.offset(page), asked);
-                fetched.map_err(|error| SharedError::System { asked, error })?;
+                let fetched = backing_file.allocate(pages.offset(page), asked);
+                fetched.map_err(|error| HeapError::System { asked, error })?;
             }
             page += len;
         }
@@ -398,7 +414,7 @@ impl Heap {
 
     /// The parts of the file that have been written, from `start` on: where each begins, and where it ends.
     pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
-        self.blocks.growth.written(start, end)
+        self.blocks.backing_file.written(start, end)
     }
 
     /// Other memory has taken the place of what this process had.
@@ -408,7 +424,7 @@ impl Heap {
 
     /// Bytes of memory that the file has.
     pub fn allocated(&self) -> io::Result<u64> {
-        self.blocks.growth.allocated()
+        self.blocks.backing_file.allocated()
     }
 }
 
@@ -417,7 +433,7 @@ fn scrub_parts<W: Words, M: Members>(
     t: &mut Writer<'_, W, M>,
     parts: &[(u64, u64)],
     is_left: &impl Fn(u64) -> bool,
-) -> Result<(), SharedError> {
+) -> Result<(), HeapError> {
     for &(start, end) in parts {
         for at in (start..end).step_by(16) {
             if is_left(t.get(at)?) {

@@ -87,29 +87,29 @@ if _typing.TYPE_CHECKING:
     from shmrpc import sync
     from shmrpc.client.client import Client, connect
     from shmrpc.client.stream_call import StreamCall
-    from shmrpc.equals.attach import attach
-    from shmrpc.equals.claim import Claim
-    from shmrpc.equals.event import Event
-    from shmrpc.equals.lock import Lock
-    from shmrpc.equals.members import Member, members
-    from shmrpc.equals.memory import Memory, memory
-    from shmrpc.equals.queue import Queue, queue
-    from shmrpc.equals.queue_base import DeadLetters
-    from shmrpc.equals.queue_stats import HeldItem, QueueStats, WaitingItem
-    from shmrpc.equals.semaphore import Semaphore
-    from shmrpc.equals.stores.changes import Changes, changes
-    from shmrpc.equals.stores.records import SharedStruct, shared
-    from shmrpc.equals.stores.store import Store, store
-    from shmrpc.equals.stores.store_base import StoreStats, add, compare_and_set, get_buffer, update
-    from shmrpc.equals.subscription import Subscription, subscribe
-    from shmrpc.equals.subscription_base import Publisher, disconnect, keep_last
-    from shmrpc.equals.topic import Topic, topic
-    from shmrpc.equals.topic_base import Subscriber
+    from shmrpc.discovery.attach import attach
+    from shmrpc.discovery.members import Member, members
     from shmrpc.introspection.describe import Description
+    from shmrpc.locks.event import Event
+    from shmrpc.locks.lock import Lock
+    from shmrpc.locks.semaphore import Semaphore
     from shmrpc.pools.pool import Pool, PoolStats, WorkerStats, pool
     from shmrpc.pools.task_future import TaskFuture
     from shmrpc.pools.worker.task_runner import Worker, worker
+    from shmrpc.queues.claim import Claim
+    from shmrpc.queues.queue import Queue, queue
+    from shmrpc.queues.queue_base import DeadLetters
+    from shmrpc.queues.queue_stats import HeldItem, QueueStats, WaitingItem
     from shmrpc.server.server import Server, serve
+    from shmrpc.shared_memory.memory import Memory, memory
+    from shmrpc.stores.changes import Changes, changes
+    from shmrpc.stores.records import SharedStruct, shared
+    from shmrpc.stores.store import Store, store
+    from shmrpc.stores.store_base import StoreStats, add, compare_and_set, get_buffer, update
+    from shmrpc.topics.subscription import Subscription, subscribe
+    from shmrpc.topics.subscription_base import Publisher, disconnect, keep_last
+    from shmrpc.topics.topic import Topic, topic
+    from shmrpc.topics.topic_base import Subscriber
 
 __version__ = VERSION
 
@@ -118,24 +118,24 @@ __version__ = VERSION
 _LATER = {
     "shmrpc.client.client": "Client connect",
     "shmrpc.client.stream_call": "StreamCall",
-    "shmrpc.equals.attach": "attach",
-    "shmrpc.equals.claim": "Claim",
-    "shmrpc.equals.event": "Event",
-    "shmrpc.equals.lock": "Lock",
-    "shmrpc.equals.members": "Member members",
-    "shmrpc.equals.memory": "Memory memory",
-    "shmrpc.equals.queue": "Queue queue",
-    "shmrpc.equals.queue_base": "DeadLetters",
-    "shmrpc.equals.queue_stats": "HeldItem QueueStats WaitingItem",
-    "shmrpc.equals.semaphore": "Semaphore",
-    "shmrpc.equals.stores.changes": "Changes changes",
-    "shmrpc.equals.stores.records": "SharedStruct shared",
-    "shmrpc.equals.stores.store": "Store store",
-    "shmrpc.equals.stores.store_base": "StoreStats add compare_and_set get_buffer update",
-    "shmrpc.equals.subscription": "Subscription subscribe",
-    "shmrpc.equals.subscription_base": "Publisher disconnect keep_last",
-    "shmrpc.equals.topic": "Topic topic",
-    "shmrpc.equals.topic_base": "Subscriber",
+    "shmrpc.discovery.attach": "attach",
+    "shmrpc.queues.claim": "Claim",
+    "shmrpc.locks.event": "Event",
+    "shmrpc.locks.lock": "Lock",
+    "shmrpc.discovery.members": "Member members",
+    "shmrpc.shared_memory.memory": "Memory memory",
+    "shmrpc.queues.queue": "Queue queue",
+    "shmrpc.queues.queue_base": "DeadLetters",
+    "shmrpc.queues.queue_stats": "HeldItem QueueStats WaitingItem",
+    "shmrpc.locks.semaphore": "Semaphore",
+    "shmrpc.stores.changes": "Changes changes",
+    "shmrpc.stores.records": "SharedStruct shared",
+    "shmrpc.stores.store": "Store store",
+    "shmrpc.stores.store_base": "StoreStats add compare_and_set get_buffer update",
+    "shmrpc.topics.subscription": "Subscription subscribe",
+    "shmrpc.topics.subscription_base": "Publisher disconnect keep_last",
+    "shmrpc.topics.topic": "Topic topic",
+    "shmrpc.topics.topic_base": "Subscriber",
     "shmrpc.introspection.describe": "Description",
     "shmrpc.pools.pool": "Pool PoolStats WorkerStats pool",
     "shmrpc.pools.task_future": "TaskFuture",

@@ -16,8 +16,8 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self, final
 
-from shmrpc.equals.subscription_base import Publisher as _PublishedBy
 from shmrpc.errors import DecodeError
+from shmrpc.topics.subscription_base import Publisher as _PublishedBy
 
 class ChannelError(Exception):
     """The channel is closed, or the peer broke the rules; it must not be used any more."""

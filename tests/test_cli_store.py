@@ -16,7 +16,7 @@ from click.testing import Result
 
 import shmrpc
 from shmrpc.cli import main
-from shmrpc.equals.members import report_of
+from shmrpc.discovery.members import report_of
 from tests.helpers.cli_runner import cli_runner
 from tests.helpers.server_process import eventually
 

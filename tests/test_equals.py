@@ -23,8 +23,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals import line
 from shmrpc.host import cleanup
+from shmrpc.objects import wait_queue
 from tests.helpers import traces
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.loops import one_loop
@@ -351,7 +351,7 @@ async def test_a_permit_that_comes_free_goes_to_who_waits_in_a_loop_or_thread(ot
 
 
 def _waiters(name: str) -> int:
-    from shmrpc.equals.members import reports
+    from shmrpc.discovery.members import reports
 
     return next((each.waiters for each in reports(print) if each.name == name), 0)
 
@@ -840,7 +840,7 @@ async def _wait_once(gate: shmrpc.Semaphore) -> None:
 
 async def _doorbell_of(gate: shmrpc.Semaphore) -> int:
     await _wait_once(gate)
-    sleeper = gate._line(1, line.Line)._sleeper
+    sleeper = gate._line(1, wait_queue.Line)._sleeper
     assert sleeper is not None
     return sleeper.fileno()
 
@@ -859,11 +859,12 @@ async def test_a_loop_hears_no_doorbell_of_what_is_closed(by: str) -> None:
 
 
 async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "_LINGER", LONG)  # The test calls what the timer calls, so that no pause is too long.
+    # The test calls what the timer calls, so that no pause is too long.
+    monkeypatch.setattr(wait_queue, "_LINGER", LONG)
     loop, gate = asyncio.get_running_loop(), shmrpc.Semaphore(OURS)
     with closing(gate):
         await _wait_once(gate)
-        ours = gate._line(1, line.Line)
+        ours = gate._line(1, wait_queue.Line)
 
         def linger(sleeps: int) -> None:
             assert ours._lingering is not None

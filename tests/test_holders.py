@@ -43,7 +43,7 @@ def holds(name: str) -> list[int]:
 
 
 def waiters(name: str) -> int:
-    from shmrpc.equals.members import report_of
+    from shmrpc.discovery.members import report_of
 
     report = report_of(name)
     return 0 if report is None else report.waiters

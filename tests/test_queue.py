@@ -27,8 +27,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals import blocking_queue, queue
 from shmrpc.host import cleanup
+from shmrpc.queues import blocking_queue, queue
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
 

@@ -306,7 +306,7 @@ def test_a_class_that_has_other_fields_elsewhere_is_named(s: shmrpc.sync.Store, 
 
 def test_a_class_that_is_not_marked_elsewhere_is_named(s: shmrpc.sync.Store, other: MemberProcess) -> None:
     s["it"] = Square(1.0)
-    other.do("import tests.helpers.shared_classes as there; from shmrpc.equals.stores import records")
+    other.do("import tests.helpers.shared_classes as there; from shmrpc.stores import records")
     other.do("records._by_name.clear(); records._classes.clear()")
     with pytest.raises(RuntimeError, match=r"DecodeError: the class .*:Square .* is not marked as @shmrpc.shared here"):
         other.do(f"s = sync.attach({OURS!r}); s['it']")

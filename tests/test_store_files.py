@@ -326,7 +326,7 @@ def test_what_is_no_file_is_not_replaced_by_one(runtime: Path, tmp_path: Path) -
 SAVES = """
 import os, signal, sys
 import shmrpc
-from shmrpc.equals.stores import files
+from shmrpc.stores import files
 
 written = os.fsync
 def killed(descriptor):

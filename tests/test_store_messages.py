@@ -15,8 +15,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.members import reports
-from shmrpc.equals.stores.inbox import BlockingInbox
+from shmrpc.discovery.members import reports
+from shmrpc.stores.inbox import BlockingInbox
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually, eventually_in_loop
 

@@ -29,7 +29,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.stores.proxies import Shared
+from shmrpc.stores.proxies import Shared
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.shared_classes import Player
 from tests.helpers.stored_types import (

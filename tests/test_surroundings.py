@@ -14,8 +14,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.stores import packing
 from shmrpc.pools.task_future import TaskFuture
+from shmrpc.stores import packing
 from tests.helpers.server_process import ServerProcess
 
 SERVICE = """

@@ -22,8 +22,8 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals import blocking_topic, topic
-from shmrpc.equals.members import report_of
+from shmrpc.discovery.members import report_of
+from shmrpc.topics import blocking_topic, topic
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
 from tests.helpers.stopped_processes import stopped

@@ -14,7 +14,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.members import reports
+from shmrpc.discovery.members import reports
 from tests.helpers.member_process import MemberProcess
 
 OURS = f"topic_errors{os.getpid()}"

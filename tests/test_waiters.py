@@ -14,7 +14,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.members import report_of
+from shmrpc.discovery.members import report_of
 from tests.helpers.server_process import InThread, eventually
 
 LONG = 60.0

@@ -51,7 +51,7 @@ from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
 if TYPE_CHECKING:  # A server's start is mostly imports: what only other commands need is imported there.
     from shmrpc import sync
-    from shmrpc.equals.members import Report
+    from shmrpc.discovery.members import Report
     from shmrpc.introspection.describe import Description
 
 
@@ -460,7 +460,7 @@ def _check_found(wanted: tuple[str, ...], found: set[str]) -> None:
 
 def _list_here(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
     """Print what lives on this host, or return it for JSON."""
-    from shmrpc.equals.members import reports
+    from shmrpc.discovery.members import reports
 
     found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
     names = reports(lambda words: click.echo(words, err=True))

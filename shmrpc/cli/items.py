@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, option, seconds
-from shmrpc.equals.members import Report, report_of
+from shmrpc.discovery.members import Report, report_of
 from shmrpc.errors import NameInUse
 
 #: What shows what is in a name of another kind.

@@ -27,7 +27,7 @@ from shmrpc.cli.commands import (
 )
 from shmrpc.cli.items import other_kind, report_for, timeout_option, values_of
 from shmrpc.cli.values import to_json, to_text
-from shmrpc.equals.members import members, reports
+from shmrpc.discovery.members import members, reports
 from shmrpc.errors import NameInUse, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
 
 #: Seconds between two reports of how many items were removed.

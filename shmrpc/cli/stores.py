@@ -15,13 +15,13 @@ from shmrpc import sync
 from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, names_argument, print_table
 from shmrpc.cli.items import report_for, timeout_option, values_of
 from shmrpc.cli.values import to_json
-from shmrpc.equals.attach import blocking_attach
-from shmrpc.equals.members import reports
-from shmrpc.equals.stores.changes import changes
-from shmrpc.equals.stores.packing import unpack_shown
-from shmrpc.equals.stores.proxies import Shared
-from shmrpc.equals.stores.records import SharedClass
+from shmrpc.discovery.attach import blocking_attach
+from shmrpc.discovery.members import reports
 from shmrpc.errors import WaitTimeout
+from shmrpc.stores.changes import changes
+from shmrpc.stores.packing import unpack_shown
+from shmrpc.stores.proxies import Shared
+from shmrpc.stores.records import SharedClass
 
 
 def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -15,10 +15,10 @@ from shmrpc import sync
 from shmrpc.cli.commands import as_json_option, names_argument, print_table
 from shmrpc.cli.items import report_for, timeout_option, values_of
 from shmrpc.cli.values import to_json
-from shmrpc.equals.members import Publishing, report_of, reports
-from shmrpc.equals.subscription_base import keep_last
-from shmrpc.equals.topic_base import Subscriber
+from shmrpc.discovery.members import Publishing, report_of, reports
 from shmrpc.errors import DecodeError, TopicFull, WaitTimeout
+from shmrpc.topics.subscription_base import keep_last
+from shmrpc.topics.topic_base import Subscriber
 
 #: Messages that are read at a time, and that may wait to be printed.
 _KEPT: Final = 1000

@@ -41,7 +41,9 @@ FILES: Final = (
 
 #: The same for names with members.
 FILES_OF_NAMES: Final = tuple(
-    str(path.relative_to(ROOT / "shmrpc")) for path in (ROOT / "shmrpc" / "equals").rglob("*.py")
+    f"{folder}/{path.name}"
+    for folder in ("objects", "locks", "shared_memory", "queues", "topics", "stores", "discovery")
+    for path in (ROOT / "shmrpc" / folder).glob("*.py")
 )
 
 #: The native points that only a name with members passes, and no conversation.

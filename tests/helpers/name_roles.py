@@ -10,7 +10,7 @@ from typing import Final
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.members import reports
+from shmrpc.discovery.members import reports
 
 #: Seconds of a wait that is in vain.
 _SOON: Final = 0.005

@@ -19,7 +19,7 @@ import numpy as np
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.members import reports
+from shmrpc.discovery.members import reports
 
 #: Seconds after which a process hangs.
 HANGS: Final = 60

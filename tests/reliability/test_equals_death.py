@@ -14,7 +14,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.equals.members import reports
+from shmrpc.discovery.members import reports
 from shmrpc.host import cleanup
 from tests.helpers import crash_points, figures
 from tests.helpers.host_names import host_to_oneself
@@ -155,7 +155,7 @@ def test_a_member_that_dies_at_a_line_of_python_takes_nothing_along(
     reached = f"open({str(tmp_path / 'reached')!r}, 'w').write(json.dumps(list(lines.reached)))"
     assert parent.do(f"result = forked({f'{begin}; lines.record(); {play}; {reached}'!r}, names)") == 0
     lines = [tuple(line) for line in json.loads((tmp_path / "reached").read_text())]
-    assert {file for file, _ in lines} >= {"equals/handle.py", "equals/attach.py", "equals/places.py"}
+    assert {file for file, _ in lines} >= {"objects/handle.py", "objects/lock_files.py", "discovery/attach.py"}
     most = scaled(10, len(lines))
     chosen = [lines[number * len(lines) // most] for number in range(most)]
     seconds, killed = [], 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.equals.members import reports
+from shmrpc.discovery.members import reports
 from tests.helpers import crash_points, figures
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually

@@ -1,0 +1,1 @@
+"""Semaphores, locks and events that the tasks and threads of many processes share."""

@@ -1,0 +1,1 @@
+"""Queues: many processes put items, many get them, in one order for all."""

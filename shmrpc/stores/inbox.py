@@ -1,0 +1,122 @@
+"""Messages of a store: values that one of its members takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NoReturn, Protocol
+
+from shmrpc.errors import ShmrpcError
+from shmrpc.objects.arguments import check_timeout
+from shmrpc.objects.wait_queue import Line
+
+
+class _Store(Protocol):
+    """A store, as its messages need it."""
+
+    def _put(self, value: Any, is_back: bool = False, /) -> None: ...
+    def _take(self, waits: bool = False, /) -> list[Any]: ...
+    def _take_into(self, got: list[Any], /) -> bool: ...
+    def _peek(self) -> list[Any]: ...
+    def _has_messages(self) -> bool: ...
+    def _is_closed(self) -> bool: ...
+    def _wait_for_message(self, timeout: float | None, /) -> bool | None: ...
+    def _line(self, place: int, kind: type[Line]) -> Line: ...
+    def _no_message(self, waited: bool | None, timeout: float | None) -> NoReturn: ...
+
+
+_MESSAGES = 2
+#: Seconds until a message is given back that could not be before.
+_LATER: Final = 0.01
+
+
+class InboxBase:
+    """The messages of a store: any member puts, and each message is taken by one."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: _Store) -> None:
+        self._store = store
+
+    def put(self, value: Any) -> None:
+        """Puts a copy of a value behind the others. Within a transaction it is there with the end of that."""
+        self._store._put(value)
+
+    def has_messages(self) -> bool:
+        """Whether there is a message."""
+        return self._store._has_messages()
+
+    def _in_vain(self, waited: bool | None, timeout: float | None) -> NoReturn:
+        self._store._no_message(waited, timeout)
+
+
+class Inbox(InboxBase):
+    """The messages of a store, in asyncio."""
+
+    __slots__ = ()
+
+    async def take(self, timeout: float | None = None) -> Any:
+        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped.
+
+        While another task of this loop is within a transaction it waits for the end of that, too.
+        """
+        timeout = check_timeout(timeout)
+        got = self._store._take(True)
+
+        def take() -> bool:
+            got.extend(self._store._take(True))
+            return bool(got)
+
+        def undo() -> None:
+            try:
+                self._store._put(got[0], True)
+            except ShmrpcError:  # Another transaction is under way, perhaps of another task of this loop.
+                if self._store._is_closed():
+                    raise
+                asyncio.get_running_loop().call_later(_LATER, undo)
+
+        if not got and not await self._store._line(_MESSAGES, Line).wait(take, undo, timeout):
+            self._in_vain(False, timeout)
+        return got[0]
+
+    async def read(self, timeout: float | None = None) -> Any:
+        """Returns a copy of the first message, which stays; waits for one as :meth:`take` does."""
+        timeout = check_timeout(timeout)
+        line = self._store._line(_MESSAGES, Line)
+        while not (got := self._store._peek()):
+            if not await line.wait(self._store._has_messages, _nothing, timeout):
+                self._in_vain(False, timeout)
+        return got[0]
+
+
+class BlockingInbox(InboxBase):
+    """The messages of a store, in threads."""
+
+    __slots__ = ()
+
+    def take(self, timeout: float | None = None) -> Any:
+        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
+        timeout = check_timeout(timeout)
+        got: list[Any] = []
+        try:
+            while not self._store._take_into(got):
+                waited = self._store._wait_for_message(timeout)
+                if not waited:
+                    self._in_vain(waited, timeout)
+        except BaseException:
+            for message in got:  # A signal handler has raised: the message is the first one again.
+                self._store._put(message, True)
+            raise
+        return got[0]
+
+    def read(self, timeout: float | None = None) -> Any:
+        """Returns a copy of the first message, which stays; waits for one as :meth:`take` does."""
+        timeout = check_timeout(timeout)
+        while not (got := self._store._peek()):
+            waited = self._store._wait_for_message(timeout)
+            if not waited:
+                self._in_vain(waited, timeout)
+        return got[0]
+
+
+def _nothing() -> None:
+    """There is nothing to give back."""

@@ -1,0 +1,242 @@
+"""Values of a store that its core does not know: packed into bytes, and made again of these.
+
+A value comes out equal and of its type, or is refused. So nothing is packed here that the codec of calls carries as
+something else: a class that is not registered as a dict of its fields, a derived class as its base, an array of
+another library as NumPy's. What needs no registration beyond that: members of an Enum, and instances of classes that
+are derived from an immutable type of Python's and add no state. These are found again by the name of their class.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec.msgpack import Ext
+
+from shmrpc.errors import DecodeError
+from shmrpc.stores.class_names import find_class, name_of
+from shmrpc.values import registry, unsendable
+from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.arrays import CLASSED
+from shmrpc.values.encode import ValueEncoder, enc_hook
+from shmrpc.values.extension import Extension, imported
+from shmrpc.values.mappings import MAPPING
+from shmrpc.values.reading import UNREADABLE, Reader, Reading
+from shmrpc.values.references import STORED
+from shmrpc.values.writing import MAX_DEPTH, Writer, Writing, write_dict, write_list
+
+#: The number of the extension for what is known by the name of its class. It is in stores alone.
+NAMED: Final = 64
+#: Types whose derived classes are known by their name, and what makes the plain value of an instance.
+_BASES: Final[dict[type, Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    bytes: lambda value: bytes.join(b"", (value,)),
+    tuple: lambda value: tuple(tuple.__iter__(value)),
+}
+
+
+def base_of(cls: type) -> type | None:
+    """Returns the immutable type that a class is derived from and adds no C state to; None if there is none."""
+    for each in cls.__mro__[:-1]:
+        if each in _BASES:
+            return each
+        if isinstance(each.__dict__.get("__new__"), types.BuiltinFunctionType):
+            return None  # A class written in C: what more it has is not known.
+    return None
+
+
+def base_value(value: Any, base: type) -> Any:
+    """Returns the value of a base that an instance of a derived class is, whatever methods the class overrides."""
+    return _BASES[base](value)
+
+
+def _state_of(value: Any) -> list[str]:
+    """Returns the names of attributes that an instance of a derived class has beyond the value of its base."""
+    names: list[str] = list(getattr(value, "__dict__", ()))
+    for each in type(value).__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else slots
+    return names
+
+
+def _write_enum(value: enum.Enum, writing: Writing) -> Ext:
+    cls = type(value)
+    name = value._name_
+    content = [name] if name is not None and cls.__members__.get(name) is value else value._value_
+    return writing.extension(NAMED, [name_of(cls), content])
+
+
+def _write_derived(value: Any, writing: Writing) -> Any:
+    cls = type(value)
+    base = base_of(cls)
+    pickled_by_itself = any({"__reduce__", "__reduce_ex__"} & each.__dict__.keys() for each in cls.__mro__[:-1])
+    if base is None or pickled_by_itself:
+        raise refused(value)
+    if state := _state_of(value):
+        raise TypeError(
+            f"it has {state[0]!r} beyond its {base.__name__}: store the {base.__name__}, or {_registering(cls)}"
+        )
+    plain = base_value(value, base)
+    # A tuple is packed as a list: as itself it would be an extension around its items.
+    return writing.extension(NAMED, [name_of(cls), list(plain) if base is tuple else plain])
+
+
+def _read_named(payload: Any, reading: Reading) -> Any:
+    name, content = payload
+    if type(name) is not str:
+        raise TypeError(f"expected the name of a class, got {type(name).__name__}")
+    cls: Any = find_class(name)
+    if isinstance(cls, type) and issubclass(cls, enum.Enum):
+        return cls[content[0]] if type(content) is list else cls(content)
+    base: Any = base_of(cls) if isinstance(cls, type) else None
+    if base is None:
+        raise ValueError(f"{name} is no Enum, and is not derived from an immutable type")
+    return base.__new__(cls, content)
+
+
+def _registering(cls: type) -> str:
+    return f"register the class with shmrpc.register({cls.__qualname__}, encode, decode)"
+
+
+#: The advice for values of types that a store does not take: the first that fits.
+_INSTEAD: Final[tuple[tuple[str, str], ...]] = (
+    ("numpy.ma.MaskedArray", "store .filled(), or its .data and .mask"),
+    ("numpy.ndarray", "store numpy.asarray(value), which is a plain array"),
+    ("torch.Tensor", "store .detach().cpu(), which is a plain tensor"),
+    ("collections.UserString", "store str(value)"),
+    ("collections.abc.Mapping", "store dict(value)"),
+    ("collections.abc.Set", "store set(value)"),
+    ("collections.abc.ValuesView", "store list(value)"),
+    ("collections.abc.Sequence", "store list(value)"),
+    ("datetime.datetime", "store a plain datetime, or its text"),
+)
+
+
+def refused(value: Any) -> TypeError:
+    """Makes the error for a value that would come out as something else."""
+    cls = type(value)
+    if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := unsendable.instead(value)):
+        return TypeError(f"{re.sub('^send ', 'store ', advice)}; or {_registering(cls)}")
+    for name, advice in _INSTEAD:
+        found = imported(name)
+        if found is not None and isinstance(value, found):
+            return TypeError(f"{advice}; or {_registering(cls)}")
+    if advice := unsendable.instead(value):
+        return TypeError(re.sub(r"\bsend ", "store ", advice))
+    return TypeError(f"mark the class {cls.__qualname__} as @shmrpc.shared, or {_registering(cls)}")
+
+
+def _refuse(value: Any, writing: Writing) -> Any:
+    raise refused(value)
+
+
+def _counted(write: Writer) -> Writer:
+    """Writes a container of the codec's own, which may be as deep as extensions are."""
+
+    def counted(value: Any, writing: Writing) -> Any:
+        if writing._depth == MAX_DEPTH:
+            raise RecursionError(f"more than {MAX_DEPTH} containers in each other within one packed value")
+        writing._depth += 1
+        plain = write(value, writing)
+        writing._depth -= 1
+        return plain
+
+    return counted
+
+
+class _ExactEncoder(ValueEncoder):
+    """Writes values that come out equal and of their types, and refuses all others."""
+
+    def __init__(self) -> None:
+        super().__init__(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, _EXTENSIONS, pickled=False)
+        self._exact |= {list: _counted(write_list), dict: _counted(write_dict)}
+        self.forget()
+        registry.on_change(self.forget)
+
+    def _writer_for(self, value: Any, kind: type) -> Writer:
+        if registry.entry_of(kind) is not None or kind in self._exact:
+            return super()._writer_for(value, kind)
+        if issubclass(kind, enum.Enum):
+            return _write_enum
+        for base, write, covers in self._bases():
+            if base is kind and kind.__module__ + "." + kind.__qualname__ not in _ALTERED:
+                return write
+            if covers(kind) and issubclass(kind, base):
+                return write
+        return _write_derived if base_of(kind) is not None else _refuse
+
+    def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
+        return (each for each in super()._bases() if each[0] is not enum.Enum)
+
+
+#: Classes that an extension writes only to say what to send instead.
+_ALTERED: Final = frozenset({"numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray"})
+#: Extensions of what can be changed: what came out would be a copy, and a change of it would be lost.
+_CHANGEABLE: Final = frozenset({MAPPING, CLASSED})
+
+
+def _read_registered(read: Reader) -> Reader:
+    """Reads an instance of a registered class; not its fields alone, as calls do where the class is not registered."""
+
+    def read_registered(payload: Any, reading: Reading) -> Any:
+        if type(payload) is list and payload and not registry.is_known(payload[0]):
+            raise ValueError(f"{payload[0]} is not registered here: call shmrpc.register() for it, as its writer did")
+        return read(payload, reading)
+
+    return read_registered
+
+
+#: The extensions that a store has none of, or reads in its own way.
+_NOT_STORED: Final = frozenset({STORED, registry.ENUM, registry.OBJECT, *_CHANGEABLE})
+#: The extensions of a store, without references: a stored value is a copy.
+_EXTENSIONS: Final = (
+    *(each for each in ALL_EXTENSIONS if not each.declared and each.code not in _NOT_STORED),
+    *(
+        msgspec.structs.replace(each, read=_read_registered(each.read))
+        for each in ALL_EXTENSIONS
+        if each.code in {registry.ENUM, registry.OBJECT}
+    ),
+    Extension(NAMED, "value of a class", "`[name of the class, name of a member or plain value]`", _read_named),
+)
+
+
+def _read_shown(payload: Any, reading: Reading) -> Any:
+    """Reads what is packed of an instance, and not the instance: its class is not looked for."""
+    name, content, *_ = payload
+    is_member = type(content) is list and len(content) == 1 and type(content[0]) is str
+    return f"{name.rpartition(':')[2]}.{content[0]}" if is_member else content
+
+
+def _decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Callable[[bytes], Any]:
+    readers = {each.code: (each.name, read_of.get(each.code, each.read)) for each in extensions}
+    reading = Reading(readers, msgspec.msgpack.decode, pickled=False)
+    decode = msgspec.msgpack.Decoder(ext_hook=reading.hook).decode
+
+    def unpack(data: bytes) -> Any:
+        """Makes the value again. Raises DecodeError if it cannot be read here."""
+        try:
+            return decode(data)
+        except UNREADABLE as error:  # Another process may have written over what was packed.
+            raise DecodeError(f"a value in the store cannot be read: {error}") from error
+
+    return unpack
+
+
+_encoder: Final = _ExactEncoder()
+#: Makes a value again. Raises DecodeError if it cannot be read here.
+unpack: Final = _decoder(_EXTENSIONS, {})
+#: The same for what only shows values: plain ones of classes that the program knows, and this process does not.
+unpack_shown: Final = _decoder(
+    _EXTENSIONS, dict.fromkeys((NAMED, registry.ENUM, registry.OBJECT, registry.CUSTOM), _read_shown)
+)
+
+
+def pack(value: Any) -> bytes:
+    """Makes bytes of a value. Raises TypeError, ValueError, OverflowError or RecursionError if that cannot be."""
+    return _encoder.encode_inline(value)

@@ -1,0 +1,1 @@
+"""Topics: many processes publish messages, and each subscriber reads all of them."""

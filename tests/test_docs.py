@@ -3,7 +3,7 @@
 Before a Python block stands how it is run: ``<!-- run: alone -->``, ``<!-- run: pytest -->``, or
 ``<!-- run: client TARGET OPTION... -->`` beside a server of TARGET, by default the calculator. It may await at its top
 level, as in ``python -m asyncio``. One that begins with ``# NAME.py`` is a file, and the other blocks may import or
-serve it.
+serve it; ``# NAME.py (continued)`` is the next part of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmark" / "README.m
 CALCULATOR = "examples.calculator:calculator"
 
 _BLOCK = re.compile(r"(?:<!-- run: ([^\n]+) -->\n)?```python\n(.*?)```", re.DOTALL)
-_FILE = re.compile(r"# (\w+\.py)\n")
+_FILE = re.compile(r"# (\w+\.py)( \(continued\))?\n")
 _RUN = """
 import ast, asyncio, inspect, sys, warnings
 warnings.simplefilter("error")
@@ -69,8 +69,10 @@ def modules(tmp_path: Path) -> Path:
     for blocks in BLOCKS.values():
         for _, source in blocks:
             if name := _FILE.match(source):
-                assert not (directory / name[1]).exists(), f"there are two {name[1]}"
-                (directory / name[1]).write_text(source)
+                file = directory / name[1]
+                assert file.exists() == bool(name[2]), f"{name[1]} has one beginning, before its other parts"
+                with file.open("a") as parts:
+                    parts.write(source)
     return directory
 
 

@@ -67,7 +67,7 @@ test-lowest: build crashpoints nats-server  ## The Python tests with the lowest 
 	$(VENV)-lowest/bin/python $(PYTEST)
 
 torture: build crashpoints compiled nats-server  ## The long forms of tests, about 15 minutes, with the figures of docs/reliability.md.
-	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test lies -- --nocapture
+	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test hostile_peer -- --nocapture
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --lib -- shared_heap:: topic:: --nocapture
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest $(LONG) tests/reliability \
 		tests/test_interrupted_loops.py tests/test_lease_workload.py tests/test_codec.py tests/test_core_values.py
@@ -91,7 +91,7 @@ sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer;
 fuzz: tools  ## What reads a hostile peer's bytes, guided by coverage: FUZZ_SECONDS (60) for each target. Needs nightly Rust.
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || { echo "nightly Rust is missing: rustup toolchain install nightly"; exit 1; }
 	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz"; exit 1; }
-	for target in ring parcel release news shared_heap names queue topic store; do \
+	for target in ring parcel release extent_updates shared_heap names queue topic store; do \
 		mkdir -p core/fuzz/target/found/$$target && \
 		$(CARGO) +nightly fuzz run --fuzz-dir core/fuzz $$target core/fuzz/target/found/$$target core/fuzz/corpus/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -max_len=600 -rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 || exit 1; \

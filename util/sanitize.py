@@ -8,7 +8,7 @@ told to look away where the crate itself uses an atomic (helgrind.supp).
 
 What ThreadSanitizer cannot see: it knows memory by its address, and both sides of a connection have the segment and
 the extents mapped at two of them. So in the tests of channels it looks at what the threads of one side share. That a
-block is not written while the peer reads it is for tests/protocol/lending.rs: there both threads have the block at one
+block is not written while the peer reads it is for tests/protocol/loans.rs: there both threads have the block at one
 address, as plain memory. It sees fences as nothing; none orders data here. Which orderings are needed loom tells.
 
 The exit code is 1 if a sanitizer reported anything, if a test failed, or if a run had not as many tests as a plain one.

@@ -15,13 +15,13 @@
 //!   an announcement. What the *peer* announces is a claim: it is checked, and
 //!   a false one is a [`Violation`], after which the ring must not be used.
 //! * A [`ring::frame`] larger than the ring flows through it in pieces. Order is kept.
-//! * A [`memory::store`] is the memory that a process lends: its [`memory::arena`] says which parts of its
-//!   [`memory::extent`]s are free, and how many leases each holder has. [`connection::lending`] makes the peer such a
+//! * A [`memory::buffer_allocator`] is the memory that a process lends: its [`memory::arena`] says which parts of its
+//!   [`memory::extent`]s are free, and how many leases each holder has. [`connection::loans`] makes the peer such a
 //!   holder, by the table of a [`connection::parcel`]. What a holder says of a block is a claim like an index.
 //! * [`wait::flags`] tell when a sleeper must be woken. A wake-up is a hint: whoever
 //!   wakes looks again. No lock lives in the segment, so no death can hold one.
-//! * [`wait::closing`] ends a channel from this side: nobody sleeps on it any more.
-//! * A [`wait::set`] has many sleepers, threads and loops of many processes, and wakes one of them or all.
+//! * [`wait::shutdown_flag`] ends a channel from this side: nobody sleeps on it any more.
+//! * A [`wait::wait_set`] has many sleepers, threads and loops of many processes, and wakes one of them or all.
 //! * [`objects`] are the names that have members instead of two sides: semaphores, locks, events, memory.
 //! * [`shared_heap`] has what equals change together: a lease that no death keeps, transactions, and blocks in a file that
 //!   grows and shrinks.
@@ -56,7 +56,7 @@ mod bytes;
 mod clock;
 mod crash;
 #[cfg(not(loom))]
-pub mod origin;
+pub mod fork_guard;
 #[cfg(not(loom))]
 mod os;
 #[cfg(not(loom))]

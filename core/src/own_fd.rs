@@ -4,7 +4,7 @@
 //! close all that they know nothing of, and have opened files of its own, which have the same numbers. If it then drops
 //! such an object, a plain `OwnedFd` closes a file of the program.
 
-use crate::origin::Origin;
+use crate::fork_guard::Origin;
 use crate::os::status;
 use std::io;
 use std::mem::ManuallyDrop;

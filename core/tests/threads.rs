@@ -7,7 +7,7 @@ mod pair;
 
 use _core::connection::channel::{Channel, Role, SendError};
 use _core::connection::parcel::{self, PARCEL};
-use _core::connection::{buffer::Buffer, ledger::Carrier};
+use _core::connection::{buffer::Buffer, peer_extents::Carrier};
 use _core::ring::frame::Header;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};

@@ -1,9 +1,9 @@
 //! A buffer that lies in a block of shared memory, ours or the peer's.
 
-use crate::connection::ledger::Lease;
+use crate::connection::peer_extents::Lease;
 use crate::memory::arena::GRANULE;
+use crate::memory::buffer_allocator::Hold;
 use crate::memory::extent::Extent;
-use crate::memory::store::Hold;
 use crate::memory::view::{Mode, View};
 use std::io;
 use std::sync::Arc;

@@ -5,10 +5,10 @@ pub mod buffer;
 #[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]
-pub mod ledger;
-#[cfg(not(loom))]
-pub mod lending;
+pub mod loans;
 pub mod parcel;
+#[cfg(not(loom))]
+pub mod peer_extents;
 #[cfg(not(loom))]
 pub mod poller;
 #[cfg(not(loom))]

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::crash;
-use crate::origin::PerProcess;
+use crate::fork_guard::PerProcess;
 use crate::sync::lock;
 use std::sync::{Mutex, Weak};
 use std::thread;

@@ -24,7 +24,7 @@ use crate::memory::region::{Kind, Layout, signature};
 use crate::queue::{self, Limits};
 use crate::store::{self, readers};
 use crate::topic::directory::Capacity;
-use crate::wait::set::mapped::size_for;
+use crate::wait::wait_set::mapped::size_for;
 
 /// Slots of each wait set.
 pub const SLEEPERS: usize = 256;

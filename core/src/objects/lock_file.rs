@@ -14,7 +14,7 @@
 //! The text of the file is the name of the memory.
 
 use super::members::{Holder, Proofs, SLOTS};
-use crate::origin::Origin;
+use crate::fork_guard::Origin;
 use crate::os::{done, retry};
 use crate::sync::lock;
 use std::fs::{self, File, OpenOptions};

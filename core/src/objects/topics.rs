@@ -11,7 +11,7 @@ use crate::sync::lock;
 use crate::topic::Policy;
 use crate::topic::directory::{Capacity, Directory, Listed, Seated, State};
 use crate::topic::log::{self, Limits, Shape as LogShape};
-use crate::topic::memory::{self, BLOCK, LogMemory};
+use crate::topic::mapped_log::{self, BLOCK, LogMemory};
 use crate::topic::publisher::{Block, Patience, Publisher, Refused, Slowest, Waiter};
 use crate::topic::subscriber::{self, History, News, Source, Subscriber, Taken};
 use std::collections::HashMap;
@@ -286,7 +286,7 @@ impl Membership {
                 .ok()
                 .and_then(|memory| log::Log::open(memory, listed.token));
             if log.is_some() {
-                size += memory::allocated(pid, listed.descriptor);
+                size += mapped_log::allocated(pid, listed.descriptor);
             }
             let published = log.map(|log| log.published());
             if let Some((tail, _)) = published {

@@ -12,7 +12,7 @@
 use super::members::Holder;
 use super::members::Number;
 use super::membership::Membership;
-use crate::origin::PerProcess;
+use crate::fork_guard::PerProcess;
 use crate::os::{done, retry};
 use crate::sync::lock;
 use crate::wait::doorbell::{Doorbell, numbered};

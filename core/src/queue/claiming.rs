@@ -1,6 +1,6 @@
 //! Claiming: items that stay until their holder ends that, and how it may end.
 
-use super::claims::{self, BACK, DEAD_LETTERS, State};
+use super::claim_table::{self, BACK, DEAD_LETTERS, State};
 use super::layout::{AT_ONCE, DONE, EXPIRY, HELD, SHUT};
 use super::{Bytes, CLAIMS_AT_ONCE, Claim, Claimed, End, News, Queue, Source, held_from, list_of};
 use crate::clock;
@@ -67,14 +67,14 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         }
         self.claims
             .set_state(t, index, held_from(source), deliveries)?;
-        t.set(at + claims::OWNER, self.me())?;
-        t.set(at + claims::SINCE, now)?;
+        t.set(at + claim_table::OWNER, self.me())?;
+        t.set(at + claim_table::SINCE, now)?;
         let ends = if limit == 0 {
             0
         } else {
             now.saturating_add(limit)
         };
-        t.set(at + claims::ENDS, ends)?;
+        t.set(at + claim_table::ENDS, ends)?;
         if ends != 0 {
             let expiry = self.get(t, EXPIRY)?;
             if expiry == 0 || ends < expiry {
@@ -92,7 +92,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(Claim {
             index,
             source,
-            number: t.get(at + claims::NUMBER)?,
+            number: t.get(at + claim_table::NUMBER)?,
             deliveries,
             form,
             at: head.payload(at_item),
@@ -103,8 +103,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// Whether this claim is this member's still.
     fn holds(&self, t: &impl See, claim: &Claim, state: State) -> Result<bool, HeapError> {
         let at = self.claims.at(claim.index);
-        Ok(t.get(at + claims::OWNER)? == self.me()
-            && t.get(at + claims::NUMBER)? == claim.number
+        Ok(t.get(at + claim_table::OWNER)? == self.me()
+            && t.get(at + claim_table::NUMBER)? == claim.number
             && self.claims.state(t, claim.index)? == (state, claim.deliveries))
     }
 
@@ -264,7 +264,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                     if self.claims.state(t, index)?.0 != State::Held {
                         continue;
                     }
-                    let ends = t.get(self.claims.at(index) + claims::ENDS)?;
+                    let ends = t.get(self.claims.at(index) + claim_table::ENDS)?;
                     if ends != 0 && ends <= now && ended < CLAIMS_AT_ONCE {
                         some = some.and(self.put_back(t, index)?);
                         ended += 1;

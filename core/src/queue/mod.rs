@@ -11,11 +11,11 @@
 //!
 //! What stands in the memory is a claim as everywhere, see [`crate::shared_heap`].
 
-mod chain;
+mod chunk_list;
+mod claim_table;
 mod claiming;
-mod claims;
+mod deferred;
 pub mod layout;
-mod leftovers;
 pub mod parcel;
 mod putting;
 mod recovery;
@@ -23,7 +23,7 @@ mod taking;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use chain::Chunk;
+pub use chunk_list::Chunk;
 pub use layout::{Form, Head, MOST_CLAIMS};
 
 use crate::clock;
@@ -31,9 +31,9 @@ use crate::shared_heap::allocator::{self, Allocator};
 use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Field, HeapError, Members, Words, corrupt};
-use claims::{BACK, Claims, DEAD_LETTERS, List, State};
+use claim_table::{BACK, Claims, DEAD_LETTERS, List, State};
+use deferred::Leftovers;
 use layout::*;
-use leftovers::Leftovers;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -331,9 +331,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         };
         let holds = |&index: &u64| {
             let at = self.claims.at(index);
-            let state = load(at + claims::STATE) & 0xff;
+            let state = load(at + claim_table::STATE) & 0xff;
             let is_held = state == State::Held as u64 || state == State::Examined as u64;
-            load(at + claims::OWNER) == member && is_held
+            load(at + claim_table::OWNER) == member && is_held
         };
         let high = load(self.start + HIGH).min(MOST_CLAIMS);
         (0..high).filter(holds).count()
@@ -420,8 +420,10 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 let at = self.claims.at(index);
                 match self.claims.state(t, index) {
                     Ok((State::Held, deliveries)) => held.push(Holding {
-                        member: t.get(at + claims::OWNER)?,
-                        age: Duration::from_nanos(now.saturating_sub(t.get(at + claims::SINCE)?)),
+                        member: t.get(at + claim_table::OWNER)?,
+                        age: Duration::from_nanos(
+                            now.saturating_sub(t.get(at + claim_table::SINCE)?),
+                        ),
                         deliveries,
                     }),
                     Ok((State::Over, _)) => viewed += 1,

@@ -1,6 +1,6 @@
 //! What members leave behind: those that die, and this one when it leaves.
 
-use super::claims::{self, State};
+use super::claim_table::{self, State};
 use super::{Bytes, News, Queue, Room, slot_of};
 use crate::crash;
 use crate::shared_heap::undo_log::{See, Transaction};
@@ -42,7 +42,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         loop {
             let step = journal.transact(deadline, |t| {
                 for index in from..self.claims.high(t)? {
-                    let owner = t.get(self.claims.at(index) + claims::OWNER)?;
+                    let owner = t.get(self.claims.at(index) + claim_table::OWNER)?;
                     if owner != 0 && is_gone(owner) {
                         return Ok(Some((index, self.take_from(t, index)?)));
                     }

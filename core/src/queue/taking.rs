@@ -1,9 +1,9 @@
 //! Taking: items that are copied out, and looking at them.
 
-use super::claims::{self, BACK};
+use super::claim_table::{self, BACK};
 use super::layout::{DEAD, FEWEST, FULL, GOTTEN, OF_ITEMS, OF_MEMORY, OF_SEVERAL, SLOTS, TAKEN};
 use super::{
-    Bytes, CLAIMS_AT_ONCE, News, Queue, Room, Source, TAKEN_AT_ONCE, Taken, Waiting, chain,
+    Bytes, CLAIMS_AT_ONCE, News, Queue, Room, Source, TAKEN_AT_ONCE, Taken, Waiting, chunk_list,
     list_of, slot_of,
 };
 use crate::crash;
@@ -54,7 +54,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         // Under the lease: the memory of what others take meanwhile may be given back.
         self.allocator.journal().transact(deadline, |t| {
             let (mut found, mut left) = (Vec::new(), TAKEN_AT_ONCE);
-            let mut seen = |(at, head): chain::Item, number: u64, deliveries: u64| {
+            let mut seen = |(at, head): chunk_list::Item, number: u64, deliveries: u64| {
                 let mut copy = Vec::new();
                 self.copy((at, head), &mut copy, 0)?;
                 left = left.saturating_sub(copy.len().max(64));
@@ -70,7 +70,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             let mut back = self.claims.first(t, BACK)?;
             let mut is_on = most > 0;
             while is_on && let Some(index) = back {
-                let number = t.get(self.claims.at(index) + claims::NUMBER)?;
+                let number = t.get(self.claims.at(index) + claim_table::NUMBER)?;
                 let deliveries = self.claims.state(t, index)?.1;
                 is_on = seen(self.item_of(t, index)?, number, deliveries)?;
                 back = self.claims.following(t, index)?;

@@ -23,7 +23,7 @@ use super::owner_lock;
 use super::undo_log::Look;
 use super::{Corruption, Failure, HeapError, Members, Poison, Words};
 #[cfg(not(loom))]
-use crate::origin::Origin;
+use crate::fork_guard::Origin;
 use crate::sync::{AtomicU64, Ordering, fence, this_thread};
 use std::io;
 use std::sync::atomic::AtomicBool as PrivateBool;

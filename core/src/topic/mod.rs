@@ -44,7 +44,7 @@ pub mod blocks;
 pub mod directory;
 pub mod log;
 #[cfg(not(loom))]
-pub mod memory;
+pub mod mapped_log;
 pub mod publisher;
 pub mod subscriber;
 

@@ -1,9 +1,9 @@
 //! A bell that anybody who knows its path can ring: a local socket of datagrams in the file system.
 //!
-//! A [`super::bell::Bell`] joins two processes that have been introduced. This one wakes an event loop for members that
+//! A [`super::waker::Bell`] joins two processes that have been introduced. This one wakes an event loop for members that
 //! never were. It keeps nothing but that it was rung: the loop looks for itself what there is.
 
-use super::bell::TAKEN_AT_ONCE;
+use super::waker::TAKEN_AT_ONCE;
 use crate::os::done;
 use crate::own_fd::OwnFd;
 use std::fs;

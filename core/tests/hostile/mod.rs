@@ -1,5 +1,5 @@
 //! Bytes of a hostile peer, and what of the core reads them. Each function takes any bytes, and panics only if the
-//! core breaks its word. The targets of core/fuzz and the tests of core/tests/lies.rs call the same ones.
+//! core breaks its word. The targets of core/fuzz and the tests of core/tests/hostile_peer.rs call the same ones.
 
 #![allow(dead_code)] // Each of the programs that have this module uses a part of it.
 
@@ -13,10 +13,10 @@ pub mod topic;
 
 use _core::connection::channel::Channel;
 use _core::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
-use _core::connection::{buffer::Buffer, lending::Lending};
+use _core::connection::{buffer::Buffer, loans::Lending};
 use _core::memory::arena::{GRANULE, Place};
 use _core::memory::extent::Extent;
-use _core::memory::news::{self, News};
+use _core::memory::extent_update::{self, News};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::shared_heap::Members;
@@ -246,7 +246,7 @@ fn give_back(lending: &Lending, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Ent
 }
 
 /// News of extents as the bytes have them, with descriptors that do not fit, and a frame that names one of them.
-pub fn news(bytes: &[u8]) {
+pub fn extent_updates(bytes: &[u8]) {
     let (told, ours) = sockets();
     let mut script = Script::new(bytes);
     let entry = |script: &mut Script| Entry {
@@ -282,7 +282,7 @@ pub fn news(bytes: &[u8]) {
     while !script.is_over() {
         let told_now = Told::read(&mut script);
         told_now.send(told.as_fd());
-        match news::receive(ours.as_fd()) {
+        match extent_update::receive(ours.as_fd()) {
             Ok(Some(News::Extent { number, size, file })) => {
                 assert!(told_now.is_one_extent(number, size));
                 match Extent::open(number, size as usize, file) {

@@ -7,7 +7,7 @@ use _core::queue::parcel::{MOST_BUFFERS, Parts};
 use _core::shared_heap::Words;
 use _core::topic::directory::{Capacity, Directory, Listed};
 use _core::topic::log::{Limits, Shape};
-use _core::topic::memory::LogMemory;
+use _core::topic::mapped_log::LogMemory;
 use _core::topic::publisher::{Patience, Publisher, Waiter};
 use _core::topic::subscriber::{History, Message, Payload, Subscriber, Taken};
 use _core::topic::{Policy, Space};
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
 /// Where the words are that a log begins with, and how many; where its index begins: see `topic/log.rs`.
 const HEADER: u64 = 40;
 const INDEX: u64 = 4096;
-/// The parts of the directory: see `topic/directory.rs`.
+/// The parts of the directory: see `topic/directory/mod.rs`.
 const LISTINGS: u64 = 64;
 const CLAIMS: u64 = 6208;
 

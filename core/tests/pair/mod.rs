@@ -4,7 +4,7 @@ use _core::connection::channel::{Channel, Sleep};
 use _core::connection::segment::{Direction, Segment, size_for};
 use _core::packet;
 use _core::ring::frame::Header;
-use _core::wait::bell::{Bell, Bells, Semaphore, Semaphores};
+use _core::wait::waker::{Bell, Bells, Semaphore, Semaphores};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd};

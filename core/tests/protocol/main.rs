@@ -5,10 +5,10 @@
 //! model lets a load return: `RUSTFLAGS="--cfg loom" cargo test --release --test protocol`.
 //! Without it the same tests run on the machine's own threads, again and again.
 
-mod closing;
-mod lending;
+mod loans;
 mod members;
 mod model;
+mod shutdown;
 mod topic;
 mod transactions;
 mod wait_set;

@@ -3,7 +3,7 @@
 //! Where two sleep and two wake, loom tries two preemptions: three take minutes.
 
 use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, fence, model, model_within, thread};
-use _core::wait::set::{DEAD, HeapSet, How, Slot, WaitSet};
+use _core::wait::wait_set::{DEAD, HeapSet, How, Slot, WaitSet};
 
 /// A bell for each slot. The kernel says of a ring that nobody sleeps there, if nobody does; here it never does so of
 /// the living.

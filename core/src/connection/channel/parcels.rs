@@ -2,9 +2,9 @@
 
 use super::{Channel, LARGE_BODY, LOOKS_PER_CLOCK, Role, SendError, Sent};
 use crate::clock;
-use crate::connection::ledger::Carrier;
-use crate::connection::lending::Lending;
+use crate::connection::loans::Lending;
 use crate::connection::parcel::{self, Entry, Lies, PARCEL};
+use crate::connection::peer_extents::Carrier;
 use crate::crash;
 use crate::memory::bytes::append_from;
 use crate::ring::frame::Kept;

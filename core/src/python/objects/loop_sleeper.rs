@@ -3,7 +3,7 @@
 use crate::objects::membership::{LoopSleeper as Sleeper, Membership, NameError};
 use crate::python::objects::name::failed;
 use crate::sync::lock;
-use crate::wait::set::SetError;
+use crate::wait::wait_set::SetError;
 use pyo3::prelude::*;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::connection::channel::{self, Role, SLICE, SendError, Sent, Sleep};
-use crate::connection::ledger::Carrier;
+use crate::connection::peer_extents::Carrier;
 use crate::connection::segment::{Direction, Segment, SegmentError};
 use crate::memory::region::RegionError;
 use crate::packet;
@@ -15,7 +15,7 @@ use crate::python::support::descriptor::Descriptor;
 use crate::python::support::errors::{ChannelError, broken, no_memory, os_error, unsent};
 use crate::python::support::scratch::Scratch;
 use crate::sync::lock;
-use crate::wait::bell::{Bell, Bells, Semaphore, SemaphoreError, Semaphores};
+use crate::wait::waker::{Bell, Bells, Semaphore, SemaphoreError, Semaphores};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};

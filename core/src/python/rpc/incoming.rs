@@ -3,8 +3,8 @@
 
 use crate::connection::buffer;
 use crate::connection::channel::{Channel, Receiver};
-use crate::connection::ledger::Carrier;
 use crate::connection::parcel::{self, Lies, PARCEL};
+use crate::connection::peer_extents::Carrier;
 use crate::python::codec::msgpack::reader::Buffers;
 use crate::python::codec::parcel::{self as body, Parcel};
 use crate::python::support::buffer::{Buffer, copy_of, copy_out};

@@ -5,7 +5,7 @@ use crate::memory::named;
 use crate::os;
 use crate::python::support::descriptor::Descriptor;
 use crate::python::support::errors::os_error;
-use crate::wait::bell;
+use crate::wait::waker;
 use pyo3::prelude::*;
 use std::ffi::CString;
 use std::os::fd::AsFd;
@@ -36,7 +36,7 @@ pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<O
 /// Makes a semaphore of this name, without a slash.
 #[pyfunction]
 pub fn create_semaphore(name: &str) -> PyResult<()> {
-    bell::create_semaphore(&CString::new(format!("/{name}"))?).map_err(|error| os_error(&error))
+    waker::create_semaphore(&CString::new(format!("/{name}"))?).map_err(|error| os_error(&error))
 }
 
 /// Opens the file of a segment that somebody else has made; and the user whose it is.

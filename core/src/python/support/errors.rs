@@ -1,7 +1,7 @@
 //! What the core raises, and of what it is made.
 
 use crate::connection::channel::SendError;
-use crate::memory::store;
+use crate::memory::buffer_allocator;
 use crate::violation::Violation;
 use pyo3::exceptions::PyOSError;
 use pyo3::intern;
@@ -84,12 +84,12 @@ fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
     }
 }
 
-pub(crate) fn no_memory(py: Python<'_>, why: store::NoMemory) -> PyErr {
+pub(crate) fn no_memory(py: Python<'_>, why: buffer_allocator::NoMemory) -> PyErr {
     let text = why.to_string();
     match why {
-        store::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
-        store::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
-        store::NoMemory::System { error, .. } => {
+        buffer_allocator::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
+        buffer_allocator::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
+        buffer_allocator::NoMemory::System { error, .. } => {
             with_errno(py, NoMemory::new_err(text), error.raw_os_error())
         }
     }

@@ -1,8 +1,8 @@
 //! Queues whose members are of one process: against a model, and with words that are not true.
 
-mod lies;
+mod backpressure;
+mod corruption;
 mod model;
-mod room;
 
 use super::*;
 use crate::memory::mapping::SharedMapping;

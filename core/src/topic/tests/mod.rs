@@ -1,14 +1,14 @@
 //! Topics whose members are of one process, each with mappings of its own.
 
+mod backpressure;
+mod corruption;
 mod deaths;
-mod lies;
 mod model;
-mod room;
 mod threads;
 
 use super::directory::{Capacity, Directory, Listed};
 use super::log::{Limits, Shape};
-use super::memory::LogMemory;
+use super::mapped_log::LogMemory;
 use super::publisher::{Patience, Publisher, Refused, Waiter};
 use super::subscriber::{History, Message, Payload, Subscriber, Taken};
 use super::{Policy, Space};

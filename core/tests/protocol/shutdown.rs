@@ -3,8 +3,8 @@
 use crate::model::{Arc, Bell, Mutex, Shared, model, receive, thread};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
-use _core::wait::closing::Closing;
 use _core::wait::flags;
+use _core::wait::shutdown_flag::Closing;
 
 /// A reader that sleeps, or is about to, while the peer sends and another thread of its own closes.
 #[test]

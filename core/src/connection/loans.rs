@@ -6,14 +6,14 @@
 //! then as if it had never been away.
 
 use crate::connection::buffer::{Buffer, Keeper};
-use crate::connection::ledger::{Carrier, Ledger, no_block};
 use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
+use crate::connection::peer_extents::{Carrier, Ledger, no_block};
 use crate::connection::sweeper::{self, Swept};
 use crate::crash;
 use crate::memory::arena::Holder;
+use crate::memory::buffer_allocator::{Hold, NoMemory, Store};
 use crate::memory::copier::Copier;
-use crate::memory::news;
-use crate::memory::store::{Hold, NoMemory, Store};
+use crate::memory::extent_update;
 use crate::own_fd::OwnFd;
 use crate::sync::lock;
 use crate::violation::Violation;
@@ -92,7 +92,7 @@ impl Lending {
             .map_err(|error| told.untellable(len, error))?;
         let extent = self.ours.make_extent(len)?;
         crash::point!(ExtentMade);
-        news::send_extent(self.socket.as_fd(), &extent)
+        extent_update::send_extent(self.socket.as_fd(), &extent)
             .map_err(|error| told.untellable(len, error))?;
         crash::point!(ExtentTold);
         let is_first = self.ours.add_extent(extent);
@@ -107,7 +107,7 @@ impl Lending {
     /// Tells the peer of extents that are gone, as far as it listens.
     fn tell_gone(&self, told: &mut Told) -> io::Result<()> {
         while let Some(&number) = told.gone.last() {
-            news::send_gone(self.socket.as_fd(), number)?;
+            extent_update::send_gone(self.socket.as_fd(), number)?;
             told.gone.pop();
             crash::point!(ExtentGone);
         }

@@ -132,7 +132,7 @@ fn a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer() {
     // Its limit is the whole process's, so this test runs itself again, alone in another.
     const ALONE: &str = "SHMRPC_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let name = "memory::news::tests::a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer";
+        let name = "memory::extent_update::tests::a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer";
         let _alone = FORK.lock();
         let out = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name])

@@ -14,10 +14,10 @@ use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE};
 use _core::connection::segment::{Direction, MappedRing, Segment, size_for};
 use _core::memory::arena::Place;
 use _core::memory::extent::Extent;
-use _core::memory::news;
+use _core::memory::extent_update;
 use _core::ring::frame::{FrameReader, FrameWriter, GROW, HEADER};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, padded};
-use _core::wait::bell::{Bell, Bells, Semaphore, Semaphores};
+use _core::wait::waker::{Bell, Bells, Semaphore, Semaphores};
 use hostile::descriptors::{memfd, sockets};
 use hostile::reading::{drain, receive};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -712,7 +712,7 @@ fn leases_that_nobody_has() {
 #[test]
 fn news_of_extents_that_lies() {
     let before = open_memfds();
-    scripts("news", 6, scaled(2_000, 20_000), hostile::news);
+    scripts("news", 6, scaled(2_000, 20_000), hostile::extent_updates);
     // Other tests have some open meanwhile, but not for each script.
     assert!(open_memfds() < before + 200, "descriptors stay open");
 }
@@ -756,11 +756,13 @@ fn what_was_sealed_is_not_cut_off_later() {
         OwnedFd::from(file.try_clone().expect("a descriptor")),
     )
     .expect("a good one");
-    news::send_extent(told.as_fd(), &extent).expect("room");
+    extent_update::send_extent(told.as_fd(), &extent).expect("room");
     assert!(file.set_len(0).is_err() && file.set_len(4096).is_err());
     file.set_len(1 << 20).expect("it may grow");
     // What is told is not what is there any more: refused, and the one that is mapped stays readable.
-    let Ok(Some(news::News::Extent { number, size, file })) = news::receive(ours.as_fd()) else {
+    let Ok(Some(extent_update::News::Extent { number, size, file })) =
+        extent_update::receive(ours.as_fd())
+    else {
         panic!("news of an extent")
     };
     assert!(Extent::open(number, size as usize, file).is_err());
@@ -854,7 +856,7 @@ impl Connection {
             0 if self.extents < 4 => {
                 let file = memfd(8192, libc::F_SEAL_SHRINK, true);
                 let extent = Extent::open(self.extents, 8192, file).expect("a good one");
-                news::send_extent(self.told.as_fd(), &extent).expect("room");
+                extent_update::send_extent(self.told.as_fd(), &extent).expect("room");
                 self.extents += 1;
                 (2, Vec::new())
             }
@@ -1039,7 +1041,7 @@ fn the_corpus_breaks_nothing() {
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),
         ("release", hostile::release),
-        ("news", hostile::news),
+        ("news", hostile::extent_updates),
         ("shared_heap", hostile::shared_heap::shared_heap),
         ("names", hostile::names::names),
         ("queue", hostile::queue::queue),

@@ -4,4 +4,4 @@
 #[path = "../../tests/hostile/mod.rs"]
 mod hostile;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::news(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::extent_updates(bytes));

@@ -4,7 +4,7 @@ use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
 use crate::crash;
 use crate::memory::arena::{GRANULE, Place};
 use crate::memory::extent::{self, Extent, ExtentError, Extents, MAX_EXTENTS};
-use crate::memory::news::{self, News, NewsError};
+use crate::memory::extent_update::{self, News, NewsError};
 use crate::own_fd::OwnFd;
 use crate::sync::lock;
 use crate::violation::Violation;
@@ -193,7 +193,7 @@ impl Known {
     /// is tried again with the next frame that names what is not known.
     fn hear(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
         loop {
-            match news::receive(socket) {
+            match extent_update::receive(socket) {
                 Ok(None) => return Ok(None),
                 Ok(Some(News::Gone { number })) => {
                     self.told.remove(&number);

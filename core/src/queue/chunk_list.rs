@@ -1,6 +1,6 @@
 //! The chunks of a queue: where the next item goes, and where the first one is.
 
-use super::claims::{self, State};
+use super::claim_table::{self, State};
 use super::layout::*;
 use super::{Bytes, CHUNKS, Queue, TAKEN_AT_ONCE};
 use crate::memory::bytes::append_from;
@@ -348,9 +348,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let (at, head) = self.item_at(cursor.at, cursor.end)?;
         let claim = self.claims.at(index);
         let number = self.get(t, TAKEN)?;
-        t.set(claim + claims::ITEM, at)?;
-        t.set(claim + claims::CHUNK, cursor.chunk)?;
-        t.set(claim + claims::NUMBER, number)?;
+        t.set(claim + claim_table::ITEM, at)?;
+        t.set(claim + claim_table::CHUNK, cursor.chunk)?;
+        t.set(claim + claim_table::NUMBER, number)?;
         self.claims.set_state(t, index, State::Back, 0)?;
         let pins = t.get(cursor.chunk + PINS)?;
         t.set(cursor.chunk + PINS, pins.wrapping_add(1))?;
@@ -363,11 +363,11 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// The item of a claim.
     pub(super) fn item_of(&self, t: &impl See, index: u64) -> Result<Item, HeapError> {
         let claim = self.claims.at(index);
-        let chunk = self.place(t, claim + claims::CHUNK)?;
-        let at = t.get(claim + claims::ITEM)?;
+        let chunk = self.place(t, claim + claim_table::CHUNK)?;
+        let at = t.get(claim + claim_table::ITEM)?;
         let end = self.limit_of(t, chunk)?;
         if at < chunk + CHUNK_HEAD || at >= end {
-            return Err(corrupt(Field::Claim, claim + claims::ITEM, at));
+            return Err(corrupt(Field::Claim, claim + claim_table::ITEM, at));
         }
         self.item_at(at, end)
     }
@@ -378,7 +378,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         t: &mut Transaction<'_, W, M>,
         index: u64,
     ) -> Result<bool, HeapError> {
-        let chunk = self.place(t, self.claims.at(index) + claims::CHUNK)?;
+        let chunk = self.place(t, self.claims.at(index) + claim_table::CHUNK)?;
         let pins = t.get(chunk + PINS)?;
         let Some(left) = pins.checked_sub(1) else {
             return Err(corrupt(Field::Chunk, chunk + PINS, pins));

@@ -17,8 +17,8 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.host import cleanup
-from shmrpc.host.rendezvous import Claim
-from shmrpc.host.status import statuses
+from shmrpc.host.rendezvous import ServiceSocket
+from shmrpc.host.status import collect_reports
 from shmrpc.transport.shm.segment import NewSegment
 from tests.helpers.host_names import SHM, host_to_oneself
 from tests.helpers.server_process import Script, ServerProcess
@@ -150,7 +150,7 @@ def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: ServerProce
         assert os.listdir(runtime) == ["tested.sock"]
     said = f"is already served by process {server.pid}, although somebody has removed its lock file"
     with pytest.raises(shmrpc.ServiceInUse, match=said) as caught:
-        Claim("tested")
+        ServiceSocket("tested")
     assert caught.value.pid == server.pid
     assert ours(cleanup.clean(), [runtime / "tested.sock"]) == [], "also with a lock file that nobody holds"
     with shmrpc.sync.connect("tested") as client:
@@ -350,7 +350,7 @@ def test_a_name_of_an_unknown_kind_is_left_alone_and_mentioned(gadget: list[Path
 def test_a_name_of_another_kind_is_no_service(gadget: list[Path]) -> None:
     """Whoever lists services, or looks for a similar one, asks nobody at a gadget's socket."""
     said: list[str] = []
-    assert statuses(silent=said.append) == []
+    assert collect_reports(silent=said.append) == []
     assert said == []
     with pytest.raises(shmrpc.ServiceUnavailable), shmrpc.sync.connect("teste", timeout=0):
         pass

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shmrpc.host.status import statuses
+from shmrpc.host.status import collect_reports
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
 SERVICE = "examples.code_search.service:code_search"
@@ -279,7 +279,7 @@ def test_a_restart_between_two_requests_is_not_noticed(tmp_path: Path) -> None:
         server.stop()
         with ServerProcess(SMALL):
             # The app's client is there again, or else its two seconds for that may be too few on a busy machine.
-            assert eventually(lambda: [report.connections for report in statuses()] == [1])
+            assert eventually(lambda: [report.connections for report in collect_reports()] == [1])
             assert web.http.get("/search?word=def").status_code == 200
 
 

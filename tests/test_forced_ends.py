@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import shmrpc
-from shmrpc.host.status import statuses
+from shmrpc.host.status import collect_reports
 from shmrpc.supervisor import ending
 from shmrpc.supervisor.runner import Runner
 from tests.helpers.server_process import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
@@ -260,7 +260,7 @@ def test_a_signal_to_a_forked_child_is_none_to_the_server(tmp_path: Path, loop: 
             try:
                 os.kill(child, signal.SIGTERM)
                 assert [client.pid() for _ in range(3)] == [server.pid] * 3
-                assert [report.health for report in statuses()] == ["serving"]
+                assert [report.health for report in collect_reports()] == ["serving"]
             finally:
                 os.kill(child, signal.SIGKILL)
 

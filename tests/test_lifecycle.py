@@ -378,7 +378,7 @@ async def test_a_drain_loses_no_call_of_a_client_that_reconnects() -> None:
 
 
 async def test_health_in_the_report() -> None:
-    from shmrpc.host.status import statuses
+    from shmrpc.host.status import collect_reports
 
     opened = asyncio.Event()
 
@@ -388,7 +388,7 @@ async def test_health_in_the_report() -> None:
         yield
 
     async def health() -> str:
-        return (await asyncio.to_thread(statuses))[0].health
+        return (await asyncio.to_thread(collect_reports))[0].health
 
     service, release = shmrpc.Service("tested.health", lifespan=lifespan), asyncio.Event()
 

@@ -9,8 +9,8 @@ import pytest
 
 import shmrpc
 from shmrpc.host import cleanup
-from shmrpc.host.rendezvous import Claim
-from shmrpc.host.status import statuses
+from shmrpc.host.rendezvous import ServiceSocket
+from shmrpc.host.status import collect_reports
 from tests.helpers.host_names import SHM
 from tests.helpers.services import service
 
@@ -46,7 +46,7 @@ async def test_a_server_of_before_the_login_is_found(
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(login))
         await check_met()
         with pytest.raises(shmrpc.ServiceInUse, match=f"process {os.getpid()}, which clients meet in {temporary}"):
-            Claim("tested")
+            ServiceSocket("tested")
         assert dead() == []
 
 
@@ -75,7 +75,7 @@ def test_who_only_looks_makes_nothing(places: tuple[Path, Path], monkeypatch: py
     def look() -> None:
         with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'tested'"):
             shmrpc.sync.connect("tested", timeout=0).__enter__()
-        assert statuses() == []
+        assert collect_reports() == []
         assert dead() == []
 
     look()
@@ -97,7 +97,7 @@ def test_what_the_dead_left_is_removed_in_both(places: tuple[Path, Path]) -> Non
         str(login / "shmrpc" / "tested.lock"),
         str(temporary / "tested.lock"),
     ]
-    assert statuses() == []
+    assert collect_reports() == []
 
 
 def test_a_place_of_its_own_is_the_only_one(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 import shmrpc
 from shmrpc.host import rendezvous
-from shmrpc.host.status import statuses
+from shmrpc.host.status import collect_reports
 from shmrpc.transport.shm.front_desk import FrontDesk
 from shmrpc.wire import control
 from tests.helpers.loops import one_loop
@@ -112,11 +112,11 @@ def workers_of(server: ServerProcess) -> list[int]:
 
 def connected() -> int:
     """Clients of the only server; -1 if none answers in time."""
-    return next((report.connections for report in statuses()), -1)
+    return next((report.connections for report in collect_reports()), -1)
 
 
 def health() -> list[str]:
-    return [report.health for report in statuses()]
+    return [report.health for report in collect_reports()]
 
 
 def is_refused(client: shmrpc.sync.Client) -> bool:
@@ -217,7 +217,7 @@ def test_workers_share_clients_evenly_and_are_reported_together(app: Path) -> No
             pids = [client.pid() for client in all_clients]
             assert sorted(pids) == sorted(workers_of(server) * 2)
             assert eventually(lambda: connected() == 4)
-            (report,) = statuses()
+            (report,) = collect_reports()
             assert (report.service, report.pid, report.health) == ("made", server.pid, "serving")
             assert report.endpoints == ["pid", "version", "loop", "sleep", "wait", "waits", "burn"]
         assert eventually(lambda: connected() == 0)
@@ -368,7 +368,7 @@ def test_a_crash_loop_ends(app: Path, command: Sequence[str], code: int) -> None
     assert server.process.returncode == 1
     when = "before they served or within 3 s after"
     assert f"5 workers in a row died {when}, the last one exited with code {code}: given up" in errors
-    assert statuses() == []
+    assert collect_reports() == []
 
 
 @pytest.mark.parametrize("option", [("--workers", "2"), ("--reload",)])
@@ -476,7 +476,7 @@ def test_reload_serves_what_the_source_says_now(app: Path) -> None:
         path.write_text(path.read_text().replace("return 1", "return 1 + 1"))
         assert eventually(lambda: client.version() == 2, 60)
         path.write_text(path.read_text().replace('Service("made"', 'Service("renamed"'))
-        assert eventually(lambda: [report.service for report in statuses()] == ["renamed"], 60)
+        assert eventually(lambda: [report.service for report in collect_reports()] == ["renamed"], 60)
         assert "made_service.py changed" in server.stop()
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.host.status import statuses
+from shmrpc.host.status import collect_reports
 from shmrpc.pools.processes.cpus import usable
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
@@ -74,7 +74,7 @@ def have_begun(app: Path, count: int) -> bool:
 
 def spread() -> list[int]:
     """Return the number of connections of each worker, from the server's report."""
-    return sorted(count for report in statuses() for count in report.workers.values())
+    return sorted(count for report in collect_reports() for count in report.workers.values())
 
 
 @one_loop

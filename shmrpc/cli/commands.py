@@ -36,9 +36,9 @@ from shmrpc.errors import (
     WaitTimeout,
 )
 from shmrpc.host import cleanup as leftovers
-from shmrpc.host import exhaustion
+from shmrpc.host import resource_limits
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
-from shmrpc.host.status import statuses
+from shmrpc.host.status import collect_reports
 from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.server.server import DEFAULT_GRACE
 from shmrpc.supervisor.config import Config, ServeError
@@ -296,10 +296,10 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
     except ShmrpcError as error:
         raise CommandFailed(str(error)) from None
     except OSError as error:  # For example, too few descriptors for a loop.
-        number = exhaustion.descriptor_error(error)
+        number = resource_limits.descriptor_errno(error)
         if number is None:
             raise
-        raise CommandFailed(str(exhaustion.descriptors(number, "to serve"))) from None
+        raise CommandFailed(str(resource_limits.no_descriptor_error(number, "to serve"))) from None
 
 
 def _greet(offers: Mapping[str, Sequence[str]], workers: Sequence[int] = ()) -> None:
@@ -462,7 +462,7 @@ def _list_here(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json:
     """Print what lives on this host, or return it for JSON."""
     from shmrpc.discovery.members import reports
 
-    found = statuses(check_uids(allow_uids), lambda words: click.echo(words, err=True))
+    found = collect_reports(check_uids(allow_uids), lambda words: click.echo(words, err=True))
     names = reports(lambda words: click.echo(words, err=True))
     if wanted:
         _check_found(wanted, {each.service for each in found} | {each.name for each in names})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shmrpc.errors import DeadlineExceeded
-from shmrpc.host.processes import process, why_still
+from shmrpc.host.processes import describe_process, explain_no_progress
 from shmrpc.transport.errors import ChannelError
 
 #: Nanoseconds without a byte read that say something of a server: an idle one, too, needs a moment to wake up and run.
@@ -45,12 +45,12 @@ class Lateness:
     def error(self, endpoint: str, since: int, *, taken_back: bool) -> DeadlineExceeded:
         """The error for a call that has waited since then. ``taken_back``: there was no room to send it."""
         now = time.monotonic_ns()
-        server = f"the server of {self._service!r} ({process(self._pid)})"
+        server = f"the server of {self._service!r} ({describe_process(self._pid)})"
         quiet, kept, size = False, 0, 0
         with contextlib.suppress(ChannelError):
             read, _, kept, size = self._untaken()
             quiet = self._is_quiet(read) and now - self._quiet_since >= _TELLING
-        why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {why_still(self._pid)}"
+        why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {explain_no_progress(self._pid)}"
         if taken_back:
             if not quiet:
                 why = f"{server} reads more slowly than this client sends"

@@ -15,7 +15,7 @@ from shmrpc.client.conversation import Conversation, check_stray
 from shmrpc.client.requests import body_of, lost_call
 from shmrpc.client.session import Session
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
-from shmrpc.host.processes import process
+from shmrpc.host.processes import describe_process
 from shmrpc.service.call import Call
 from shmrpc.streams.sending import SLICE
 from shmrpc.transport.base import ClientSharing, Connection, End, Frame, NoClientSharing
@@ -224,7 +224,9 @@ class LoopSession(Session[Connection]):
             if channel is not None and channel.is_overlapped():  # Each has its turn before this is asked again.
                 self.loop.call_later(0.001, self.close_if_idle)
                 return
-            self.close(ConnectionLost(f"the server of {self.service!r} ({process(self.pid)}) is shutting down"))
+            self.close(
+                ConnectionLost(f"the server of {self.service!r} ({describe_process(self.pid)}) is shutting down")
+            )
 
     def close(self, error: ShmrpcError) -> None:
         """Closes the connection; calls under way fail."""

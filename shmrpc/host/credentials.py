@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 #: Users besides our own and root.
-NOBODY_ELSE: Final[frozenset[int]] = frozenset()
+NO_OTHER_USERS: Final[frozenset[int]] = frozenset()
 
 
 def peer_credentials(control: socket.socket) -> tuple[int, int]:
@@ -26,12 +26,12 @@ def is_trusted(uid: int, allow_uids: Collection[int]) -> bool:
     return uid in (0, os.geteuid()) or uid in allow_uids
 
 
-def others(allow_uids: Collection[int]) -> list[int]:
+def other_users(allow_uids: Collection[int]) -> list[int]:
     """The allowed users other than our own and root, sorted."""
     return sorted(uid for uid in allow_uids if uid not in (0, os.geteuid()))
 
 
-def is_anybody(uid: int) -> bool:
+def is_overflow_uid(uid: int) -> bool:
     """Whether the kernel may use this id for users that have none here.
 
     In a user namespace it gives one id, as a rule 65534, to all users of the host that the namespace does not know.
@@ -54,6 +54,6 @@ def _knows_all_users() -> bool:
         return False
 
 
-def in_words(uids: Collection[int]) -> str:
+def describe_users(uids: Collection[int]) -> str:
     """Our own user, root and ``uids``, for a message."""
     return ", ".join(f"uid {uid}" for uid in sorted({0, os.geteuid(), *uids}))

@@ -19,12 +19,12 @@ class _Abandonable(Protocol):
 _owners: weakref.WeakSet[_Abandonable] = weakref.WeakSet()
 
 
-def close_in_child(owner: _Abandonable) -> None:
+def abandon_in_child(owner: _Abandonable) -> None:
     """Calls ``owner.abandon()`` in every child forked from now on."""
     _owners.add(owner)
 
 
-def check_process(service: str, made_by: int) -> None:
+def check_same_process(service: str, made_by: int) -> None:
     """Raises LocalProtocolError in a child of the process that made the connection."""
     here = os.getpid()
     if here != made_by:
@@ -34,7 +34,7 @@ def check_process(service: str, made_by: int) -> None:
         )
 
 
-def close(closing: socket.socket) -> None:
+def close_socket(closing: socket.socket) -> None:
     """Closes a socket now. Its own ``close()`` waits for a loop to let go of it, and in a child none will."""
     if isinstance(closing, _socket.socket):
         _socket.socket.close(closing)

@@ -10,7 +10,7 @@ from pathlib import Path
 _STOPPED = ("T", "t")
 
 
-def process(pid: int | None, role: str = "") -> str:
+def describe_process(pid: int | None, role: str = "") -> str:
     """Names a process in a message; ``role``: such as "client".
 
     ``pid`` is the kernel's, never what a process says of itself: here that may be another one's. None or 0 stands for a
@@ -20,13 +20,13 @@ def process(pid: int | None, role: str = "") -> str:
     return f"{kind} {pid}" if pid else f"a {kind} whose id cannot be seen from here"
 
 
-def member(pid: int | None) -> str:
+def describe_member(pid: int | None) -> str:
     """Names a process that may be this one: it is another task or thread then."""
-    return "this process" if pid == os.getpid() else process(pid)
+    return "this process" if pid == os.getpid() else describe_process(pid)
 
 
-def why_still(pid: int) -> str:
-    """Says why a process that is waited for may make no progress. ``pid``: as for :func:`process`."""
+def explain_no_progress(pid: int) -> str:
+    """Says why a process that is waited for may make no progress. ``pid``: as for :func:`describe_process`."""
     state = _state(pid)
     if state in _STOPPED:
         return f"it is stopped, and goes on after kill -CONT {pid}"
@@ -35,7 +35,7 @@ def why_still(pid: int) -> str:
     return "something holds its loop, or it gets no CPU"
 
 
-def stopped(pid: int) -> str:
+def describe_stopped(pid: int) -> str:
     """Says that a process, from which something is waited for, is stopped; "" if it is not as far as can be seen."""
     return f", and is stopped: it goes on after kill -CONT {pid}" if _state(pid) in _STOPPED else ""
 

@@ -24,10 +24,10 @@ from shmrpc.errors import (
     SharedMemoryError,
     ShmrpcError,
 )
-from shmrpc.host import credentials, exhaustion, fork
+from shmrpc.host import credentials, fork, resource_limits
 from shmrpc.host.cleanup import is_at, listener, runtime_directories, runtime_directory, shared_directory, take_lock
-from shmrpc.host.held_names import held_by
-from shmrpc.host.processes import lock_holder, process, why_still
+from shmrpc.host.exit_cleanup import release_at_forced_exit
+from shmrpc.host.processes import describe_process, explain_no_progress, lock_holder
 from shmrpc.host.runtime_dir import paths_to_serve, similar, socket_paths
 from shmrpc.wire import control
 
@@ -41,7 +41,7 @@ _LOCK_TRIES: Final = 10
 _LOCK_PAUSE: Final = 0.01
 
 
-class Claim:
+class ServiceSocket:
     """The right to serve a name, and the socket that clients connect to.
 
     ``allow_uids``: users who may connect, besides our own and root. Raises ServiceInUse if a live server, or another
@@ -49,7 +49,7 @@ class Claim:
     """
 
     def __init__(self, service: str, allow_uids: Collection[int] = ()) -> None:
-        strangers = credentials.others(allow_uids)
+        strangers = credentials.other_users(allow_uids)
         if strangers:
             _check_reachable(strangers)
         path, elsewhere = paths_to_serve(service)
@@ -64,7 +64,8 @@ class Claim:
         if lock is None:
             pid = _pid_of(self._socket_path, self._lock_path)
             raise ServiceInUse(
-                f"service {service!r} is already served by {process(pid)}; stop it first, or choose another name",
+                f"service {service!r} is already served by {describe_process(pid)}; stop it first, or choose another "
+                "name",
                 pid or None,
             )
         try:
@@ -83,8 +84,8 @@ class Claim:
         #: The status of the socket's file, once it is bound.
         self._bound: os.stat_result | None = None
         self._lock = lock
-        fork.close_in_child(self)
-        held_by(self)
+        fork.abandon_in_child(self)
+        release_at_forced_exit(self)
         try:
             os.ftruncate(lock, 0)
             os.pwrite(lock, b"%d\n" % os.getpid(), 0)
@@ -133,7 +134,7 @@ class Claim:
 
     def abandon(self) -> None:
         """Closes the descriptors and leaves the names, which belong to somebody else now."""
-        fork.close(self.socket)
+        fork.close_socket(self.socket)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -146,7 +147,7 @@ def _check_reachable(strangers: Collection[int]) -> None:
             f"allow_uids={list(strangers)}, but other users cannot enter {runtime_directory()}: set $SHMRPC_DIRECTORY "
             "for both sides to a directory that they can enter; to make one: install -d -m 755 /run/my-services"
         )
-    if credentials.is_anybody(os.geteuid()):
+    if credentials.is_overflow_uid(os.geteuid()):
         raise LocalProtocolError(
             f"allow_uids={list(strangers)}, but we are uid {os.geteuid()}, which stands for every user that this "
             "user namespace does not know: run as a user of your own"
@@ -157,7 +158,7 @@ def _not_to_be_had(path: Path, service: str, error: BaseException) -> BaseExcept
     """Returns what to raise if a name, or a file of it, cannot be ours."""
     if not isinstance(error, OSError) or isinstance(error, ShmrpcError):
         return error
-    lack = exhaustion.meeting_place(error, path.parent, f"to serve {service!r}")
+    lack = resource_limits.rendezvous_error(error, path.parent, f"to serve {service!r}")
     if lack is not None:
         return lack
     with contextlib.suppress(OSError):
@@ -205,7 +206,8 @@ def _check_unserved(path: Path, service: str, remark: str) -> None:
         time.sleep(_LOCK_PAUSE)  # One that dies at this moment may drop its lock before its socket.
         pid = listener(path)
     raise ServiceInUse(
-        f"service {service!r} is already served by {process(pid)}, {remark}; stop it first, or choose another name",
+        f"service {service!r} is already served by {describe_process(pid)}, {remark}; stop it first, or choose another "
+        "name",
         pid or None,
     )
 
@@ -259,7 +261,7 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
     try:
         dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     except OSError as error:
-        raise exhaustion.explained(error) from None
+        raise resource_limits.explain_os_error(error) from None
     try:
         # Each packet names its sender: who once listened may have passed us on, and an id that a process says of itself
         # is one of its own pid namespace.
@@ -282,10 +284,10 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
     """Raises LocalProtocolError if we do not talk to servers of this user."""
     if not credentials.is_trusted(uid, allow_uids):
         raise LocalProtocolError(
-            f"service {service!r} is served by uid {uid}, and we speak with {credentials.in_words(allow_uids)}; "
+            f"service {service!r} is served by uid {uid}, and we speak with {credentials.describe_users(allow_uids)}; "
             f"if you trust that user: connect({service!r}, allow_uids=[{uid}])"
         )
-    if credentials.is_anybody(uid) and shared_directory() is not None:
+    if credentials.is_overflow_uid(uid) and shared_directory() is not None:
         raise LocalProtocolError(
             f"service {service!r} is served by uid {uid}, which stands for every user that this user namespace does "
             "not know; serve as a user that it knows"
@@ -293,10 +295,10 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
 
 
 #: Called with the reason why a waiting client has no connection so far; "" if no server is there.
-Note = Callable[[str], None]
+OnRetry = Callable[[str], None]
 
 
-class Patience:
+class ConnectRetry:
     """How long a client tries to connect: up to ``timeout`` seconds altogether, None: for ever.
 
     0 is one try: it waits for no server to appear, and for the answers of one that is there up to
@@ -308,7 +310,7 @@ class Patience:
         service: str,
         timeout: float | None,
         allow_uids: Collection[int] = (),
-        note: Note = lambda reason: None,
+        note: OnRetry = lambda reason: None,
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
@@ -339,31 +341,31 @@ class Patience:
                 f"(shmrpc serve --allow-uid {os.geteuid()})"
             )
         except ConnectionLost as error:
-            self.note(error)
+            self.record_failure(error)
         return None
 
-    def note(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Records why the server that is there cannot take a client now."""
         if not self._silent:
             self._reason = f"the last one that was there said: {error}"
             self._note(str(error))
 
-    def for_welcome(self, pid: int) -> float:
+    def welcome_timeout(self, pid: int) -> float:
         """The seconds that the server, which is there, has for its answer."""
-        self._note(f"{process(pid)} is there, and its 'welcome' is waited for")
+        self._note(f"{describe_process(pid)} is there, and its 'welcome' is waited for")
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
-    def silent(self, pid: int, since: float) -> ConnectionLost:
+    def no_answer_error(self, pid: int, since: float) -> ConnectionLost:
         """Returns the error for a server that has not answered ``since`` then; a caller that tries again catches it."""
         self._silent_for = time.monotonic() - since
         self._silent = (
-            f"the server of {self._service!r} ({process(pid)}) does not answer: waited {self._silent_for:.3g} s for "
-            f"its 'welcome'; {why_still(pid)}"
+            f"the server of {self._service!r} ({describe_process(pid)}) does not answer: waited "
+            f"{self._silent_for:.3g} s for its 'welcome'; {explain_no_progress(pid)}"
         )
         self._note(self._silent)
         return ConnectionLost(self._silent)
 
-    def pause(self) -> float:
+    def next_pause(self) -> float:
         """The seconds until the next try. Raises ServiceUnavailable if the time is over."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
@@ -382,12 +384,12 @@ class Patience:
         meant = similar(self._service, self._allow_uids)
         start = f"did you mean {meant!r}, which is served? If not, " if meant else ""
         start += f"start it with: shmrpc serve MODULE:{self._service}"
-        if credentials.others(self._allow_uids) and shared_directory() is None:
+        if credentials.other_users(self._allow_uids) and shared_directory() is None:
             start += "; services of other users are met in the directory that $SHMRPC_DIRECTORY names"
         return start
 
 
-class Received(msgspec.Struct, frozen=True):
+class Packet(msgspec.Struct, frozen=True):
     """A packet of the handshake."""
 
     #: Empty at the end of the connection.
@@ -397,7 +399,7 @@ class Received(msgspec.Struct, frozen=True):
     pid: int
 
 
-def receive(dialled: socket.socket, patience: int = 0, spin: int = 0) -> Received:
+def receive_packet(dialled: socket.socket, patience: int = 0, spin: int = 0) -> Packet:
     """Receives the next packet of the handshake. BlockingIOError if none comes within ``patience`` nanoseconds.
 
     ``spin``: for how many of them at most it looks again and again.
@@ -405,21 +407,21 @@ def receive(dialled: socket.socket, patience: int = 0, spin: int = 0) -> Receive
     try:
         data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, patience, spin)
     except ConnectionResetError:
-        return Received(b"", [], 0)
+        return Packet(b"", [], 0)
     if is_cut and len(descriptors) < 3:  # There was room for eight: it is we who could not take them.
-        error = untaken(dialled)  # While those that were taken are still open.
+        error = dropped_descriptors_error(dialled)  # While those that were taken are still open.
         for descriptor in descriptors:
             descriptor.close()
         raise error
-    return Received(data, descriptors, pid)
+    return Packet(data, descriptors, pid)
 
 
-def untaken(through: socket.socket) -> SharedMemoryError:
+def dropped_descriptors_error(through: socket.socket) -> SharedMemoryError:
     """Returns the error for descriptors of a packet that could not be received: the kernel drops them silently."""
     try:
         os.close(os.dup(through.fileno()))
     except OSError as error:
-        return exhaustion.descriptors(error.errno or errno.EMFILE)
+        return resource_limits.no_descriptor_error(error.errno or errno.EMFILE)
     return SharedMemoryError(
         errno.EACCES,
         "the descriptors of a connection could not be taken: look at what confines this process (SELinux, AppArmor), "

@@ -11,7 +11,7 @@ from typing import Final
 
 from shmrpc.basics.spelling import closest
 from shmrpc.errors import LocalProtocolError
-from shmrpc.host import credentials, exhaustion
+from shmrpc.host import credentials, resource_limits
 from shmrpc.host.cleanup import (
     NAME,
     SERVICE,
@@ -57,7 +57,7 @@ def directory() -> Path:
             raise
         except OSError as error:
             raise (
-                _closed(path, error) or exhaustion.meeting_place(error, path.parent, f"to make {path}") or error
+                _closed(path, error) or resource_limits.rendezvous_error(error, path.parent, f"to make {path}") or error
             ) from None
     _check_own(path)
     return path
@@ -164,9 +164,10 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
         raise LocalProtocolError(f"{path} is a symbolic link; let $SHMRPC_DIRECTORY name the directory itself")
     if not stat.S_ISDIR(status.st_mode):
         raise LocalProtocolError(f"{path} is not a directory; let $SHMRPC_DIRECTORY name one")
-    if not credentials.is_trusted(status.st_uid, owners) or credentials.is_anybody(status.st_uid):
+    if not credentials.is_trusted(status.st_uid, owners) or credentials.is_overflow_uid(status.st_uid):
         raise LocalProtocolError(
-            f"{path} belongs to uid {status.st_uid}; to meet there it has to belong to {credentials.in_words(owners)}. "
+            f"{path} belongs to uid {status.st_uid}; to meet there it has to belong to "
+            f"{credentials.describe_users(owners)}. "
             f"A client that trusts its owner says so: connect(..., allow_uids=[{status.st_uid}])"
         )
     if mode & 0o022 and not mode & stat.S_ISVTX:

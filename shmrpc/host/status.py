@@ -13,11 +13,11 @@ import msgspec
 from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
 from shmrpc.host import credentials, rendezvous, runtime_dir
-from shmrpc.host.processes import process, why_still
+from shmrpc.host.processes import describe_process, explain_no_progress
 from shmrpc.wire import control
 
 
-def statuses(
+def collect_reports(
     allow_uids: Collection[int] = (), silent: Callable[[str], None] = lambda words: None
 ) -> list[control.Report]:
     """Collects the reports of the live servers of this user, of root, and of ``allow_uids``.
@@ -46,7 +46,7 @@ def statuses(
             for each in ready:
                 del waiting[each]
                 with contextlib.suppress(RemoteProtocolError):
-                    received = rendezvous.receive(each)
+                    received = rendezvous.receive_packet(each)
                     message = control.decode(received.data)
                     if isinstance(message, control.Report):
                         # The ids of another pid namespace say nothing here.
@@ -54,7 +54,8 @@ def statuses(
                         reports.append(msgspec.structs.replace(message, pid=received.pid, workers=workers))
         for each, service in waiting.items():
             pid, _ = credentials.peer_credentials(each)
-            silent(f"{service}: {process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: {why_still(pid)}")
+            why = explain_no_progress(pid)
+            silent(f"{service}: {describe_process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: {why}")
     return sorted(reports, key=lambda report: report.service)
 
 

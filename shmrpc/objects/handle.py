@@ -16,7 +16,7 @@ from shmrpc._core import Hold, Name
 from shmrpc.basics.drivers import AwaitedToOpen, ForThreads
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import LocalProtocolError, WaitTimeout
-from shmrpc.host.processes import process, stopped
+from shmrpc.host.processes import describe_process, describe_stopped
 from shmrpc.objects import lock_files
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.not_copyable import Uncopied
@@ -195,8 +195,8 @@ class Handle(Uncopied):
         holders = []
         for pid, _, held in self._name.report()["members"]:
             if held:
-                holder = "this process" if pid == os.getpid() else process(pid)
-                holders.append(f"{holder} has {'it' if self._is_single() else held}{stopped(pid)}")
+                holder = "this process" if pid == os.getpid() else describe_process(pid)
+                holders.append(f"{holder} has {'it' if self._is_single() else held}{describe_stopped(pid)}")
         return f": {', '.join(holders)}" if holders else ""
 
 

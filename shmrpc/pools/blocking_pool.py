@@ -22,7 +22,7 @@ from shmrpc.basics.checks import public
 from shmrpc.basics.drivers import ForThreads
 from shmrpc.basics.green_threads import check_threads, has_gevent, run_in_greenlet
 from shmrpc.errors import LocalProtocolError
-from shmrpc.host.exhaustion import descriptor_error, descriptors
+from shmrpc.host.resource_limits import descriptor_errno, no_descriptor_error
 from shmrpc.pools.map_results import Results, ResultsInLoop, begin_map
 from shmrpc.pools.pool import InlinePool, Pool, PoolOptions, PoolStats, pool, refuse_copy
 from shmrpc.pools.progress import OnProgress, Report, reporting
@@ -379,8 +379,8 @@ def _run(
         (run_in_greenlet if has_gevent() else uvloop.run)(living)
     except BaseException as error:  # Before it begins, as without a descriptor for its loop.
         living.close()
-        number = descriptor_error(error) if isinstance(error, OSError) else None
-        failed = error if number is None else descriptors(number, "for a pool")
+        number = descriptor_errno(error) if isinstance(error, OSError) else None
+        failed = error if number is None else no_descriptor_error(number, "for a pool")
         waiting = [each for each in (begun, ready) if not each.done()]
         if not waiting:  # The constructor has returned, so only the thread's hook can show the error.
             raise

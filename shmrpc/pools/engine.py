@@ -24,7 +24,7 @@ from shmrpc.errors import (
     RemoteError,
     WorkerDied,
 )
-from shmrpc.host.exhaustion import descriptor_error, descriptors
+from shmrpc.host.resource_limits import descriptor_errno, no_descriptor_error
 from shmrpc.pools.processes.spawner import Settings, Starter, WorkerProcess
 from shmrpc.pools.scheduling.chunks import LONG, Chunk, Source, Submitted
 from shmrpc.pools.scheduling.remote_worker import RemoteWorker
@@ -867,8 +867,11 @@ def _of_initializer(error: BaseException) -> Exception:
 
 
 def _broken(error: Exception, worker: RemoteWorker | None) -> PoolBroken:
-    number = descriptor_error(error)
-    what, why = "could not begin; the last", str(error if number is None else descriptors(number, "for a worker"))
+    number = descriptor_errno(error)
+    what, why = (
+        "could not begin; the last",
+        str(error if number is None else no_descriptor_error(number, "for a worker")),
+    )
     if worker is not None and isinstance(error, ConnectionLost):
         what, why = "died before they were ready; the last", _how(worker)
     broken = PoolBroken(

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from shmrpc.errors import DecodeError
-from shmrpc.host.processes import member, stopped
+from shmrpc.host.processes import describe_member, describe_stopped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def holders(stats: QueueStats) -> str:
     by_process: dict[int, int] = {}
     for each in stats.held:
         by_process[each.pid] = by_process.get(each.pid, 0) + 1
-    named = [f"{member(pid)} holds {count}{stopped(pid)}" for pid, count in by_process.items()]
+    named = [f"{describe_member(pid)} holds {count}{describe_stopped(pid)}" for pid, count in by_process.items()]
     if stats.viewed:
         named.append(f"arrays of {stats.viewed} claims that have ended are still referred to")
     return f"; {', '.join(named)}" if named else ""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from shmrpc import _core
 from shmrpc.errors import WaitTimeout
-from shmrpc.host.processes import process, stopped
+from shmrpc.host.processes import describe_process, describe_stopped
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Handle
 from shmrpc.objects.wait_queue import Line, stopped_wait
@@ -59,8 +59,8 @@ class StoreUse(Handle):
         holder = self._holder()
         if not holder:
             return ""
-        who = "a task or thread of this process" if holder == os.getpid() else process(holder)
-        return f": {who} is within it{stopped(holder)}"
+        who = "a task or thread of this process" if holder == os.getpid() else describe_process(holder)
+        return f": {who} is within it{describe_stopped(holder)}"
 
 
 def find(name: str, kind: int, number: int, at: int, identity: int) -> Any:

@@ -16,7 +16,7 @@ from concurrent.futures import thread as pools
 from types import FrameType
 from typing import Final
 
-from shmrpc.host import held_names
+from shmrpc.host import exit_cleanup
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -95,7 +95,7 @@ class LastResort:
         self._due.acquire()
         try:
             running = [*self._running(), *_busy_threads()]
-            held_names.release_all()
+            exit_cleanup.release_all()
             _kill_children()
             logger.error("ended by force, since this did not end: %s", "; ".join(running) or "an exit handler")
             logging.shutdown()

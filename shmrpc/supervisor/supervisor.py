@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from shmrpc.errors import ShmrpcError
-from shmrpc.host import exhaustion
+from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.pools.processes.cpus import thread_limits
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
@@ -57,7 +57,7 @@ class Supervisor:
         self._keeps_trying = keeps_trying
         self._workers: list[WorkerProcess] = []
         self._desks: dict[str, FrontDesk] = {}
-        self._refusals = exhaustion.Refusals()
+        self._refusals = LogThrottle()
         #: Variables that tell numerical libraries in workers their share of the CPUs.
         self._environment = thread_limits(count) if count > 1 else {}
         #: True once all workers were started, after the first one had imported its services.
@@ -103,7 +103,7 @@ class Supervisor:
         try:
             self._spawn(quick_deaths)
         except OSError as error:
-            level = self._refusals.level(error.errno, logging.ERROR)
+            level = self._refusals.level_for(error.errno, logging.ERROR)
             logger.log(level, "cannot start a worker, trying again every %g s: %s", _RETRY, error)
             self._loop.call_later(_RETRY, self._start, quick_deaths)
 

@@ -14,7 +14,9 @@ from typing import Final
 import msgspec
 
 from shmrpc.errors import ShmrpcError
-from shmrpc.host import exhaustion, fork, rendezvous
+from shmrpc.host import fork, rendezvous
+from shmrpc.host.log_throttle import LogThrottle
+from shmrpc.host.spare_descriptor import SpareDescriptor
 from shmrpc.supervisor import messages
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.runner import Runner
@@ -33,14 +35,14 @@ class Worker:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         #: A descriptor to give up for the next client: without one the kernel drops it.
-        self._reserve = exhaustion.Reserve()
-        self._reserve.keep()
+        self._reserve = SpareDescriptor()
+        self._reserve.open()
         #: Clients that were passed to us, also those that were lost on the way.
         self._adopted = 0
         #: What will tell the supervisor of our connections.
         self._report: asyncio.Handle | None = None
-        self._refusals = exhaustion.Refusals()
-        fork.close_in_child(self)
+        self._refusals = LogThrottle()
+        fork.abandon_in_child(self)
 
     def run(self) -> None:
         """Serve what the supervisor says until a signal, the supervisor, or its death ends it."""
@@ -104,13 +106,13 @@ class Worker:
 
         A client's descriptor is missing if this process could not take it in spite of the reserve.
         """
-        self._reserve.give_up()
+        self._reserve.close()
         try:
             packet, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return None
         finally:
-            self._reserve.keep()
+            self._reserve.open()
         return (messages.decode_order(packet), descriptors) if packet else None
 
     def _on_order(self) -> None:
@@ -134,8 +136,8 @@ class Worker:
             if descriptors:
                 self._server.adopt(socket.socket(fileno=descriptors[0]), message.service)
             else:
-                error = rendezvous.untaken(self._socket)
-                level = self._refusals.level(error.errno, logging.ERROR)
+                error = rendezvous.dropped_descriptors_error(self._socket)
+                level = self._refusals.level_for(error.errno, logging.ERROR)
                 logger.log(level, "a client was lost, and tries again if it waits: %s", error)
         self._changed()
 
@@ -158,8 +160,8 @@ class Worker:
 
     def abandon(self) -> None:
         """Close our descriptors in a forked child, which is no worker."""
-        fork.close(self._socket)
-        self._reserve.give_up()
+        fork.close_socket(self._socket)
+        self._reserve.close()
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from shmrpc.host import fork
-from shmrpc.host.processes import why_still
+from shmrpc.host.processes import explain_no_progress
 from shmrpc.server.server import CLOSING
 from shmrpc.supervisor import messages
 from shmrpc.supervisor.config import Config
@@ -113,7 +113,7 @@ class WorkerProcess:
         self._link.setblocking(False)
         self._link.send(msgspec.msgpack.encode(config))
         self._loop.add_reader(self._link, self._on_packet)
-        fork.close_in_child(self)
+        fork.abandon_in_child(self)
 
     @property
     def is_ready(self) -> bool:
@@ -167,7 +167,7 @@ class WorkerProcess:
     @property
     def silence(self) -> str:
         """Why it does not answer."""
-        return why_still(self.pid)
+        return explain_no_progress(self.pid)
 
     def _answered(self, *, is_there: bool) -> None:
         if self._answer is not None:
@@ -295,7 +295,7 @@ class WorkerProcess:
 
     def abandon(self) -> None:
         """Close the socket in a forked child, which is no supervisor."""
-        fork.close(self._link)
+        fork.close_socket(self._link)
 
 
 def _command(descriptor: int) -> list[str]:

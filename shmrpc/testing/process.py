@@ -15,8 +15,8 @@ from typing import Final, Unpack
 from shmrpc import sync
 from shmrpc.client.client import Client, connect
 from shmrpc.errors import LocalProtocolError, ShmrpcError
-from shmrpc.host.fork import close_in_child
-from shmrpc.host.status import statuses
+from shmrpc.host.fork import abandon_in_child
+from shmrpc.host.status import collect_reports
 from shmrpc.testing.options import ConnectOptions, SyncConnectOptions
 from shmrpc.testing.runtime import private_runtime
 from shmrpc.wire.control import Report
@@ -201,7 +201,7 @@ class ServerProcess:
         return self._all_serve() and self._all_serve()
 
     def _all_serve(self) -> bool:
-        self._reports = [report for report in statuses() if report.pid == self.pid]
+        self._reports = [report for report in collect_reports() if report.pid == self.pid]
         return bool(self._reports) and all(report.health == "serving" for report in self._reports)
 
 
@@ -210,7 +210,7 @@ class _Lifeline:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
-        close_in_child(self)
+        abandon_in_child(self)
 
     def cut(self) -> None:
         """Closes it. Again: nothing."""

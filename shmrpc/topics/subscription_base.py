@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
 from shmrpc import _core
 from shmrpc.basics.checks import check_count
 from shmrpc.errors import DecodeError, MessagesLost, WaitTimeout
-from shmrpc.host.processes import member
+from shmrpc.host.processes import describe_member
 from shmrpc.objects.arguments import check_item_count
 from shmrpc.objects.handle import Handle, Made, closes_on_error
 from shmrpc.wire.codec import CodecName, exact_codec
@@ -212,7 +212,7 @@ class SubscriptionBase(Made, Handle):
         super().close()
 
     def _no_message(self, timeout: float | None) -> NoReturn:
-        there = sorted({member(pid) for pid in self.publishers})
+        there = sorted({describe_member(pid) for pid in self.publishers})
         who = f"{', '.join(there)} {'publish' if len(there) > 1 else 'publishes'}, and had nothing new"
         if not there:
             who = "nobody publishes in it; 'shmrpc topic ls' lists the topics that are open"

@@ -12,7 +12,7 @@ from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many
 from shmrpc.basics.signals import is_of_a_handler
 from shmrpc.errors import EncodeError, TopicFull
-from shmrpc.host.processes import member, stopped
+from shmrpc.host.processes import describe_member, describe_stopped
 from shmrpc.objects.handle import Handle, Made, closes_on_error, opened
 from shmrpc.values.unsendable import reason
 from shmrpc.wire.codec import Codec, CodecName, exact_codec
@@ -157,10 +157,10 @@ class TopicBase(Made, Handle):
         if cause == "filling":
             why = "all of its max_memory is reserved, and being filled"
         elif cause == "memory":
-            why = f"{member(pid)} has not read, or looks at, what fills its max_memory{stopped(pid)}"
+            why = f"{describe_member(pid)} has not read, or looks at, what fills its max_memory{describe_stopped(pid)}"
         else:
             messages = "message" if lag == 1 else "messages"
-            why = f"{member(pid)} is {lag} {messages} behind{stopped(pid)}"
+            why = f"{describe_member(pid)} is {lag} {messages} behind{describe_stopped(pid)}"
         raise TopicFull(f"topic {self.name!r} had no room {since}: {why}{done}", pid, lag, records.done)
 
 

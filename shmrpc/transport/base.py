@@ -257,7 +257,7 @@ class Connection(ABC):
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""
-        fork.check_process(self.service, self._made_by)
+        fork.check_same_process(self.service, self._made_by)
 
     def check_loop(self) -> None:
         """Raises LocalProtocolError unless the running loop is the connection's, and in a forked child."""

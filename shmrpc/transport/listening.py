@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
-from shmrpc.host.exhaustion import Refusals
+from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.transport.base import Sharing
 from shmrpc.wire.codec import Body
 from shmrpc.wire.control import Health
@@ -98,7 +98,7 @@ class Listener(ABC, Generic[_P]):
         self._shed: weakref.WeakSet[_P] = weakref.WeakSet()
         self.on_change = on_change
         #: A client can break a rule and connect again as often as it likes.
-        self._faults = Refusals()
+        self._faults = LogThrottle()
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
         """Serves, from now on.
@@ -148,7 +148,7 @@ class Listener(ABC, Generic[_P]):
     def lost(self, peer: _P, error: ShmrpcError) -> None:
         """Tells the layer above that a client is gone that was connected."""
         is_fault = isinstance(error, RemoteProtocolError)
-        level = self._faults.level("fault", logging.WARNING) if is_fault else logging.DEBUG
+        level = self._faults.level_for("fault", logging.WARNING) if is_fault else logging.DEBUG
         logger.log(level, "%s", error)
         self._lost(peer.key, error)
 

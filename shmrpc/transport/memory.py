@@ -25,7 +25,7 @@ from shmrpc.errors import (
     ServiceUnavailable,
     ShmrpcError,
 )
-from shmrpc.host.processes import process
+from shmrpc.host.processes import describe_process
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.base import Connection, Dial, End
 from shmrpc.transport.errors import ChannelError, check_size
@@ -98,11 +98,15 @@ class MemoryPeer(Peer):
         self._waiting -= body_weight(body) + _OVERHEAD
         if opcode == _GOODBYE:
             self._lose(
-                ConnectionLost(f"the client ({process(self.pid)}) closed the connection: {bytes(body).decode()}")
+                ConnectionLost(
+                    f"the client ({describe_process(self.pid)}) closed the connection: {bytes(body).decode()}"
+                )
             )
         elif opcode == _FAULT:
             self._lose(
-                RemoteProtocolError(f"the client ({process(self.pid)}) found a fault of ours: {bytes(body).decode()}")
+                RemoteProtocolError(
+                    f"the client ({describe_process(self.pid)}) found a fault of ours: {bytes(body).decode()}"
+                )
             )
         elif self._open:
             self._reached = max(self._reached, call_id)
@@ -118,7 +122,7 @@ class MemoryPeer(Peer):
         """Ends this connection and no other, and tells the client which rule it broke."""
         if self._open:
             self.connection.end(End(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
-            self._lose(RemoteProtocolError(f"{process(self.pid, 'client')}: {reason}"))
+            self._lose(RemoteProtocolError(f"{describe_process(self.pid, 'client')}: {reason}"))
 
     def close(self, reason: str) -> None:
         """Says goodbye and closes."""
@@ -235,7 +239,7 @@ class MemoryListener(Listener[MemoryPeer]):
         host.claim(self)
 
     def __str__(self) -> str:
-        return f"the server of {self.service!r} ({process(os.getpid())})"
+        return f"the server of {self.service!r} ({describe_process(os.getpid())})"
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
         """Serves, from now on."""

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from shmrpc.basics.checks import check_flag, check_real, check_seconds, check_whole
-from shmrpc.host.credentials import NOBODY_ELSE, is_anybody
+from shmrpc.host.credentials import NO_OTHER_USERS, is_overflow_uid
 from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME, MAX_MAX_FRAME, MIN_MAX_FRAME
@@ -36,7 +36,7 @@ class ConnectionOptions:
     #: What makes bodies of values. Only ``"pickle"`` has to be the same on both sides.
     codec: CodecName = "msgspec"
     #: Users to speak with, besides its own and root.
-    allow_uids: Collection[int] = NOBODY_ELSE
+    allow_uids: Collection[int] = NO_OTHER_USERS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_memory", check_whole("max_memory", self.max_memory, "a number of bytes"))
@@ -100,7 +100,7 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
             raise TypeError(f"allow_uids: expected user ids as numbers, got {uid!r}")
         if not 0 <= uid <= MAX_UID:
             raise ValueError(f"allow_uids: expected user ids from 0 to {MAX_UID}, got {uid}")
-        if is_anybody(uid):
+        if is_overflow_uid(uid):
             raise ValueError(
                 f"allow_uids: {uid} stands for every user that this user namespace does not know, so it cannot be "
                 "allowed; map the user whom you mean into the namespace (/proc/self/uid_map has its map)"

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 import shmrpc
-from shmrpc.host import exhaustion
+from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.supervisor import messages
 from shmrpc.supervisor.worker import Worker
 from tests.helpers import figures, traces
@@ -164,12 +164,12 @@ def test_the_log_says_once_that_there_is_none_left_and_not_at_each_retry(server:
 
 
 def test_each_episode_of_refusals_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals = exhaustion.Refusals()
+    refusals = LogThrottle()
     levels = []
     for now in (0.0, 1.0, 9.0, 18.0, 40.0, 41.0):
         monkeypatch.setattr(time, "monotonic", functools.partial(float, now))
-        levels.append(refusals.level("full", logging.WARNING))
-        refusals.level("another reason", logging.WARNING)
+        levels.append(refusals.level_for("full", logging.WARNING))
+        refusals.level_for("another reason", logging.WARNING)
     monkeypatch.undo()
     warning, debug = logging.WARNING, logging.DEBUG
     assert levels == [warning, debug, debug, debug, warning, debug]

@@ -19,8 +19,8 @@ from typing import Final
 import pytest
 
 import shmrpc
-from shmrpc.host.rendezvous import Claim
-from shmrpc.host.status import statuses
+from shmrpc.host.rendezvous import ServiceSocket
+from shmrpc.host.status import collect_reports
 from tests.helpers.server_process import PATIENCE, Script, ServerProcess
 from tests.helpers.stopped_processes import stopped
 from tests.helpers.time_bound import bounded
@@ -82,7 +82,7 @@ async def test_a_server_is_named_by_its_id_here(runtime: Path) -> None:
     with Apart() as server, shmrpc.sync.connect("tested", timeout=PATIENCE) as blocking:
         async with shmrpc.connect("tested", timeout=PATIENCE) as client:
             assert await client.pid() == blocking.pid() == 1
-            assert [report.pid for report in statuses()] == [server.pid]
+            assert [report.pid for report in collect_reports()] == [server.pid]
             said = rf"\(process {server.pid}\) has read nothing .* goes on after kill -CONT {server.pid}$"
             with stopped(server.pid):
                 with pytest.raises(shmrpc.DeadlineExceeded, match=said):
@@ -111,7 +111,7 @@ def test_a_server_without_its_socket_is_named_by_its_id_here(runtime: Path) -> N
     with Apart() as server:
         (runtime / "tested.sock").unlink()
         with pytest.raises(shmrpc.ServiceInUse, match=f"served by process {server.pid};") as caught:
-            Claim("tested")
+            ServiceSocket("tested")
         assert caught.value.pid == server.pid
 
 
@@ -138,9 +138,9 @@ CLIENT = """
             except shmrpc.DeadlineExceeded as error:
                 said = str(error)
         print(said, flush=True)
-    from shmrpc.host.rendezvous import Claim
+    from shmrpc.host.rendezvous import ServiceSocket
     try:
-        Claim("tested")
+        ServiceSocket("tested")
     except shmrpc.ServiceInUse as error:
         print(error, error.pid, flush=True)
 """
@@ -178,7 +178,7 @@ def test_a_client_that_cannot_be_seen_is_not_named(runtime: Path) -> None:
     assert not re.search(r"process 0|process \d+ connected", log)
 
 
-STILL = "import os; from shmrpc.host.processes import why_still; print(why_still(os.getpid()))"
+STILL = "import os; from shmrpc.host.processes import explain_no_progress; print(explain_no_progress(os.getpid()))"
 
 
 def test_nothing_is_said_of_a_process_whose_namespace_is_not_that_of_proc() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.host.status import statuses
+from shmrpc.host.status import collect_reports
 from shmrpc.wire import control
 from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
 from tests.helpers.stopped_processes import stopped
@@ -178,11 +178,11 @@ def test_ls_names_the_server_that_does_not_answer(server: ServerProcess, monkeyp
     monkeypatch.setattr(control, "STEP_TIMEOUT", SOON)
     words: list[str] = []
     with stopped(server.pid):
-        assert statuses(silent=words.append) == []
+        assert collect_reports(silent=words.append) == []
     said = rf"{NAME}: process {server.pid} has not answered within 0\.2 s: it is stopped, and goes on after kill -CONT"
     assert len(words) == 1 and re.match(said, words[0])
     monkeypatch.setattr(control, "STEP_TIMEOUT", 30.0)
-    assert [report.pid for report in statuses()] == [server.pid]
+    assert [report.pid for report in collect_reports()] == [server.pid]
 
 
 #: What has no timeout of its own ends at once.

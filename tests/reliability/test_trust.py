@@ -20,8 +20,8 @@ import pytest
 
 import shmrpc
 from shmrpc.host import cleanup, rendezvous
-from shmrpc.host.credentials import NOBODY_ELSE
-from shmrpc.host.status import statuses
+from shmrpc.host.credentials import NO_OTHER_USERS
+from shmrpc.host.status import collect_reports
 from shmrpc.transport.options import check_uids
 from shmrpc.transport.shm.segment import NewSegment
 from shmrpc.wire import control
@@ -119,7 +119,7 @@ def test_a_server_of_an_allowed_user(make_directory: MakeDirectory) -> None:
         assert shared_service.use_it_in_threads(allow_uids=[ALLOWED]) == os.geteuid()
         # Neither side is root.
         assert run_as(STRANGER, f"print(shared_service.use_it_in_threads(allow_uids=[{ALLOWED}]))") == str(STRANGER)
-        assert [report.service for report in statuses({ALLOWED})] == [shared_service.NAME]
+        assert [report.service for report in collect_reports({ALLOWED})] == [shared_service.NAME]
 
 
 def test_the_command_line(meeting: Path) -> None:
@@ -531,7 +531,7 @@ def test_root_does_not_take_the_lock_of_another_user(make_directory: MakeDirecto
     place = make_directory(0, STICKY)
     run_as(STRANGER, f"open({str(place / f'{shared_service.NAME}.lock')!r}, 'w').close()")
     with pytest.raises(shmrpc.ServiceInUse, match=f"belongs to uid {STRANGER}"):
-        rendezvous.Claim(shared_service.NAME, [ALLOWED])
+        rendezvous.ServiceSocket(shared_service.NAME, [ALLOWED])
     assert (place / f"{shared_service.NAME}.lock").read_bytes() == b""
 
 
@@ -541,14 +541,14 @@ def test_no_file_of_ours_is_emptied_as_a_lock(meeting: Path, link: Callable[[Pat
     precious.write_text("precious")
     link(precious, meeting / f"{shared_service.NAME}.lock")
     with pytest.raises(shmrpc.LocalProtocolError, match="remove it"):
-        rendezvous.Claim(shared_service.NAME)
+        rendezvous.ServiceSocket(shared_service.NAME)
     assert precious.read_text() == "precious"
 
 
 def test_what_the_dead_of_other_users_left_is_theirs(make_directory: MakeDirectory) -> None:
     place = make_directory(0, STICKY)
     die = f"""
-        claim = rendezvous.Claim(shared_service.NAME, [{STRANGER}])
+        claim = rendezvous.ServiceSocket(shared_service.NAME, [{STRANGER}])
         made = segment.NewSegment("tested", {STRANGER})
         print(made.name, flush=True)
         sys.stdin.readline()
@@ -632,4 +632,4 @@ def test_users_that_cannot_be(allow_uids: Any, kind: type[Exception], words: str
 
 def test_users_as_sets_and_tuples() -> None:
     assert check_uids((1, 2)) == check_uids({2, 1}) == check_uids([1, 2, 1]) == {1, 2}
-    assert check_uids(()) == NOBODY_ELSE
+    assert check_uids(()) == NO_OTHER_USERS

@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from shmrpc.errors import ServiceUnavailable
-from shmrpc.host.exhaustion import Refusals
+from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.transport.nats import subjects
 
 logger = logging.getLogger("shmrpc.nats")
@@ -36,7 +36,7 @@ class Complaints:
         #: The last complaint, and when it came.
         self.last = ""
         self._when = 0.0
-        self._refusals = Refusals()
+        self._refusals = LogThrottle()
         #: Why NATS does not let this side ask which servers there are, in words; "" if it has not said so.
         self.why_no_status = ""
 
@@ -50,7 +50,7 @@ class Complaints:
         self.last, self._when = _MUTE if is_mute else words(error), time.monotonic()
         if is_open:  # A peer may name subjects that are not permitted, again and again.
             kind = type(error), self.last.partition('"')[0]
-            logger.log(self._refusals.level(kind, logging.WARNING), "NATS at %s: %s", self._place, self.last)
+            logger.log(self._refusals.level_for(kind, logging.WARNING), "NATS at %s: %s", self._place, self.last)
         return True
 
     def names(self, text: str, since: float = -1.0) -> bool:

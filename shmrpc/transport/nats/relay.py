@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
-from shmrpc.host import exhaustion
+from shmrpc.host import resource_limits
 from shmrpc.streams import credit
 from shmrpc.transport.base import Connection, End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
@@ -110,7 +110,7 @@ async def _begin(
             kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
             ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         except OSError as error:
-            raise exhaustion.explained(error) from None
+            raise resource_limits.explain_os_error(error) from None
         undone.callback(theirs.close)
         undone.callback(ours.close)
         relay = Relay(connection, options, ours)

@@ -17,7 +17,7 @@ from shmrpc.errors import (
     ServiceUnavailable,
     ShmrpcError,
 )
-from shmrpc.host.exhaustion import Refusals
+from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.base import End
 from shmrpc.transport.errors import Backlog, ChannelError
@@ -157,7 +157,7 @@ class NatsListener(Listener[NatsPeer]):
         self.inbox, self.offer = inbox, offer
         self._subscription: Any = None
         self._started = time.monotonic()
-        self._refusals = Refusals()
+        self._refusals = LogThrottle()
 
     @property
     def connections(self) -> int:
@@ -175,7 +175,7 @@ class NatsListener(Listener[NatsPeer]):
         answers = messages.answers(data)
         answers.inbox = answers.inbox or notices
         if not subjects.is_end(answers.inbox):
-            level = self._refusals.level("no subject", logging.WARNING)
+            level = self._refusals.level_for("no subject", logging.WARNING)
             logger.log(level, "a hello to %r was dropped, since it names nowhere to send an answer to", self.service)
             return
         try:
@@ -185,7 +185,9 @@ class NatsListener(Listener[NatsPeer]):
             reason = self._objection(hello)
         except RemoteProtocolError as error:
             reason = str(error)
-            level = self._refusals.level("unreadable", logging.WARNING)  # Whoever may publish there may send rubbish.
+            level = self._refusals.level_for(
+                "unreadable", logging.WARNING
+            )  # Whoever may publish there may send rubbish.
             logger.log(level, "a client of %r was refused: %s", self.service, reason)
         else:
             if reason is None and self.health == "serving" and joined.is_open:

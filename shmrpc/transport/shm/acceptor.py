@@ -11,9 +11,11 @@ from typing import Final
 
 import msgspec
 
-from shmrpc.host import credentials, exhaustion, rendezvous
-from shmrpc.host.credentials import NOBODY_ELSE
-from shmrpc.host.processes import process
+from shmrpc.host import credentials, rendezvous, resource_limits
+from shmrpc.host.credentials import NO_OTHER_USERS
+from shmrpc.host.log_throttle import LogThrottle
+from shmrpc.host.processes import describe_process
+from shmrpc.host.spare_descriptor import SpareDescriptor
 from shmrpc.wire import control
 
 logger = logging.getLogger("shmrpc.server")
@@ -37,26 +39,26 @@ class Visitor(msgspec.Struct, frozen=True):
 class Acceptor:
     """Holds a name, and gives ``take`` the socket of each process that comes to it and may, with its credentials.
 
-    ``allow_uids``: users who may come, besides our own and root. Raises what :class:`rendezvous.Claim` raises.
+    ``allow_uids``: users who may come, besides our own and root. Raises what :class:`rendezvous.ServiceSocket` raises.
     """
 
     def __init__(
-        self, service: str, take: Callable[[socket.socket, Visitor], None], allow_uids: frozenset[int] = NOBODY_ELSE
+        self, service: str, take: Callable[[socket.socket, Visitor], None], allow_uids: frozenset[int] = NO_OTHER_USERS
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
         #: A descriptor to give up for a moment, so that a client that comes when there is none left can be told.
-        self._reserve = exhaustion.Reserve()
-        self._claim = rendezvous.Claim(service, allow_uids)
+        self._reserve = SpareDescriptor()
+        self._claim = rendezvous.ServiceSocket(service, allow_uids)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
-        self._refusals = exhaustion.Refusals()
+        self._refusals = LogThrottle()
         try:
-            self._reserve.keep()
+            self._reserve.open()
             self._loop = asyncio.get_running_loop()
             self._accept()
         except BaseException:
-            self._reserve.give_up()
+            self._reserve.close()
             self._claim.release()
             raise
 
@@ -71,13 +73,13 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in exhaustion.NO_DESCRIPTOR and self._reserve.is_kept:
+                if error.errno in resource_limits.NO_DESCRIPTOR_ERRNOS and self._reserve.is_open:
                     if self._turn_away(error.errno):
                         continue
                     return
-                self._reserve.keep()
+                self._reserve.open()
                 # The clients that wait are accepted later.
-                level = self._refusals.level(error.errno, logging.ERROR)
+                level = self._refusals.level_for(error.errno, logging.ERROR)
                 logger.log(level, "cannot accept a client, trying again every %g s: %s", ACCEPT_PAUSE, error)
                 self._loop.remove_reader(self._claim.socket)
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
@@ -89,8 +91,8 @@ class Acceptor:
 
     def _turn_away(self, number: int) -> bool:
         """Tells the client that is first in line why it cannot come. False if no client is."""
-        reason = exhaustion.descriptors(number)
-        self._reserve.give_up()
+        reason = resource_limits.no_descriptor_error(number)
+        self._reserve.close()
         try:
             accepted, _ = self._claim.socket.accept()
         except BlockingIOError:  # The kernel looks for a descriptor first, and for a client then.
@@ -101,17 +103,17 @@ class Acceptor:
             if admitted(accepted, self._service, self._allow_uids):
                 _refuse(accepted, str(reason), try_again=True)
         finally:
-            self._reserve.keep()
-        logger.log(self._refusals.level(number, logging.ERROR), "clients are turned away: %s", reason)
+            self._reserve.open()
+        logger.log(self._refusals.level_for(number, logging.ERROR), "clients are turned away: %s", reason)
         return True
 
     def __del__(self) -> None:
         """Gives the reserve up if it was dropped, as after its loop was closed."""
-        self._reserve.give_up()
+        self._reserve.close()
 
     def close(self) -> None:
         """Gives the name back."""
-        self._reserve.give_up()
+        self._reserve.close()
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._claim.socket)
@@ -125,10 +127,10 @@ def admitted(accepted: socket.socket, service: str, allow_uids: frozenset[int]) 
         return Visitor(pid, uid)
     level = logging.DEBUG if uid in _refused else logging.WARNING
     _refused.add(uid)
-    logger.log(level, "%s of uid %d was refused: it may not use %r", process(pid), uid, service)
+    logger.log(level, "%s of uid %d was refused: it may not use %r", describe_process(pid), uid, service)
     _refuse(
         accepted,
-        f"uid {uid} may not use service {service!r}: its server allows {credentials.in_words(allow_uids)}; "
+        f"uid {uid} may not use service {service!r}: its server allows {credentials.describe_users(allow_uids)}; "
         f"for more: shmrpc.serve(..., allow_uids=[{uid}])",
     )
     return None

@@ -10,7 +10,7 @@ from typing import Final
 from shmrpc import _core
 from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, SharedMemoryError
-from shmrpc.host import exhaustion
+from shmrpc.host import resource_limits
 
 #: Milliseconds in which the kernel closes all that a process had open once it has closed the first.
 _DYING: Final = 100
@@ -38,8 +38,8 @@ def allocate(channel: _core.Channel, size: int, server: socket.socket | None = N
 
 def _refused(error: Exception) -> SharedMemoryError:
     number = getattr(error, "errno", None)
-    if number in exhaustion.NO_DESCRIPTOR:
-        return exhaustion.descriptors(number, "for a buffer in shared memory")
+    if number in resource_limits.NO_DESCRIPTOR_ERRNOS:
+        return resource_limits.no_descriptor_error(number, "for a buffer in shared memory")
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return SharedMemoryError(
         number or errno.ENOMEM,

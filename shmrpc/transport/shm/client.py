@@ -13,8 +13,8 @@ from shmrpc import _core
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.host import fork, rendezvous
-from shmrpc.host.processes import process
-from shmrpc.host.rendezvous import Note
+from shmrpc.host.processes import describe_process
+from shmrpc.host.rendezvous import OnRetry
 from shmrpc.streams.credit import OVERHEAD
 from shmrpc.streams.items import Part
 from shmrpc.transport.base import Connection, End, Frame, OnEnd, OnFrame, warn_unclosed
@@ -34,34 +34,34 @@ TURN: Final = 512
 
 
 async def connect(
-    service: str, timeout: float | None, note: Note = lambda reason: None, *, options: ConnectionOptions
+    service: str, timeout: float | None, note: OnRetry = lambda reason: None, *, options: ConnectionOptions
 ) -> LoopConnection:
-    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.Patience`."""
-    patience = rendezvous.Patience(service, timeout, options.users, note)
+    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.ConnectRetry`."""
+    retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
     while True:
-        dialled = patience.dial()
+        dialled = retry.dial()
         if dialled is not None:
             try:
-                return await _handshake(dialled, options, patience)
+                return await _handshake(dialled, options, retry)
             except ConnectionLost as error:  # It was just going, or it is just coming.
-                patience.note(error)
-        await asyncio.sleep(patience.pause())
+                retry.record_failure(error)
+        await asyncio.sleep(retry.next_pause())
 
 
 async def inherit(control_socket: socket.socket, service: str, options: ConnectionOptions) -> LoopConnection:
     """Connects to the process that has inherited the other end of a pair of sockets; ConnectionLost if it is gone."""
-    return await _handshake(control_socket, options, rendezvous.Patience(service, INHERITED_TIMEOUT))
+    return await _handshake(control_socket, options, rendezvous.ConnectRetry(service, INHERITED_TIMEOUT))
 
 
 async def _handshake(
-    dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience
+    dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry
 ) -> LoopConnection:
-    steps = handshake.client_side(dialled, options, patience, blocking=False)
+    steps = handshake.client_side(dialled, options, retry, blocking=False)
     loop = running_loop()
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            step = steps.send(await _answer(dialled, step, patience, options, loop))
+            step = steps.send(await _answer(dialled, step, retry, options, loop))
         return LoopConnection(dialled, step)
     except BaseException:
         steps.close()
@@ -72,10 +72,10 @@ async def _handshake(
 async def _answer(
     dialled: socket.socket,
     pid: int,
-    patience: rendezvous.Patience,
+    retry: rendezvous.ConnectRetry,
     options: ConnectionOptions,
     loop: asyncio.AbstractEventLoop,
-) -> rendezvous.Received | None:
+) -> rendezvous.Packet | None:
     """The next packet of this process, an empty one at the end, or None if none comes in time.
 
     The loop is told the socket's number: of a socket that it does not know it would first make a text, which asks for
@@ -85,12 +85,12 @@ async def _answer(
         answer = handshake.answer_in_place(dialled, options)
         if answer is not None:
             return answer
-    limit = patience.for_welcome(pid)
+    limit = retry.welcome_timeout(pid)
     readable: asyncio.Future[bool] = loop.create_future()
     timer = loop.call_later(limit, _settle, readable, False)
     try:
         loop.add_reader(dialled.fileno(), _settle, readable, True)
-        return rendezvous.receive(dialled) if await readable else None
+        return rendezvous.receive_packet(dialled) if await readable else None
     finally:
         timer.cancel()
         loop.remove_reader(dialled.fileno())
@@ -138,7 +138,7 @@ class LoopConnection(Connection):
             established.endpoints,
             established.shapes,
         )
-        fork.close_in_child(self)
+        fork.abandon_in_child(self)
 
     @property
     def sharing(self) -> LoopConnection:
@@ -359,7 +359,7 @@ class LoopConnection(Connection):
             error = RemoteProtocolError(BELL_ENDED)
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
-        self._lose(End(RemoteProtocolError(f"the server of {self.service!r} ({process(self.pid)}): {error}")))
+        self._lose(End(RemoteProtocolError(f"the server of {self.service!r} ({describe_process(self.pid)}): {error}")))
 
     def _is_awaited(self) -> bool:
         return bool(self._pending or self._room)
@@ -393,5 +393,5 @@ class LoopConnection(Connection):
             # Each step may be done again: an exception of a signal's handler may come between them.
             self.channel.close()
             self._bell.close()
-            fork.close(self._control)
+            fork.close_socket(self._control)
             self._open = False

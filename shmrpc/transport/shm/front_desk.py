@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
-from shmrpc.host.credentials import NOBODY_ELSE
+from shmrpc.host.credentials import NO_OTHER_USERS
 from shmrpc.transport.shm.acceptor import Acceptor, Visitor
 from shmrpc.wire import control
 
@@ -33,7 +33,7 @@ class FrontDesk:
         service: str,
         report: Callable[[FrontDesk], control.Report],
         pass_on: Callable[[str, socket.socket], Awaitable[str | None]],
-        allow_uids: frozenset[int] = NOBODY_ELSE,
+        allow_uids: frozenset[int] = NO_OTHER_USERS,
     ) -> None:
         self.service = service
         self._report = report

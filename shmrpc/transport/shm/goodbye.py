@@ -6,7 +6,7 @@ import socket
 from typing import Final
 
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
-from shmrpc.host.processes import process
+from shmrpc.host.processes import describe_process
 from shmrpc.transport.base import End
 from shmrpc.wire import control
 
@@ -32,7 +32,7 @@ def explain(packet: bytes, peer: str, pid: int) -> End | None:
     that cannot be read, or none that belongs to an established connection: the peer is to be told.
     """
     if not packet:
-        return End(ConnectionLost(f"the {peer} ({process(pid)}) is gone: it died, or was killed"))
+        return End(ConnectionLost(f"the {peer} ({describe_process(pid)}) is gone: it died, or was killed"))
     message = control.decode(packet)
     if isinstance(message, control.GoAway):
         return None
@@ -40,6 +40,6 @@ def explain(packet: bytes, peer: str, pid: int) -> End | None:
         kind = type(message).__name__.lower()
         raise RemoteProtocolError(f"it sent {kind!r} on an established connection")
     if message.fault:
-        return End(RemoteProtocolError(f"the {peer} ({process(pid)}) found a fault of ours: {message.reason}"))
-    lost = ConnectionLost(f"the {peer} ({process(pid)}) closed the connection: {message.reason}")
+        return End(RemoteProtocolError(f"the {peer} ({describe_process(pid)}) found a fault of ours: {message.reason}"))
+    lost = ConnectionLost(f"the {peer} ({describe_process(pid)}) closed the connection: {message.reason}")
     return End(lost, message.reached)

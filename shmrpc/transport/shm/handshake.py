@@ -22,9 +22,9 @@ import msgspec
 
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
-from shmrpc.host import exhaustion
+from shmrpc.host import resource_limits
 from shmrpc.host.credentials import peer_credentials
-from shmrpc.host.rendezvous import Patience, Received, receive
+from shmrpc.host.rendezvous import ConnectRetry, Packet, receive_packet
 from shmrpc.transport.listening import Offer
 from shmrpc.transport.options import ConnectionOptions
 from shmrpc.transport.shm.goodbye import is_over
@@ -78,7 +78,7 @@ class Welcoming(msgspec.Struct):
 
 
 #: Yields the process whose answer is waited for; is sent the answer, None if it did not come.
-ClientSteps = Generator[int | Established, Received | None, None]
+ClientSteps = Generator[int | Established, Packet | None, None]
 
 
 class NotNow(ConnectionLost):
@@ -86,7 +86,7 @@ class NotNow(ConnectionLost):
 
 
 def client_side(
-    dialled: socket.socket, options: ConnectionOptions, patience: Patience, *, blocking: bool
+    dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry, *, blocking: bool
 ) -> ClientSteps:
     """The client's part; the connection once it stands. ``dialled`` is only sent through, and that never waits.
 
@@ -101,7 +101,7 @@ def client_side(
     _send(dialled, control.encode(hello))
     answer = yield pid
     if answer is None:
-        raise patience.silent(pid, since)
+        raise retry.no_answer_error(pid, since)
     descriptors, pid = answer.descriptors, answer.pid  # Of a worker, say: not always the process that listened.
     bell = None
     try:
@@ -130,13 +130,13 @@ def client_side(
     yield Established(channel, bell, welcome.service, pid, server_uid, welcome.max_frame, welcome.endpoints, shapes)
 
 
-def answer_in_place(dialled: socket.socket, options: ConnectionOptions) -> Received | None:
+def answer_in_place(dialled: socket.socket, options: ConnectionOptions) -> Packet | None:
     """The next packet, an empty one at the end; None if it does not come within a moment.
 
     Most do. Whoever sleeps for as long as the server takes goes on more slowly afterwards.
     """
     try:
-        return receive(dialled, IN_PLACE, int(options.spin * 1e3))
+        return receive_packet(dialled, IN_PLACE, int(options.spin * 1e3))
     except BlockingIOError:
         return None
 
@@ -193,7 +193,7 @@ def _open_channel(
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError):
-            explained = exhaustion.explained(error)
+            explained = resource_limits.explain_os_error(error)
             if isinstance(explained, SharedMemoryError):
                 raise explained from None
         raise RemoteProtocolError(f"what the server sent with its welcome cannot be used: {error}") from None
@@ -251,7 +251,7 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
         segment.unlink()
         _close_all(descriptors)
         if isinstance(error, OSError):
-            raise exhaustion.explained(error) from None
+            raise resource_limits.explain_os_error(error) from None
         raise
 
 

@@ -17,9 +17,9 @@ import posix_ipc
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError
-from shmrpc.host import exhaustion, fork
+from shmrpc.host import fork, resource_limits
 from shmrpc.host.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
-from shmrpc.host.held_names import held_by
+from shmrpc.host.exit_cleanup import release_at_forced_exit
 
 #: Bytes of one ring once it has grown. Two of them, and all else that a connection takes, are to stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
@@ -36,8 +36,8 @@ class NewSegment:
     def __init__(self, service: str, for_uid: int = 0, *, semaphores: bool = True) -> None:
         self.capacity = RING_CAPACITY
         self._linked = False
-        fork.close_in_child(self)
-        held_by(self)
+        fork.abandon_in_child(self)
+        release_at_forced_exit(self)
         try:
             self.file = self._create(service, semaphores)
             for name in self.semaphores or ():
@@ -47,7 +47,7 @@ class NewSegment:
                     _let_in(path, for_uid)
         except (OSError, MemoryError) as error:
             self.unlink()
-            raise exhaustion.segment(error, _core.segment_memory(self.capacity)) from None
+            raise resource_limits.segment_error(error, _core.segment_memory(self.capacity)) from None
         except BaseException:
             self.unlink()
             raise
@@ -87,7 +87,7 @@ class NewSegment:
         self._linked = False
 
     def release(self) -> None:
-        """The same; see :mod:`shmrpc.host.held_names`."""
+        """The same; see :mod:`shmrpc.host.exit_cleanup`."""
         self.unlink()
 
     def abandon(self) -> None:
@@ -148,11 +148,11 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
     try:
         file, found = _core.open_segment(name)
     except OSError as error:
-        explained = exhaustion.explained(error)
+        explained = resource_limits.explain_os_error(error)
         if isinstance(explained, SharedMemoryError):
             raise explained from None
         if not os.path.isdir(SHM_DIRECTORY):  # Nothing that the server could help.
-            raise exhaustion.segment(error, 0) from None
+            raise resource_limits.segment_error(error, 0) from None
         raise RemoteProtocolError(
             f"the server named a segment {name!r} that cannot be opened: {error}. Both sides need the same "
             f"{SHM_DIRECTORY} (for containers: docker run --ipc=host, or --ipc=container:NAME)"

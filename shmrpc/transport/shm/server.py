@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError, ShmrpcError
-from shmrpc.host import exhaustion, fork
-from shmrpc.host.processes import process
+from shmrpc.host import fork, resource_limits
+from shmrpc.host.log_throttle import LogThrottle
+from shmrpc.host.processes import describe_process
 from shmrpc.streams.credit import OVERHEAD
 from shmrpc.transport.listening import Inbox, Listener, Offer, Peer
 from shmrpc.transport.options import ConnectionOptions
@@ -52,7 +53,7 @@ class ShmPeer(Peer):
         self._index = -1
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(control.STEP_TIMEOUT * 2, self._on_timeout)
-        fork.close_in_child(self)
+        fork.abandon_in_child(self)
 
     def start(self) -> None:
         """Hears what the client says: now its hello, which as a rule comes with it, and the rest as it comes."""
@@ -61,7 +62,7 @@ class ShmPeer(Peer):
             self._loop.add_reader(self._control.fileno(), self._on_control)
 
     def __str__(self) -> str:
-        return process(self.pid, "client")
+        return describe_process(self.pid, "client")
 
     @property
     def sharing(self) -> ShmPeer:
@@ -248,7 +249,7 @@ class ShmPeer(Peer):
 
     def turn_away(self, reason: str) -> None:
         """Refuses a client that is not waited for any longer; it may come again."""
-        level = self._listener.refusals.level(reason, logging.WARNING)
+        level = self._listener.refusals.level_for(reason, logging.WARNING)
         logger.log(level, "%s was turned away: %s", self, reason)
         self._refuse(reason, try_again=True)
 
@@ -258,12 +259,12 @@ class ShmPeer(Peer):
             logger.debug("%s left during the handshake: %s", self, error)
             self.abandon(closing=True)
             return
-        lacks_descriptors = isinstance(error, OSError) and error.errno in exhaustion.NO_DESCRIPTOR
+        lacks_descriptors = isinstance(error, OSError) and error.errno in resource_limits.NO_DESCRIPTOR_ERRNOS
         level = logging.WARNING
         if isinstance(error, OSError):
-            error = exhaustion.explained(error)
+            error = resource_limits.explain_os_error(error)
         if isinstance(error, SharedMemoryError):  # The client, and others, may come again many times a second.
-            level = self._listener.refusals.level(error.errno, level)
+            level = self._listener.refusals.level_for(error.errno, level)
         logger.log(level, "%s was refused: %s", self, error)
         self._refuse(str(error), try_again=lacks_descriptors)
 
@@ -299,7 +300,7 @@ class ShmPeer(Peer):
             self._listener.forget(self)
         if self.channel is not None:
             self.channel.close()
-        fork.close(self._control)
+        fork.close_socket(self._control)
         if self._bell is not None:
             self._bell.close()
 
@@ -325,7 +326,7 @@ class ShmListener(Listener[ShmPeer]):
         self._options = options
         self._started = time.monotonic()
         self.arrivals = Arrivals(ShmPeer.begin, ShmPeer.turn_away)
-        self.refusals = exhaustion.Refusals()
+        self.refusals = LogThrottle()
         self._acceptor = Acceptor(offer.service, self._welcome, options.users) if claim else None
         self._loop = asyncio.get_running_loop()
         served_here.begin(offer.service)

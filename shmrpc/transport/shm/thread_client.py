@@ -14,8 +14,8 @@ from shmrpc import _core
 from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.host import fork, rendezvous
-from shmrpc.host.processes import process
-from shmrpc.host.rendezvous import Note
+from shmrpc.host.processes import describe_process
+from shmrpc.host.rendezvous import OnRetry
 from shmrpc.streams.credit import OVERHEAD, WINDOW
 from shmrpc.transport.base import End, warn_unclosed
 from shmrpc.transport.options import ConnectionOptions
@@ -35,43 +35,43 @@ def connect(
     service: str,
     timeout: float | None,
     check: Callable[[], None] = lambda: None,
-    note: Note = lambda reason: None,
+    note: OnRetry = lambda reason: None,
     *,
     options: ConnectionOptions,
 ) -> ThreadConnection:
-    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.Patience`.
+    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.ConnectRetry`.
 
     ``check`` is called before each look, and raises if nobody wants the connection any more.
     """
     served_here.check_thread(service)
-    patience = rendezvous.Patience(service, timeout, options.users, note)
+    retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
     while True:
         check()
-        dialled = patience.dial()
+        dialled = retry.dial()
         if dialled is not None:
             try:
-                return _handshake(dialled, options, patience, ThreadConnection)
+                return _handshake(dialled, options, retry, ThreadConnection)
             except ConnectionLost as error:  # It was just going, or it is just coming.
-                patience.note(error)
-        time.sleep(patience.pause())
+                retry.record_failure(error)
+        time.sleep(retry.next_pause())
 
 
 def inherit(
     control_socket: socket.socket, service: str, options: ConnectionOptions, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
     """Connects to who has the other end of a pair of sockets; ConnectionLost if it is gone."""
-    return _handshake(control_socket, options, rendezvous.Patience(service, control.STEP_TIMEOUT), make)
+    return _handshake(control_socket, options, rendezvous.ConnectRetry(service, control.STEP_TIMEOUT), make)
 
 
 def _handshake(
-    dialled: socket.socket, options: ConnectionOptions, patience: rendezvous.Patience, make: Make[_ThreadConnection]
+    dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
-    steps = handshake.client_side(dialled, options, patience, blocking=True)
+    steps = handshake.client_side(dialled, options, retry, blocking=True)
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
             answer = handshake.answer_in_place(dialled, options)
-            step = steps.send(answer or _answer(dialled, patience.for_welcome(step)))
+            step = steps.send(answer or _answer(dialled, retry.welcome_timeout(step)))
         return make(dialled, step)
     except BaseException:
         steps.close()
@@ -79,11 +79,11 @@ def _handshake(
         raise
 
 
-def _answer(dialled: socket.socket, limit: float) -> rendezvous.Received | None:
+def _answer(dialled: socket.socket, limit: float) -> rendezvous.Packet | None:
     """The next packet, an empty one at the end, or None after ``limit`` seconds."""
     poll = new_poll()
     poll.register(dialled, select.POLLIN)
-    return rendezvous.receive(dialled) if poll.poll(limit * 1000) else None
+    return rendezvous.receive_packet(dialled) if poll.poll(limit * 1000) else None
 
 
 class ThreadConnection:
@@ -127,7 +127,7 @@ class ThreadConnection:
         #: Packets of the server that are received and not acted on: its end, or what an exception kept us from.
         self._heard: list[bytes] = []
         self._hearing = _core.Turns()
-        fork.close_in_child(self)
+        fork.abandon_in_child(self)
 
     def check_thread(self) -> None:
         """Raises LocalProtocolError in the thread of the loop that is to answer; to be called before a wait."""
@@ -166,7 +166,7 @@ class ThreadConnection:
 
     def check_process(self) -> None:
         """Raises LocalProtocolError in a forked child."""
-        fork.check_process(self.service, self._made_by)
+        fork.check_same_process(self.service, self._made_by)
 
     def fault(self, error: Exception) -> ShmrpcError:
         """Closes, and tells the server which rule it broke; the error to raise."""
@@ -175,7 +175,7 @@ class ThreadConnection:
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self.abandon()
-        return RemoteProtocolError(f"the server of {self.service!r} ({process(self.pid)}): {error}")
+        return RemoteProtocolError(f"the server of {self.service!r} ({describe_process(self.pid)}): {error}")
 
     def close(self) -> None:
         """Closes the connection. Again: nothing."""
@@ -195,5 +195,5 @@ class ThreadConnection:
         # Each step may be done again: an exception of a signal's handler may come between them.
         self.channel.close()
         self.calls.interrupt()
-        fork.close(self._control)
+        fork.close_socket(self._control)
         self._open = False

@@ -15,7 +15,7 @@ class _Holder(Protocol):
 _holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
 
 
-def held_by(holder: _Holder) -> None:
+def release_at_forced_exit(holder: _Holder) -> None:
     """Registers ``holder`` to be released by :func:`release_all`."""
     _holders.add(holder)
 

@@ -1,15 +1,11 @@
-"""Errors for what a process or its host has run out of: descriptors, shared memory, files, room to meet."""
+"""Errors for a process or a host that runs out of descriptors, shared memory, memory or files."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import logging
 import os
 import resource
 import stat
-import time
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Final
 
@@ -17,58 +13,13 @@ from shmrpc.errors import LocalProtocolError, SharedMemoryError
 from shmrpc.host.cleanup import SHM_DIRECTORY
 
 #: The errors when no descriptor is left: in this process, on the whole host.
-NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+NO_DESCRIPTOR_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
 
 #: Names that a handshake has at a time: the segment, and a semaphore has two while it is made.
 _FILES: Final = 4
 
-#: Seconds without a refusal after which the log may give its reason again.
-_EPISODE: Final = 10.0
 
-
-class Reserve:
-    """A spare descriptor, to be closed when a client needs one and no other is left."""
-
-    def __init__(self) -> None:
-        self._descriptor = -1
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the spare descriptor is open."""
-        return self._descriptor >= 0
-
-    def keep(self) -> None:
-        """Opens it if that is possible. Does nothing if it is open."""
-        if self._descriptor < 0:
-            with contextlib.suppress(OSError):
-                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def give_up(self) -> None:
-        """Closes it. Does nothing if it is closed."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class Refusals:
-    """Keeps the log quiet about refusals that recur with each retry: a reason is logged once in an episode.
-
-    An episode goes on as long as retries come; whoever waits for room tries several times a second.
-    """
-
-    def __init__(self) -> None:
-        #: When each reason last occurred, in seconds of time.monotonic().
-        self._met: dict[Hashable, float] = {}
-
-    def level(self, reason: Hashable, level: int) -> int:
-        """``level`` for the first refusal of an episode, DEBUG for those that follow."""
-        now = time.monotonic()
-        last = self._met.get(reason)
-        self._met[reason] = now
-        return level if last is None or now - last > _EPISODE else logging.DEBUG
-
-
-def descriptors(error: int, purpose: str = "for a connection") -> SharedMemoryError:
+def no_descriptor_error(error: int, purpose: str = "for a connection") -> SharedMemoryError:
     """Returns the error for something that no descriptor is left for."""
     if error == errno.ENFILE:
         why = "this host has as many files open as it allows (sysctl fs.file-max)"
@@ -81,14 +32,14 @@ def descriptors(error: int, purpose: str = "for a connection") -> SharedMemoryEr
     return SharedMemoryError(error, f"no descriptor left {purpose}: {why}")
 
 
-def meeting_place(error: OSError, place: Path, purpose: str) -> Exception | None:
+def rendezvous_error(error: OSError, place: Path, purpose: str) -> Exception | None:
     """Returns the error if nothing can be made where servers and clients meet, or no descriptor is left for it.
 
     ``place``: the directory, or the one to make it in. None if the cause is another.
     """
-    number = descriptor_error(error)
+    number = descriptor_errno(error)
     if number is not None:
-        return descriptors(number, purpose)
+        return no_descriptor_error(number, purpose)
     elsewhere = "or let $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) name another directory, on both sides"
     if error.errno == errno.EROFS:
         return LocalProtocolError(
@@ -108,7 +59,7 @@ def meeting_place(error: OSError, place: Path, purpose: str) -> Exception | None
     return None
 
 
-def space(error: int, size: int) -> SharedMemoryError:
+def shm_full_error(error: int, size: int) -> SharedMemoryError:
     """Returns the error for a connection whose segment and semaphores find no room. ``size``: bytes of the segment."""
     there = os.statvfs(SHM_DIRECTORY)
     if there.f_files and there.f_favail < _FILES:
@@ -125,12 +76,12 @@ def space(error: int, size: int) -> SharedMemoryError:
     )
 
 
-def descriptor_error(error: Exception) -> int | None:
+def descriptor_errno(error: Exception) -> int | None:
     """The errno if the error means that no descriptor is left, else None."""
-    return error.errno if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR else None
+    return error.errno if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR_ERRNOS else None
 
 
-def memory() -> SharedMemoryError:
+def no_memory_error() -> SharedMemoryError:
     """Returns the error for a connection that this process has no memory, or no addresses, to map."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     most = "" if limit == resource.RLIM_INFINITY else f" (it may have {limit:,} bytes of addresses: RLIMIT_AS)"
@@ -141,17 +92,17 @@ def memory() -> SharedMemoryError:
     )
 
 
-def explained(error: OSError) -> OSError:
+def explain_os_error(error: OSError) -> OSError:
     """Replaces an error of the system by one that says what to do, if no descriptor or no memory is left."""
-    number = descriptor_error(error)
+    number = descriptor_errno(error)
     if number is not None:
-        return descriptors(number)
+        return no_descriptor_error(number)
     if error.errno == errno.ENOMEM and not isinstance(error, SharedMemoryError):
-        return memory()
+        return no_memory_error()
     return error
 
 
-def segment(error: Exception, size: int) -> SharedMemoryError:
+def segment_error(error: Exception, size: int) -> SharedMemoryError:
     """Returns the error for a connection whose segment or semaphores could not be made or opened.
 
     The system says the same of a file and of the directory that it should be in, so the directory is examined here.
@@ -160,8 +111,8 @@ def segment(error: Exception, size: int) -> SharedMemoryError:
         error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     if isinstance(error, OSError):
         if error.errno == errno.ENOSPC or (error.errno == errno.ENOMEM and _is_full(size)):
-            return space(error.errno or errno.ENOSPC, size)
-        known = explained(error)
+            return shm_full_error(error.errno or errno.ENOSPC, size)
+        known = explain_os_error(error)
         if isinstance(known, SharedMemoryError):
             return known
     number, why = _state_of_directory() or (getattr(error, "errno", None) or errno.EIO, str(error))

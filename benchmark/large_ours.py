@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import shmrpc
 from benchmark.large_work import service
 from benchmark.processes import Place
-from shmrpc.transport.options import DEFAULT_SPIN
+from shmrpc.transport.connection_options import DEFAULT_SPIN
 
 
 @contextlib.asynccontextmanager

@@ -85,8 +85,8 @@ from shmrpc.values.sharing import Leased, leased
 
 if _typing.TYPE_CHECKING:
     from shmrpc import sync
-    from shmrpc.client.client import Client, connect
-    from shmrpc.client.stream_call import StreamCall
+    from shmrpc.client.aio.client import Client, connect
+    from shmrpc.client.aio.stream_call import StreamCall
     from shmrpc.discovery.attach import attach
     from shmrpc.discovery.members import Member, members
     from shmrpc.introspection.describe import Description
@@ -116,8 +116,8 @@ __version__ = VERSION
 #: Where the names are that are imported once somebody asks for them: a program that serves or calls, and has neither
 #: stores nor pools, is not to wait for those.
 _LATER = {
-    "shmrpc.client.client": "Client connect",
-    "shmrpc.client.stream_call": "StreamCall",
+    "shmrpc.client.aio.client": "Client connect",
+    "shmrpc.client.aio.stream_call": "StreamCall",
     "shmrpc.discovery.attach": "attach",
     "shmrpc.queues.claim": "Claim",
     "shmrpc.locks.event": "Event",

@@ -5,8 +5,8 @@ import typing as _typing
 from shmrpc.basics.later import later as _later
 
 if _typing.TYPE_CHECKING:
-    from shmrpc.client.sync_client import Client, connect
-    from shmrpc.client.sync_stream_call import StreamCall
+    from shmrpc.client.threads.client import Client, connect
+    from shmrpc.client.threads.stream_call import StreamCall
     from shmrpc.discovery.attach import blocking_attach as attach
     from shmrpc.locks.event import BlockingEvent as Event
     from shmrpc.locks.lock import BlockingLock as Lock
@@ -26,7 +26,7 @@ if _typing.TYPE_CHECKING:
 
 #: Where the names are: a program that only calls is not to wait for pools and stores.
 _HOMES = {
-    "Client": "shmrpc.client.sync_client",
+    "Client": "shmrpc.client.threads.client",
     "Event": "shmrpc.locks.event:BlockingEvent",
     "Lock": "shmrpc.locks.lock:BlockingLock",
     "Memory": "shmrpc.shared_memory.memory:BlockingMemory",
@@ -34,11 +34,11 @@ _HOMES = {
     "Queue": "shmrpc.queues.blocking_queue:BlockingQueue",
     "Semaphore": "shmrpc.locks.semaphore:BlockingSemaphore",
     "Store": "shmrpc.stores.store:BlockingStore",
-    "StreamCall": "shmrpc.client.sync_stream_call",
+    "StreamCall": "shmrpc.client.threads.stream_call",
     "Subscription": "shmrpc.topics.blocking_subscription:BlockingSubscription",
     "Topic": "shmrpc.topics.blocking_topic:BlockingTopic",
     "attach": "shmrpc.discovery.attach:blocking_attach",
-    "connect": "shmrpc.client.sync_client",
+    "connect": "shmrpc.client.threads.client",
     "memory": "shmrpc.shared_memory.memory:blocking_memory",
     "pool": "shmrpc.pools.blocking_pool:blocking_pool",
     "queue": "shmrpc.queues.blocking_queue:blocking_queue",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.client.loop_session import LoopSession
+from shmrpc.client.aio.session import LoopSession
 from tests.helpers.server_process import PATIENCE, ServerProcess, eventually_seen
 from tests.helpers.services import Point
 

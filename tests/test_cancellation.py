@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.client.thread_session import ThreadSession
+from shmrpc.client.threads.session import ThreadSession
 from tests.helpers.server_process import ServerProcess, eventually, eventually_seen
 
 TARGET = "tests.helpers.stream_service:service"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shmrpc.client.conversation import Conversation, check_stray
+from shmrpc.client.common.stream_exchange import Conversation, check_stray
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.service.call import Call
 from shmrpc.streams.credit import SendWindow

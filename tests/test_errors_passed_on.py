@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.client.requests import not_begun
+from shmrpc.client.common.call_errors import not_begun
 from shmrpc.wire import frames
 from tests.helpers.failing_service import make
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 import shmrpc
-from shmrpc.service.misfits import CALL_OPTIONS
+from shmrpc.service.argument_errors import CALL_OPTIONS
 from shmrpc.service.service import CLIENT_METHODS
 from tests.helpers.mistakes import Mistake, read_mistakes, run
 

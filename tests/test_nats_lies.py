@@ -14,8 +14,9 @@ from click.testing import CliRunner
 import shmrpc
 from shmrpc.basics.printable import one_line
 from shmrpc.cli import main
-from shmrpc.transport.nats import frame_reader, messages, pipe, status, subjects
+from shmrpc.transport.nats import messages, status, subjects
 from shmrpc.transport.nats.address import parse
+from shmrpc.transport.nats.pipe import frame_reader, pipe
 from shmrpc.wire import control, frames
 from tests.helpers.nats_servers import NatsServer, flush
 from tests.helpers.server_process import PATIENCE

@@ -17,17 +17,17 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.streams import credit as credits
 from shmrpc.streams.credit import ReceiveWindow
-from shmrpc.transport.base import End
+from shmrpc.transport.connection import End
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
-from shmrpc.transport.nats import guarded, heartbeats
-from shmrpc.transport.nats import pipe as pipes
-from shmrpc.transport.nats.allotment import BUDGET, LEAST, WINDOW, Allotment
-from shmrpc.transport.nats.frame_reader import Limits
-from shmrpc.transport.nats.heartbeats import Heartbeats
+from shmrpc.transport.nats.link import guarded_client, heartbeats
+from shmrpc.transport.nats.link.heartbeats import Heartbeats
 from shmrpc.transport.nats.messages import Message
-from shmrpc.transport.nats.partial import Partial
-from shmrpc.transport.nats.pipe import Pipe
-from shmrpc.transport.nats.round_trip import MOST_EXTRA
+from shmrpc.transport.nats.pipe import pipe as pipes
+from shmrpc.transport.nats.pipe.frame_reader import Limits
+from shmrpc.transport.nats.pipe.partial_frame import Partial
+from shmrpc.transport.nats.pipe.pipe import Pipe
+from shmrpc.transport.nats.pipe.round_trip import MOST_EXTRA
+from shmrpc.transport.nats.pipe.window_budget import BUDGET, LEAST, WINDOW, WindowBudget
 from shmrpc.transport.queued_inbox import Mail
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
@@ -52,9 +52,9 @@ class OwnLink:
         self.piece = piece
         self.speakers: deque[Pipe] = deque()
         self.count = 0
-        self.allotment = Allotment()
+        self.budget = WindowBudget()
         self.tasks: list[asyncio.Task[Any]] = []
-        self.complaints = OwnComplaints()
+        self.why_lost = OwnComplaints().why_lost
 
     def add(self, _: Pipe) -> tuple[str, str]:
         self.count += 1
@@ -327,7 +327,7 @@ class Ticking(OwnLink):
         super().__init__(1 << 17)
         self.clock = clock
         self.pipes: set[Pipe] = set()
-        self.beats = Heartbeats(self.pipes, self.heartbeat, self.allotment, clock)  # type: ignore[arg-type]
+        self.beats = Heartbeats(self.pipes, self.heartbeat, self.budget, clock)  # type: ignore[arg-type]
 
     def add(self, pipe: Pipe) -> tuple[str, str]:
         self.pipes.add(pipe)
@@ -403,18 +403,18 @@ async def test_a_standstill_of_three_quarters_of_the_heartbeat_is_survived_and_a
 
 
 def test_all_windows_together_stay_within_the_budget_and_idle_ones_give_theirs_back() -> None:
-    allotment = Allotment()
-    windows = [allotment.join() for _ in range(300)]
+    budget = WindowBudget()
+    windows = [budget.join() for _ in range(300)]
     assert sum(windows) <= BUDGET + 300 * LEAST
-    windows = [allotment.change(window, allotment.share) for window in windows]
+    windows = [budget.change(window, budget.share) for window in windows]
     assert sum(windows) <= BUDGET // 2
     busy = 0
     for _ in range(10):
-        busy = allotment.change(busy or windows[0], 2 * (busy or windows[0]))
+        busy = budget.change(busy or windows[0], 2 * (busy or windows[0]))
     assert busy == WINDOW
     for window in [busy, *windows[1:]]:
-        allotment.leave(window)
-    assert allotment.join() == WINDOW
+        budget.leave(window)
+    assert budget.join() == WINDOW
 
 
 async def test_many_senders_together_have_no_more_on_the_way_than_nats_keeps() -> None:
@@ -505,7 +505,7 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
 
     async def main() -> list[Any]:
         heard = Heard()
-        parser = guarded.parser()(heard)
+        parser = guarded_client.parser()(heard)
         for start, end in itertools.pairwise(places):
             await parser.parse(said[start:end])
         return heard.heard
@@ -529,4 +529,4 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
 )
 async def test_what_nats_never_says_ends_the_connection(said: bytes) -> None:
     with pytest.raises(nats_py.errors.ProtocolError):
-        await guarded.parser()(Heard()).parse(said + b"\r\n")
+        await guarded_client.parser()(Heard()).parse(said + b"\r\n")

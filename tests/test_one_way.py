@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.server import general_calls
+from shmrpc.server import slow_path
 from tests.helpers.server_process import PATIENCE
 
 service = shmrpc.Service("tested.one.way")
@@ -48,7 +48,7 @@ async def test_plain_ones_need_nothing_of_python_but_the_function(monkeypatch: p
 
     async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
         monkeypatch.setattr(type(client), "_notify", fail)
-        monkeypatch.setattr(general_calls, "_tell", fail)
+        monkeypatch.setattr(slow_path, "_tell", fail)
         for i in range(300):
             await client.notify(hear, i)
             await client.notify("hear", i, True)

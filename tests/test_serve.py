@@ -22,7 +22,7 @@ import pytest
 import shmrpc
 from shmrpc.host import rendezvous
 from shmrpc.host.status import collect_reports
-from shmrpc.transport.shm.front_desk import FrontDesk
+from shmrpc.transport.shm.connection_router import FrontDesk
 from shmrpc.wire import control
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, InThread, ServerProcess, eventually, is_alive

@@ -44,8 +44,8 @@ from shmrpc.server.server import DEFAULT_GRACE
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.runner import run_here
 from shmrpc.supervisor.targets import load_services
-from shmrpc.transport.options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, ConnectionOptions, check_uids
-from shmrpc.transport.places import transport_at
+from shmrpc.transport.addresses import transport_at
+from shmrpc.transport.connection_options import DEFAULT_CONNECT_TIMEOUT, DEFAULT_SPIN, ConnectionOptions, check_uids
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 

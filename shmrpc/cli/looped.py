@@ -8,7 +8,7 @@ import inspect
 from collections.abc import AsyncGenerator, Generator, Iterator
 from typing import Any
 
-from shmrpc.client.client import Client, connect
+from shmrpc.client.aio.client import Client, connect
 from shmrpc.introspection.describe import Description
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from shmrpc import sync
-from shmrpc.client.client import Client
+from shmrpc.client.aio.client import Client
 from shmrpc.introspection.client_types import FieldDescription, TypeDescription
 from shmrpc.introspection.describe import (
     Description,
@@ -26,7 +26,7 @@ _SOURCES: Final[dict[str, str]] = {
     **dict.fromkeys(["AbstractSet", "AsyncGenerator", "AsyncIterable", "Collection", "Generator"], "collections.abc"),
     **dict.fromkeys(["Iterable", "Mapping", "MutableSequence", "Sequence"], "collections.abc"),
     **dict.fromkeys(["Any", "Literal", "NotRequired", "TypeAlias", "TypedDict"], "typing"),
-    "EndpointGroup": "shmrpc.client.groups",
+    "EndpointGroup": "shmrpc.client.common.endpoint_group",
     "ReadOnly": "typing_extensions",
 }
 _LINE_LENGTH: Final = 120

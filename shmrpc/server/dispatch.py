@@ -9,14 +9,14 @@ from shmrpc.errors import ShmrpcError
 from shmrpc.server.batches import batch_of_any, batch_of_one
 from shmrpc.server.call_control import control_table
 from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.core_calls import core_handlers
-from shmrpc.server.general_calls import general_calls
+from shmrpc.server.fast_path import short_calls
+from shmrpc.server.native_path import core_handlers
 from shmrpc.server.requests import no_endpoint
 from shmrpc.server.served_client import RunRequest, ServedClient, Tables
 from shmrpc.server.served_endpoint import ServedEndpoint
-from shmrpc.server.short_calls import short_calls
+from shmrpc.server.slow_path import general_calls
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import Inbox, Offer, Peer
+from shmrpc.transport.listener import Inbox, Offer, Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Rejected, opcode

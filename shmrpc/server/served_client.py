@@ -13,8 +13,8 @@ from shmrpc import _core
 from shmrpc.service.call import Call, Metadata, check_metadata
 from shmrpc.streams.receiving import Incoming
 from shmrpc.streams.sending import Outgoing
-from shmrpc.transport.base import NoSharing, Sharing
-from shmrpc.transport.listening import Peer
+from shmrpc.transport.listener import Peer
+from shmrpc.transport.sharing import NoSharing, Sharing
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Rejected

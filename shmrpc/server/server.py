@@ -23,9 +23,9 @@ from shmrpc.server.interrupts import is_for_the_program
 from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Limits
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
-from shmrpc.transport.listening import Inbox, OpenInbox, Poller
-from shmrpc.transport.options import DEFAULT_SPIN, ConnectionOptions
-from shmrpc.transport.places import At, inboxes
+from shmrpc.transport.addresses import At, inboxes
+from shmrpc.transport.connection_options import DEFAULT_SPIN, ConnectionOptions
+from shmrpc.transport.listener import Inbox, OpenInbox, Poller
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec, CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, Health

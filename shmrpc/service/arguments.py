@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from shmrpc import _core
-from shmrpc.service.misfits import BY_PLACE, misfit
+from shmrpc.service.argument_errors import BY_PLACE, misfit
 from shmrpc.service.signature import Signature
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, Unclaimed, settle

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from shmrpc.service import stream_types
-from shmrpc.service.misfits import BY_PLACE, shown
+from shmrpc.service.argument_errors import BY_PLACE, shown
 from shmrpc.values import is_writable
 from shmrpc.values.aliases import type_hints
 from shmrpc.values.type_names import type_name

@@ -17,8 +17,8 @@ from shmrpc import access_log
 from shmrpc.basics.missing import why_missing
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
-from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.places import Transport, transport_at
+from shmrpc.transport.addresses import Transport, transport_at
+from shmrpc.transport.connection_options import ConnectionOptions
 
 Loop = Literal["uvloop", "asyncio"]
 

@@ -23,7 +23,7 @@ from shmrpc.pools.processes.cpus import thread_limits
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
 from shmrpc.supervisor.worker_process import WorkerProcess
-from shmrpc.transport.shm.front_desk import FrontDesk
+from shmrpc.transport.shm.connection_router import FrontDesk
 from shmrpc.wire.control import Health, Report
 
 logger = logging.getLogger("shmrpc.supervisor")

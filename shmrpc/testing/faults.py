@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from shmrpc.client.requests import find_endpoint
+from shmrpc.client.common.requests import find_endpoint
 from shmrpc.errors import ConnectionLost, ShmrpcError
-from shmrpc.transport.base import Connection, Dial, End, Frame, OnEnd, OnFrame
+from shmrpc.transport.connection import Connection, Dial, End, Frame, OnEnd, OnFrame
+from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import ChannelError, check_size
 from shmrpc.transport.memory import Memory, MemoryHost
-from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Unpack
 
-from shmrpc.client.client import Client
-from shmrpc.client.client import connect as connect_to
+from shmrpc.client.aio.client import Client
+from shmrpc.client.aio.client import connect as connect_to
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults, FaultyMemory

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Unpack
 
 from shmrpc import sync
-from shmrpc.client.client import Client, connect
+from shmrpc.client.aio.client import Client, connect
 from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.host.fork import abandon_in_child
 from shmrpc.host.status import collect_reports

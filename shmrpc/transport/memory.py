@@ -27,10 +27,10 @@ from shmrpc.errors import (
 )
 from shmrpc.host.processes import describe_process
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.transport.base import Connection, Dial, End
+from shmrpc.transport.connection import Connection, Dial, End
+from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import ChannelError, check_size
-from shmrpc.transport.listening import Listener, Offer, OpenInbox, Peer
-from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.listener import Listener, Offer, OpenInbox, Peer
 from shmrpc.transport.queued_inbox import Mail, QueuedInbox
 from shmrpc.wire.codec import Body, body_weight, with_own_buffers
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from shmrpc.transport.listening import Inbox
+from shmrpc.transport.listener import Inbox
 from shmrpc.wire.codec import Body
 
 

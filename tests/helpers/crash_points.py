@@ -27,15 +27,16 @@ FILES: Final = (
     "transport/shm/segment.py",
     "host/rendezvous.py",
     "transport/shm/acceptor.py",
-    "transport/base.py",
-    "transport/listening.py",
+    "transport/connection.py",
+    "transport/sharing.py",
+    "transport/listener.py",
     "transport/shm/server.py",
-    "transport/shm/client.py",
+    "transport/shm/loop_client.py",
     "transport/shm/thread_client.py",
     *(
-        f"{room}/{path.name}"
-        for room in ("client", "server", "streams")
-        for path in (ROOT / "shmrpc" / room).glob("*.py")
+        str(path.relative_to(ROOT / "shmrpc"))
+        for folder in ("client", "server", "streams")
+        for path in (ROOT / "shmrpc" / folder).rglob("*.py")
     ),
 )
 

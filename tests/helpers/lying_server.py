@@ -15,8 +15,8 @@ import msgpack
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.transport.listening import Offer
-from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.listener import Offer
 from shmrpc.transport.shm import handshake
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT, Shape

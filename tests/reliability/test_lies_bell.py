@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import client as loop_client
+from shmrpc.transport.shm import loop_client
 from shmrpc.transport.shm import server as shm_server
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT

@@ -22,7 +22,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.server.core_calls import core_handlers
+from shmrpc.server.native_path import core_handlers
 from tests.helpers import figures
 from tests.helpers.array_lies import ARRAY
 from tests.helpers.liars import mutated
@@ -235,7 +235,7 @@ async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pyt
                 python.close()
         core.close()
     assert outcomes["results"] > frames // 10 and outcomes["failures"] > frames // 10
-    by_python = called.pop("shmrpc.server.short_calls")
+    by_python = called.pop("shmrpc.server.fast_path")
     assert sum(called.values()) > by_python // 2, called  # The core has run most of what could be run.
     figures.note(
         "lies: requests to the core",

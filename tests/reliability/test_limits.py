@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import admission
+from shmrpc.transport.shm import handshake_limiter
 from tests.helpers.figures import note
 from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 from tests.helpers.services import service
@@ -168,13 +168,13 @@ async def test_clients_that_say_nothing_keep_nobody_out(server: ServerProcess) -
         assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) >= before + len(silent), HANGS)
 
     try:
-        knock(admission.MAX_ARRIVING // 2)
-        knock(admission.MAX_ARRIVING // 2)
+        knock(handshake_limiter.MAX_ARRIVING // 2)
+        knock(handshake_limiter.MAX_ARRIVING // 2)
         silent += [Control("tested") for _ in range(50)]
         async with asyncio.timeout(2 * HANGS), shmrpc.connect("tested", timeout=2 * HANGS) as client:
             assert await client.add(1, 2) == 3
         descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
-        assert descriptors - before <= admission.MAX_ARRIVING + 20
+        assert descriptors - before <= handshake_limiter.MAX_ARRIVING + 20
         note("silent clients", clients=len(silent), descriptors=descriptors - before)
     finally:
         for control in silent:
@@ -184,14 +184,14 @@ async def test_clients_that_say_nothing_keep_nobody_out(server: ServerProcess) -
 
 async def test_clients_that_stop_after_hello_keep_nobody_out(server: ServerProcess) -> None:
     before = len(os.listdir(f"/proc/{server.pid}/fd"))
-    silent = [Control("tested") for _ in range(2 * admission.MAX_HANDSHAKES)]
+    silent = [Control("tested") for _ in range(2 * handshake_limiter.MAX_HANDSHAKES)]
     try:
         for control in silent:
             control.send("hello", version=5, max_frame=MIB)
         async with asyncio.timeout(2 * HANGS), shmrpc.connect("tested", timeout=2 * HANGS) as client:
             assert await client.add(1, 2) == 3
             descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
-            assert descriptors - before <= 2 * admission.MAX_HANDSHAKES + 12 * admission.MAX_HANDSHAKES
+            assert descriptors - before <= 2 * handshake_limiter.MAX_HANDSHAKES + 12 * handshake_limiter.MAX_HANDSHAKES
         message, kept = silent[0].receive()
         assert message["type"] == "welcome"
         for descriptor in kept:

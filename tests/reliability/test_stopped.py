@@ -16,7 +16,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.client.lateness import Lateness
+from shmrpc.client.common.deadline_error import Lateness
 from tests.helpers import figures
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop

@@ -22,7 +22,7 @@ import shmrpc
 from shmrpc.host import cleanup, rendezvous
 from shmrpc.host.credentials import NO_OTHER_USERS
 from shmrpc.host.status import collect_reports
-from shmrpc.transport.options import check_uids
+from shmrpc.transport.connection_options import check_uids
 from shmrpc.transport.shm.segment import NewSegment
 from shmrpc.wire import control
 from tests.helpers import shared_service

@@ -16,10 +16,10 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.client.client import Client
-from shmrpc.client.loop_reconnector import LoopReconnector
-from shmrpc.client.options import Options
-from shmrpc.client.requests import undecodable
+from shmrpc.client.aio.client import Client
+from shmrpc.client.aio.reconnector import LoopReconnector
+from shmrpc.client.common.call_errors import undecodable
+from shmrpc.client.common.call_options import Options
 from shmrpc.errors import ConnectionLost, EncodeError, ShmrpcError
 from shmrpc.pools.processes.spawner import WorkerProcess
 from shmrpc.pools.scheduling.chunks import LONG, Chunk
@@ -28,9 +28,9 @@ from shmrpc.pools.transfer.functions import Function, Reference
 from shmrpc.pools.transfer.remote_failure import Failed, of_task, read, read_all
 from shmrpc.pools.transfer.shared_values import SharedValues
 from shmrpc.pools.worker.task_runner import INTERRUPT, SERVICE
-from shmrpc.transport.base import Connection
-from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm import client as shm_client
+from shmrpc.transport.connection import Connection
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.shm import loop_client as shm_client
 from shmrpc.values.pickling import Later
 from shmrpc.wire.codec import whole_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY

@@ -10,16 +10,17 @@ from typing import Any, Final
 
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ServiceUnavailable
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.transport.base import Connection, End, OnEnd, OnFrame
-from shmrpc.transport.nats import link, messages, subjects
+from shmrpc.transport.connection import Connection, End, OnEnd, OnFrame
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import Address
-from shmrpc.transport.nats.complaints import Silent
-from shmrpc.transport.nats.frame_reader import Limits
-from shmrpc.transport.nats.link import Link
+from shmrpc.transport.nats.link import link
+from shmrpc.transport.nats.link.link import Link
+from shmrpc.transport.nats.link.link_errors import Silent
 from shmrpc.transport.nats.messages import Hello, Message, Welcome
-from shmrpc.transport.nats.pipe import Pipe
+from shmrpc.transport.nats.pipe.frame_reader import Limits
+from shmrpc.transport.nats.pipe.pipe import Pipe
 from shmrpc.transport.nats.status import similar
-from shmrpc.transport.options import ConnectionOptions
 from shmrpc.wire import control
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Shape

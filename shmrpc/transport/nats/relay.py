@@ -21,12 +21,13 @@ from typing import Any, Final, TypeVar
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.host import resource_limits
 from shmrpc.streams import credit
-from shmrpc.transport.base import Connection, End
+from shmrpc.transport.connection import Connection, End
+from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
-from shmrpc.transport.listening import Offer, Peer
-from shmrpc.transport.nats import client, round_trip
+from shmrpc.transport.listener import Offer, Peer
+from shmrpc.transport.nats import client
 from shmrpc.transport.nats.address import Address
-from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.nats.pipe import round_trip
 from shmrpc.transport.shm import thread_client
 from shmrpc.transport.shm.handshake import Established
 from shmrpc.transport.shm.server import ShmInbox
@@ -74,7 +75,7 @@ def connect(
     *,
     options: ConnectionOptions,
 ) -> RelayedConnection:
-    """Connects to a server of a service; see :data:`shmrpc.transport.base.ThreadDial`."""
+    """Connects to a server of a service; see :data:`shmrpc.transport.connection.ThreadDial`."""
     begun = _background.begin(_begin(service, address, timeout, note, options))
     try:
         while not begun.done():

@@ -19,19 +19,20 @@ from shmrpc.errors import (
 )
 from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.transport.base import End
+from shmrpc.transport.connection import End
+from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import Backlog, ChannelError
-from shmrpc.transport.listening import Listener, Offer, Peer
-from shmrpc.transport.nats import link, messages, subjects
+from shmrpc.transport.listener import Listener, Offer, Peer
+from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import Address
-from shmrpc.transport.nats.allotment import WINDOW
 from shmrpc.transport.nats.client import UNKNOWN_UID
 from shmrpc.transport.nats.deadlines import translated
-from shmrpc.transport.nats.frame_reader import Limits
-from shmrpc.transport.nats.link import Link
+from shmrpc.transport.nats.link import link
+from shmrpc.transport.nats.link.link import Link
 from shmrpc.transport.nats.messages import Answers, Hello, Message, Report, Welcome
-from shmrpc.transport.nats.pipe import Pipe
-from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.nats.pipe.frame_reader import Limits
+from shmrpc.transport.nats.pipe.pipe import Pipe
+from shmrpc.transport.nats.pipe.window_budget import WINDOW
 from shmrpc.transport.queued_inbox import QueuedInbox
 from shmrpc.wire import control
 from shmrpc.wire.codec import Body

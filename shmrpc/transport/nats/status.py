@@ -9,9 +9,10 @@ from typing import Final
 from shmrpc.basics.spelling import closest
 from shmrpc.errors import RemoteProtocolError, ServiceUnavailable
 from shmrpc.host.cleanup import NAME
-from shmrpc.transport.nats import link, messages, subjects
+from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import Address
-from shmrpc.transport.nats.link import Link
+from shmrpc.transport.nats.link import link
+from shmrpc.transport.nats.link.link import Link
 from shmrpc.transport.nats.messages import Report
 
 #: Seconds without a further answer after which no more are expected, and those that all of it takes at most.

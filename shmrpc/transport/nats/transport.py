@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from shmrpc.transport.base import Connection, Dial, ThreadConnection, ThreadDial
-from shmrpc.transport.listening import OpenInbox
-from shmrpc.transport.nats import client, link
+from shmrpc.transport.connection import Connection, Dial, ThreadConnection, ThreadDial
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.listener import OpenInbox
+from shmrpc.transport.nats import client
 from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.server import NatsInbox
-from shmrpc.transport.options import ConnectionOptions
 
 
 class Nats:

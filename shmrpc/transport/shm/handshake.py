@@ -25,9 +25,9 @@ from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolErro
 from shmrpc.host import resource_limits
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.rendezvous import ConnectRetry, Packet, receive_packet
-from shmrpc.transport.listening import Offer
-from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm.goodbye import is_over
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.listener import Offer
+from shmrpc.transport.shm.close_reason import is_over
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment, unlink
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape

@@ -17,12 +17,12 @@ from shmrpc.host import fork, resource_limits
 from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.host.processes import describe_process
 from shmrpc.streams.credit import OVERHEAD
-from shmrpc.transport.listening import Inbox, Listener, Offer, Peer
-from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm import blocks, handshake, served_here
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.listener import Inbox, Listener, Offer, Peer
+from shmrpc.transport.shm import block_allocation, deadlock_guard, handshake
 from shmrpc.transport.shm.acceptor import Acceptor, Visitor, admitted
-from shmrpc.transport.shm.admission import Arrivals
-from shmrpc.transport.shm.goodbye import BELL_ENDED, explain, is_over
+from shmrpc.transport.shm.close_reason import BELL_ENDED, explain, is_over
+from shmrpc.transport.shm.handshake_limiter import Arrivals
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
@@ -93,7 +93,7 @@ class ShmPeer(Peer):
     def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none."""
         assert self.channel is not None
-        return blocks.allocate(self.channel, size)
+        return block_allocation.allocate(self.channel, size)
 
     def fault(self, reason: str) -> None:
         """Ends this connection and no other, and tells the client which rule it broke."""
@@ -329,7 +329,7 @@ class ShmListener(Listener[ShmPeer]):
         self.refusals = LogThrottle()
         self._acceptor = Acceptor(offer.service, self._welcome, options.users) if claim else None
         self._loop = asyncio.get_running_loop()
-        served_here.begin(offer.service)
+        deadlock_guard.begin(offer.service)
 
     @property
     def connections(self) -> int:
@@ -374,7 +374,7 @@ class ShmListener(Listener[ShmPeer]):
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
-        served_here.end(self.service, self._loop)
+        deadlock_guard.end(self.service, self._loop)
         if self._acceptor is not None:
             self._acceptor.close()
         self.arrivals.close()

@@ -17,10 +17,10 @@ from shmrpc.host import fork, rendezvous
 from shmrpc.host.processes import describe_process
 from shmrpc.host.rendezvous import OnRetry
 from shmrpc.streams.credit import OVERHEAD, WINDOW
-from shmrpc.transport.base import End, warn_unclosed
-from shmrpc.transport.options import ConnectionOptions
-from shmrpc.transport.shm import blocks, handshake, served_here
-from shmrpc.transport.shm.goodbye import BELL_ENDED, explain
+from shmrpc.transport.connection import End, warn_unclosed
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.shm import block_allocation, deadlock_guard, handshake
+from shmrpc.transport.shm.close_reason import BELL_ENDED, explain
 from shmrpc.wire import control, frames
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
@@ -43,7 +43,7 @@ def connect(
 
     ``check`` is called before each look, and raises if nobody wants the connection any more.
     """
-    served_here.check_thread(service)
+    deadlock_guard.check_thread(service)
     retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
     while True:
         check()
@@ -132,7 +132,7 @@ class ThreadConnection:
     def check_thread(self) -> None:
         """Raises LocalProtocolError in the thread of the loop that is to answer; to be called before a wait."""
         if self.pid == self._made_by:
-            served_here.check_thread(self.service)
+            deadlock_guard.check_thread(self.service)
 
     def hear(self) -> End | None:
         """How the server has ended the connection, if it has. It says no more than that it is about to go, and goes."""
@@ -158,7 +158,7 @@ class ThreadConnection:
 
     def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
-        return blocks.allocate(self.channel, size, self._control)
+        return block_allocation.allocate(self.channel, size, self._control)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
         """What sends the items of a stream."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
-from shmrpc.transport.base import Dial, ThreadDial
-from shmrpc.transport.listening import OpenInbox
-from shmrpc.transport.options import ConnectionOptions
+from shmrpc.transport.connection import Dial, ThreadDial
+from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.listener import OpenInbox
 
 
 class SharedMemory:
@@ -24,9 +24,9 @@ class SharedMemory:
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
         """What connects a client in a loop."""
-        from shmrpc.transport.shm import client  # Not in one that only serves.
+        from shmrpc.transport.shm import loop_client  # Not in one that only serves.
 
-        return functools.partial(client.connect, service, options=options)
+        return functools.partial(loop_client.connect, service, options=options)
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
         """What connects a client for threads."""

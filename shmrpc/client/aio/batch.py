@@ -1,0 +1,90 @@
+"""Calls collected in an event loop, to be sent in one frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from shmrpc.client.common.batch import BaseBatch, BatchBlock
+from shmrpc.client.common.call_engine import CallEngine
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class BatchFuture(asyncio.Future[Any]):
+    """The result of one call of a :class:`Batch`."""
+
+    def __init__(self, block: BatchBlock, endpoint: str) -> None:
+        super().__init__()
+        self._block = block
+        self._endpoint = endpoint
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            self._block.check(self._endpoint)
+        return super().__await__()
+
+    __iter__ = __await__
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, **context: Any) -> None:
+        """As of any future; what waits by it raises LocalProtocolError within the block."""
+        if not self.done() and _is_asyncios(fn):
+            self._block.check(self._endpoint)
+        super().add_done_callback(fn, **context)
+
+    def result(self) -> Any:
+        """The call's result; LocalProtocolError before the end of the block."""
+        if not self.done():
+            self._block.check_result(self._endpoint)
+        try:
+            return super().result()
+        finally:
+            del self  # What it raises has this frame in its traceback, and is kept by the future.
+
+    def exception(self) -> BaseException | None:
+        """What the call raised, or None; LocalProtocolError before the end of the block."""
+        if not self.done():
+            self._block.check_result(self._endpoint)
+        return super().exception()
+
+
+def _is_asyncios(callback: Any) -> bool:
+    """Whether a callback is one by which asyncio waits."""
+    module = getattr(getattr(callback, "func", callback), "__module__", None)
+    return isinstance(module, str) and module.startswith("asyncio.")
+
+
+class Batch(BaseBatch[asyncio.Future[Any]]):
+    """Calls to be sent in one frame; made by :meth:`Client.batch`."""
+
+    def __init__(self, client: CallEngine[Any]) -> None:
+        super().__init__(client, asyncio.current_task, "async with", BatchFuture)
+
+    @overload
+    def call(
+        self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> asyncio.Future[_R]: ...
+    @overload
+    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_R]: ...
+    @overload
+    def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]: ...
+    def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Adds a call of an endpoint, given by name or by function. The future is done at the end of the block.
+
+        Raises EndpointNotFound, InvalidArguments for an endpoint with streams, LocalProtocolError if there is no
+        connection. Arguments that cannot be sent are an EncodeError of this future alone. Within the block to wait
+        for it, or to ask for its result, raises LocalProtocolError.
+        """
+        return self._collected.adder(endpoint)(*args, **kwargs)
+
+    async def __aenter__(self) -> Self:
+        self._block.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._collected.leave(error)

@@ -1,0 +1,523 @@
+"""Calling from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, ParamSpec, Self, TypeVar, overload
+
+from shmrpc import _core
+from shmrpc.basics.checks import check_seconds, public
+from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.client.aio.batch import Batch
+from shmrpc.client.aio.reconnector import LoopReconnector
+from shmrpc.client.aio.session import LoopSession
+from shmrpc.client.aio.stream_call import StreamCall
+from shmrpc.client.aio.stream_exchange import LoopConversation
+from shmrpc.client.common.base_client import PartialCall, StreamingCall
+from shmrpc.client.common.batch_request import Outcomes
+from shmrpc.client.common.call_engine import CallEngine, Decode
+from shmrpc.client.common.call_errors import undecodable
+from shmrpc.client.common.call_options import Options, check_timeout
+from shmrpc.client.common.requests import encode_short, find_endpoint, find_name, name_and_endpoints, result_reader
+from shmrpc.service.call import Call, inheriting, nearest_deadline
+from shmrpc.service.endpoints import Endpoint
+from shmrpc.service.interceptors import Interceptor, check_interceptors
+from shmrpc.service.service import Service
+from shmrpc.streams.items import Reader
+from shmrpc.transport.addresses import At, find
+from shmrpc.transport.connection_options import (
+    DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_SPIN,
+    check_connecting,
+    connection_options,
+)
+from shmrpc.transport.errors import UNSENT
+from shmrpc.wire import frames
+from shmrpc.wire.codec import BODIES, UNREADABLE, Codec, CodecName, get_codec
+from shmrpc.wire.control import DEFAULT_MAX_MEMORY
+from shmrpc.wire.frames import opcode
+
+if TYPE_CHECKING:
+    from shmrpc.introspection.describe import Description
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+#: The header of a one-way call.
+_ONE_WAY: Final = frames.header(None, None, one_way=True)
+#: In the place of an answer: the call was certainly not begun, and is made again.
+_AGAIN: Final[Any] = object()
+
+
+@public("shmrpc.Client", "shmrpc.connect(name)", LoopReconnector)
+class Client(CallEngine[LoopReconnector]):
+    """A connection to a service, for the tasks of one event loop; made by :func:`connect`.
+
+    ``await client.add(1, 2)`` calls the endpoint ``add``, ``async for tick in client.ticks()`` reads the
+    stream of an endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments
+    are the endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and
+    typed.
+    """
+
+    _in_loop = True
+    _conversation = LoopConversation
+
+    def __init__(
+        self, reconnector: LoopReconnector, codec: Codec, options: Options, known: Mapping[str, Endpoint]
+    ) -> None:
+        super().__init__(reconnector, codec, options, known)
+        reconnector.clients.add(self)
+
+    @property
+    def place(self) -> str:
+        """Where the server was met that new calls go to, or went to last: ``"shm://"``, ``"nats://HOST:PORT"``.
+
+        Raises LocalProtocolError before there was a connection.
+        """
+        session = self._reconnector.session
+        if session is None:
+            raise self._reconnector.not_connected()
+        return session.connection.place
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Connects: ``client = await shmrpc.connect(name)``; close it yourself then."""
+        return self.__aenter__().__await__()
+
+    if not TYPE_CHECKING:  # A type checker refuses `with` by itself.
+
+        def __enter__(self) -> NoReturn:
+            service = self._reconnector.service
+            raise TypeError(
+                f"the client of {service!r} is for asyncio: `async with` in place of `with`; or shmrpc.sync.connect()"
+            )
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        """Connects, waiting for a server as long as :func:`connect` was told.
+
+        Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
+        connected before, SharedMemoryError or RemoteProtocolError if the two cannot agree.
+        """
+        await self._reconnector.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection; calls under way fail with ConnectionLost. Again: nothing."""
+        self._reconnector.close()
+        await self._reconnector.wait_closed()
+
+    async def wait_for_ready(self, timeout: float | None = None) -> None:
+        """Waits until calls can be made: at once, or with ``reconnect=True`` once a server is back.
+
+        Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
+        ended the connection if there will be none.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        await self._reconnector.ready(timeout=timeout)
+
+    def _unbind(self) -> None:
+        """Forgets what is bound to a session that new calls do not go to."""
+        for name in [name for name in self.__dict__ if not name.startswith("_")]:
+            del self.__dict__[name]
+        self.__dict__.pop("_calls", None)
+
+    @overload
+    def call(
+        self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Coroutine[Any, Any, _R]: ...
+    @overload
+    def call(  # type: ignore[overload-overlap]
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def call(  # type: ignore[overload-overlap]
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        source: AsyncIterable[_A] | Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> Coroutine[Any, Any, _R]: ...
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        source: AsyncIterable[_A] | Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls an endpoint, given by its name, or by its function: then the result has its declared type.
+
+        Awaitable; for an endpoint that streams an async generator: ``async for``.
+
+        Raises what the endpoint raised, as :class:`RemoteError` and as the builtin it is; InvalidArguments,
+        EndpointNotFound, EncodeError, FrameTooLarge, DeadlineExceeded or Overloaded, of this call alone;
+        ConnectionLost if the server is gone, and RemoteProtocolError if it broke the rules.
+        """
+        return self._bound(endpoint)(*args, **kwargs)
+
+    @overload
+    async def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
+    @overload
+    async def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
+    async def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Calls an endpoint one way: nobody waits for a result, and a failure is only logged at the server.
+
+        Returns once the call is in the shared memory; waits while there is no room for it. Raises
+        EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams,
+        DeadlineExceeded if there was no room by its deadline, or ConnectionLost if the server is gone.
+        """
+        told = self._tell(endpoint, args, kwargs)
+        if told is None:
+            await self._notify(endpoint, args, kwargs)
+            return
+        session, call, is_large = told
+        if is_large:
+            await session.pause()
+        if call is not None:
+            await self._find_room(session, call)
+
+    def _tell(
+        self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[LoopSession, Call | None, bool] | None:
+        """Sends a plain one-way call at once: on which session, the call if it waits for room, and if it is large.
+
+        None: the short way is not for it, or it has failed. Nothing was sent; the general way has the words for why.
+        """
+        session, options = self._reconnector.current(), self._options
+        has_deadline = options.nanoseconds is not None
+        if inheriting and options.inherits:
+            has_deadline |= nearest_deadline(None) is not None
+        if session is None or options.is_general or has_deadline:
+            return None
+        try:
+            name = find_name(endpoint, session.numbers)
+            number = session.numbers[name]
+            if number in session.shapes:
+                return None
+            body = self._codec.encode_all((_ONE_WAY, [*args], kwargs))
+        except Exception:
+            return None
+        call_id = session.next_id()
+        try:
+            sent = session.begin(opcode(frames.CALL_WITH, number), call_id, body)
+        except UNSENT:
+            return None
+        except BaseException as error:
+            error = session.unsent(name, error)
+            raise error from error.__cause__
+        return session, None if sent else Call(session, name, call_id, None), type(body) is not bytes
+
+    @overload
+    def map(
+        self, endpoint: Callable[[_A], Coroutine[Any, Any, _R]], items: Iterable[_A], /, *, chunk: int = 256
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self, endpoint: Callable[[_A], _R], items: Iterable[_A], /, *, chunk: int = 256
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[[_A, _B], Coroutine[Any, Any, _R]],
+        items: Iterable[_A],
+        others: Iterable[_B],
+        /,
+        *,
+        chunk: int = 256,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self, endpoint: Callable[[_A, _B], _R], items: Iterable[_A], others: Iterable[_B], /, *, chunk: int = 256
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., Coroutine[Any, Any, _R]],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., _R],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> AsyncGenerator[_R, None]: ...
+    @overload
+    def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> AsyncGenerator[Any, None]: ...
+    def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> AsyncGenerator[Any, None]:
+        """Calls an endpoint with the items of each iterable, as ``map()`` does, many calls in a frame.
+
+        Gives the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: calls in a
+        frame. A call that fails raises when its turn comes; those after it may have been executed. A timeout, and
+        an interceptor, are for the whole.
+        """
+        return _core.ItemStream(self._map(endpoint, iterables, chunk))
+
+    async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[list[Any], None]:
+        """The results of each frame."""
+        name, kind = self._name_and_kind(endpoint)
+        call = self._new_call(name)
+        under_way: deque[asyncio.Task[Outcomes]] = deque()
+        fill = self._pipeline(call, kind, iterables, chunk, lambda send: asyncio.ensure_future(send()), under_way)
+        async with AsyncExitStack() as stack:
+            await self._enter_interceptors(stack, call)
+            try:
+                while fill():
+                    results, errors = await under_way.popleft()
+                    yield results[: min(errors, default=None)]
+                    if errors:
+                        raise errors.pop(min(errors))  # It has this frame in its traceback.
+            finally:
+                for task in under_way:
+                    task.cancel()
+                if under_way:
+                    await asyncio.wait(under_way)
+
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(self, endpoint: str, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]: ...
+    def open(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]:
+        """Calls an endpoint with streams, to write and read them by hand: ``async with client.open("chat") as call:``.
+
+        ``await call.write(item)``, ``await call.done_writing()``, ``await call.read()``, or ``await call.result()``
+        where there is one result. The arguments are the endpoint's own without the stream that is written. With
+        ``reconnect`` it waits for a server as other calls do, but is not made again on the next one.
+        """
+        return StreamCall(self, *self._name_and_kind(endpoint), args, kwargs)
+
+    def batch(self) -> Batch:
+        """Calls of any endpoints in one frame: ``async with client.batch() as batch: sum = batch.add(1, 2)``.
+
+        Each call gives a future; at the end of the block the frame is sent, and all are answered.
+        """
+        return Batch(self)
+
+    async def describe(self) -> Description:
+        """What the live service offers: its endpoints with their parameters, types and docstrings."""
+        return await self._describe()
+
+    def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
+        reconnector, options = self._reconnector, self._options
+        session = reconnector.session
+        if session is None:
+            raise reconnector.not_connected()
+        number = find_endpoint(session.service, name, session.numbers)
+        shape = session.shapes.get(number)
+        if shape is not None and shape.streams:
+            return self._named(name, StreamingCall(self._stream, name, Reader(self._codec, kind)))
+        if shape is not None or options.is_general or session.leaving:  # Until there is a new session, calls wait.
+            return self._named(name, PartialCall(self._call, name, self._codec.decoder(kind)))
+        return self._bind_short(session, name, number, kind)
+
+    def _bind_short(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
+        """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
+        codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait
+        general, may_go_again = self._call, self._reconnector.may_go_again
+        decode, read, clock = codec.decoder(kind), result_reader(name, codec, kind), host_nanoseconds
+        allowed, inherits = self._options.nanoseconds, self._options.inherits
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            deadline = None if allowed is None else clock() + allowed
+            if inherits:
+                deadline = nearest_deadline(deadline)
+            if deadline is not None and kwargs:
+                return await general(name, decode, *args, **kwargs)
+            call_id = next_id()
+            begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
+            request, begun = encode_short(codec, number, name, deadline, args, kwargs)
+            try:
+                begun = exchange(request, call_id, begun)
+            except BaseException as error:
+                begun = error
+            try:
+                return read(begun) if type(begun) in BODIES else await rest(args, kwargs, call_id, begun, deadline)
+            finally:
+                del begun  # An error has this frame in its traceback.
+
+        async def rest(
+            args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, begun: Any, deadline: int | None
+        ) -> Any:
+            try:
+                if isinstance(begun, BaseException):
+                    raise begun
+                call = None if deadline is None else Call(session, name, call_id, deadline)
+                answer = await wait(call_id, begun, call)
+            except BaseException as error:
+                begun = None  # It has this frame in its traceback.
+                error = session.unsent(name, error)
+                if not may_go_again(session, error):
+                    raise error from error.__cause__
+                answer = _AGAIN
+            if answer is _AGAIN:  # Not within the clause: what it raises would bring along what that handles.
+                return await general(name, decode, *args, **kwargs)
+            return read(answer)
+
+        self._named(name, call)
+        channel = session.sharing.channel
+        if channel is None:
+            return call
+        short = self._short_call(session, number, kind, read)
+        home = session.loop, session.check_loop
+        return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption, session.cancel, home)
+
+    async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
+        return await self._call_endpoint(name, decode, args, kwargs)
+
+    async def _runs(
+        self, instead: Callable[[Exception], Any], name: str, /, *args: Any
+    ) -> AsyncGenerator[list[Any], None]:
+        """A call whose answer is a stream, as the items that have come together, when the connection is woken.
+
+        In the place of an item that cannot be read there is what ``instead`` makes of the error.
+        """
+        call, reader = self._new_call(name), Reader(self._codec, Any)
+        conversation: LoopConversation = await self._open_stream(call, args, {})
+        incoming = conversation.incoming
+        try:
+            while await incoming.ready():
+                items: list[Any] = []
+                for part in incoming.take():
+                    items += reader.all(part, instead)
+                yield items
+        finally:
+            await conversation.close()
+
+    async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[list[Any], None]:
+        """A call whose answer is a stream: lists of items, those together that have come together."""
+        call = self._new_call(name)
+        async with AsyncExitStack() as stack:
+            await self._enter_interceptors(stack, call)
+            conversation: LoopConversation = await self._open_stream(call, args, kwargs)
+            incoming, pull = conversation.incoming, conversation.pull
+            try:
+                while await incoming.ready(pull):
+                    for part in incoming.take():
+                        try:
+                            for items in reader.runs(part):
+                                yield items
+                        except UNREADABLE as error:  # No further: a handler may raise one of them.
+                            raise undecodable(name, error) from None
+            except Exception as error:
+                error = conversation.source_error(error)
+                raise error from error.__cause__
+            finally:
+                await conversation.close()
+
+
+def connect(
+    service: str | Service,
+    *,
+    timeout: float = DEFAULT_CONNECT_TIMEOUT,
+    call_timeout: float | None = None,
+    reconnect: bool = False,
+    interceptors: Sequence[Interceptor] = (),
+    codec: CodecName = "msgspec",
+    max_frame: int = frames.DEFAULT_MAX_FRAME,
+    max_memory: int = DEFAULT_MAX_MEMORY,
+    spin: float = DEFAULT_SPIN,
+    allow_uids: Collection[int] = (),
+    at: At = None,
+) -> Client:
+    """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
+
+    Given the Service itself, ``client.name(...)`` too has results of the declared types. ``timeout`` is how
+    long connecting may take altogether, from looking for a server to its last answer; 0 is one try, which waits for no
+    server to appear, and up to 1 s for the answers of one that is there. ``call_timeout`` is how long each call may
+    take. Both are in seconds; ``math.inf`` is any. See :meth:`Client.with_options`, which is for one call. With
+    ``reconnect`` the client connects again when the server stops or dies; calls wait for that as long as for the first
+    connection, and those that were under way fail
+    with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
+    ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the
+    two sides' ``max_frame`` and ``max_memory`` the smaller one holds. The server has to be of this user, of root,
+    or of one in ``allow_uids``; else connecting raises LocalProtocolError before anything is sent.
+
+    A name is looked for in this host's shared memory; a URL picks another transport, as ``"memory://calculator"`` does
+    for a server in the same event loop, and ``"nats://HOST:PORT/calculator"`` for one that reaches the same NATS, on
+    any host (:mod:`shmrpc.transport.nats.address` has the URL). Beside a Service ``at`` says it:
+    ``connect(calculator, at="memory://")``. Of several places, ``at=["shm", "nats://HOST:PORT"]``, the first one with a
+    server is taken; with ``reconnect`` another one when it has none any more, and the first one again when it has one.
+    ``client.place`` tells which.
+
+    Raises ValueError for an option out of range, or that the transport does not have. What connecting raises:
+    :meth:`Client.__aenter__`.
+    """
+    check_connecting(timeout, reconnect)
+    connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
+    transport, service = find(service, at)
+    name, endpoints = name_and_endpoints(service)
+    reconnector = LoopReconnector(name, transport.dial(name, connection), timeout, reconnect=reconnect)
+    return Client(
+        reconnector,
+        get_codec(codec),
+        Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors)),
+        endpoints,
+    )

@@ -1,0 +1,176 @@
+"""The way of a client in an event loop to its service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import weakref
+from collections.abc import Container
+from typing import Any, Final
+
+from shmrpc.basics.clock import seconds_until
+from shmrpc.basics.loops import running_loop
+from shmrpc.client.aio.session import LoopSession
+from shmrpc.client.common.call_errors import ended_call
+from shmrpc.client.common.reconnector import Reconnector
+from shmrpc.errors import ShmrpcError
+from shmrpc.transport.connection import Connection, Dial, interruption
+
+logger = logging.getLogger("shmrpc.client")
+
+#: The loops that run a task now, with it: to ask for the running loop costs more. Empty from CPython 3.14 on.
+_RUNNING: Final[Container[asyncio.AbstractEventLoop]] = getattr(asyncio.tasks, "_current_tasks", {})
+
+
+class _Told:
+    """Tells a reconnector of its session as long as it lives: a loop knows sessions, and would keep what these know."""
+
+    __slots__ = ("_reconnector",)
+
+    def __init__(self, reconnector: LoopReconnector) -> None:
+        self._reconnector = weakref.ref(reconnector)
+
+    def on_end(self, session: LoopSession) -> None:
+        """The session has ended."""
+        if (reconnector := self._reconnector()) is not None:
+            reconnector._on_end(session)
+
+    def on_go_away(self, session: LoopSession) -> None:
+        """Its server takes no new calls."""
+        if (reconnector := self._reconnector()) is not None:
+            reconnector._on_go_away(session)
+
+
+class LoopReconnector(Reconnector[LoopSession]):
+    """In an event loop: a task connects again as soon as a session ends."""
+
+    _how = "async with shmrpc.connect({})"
+
+    def __init__(self, service: str, dial: Dial, timeout: float, *, reconnect: bool) -> None:
+        super().__init__(service, timeout, reconnect=reconnect)
+        #: The clients that bind endpoints to the present session.
+        self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._dial = dial
+        self._connecting: asyncio.Task[None] | None = None
+
+    def usable(self) -> LoopSession | None:
+        """The present session. Raises why there will be none, and LocalProtocolError in another loop than its own."""
+        session = super().usable()
+        if session is not None and session.loop not in _RUNNING:
+            session.connection.check_loop()
+        return session
+
+    def _changed(self) -> None:
+        for client in list(self.clients):
+            client._unbind()
+
+    async def open(self) -> None:
+        """Makes the first connection."""
+        self._check_new()
+        running_loop()
+        connection = await self._dial(self._timeout, self._note)
+        if self.ended is not None:  # Closed while it was connecting.
+            connection.close()
+            raise ended_call(self.ended)
+        self._begin(connection)
+
+    def _begin(self, connection: Connection) -> None:
+        told = _Told(self)
+        session = LoopSession(connection, told.on_end, told.on_go_away)
+        is_first, self.session = self.session is None, session
+        self.numbers = session.numbers
+        if not is_first:
+            self._changed()
+
+    def close(self) -> None:
+        """Closes all connections; calls under way fail with ConnectionLost. Again: nothing."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        super().close()
+
+    async def ready(self, deadline: int | None = None, timeout: float | None = None) -> LoopSession:
+        """The present session; if there is none, waits for the task that makes the next one."""
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        if deadline is not None:
+            end = min(end, time.monotonic() + seconds_until(deadline))
+        while (session := self.usable()) is None:
+            if self._connecting is None:  # Its loop has cancelled all tasks.
+                raise self.not_connected()
+            done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
+            if not done:
+                raise self._none_came()
+        return session
+
+    def _on_go_away(self, session: LoopSession) -> None:
+        if self.reconnect and session is self.session:
+            self._leaving.add(session)
+            self._reconnect()
+            session.leave()
+
+    def _on_end(self, session: LoopSession) -> None:
+        self._leaving.discard(session)
+        if session is not self.session:
+            return
+        if self.reconnect and self.ended is None:
+            self._reconnect()
+        elif self.ended is None:
+            assert session.ended is not None
+            self.ended = session.ended.error
+
+    def _reconnect(self) -> None:
+        self._changed()
+        self._obstacle = ""
+        if self._connecting is None:
+            connecting = self._connect_again(weakref.ref(self), self._dial, self.service)
+            self._connecting = asyncio.get_running_loop().create_task(connecting)
+
+    @staticmethod
+    async def _connect_again(reference: weakref.ref[LoopReconnector], dial: Dial, service: str) -> None:
+        """Connects until there is a server: for a client that may be dropped meanwhile."""
+        pause = 0.01
+
+        def note(obstacle: str) -> None:
+            if (reconnector := reference()) is not None:
+                reconnector._note(obstacle)
+
+        try:
+            while True:
+                try:
+                    connection = await dial(None, note)
+                    break
+                except (ShmrpcError, OSError) as error:  # Such as too few descriptors.
+                    logger.warning("connecting to %r again, in %.2g s: %s", service, pause, error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, 1.0)
+            reconnector = reference()
+            if reconnector is None or reconnector.ended is not None:
+                connection.close()
+            else:
+                reconnector._begin(connection)
+        except BaseException as error:
+            reconnector = reference()
+            if reconnector is not None and reconnector.ended is None and not isinstance(error, asyncio.CancelledError):
+                reconnector.ended = interruption(service, error)
+            raise
+        finally:
+            reconnector = reference()
+            if reconnector is not None:
+                reconnector._connecting = None
+
+    def __del__(self) -> None:
+        """The client, and all that was made of it, was dropped open. Its loop knows its connections, and not us."""
+        for session in self._sessions():
+            session.drop()
+        connecting = self._connecting
+        if connecting is not None and not (loop := connecting.get_loop()).is_closed():
+            loop.call_soon_threadsafe(connecting.cancel)
+
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: waits until nothing runs any more."""
+        if self._connecting is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._connecting
+        for session in self._sessions():
+            await session.connection.wait_closed()

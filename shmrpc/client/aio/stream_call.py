@@ -1,0 +1,115 @@
+"""A call whose streams the program writes and reads itself, in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+
+from shmrpc.basics.checks import public
+from shmrpc.client.common.call_engine import CallEngine
+from shmrpc.client.common.stream_call import StreamCallEngine
+from shmrpc.client.common.uploads import outgoing
+from shmrpc.errors import EndOfStream
+from shmrpc.wire.codec import Body
+
+_W = TypeVar("_W")
+_R = TypeVar("_R")
+
+
+@public("shmrpc.StreamCall", "client.open(endpoint)", CallEngine)
+class StreamCall(StreamCallEngine[_W, _R]):
+    """A call whose streams are written and read by hand; made by :meth:`Client.open`.
+
+    ::
+
+        async with client.open("chat") as call:
+            await call.write("hello")
+            print(await call.read())
+
+    Leaving the block ends the call: a handler that has not ended is cancelled. Several tasks may write and read.
+    """
+
+    _with, _await = "async with", "await "
+
+    def __init__(
+        self, client: CallEngine[Any], name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        super().__init__(client, name, kind, args, kwargs)
+        self._writing, self._reading = asyncio.Lock(), asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        """Makes the call.
+
+        Raises InvalidArguments for an endpoint without streams or with several to write, EndpointNotFound, EncodeError,
+        FrameTooLarge, DeadlineExceeded, or ConnectionLost if the server is gone.
+        """
+        await self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # A type checker refuses the `await` by itself.
+
+        def __await__(self) -> NoReturn:
+            raise TypeError(
+                f"{self._name}(): what open() gives is not awaited: use `async with client.open(...) as call:`"
+            )
+
+    async def write(self, item: _W) -> None:
+        """Sends an item; waits while the handler has enough of them. Cancelled, it was not sent.
+
+        Raises what the call has failed with, EndOfStream if the handler takes no more items or has ended,
+        EncodeError or FrameTooLarge for an item that cannot be sent: the call goes on without it; LocalProtocolError
+        for an endpoint that takes no stream, and after :meth:`done_writing`.
+        """
+        await self._write(item)
+
+    async def done_writing(self) -> None:
+        """Says that there are no more items: the handler's loop over them ends. Again: nothing."""
+        await self._done_writing()
+
+    async def read(self) -> _R:
+        """The next item; waits for it. Cancelled, it takes none.
+
+        Raises EndOfStream after the last one, what the call has failed with, DecodeError for what cannot be read;
+        LocalProtocolError for an endpoint with one result: see :meth:`result`.
+        """
+        return await self._read()
+
+    async def result(self) -> _R:
+        """The result of an endpoint that has one; waits for it. Raises what the call has failed with.
+
+        The handler gives it as a rule once it has read to the end of what is written: see :meth:`done_writing`.
+        """
+        return await self._result()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _R:
+        try:
+            return await self._read()
+        except EndOfStream:
+            raise StopAsyncIteration from None
+
+    def _open_upload(self) -> None:
+        if self._takes:
+            self._outgoing = outgoing(self._session, self._call, 1)
+            self._conversation.uploads[1] = self._outgoing
+
+    def _turn_to_write(self) -> asyncio.Lock:
+        return self._writing
+
+    def _turn_to_read(self) -> asyncio.Lock:
+        return self._reading
+
+    async def _may_write(self) -> bool:
+        return await self._outgoing.may_write()
+
+    async def _send_item(self, body: Body) -> bool:
+        return await self._outgoing.write(body)

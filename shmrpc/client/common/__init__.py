@@ -1,0 +1,1 @@
+"""The parts of a client that event loops and threads share."""

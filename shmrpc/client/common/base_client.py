@@ -1,0 +1,252 @@
+"""What the clients of loops and of threads have in common: options, members, and what a call begins with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import types
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar
+
+from shmrpc import _core
+from shmrpc.basics.clock import AHEAD, host_nanoseconds
+from shmrpc.client.common.call_options import Options
+from shmrpc.client.common.endpoint_group import EndpointGroup
+from shmrpc.client.common.reconnector import Reconnector
+from shmrpc.client.common.requests import check_no_streams, find_endpoint, find_name, is_group, result_of
+from shmrpc.client.common.session import Session
+from shmrpc.service.call import Call, Metadata, inheriting, nearest_deadline
+from shmrpc.service.endpoints import Endpoint
+from shmrpc.values.sharing import empty_array, empty_buffer
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body, Codec
+from shmrpc.wire.frames import opcode
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+#: Clients with another timeout that are kept for the next time it is asked for.
+_MAX_VIEWS: Final = 64
+
+
+_L = TypeVar("_L", bound=Reconnector[Any])
+
+
+class PartialCall(functools.partial[Any]):
+    """A partial that ``help()`` takes for a function, and documents as one."""
+
+    @property  # type: ignore[misc]  # Nobody sets it.
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """What ``inspect`` believes: from Python 3.13 on it would take a partial for data that has no signature."""
+        return types.FunctionType
+
+    @property
+    def __code__(self) -> types.CodeType:
+        """Where its source is, as of a function."""
+        code: types.CodeType = self.func.__code__
+        return code
+
+    def __get__(self, instance: object, owner: type | None = None) -> PartialCall:
+        """Itself: it is bound already."""
+        return self
+
+
+class StreamingCall(PartialCall):
+    """A partial of a generator of lists, which gives their items: it is taken for a generator's function, too."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        """The items, one by one."""
+        return _core.ItemStream(super().__call__(*args, **kwargs))
+
+
+class BaseClient(Generic[_L]):
+    """A client whose endpoints are its attributes."""
+
+    #: Whether its calls are awaited.
+    _in_loop: ClassVar[bool] = False
+
+    def __init__(self, reconnector: _L, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
+        self._reconnector = reconnector
+        self._codec = codec
+        self._options = options
+        #: The endpoints of the service that connect() was given; empty if it was given a name.
+        self._known = known
+        self._views: dict[float, Self] = {}
+        self._other: Self | None = None
+
+    def with_options(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
+        reply_metadata: Metadata | None = None,
+    ) -> Self:
+        """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
+
+        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any, also when the handler
+        that calls has a deadline, which binds its calls otherwise. ``metadata`` travels with each call to the
+        handler, added to what this client has. ``reply_metadata``: a dict of yours that gets what handlers send
+        back. What is not given stays as it is.
+        """
+        if metadata is not None or reply_metadata is not None or timeout is None:
+            return self._view(timeout, metadata, reply_metadata)
+        try:
+            view = self._views.get(timeout)
+        except TypeError:  # It is no number, as is said below.
+            view = None
+        if view is None:
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
+            view = self._views[timeout] = self._view(timeout, None, None)
+        return view
+
+    def _view(
+        self, timeout: float | None, metadata: Mapping[str, str | bytes] | None, reply_metadata: Metadata | None
+    ) -> Self:
+        if reply_metadata is not None and not isinstance(reply_metadata, dict):
+            raise TypeError(
+                f"reply_metadata: expected a dict that gets what handlers send back, got {reply_metadata!r}"
+            )
+        options = self._options.changed(timeout, metadata, reply_metadata)
+        return type(self)(self._reconnector, self._codec, options, self._known)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
+        """A new NumPy array in shared memory: fill it and pass it to a call, and nobody copies it.
+
+        Its contents are whatever was there. It may be passed again; but as long as a receiver has a view of it,
+        what you write is seen there: take a new one instead. Sent by another client, or after a reconnect, it is
+        an ordinary array, as it is over ``memory://`` and ``nats://``.
+
+        Raises SharedMemoryError if ``max_memory`` is used up, ImportError without NumPy, LocalProtocolError if
+        there is no connection, ConnectionLost if it has ended, TypeError and ValueError for a dtype or a shape that
+        cannot be.
+        """
+        return empty_array(self._allocate, shape, dtype)
+
+    def buffer(self, size: int) -> memoryview:
+        """``size`` writable bytes of shared memory, otherwise as :meth:`empty`."""
+        return empty_buffer(self._allocate, size)
+
+    def _allocate(self, size: int) -> Any:
+        session = self._reconnector.session
+        if session is None:
+            raise self._reconnector.not_connected()
+        return session.allocate(size)
+
+    def __repr__(self) -> str:
+        reconnector, module = self._reconnector, "shmrpc" if self._in_loop else "shmrpc.sync"
+        state = "closed" if reconnector.ended else "connected" if reconnector.current() else "not connected"
+        return f"<{module}.Client of {reconnector.service!r}, {state}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """What pickle and copy ask for. An endpoint that is bound to the client, a group or a batch has it in it."""
+        service = self._reconnector.service
+        raise TypeError(
+            f"a client of {service!r} can be neither pickled nor copied: its connection is this process's. Give the "
+            f"other process the name {service!r}, and connect there"
+        )
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._names_under("")]
+
+    def _names_under(self, prefix: str) -> Iterable[str]:
+        """The endpoints and groups with this prefix, which ends with a dot unless it is empty; without it."""
+        names = (name.removeprefix(prefix) for name in self._reconnector.numbers if name.startswith(prefix))
+        return dict.fromkeys(name.partition(".")[0] for name in names)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        member = self._twin()._member(name)
+        self.__dict__[name] = member  # The next time it is found without us.
+        return member
+
+    def _twin(self) -> Self:
+        """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
+        if self._other is None:
+            self._other = type(self)(self._reconnector, self._codec, self._options, self._known)
+        return self._other
+
+    def _member(self, name: str) -> Any:
+        """The endpoint or the group of this name."""
+        if is_group(name, self._reconnector.numbers):
+            return EndpointGroup(self, name)
+        return self._bind(name, self._kind_of(name))
+
+    def _kind_of(self, name: str) -> Any:
+        """The type of an endpoint's results; Any if it is not known here."""
+        return self._known[name].signature.result if name in self._known else Any
+
+    def _named(self, name: str, call: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint, with the endpoint's name, and its signature and docstring if known."""
+        call.__name__ = call.__qualname__ = name
+        if name in self._known:
+            endpoint = self._known[name]
+            call.__signature__ = endpoint.signature.signature
+            call.__doc__ = inspect.getdoc(endpoint.function)
+        else:
+            call.__doc__ = f"Calls the endpoint {name!r}; describe() tells what it takes, and so does connect(Service)."
+        return call  # type: ignore[no-any-return]
+
+    def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint, whose results have this type."""
+        raise NotImplementedError
+
+    def _bound(self, endpoint: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint given by name or by function."""
+        calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
+        call = calls.get(endpoint)
+        if call is None:
+            call = calls[endpoint] = self._twin()._bind(*self._name_and_kind(endpoint))
+        return call
+
+    def _name_of(self, endpoint: Any) -> str:
+        return find_name(endpoint, self._reconnector.numbers)
+
+    def _check_batched(self, name: str) -> None:
+        """Raises EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
+        session = self._reconnector.session
+        if session is None:
+            raise self._reconnector.not_connected()
+        number = find_endpoint(session.service, name, session.numbers)
+        check_no_streams(name, session.shapes.get(number), "in a batch", in_loop=self._in_loop)
+
+    def _name_and_kind(self, endpoint: Any) -> tuple[str, Any]:
+        """The name of an endpoint given by name or by function, and the type of its results."""
+        name = self._name_of(endpoint)
+        return name, self._kind_of(name) if isinstance(endpoint, str) else result_of(endpoint)
+
+    def _short_call(
+        self, session: Session[Any], number: int, kind: Any, read: Callable[[Body], Any]
+    ) -> _core.ShortCall:
+        """What the core needs to call an endpoint by itself. ``read`` is for the results that it cannot read."""
+        codec, options = self._codec, self._options
+        return _core.ShortCall(
+            encoder=codec.encoder,
+            ids=session.ids,
+            expected=codec.expected(kind),
+            read=read,
+            positional=opcode(frames.CALL, number),
+            keywords=opcode(frames.CALL_KEYWORDS, number),
+            timed=opcode(frames.CALL_DEADLINE, number),
+            timeout=options.nanoseconds,
+            clock_ahead=AHEAD,
+            inheriting=inheriting if options.inherits else None,
+            nearest=nearest_deadline,
+        )
+
+    def _new_call(self, name: str) -> Call:
+        """A call with what this client's options say."""
+        options, session = self._options, self._reconnector.session
+        if session is None:
+            raise self._reconnector.not_connected()
+        if options.timeout == math.inf:
+            deadline = None
+        elif options.timeout is None:
+            deadline = nearest_deadline(None)
+        else:
+            deadline = nearest_deadline(host_nanoseconds() + int(options.timeout * 1e9))
+        metadata = dict(options.metadata) if options.metadata else None
+        return Call(session, name, 0, deadline, metadata, options.reply_metadata)

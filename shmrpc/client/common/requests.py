@@ -1,0 +1,248 @@
+"""What both clients do alike: find an endpoint, put a request into bytes, and say what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from shmrpc.basics.spelling import closest
+from shmrpc.client.common.call_errors import undecodable, unencodable
+from shmrpc.errors import (
+    DecodeError,
+    EndpointNotFound,
+    InvalidArguments,
+    ShmrpcError,
+)
+from shmrpc.host.runtime_dir import check_name
+from shmrpc.service.call import Call, check_metadata
+from shmrpc.service.endpoints import Endpoint
+from shmrpc.service.service import Service
+from shmrpc.service.signature import result_type
+from shmrpc.transport.connection import Frame
+from shmrpc.values.blocks import Unmapped
+from shmrpc.wire import frames
+from shmrpc.wire.codec import UNREADABLE, Body, Codec
+from shmrpc.wire.frames import Shape, opcode
+
+_metadata = msgspec.msgpack.Decoder(dict[str, Any])
+_with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
+
+#: A stream for the server: its number, and where its items come from.
+Source = tuple[int, Any]
+
+
+def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
+    """The number of an endpoint; EndpointNotFound names those that there are."""
+    number = numbers.get(name)
+    if number is None:
+        close = closest(name, numbers)
+        hint = f"; did you mean {close!r}?" if close else f"; it has {', '.join(numbers) or 'none'}"
+        raise EndpointNotFound(f"service {service!r} has no endpoint {name!r}{hint}")
+    return number
+
+
+def check_no_streams(name: str, shape: Shape | None, how: str, *, in_loop: bool) -> None:
+    """InvalidArguments for an endpoint with streams that is called one way, say: they need a frame for each item.
+
+    ``in_loop``: whether it is called from a loop.
+    """
+    if shape is None:
+        return
+    call = f"client.{name}(...)"
+    if shape.streams:
+        instead = f"{'async ' if in_loop else ''}for item in {call}: ..."
+    else:
+        instead = f"{'await ' if in_loop else ''}{call}"
+    raise InvalidArguments(f"{name}() streams, and so cannot be called {how}; write `{instead}`")
+
+
+def is_group(name: str, numbers: Mapping[str, int]) -> bool:
+    """Whether endpoints have this name as their prefix."""
+    return name not in numbers and any(other.startswith(f"{name}.") for other in numbers)
+
+
+def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]]:
+    """A service's name, and its endpoints as far as they are known here."""
+    if isinstance(service, Service):
+        return service.name, dict(service.endpoints)
+    if not isinstance(service, str):
+        raise TypeError(f"connect() expected the name of a service or a shmrpc.Service, got {service!r}")
+    if ":" in service:
+        raise ValueError(
+            f"connect() expected the name that was given to shmrpc.Service, not where it is imported from: {service!r}"
+        )
+    return check_name(service), {}
+
+
+def find_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
+    """The name of an endpoint that is given by name or by function."""
+    if isinstance(endpoint, str):
+        return endpoint
+    name = getattr(endpoint, "__name__", None)
+    if not isinstance(name, str) or not callable(endpoint):
+        raise TypeError(f"expected the name or the function of an endpoint, got {endpoint!r}")
+    if name not in numbers:
+        # In a group: its last name is enough if it is the only one.
+        same = [other for other in numbers if other.rpartition(".")[2] == name]
+        if len(same) == 1:
+            return same[0]
+    return name
+
+
+def result_of(endpoint: Any) -> Any:
+    """The type of its result, or of the items of its stream; Any for one that is given by name."""
+    return Any if isinstance(endpoint, str) else result_type(endpoint)
+
+
+def read_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
+    """The result in a body; DecodeError if there is none."""
+    try:
+        return decode(body)
+    except UNREADABLE as error:
+        raise undecodable(name, error) from None
+
+
+def result_reader(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
+    """What makes a result of an answer's body, for an endpoint whose results have this type."""
+    quick, decode = codec.quick(kind), codec.decoder(kind)
+
+    def read(body: Body) -> Any:
+        if type(body) is bytes:
+            try:
+                return quick(body)
+            except UNREADABLE:
+                pass
+        return read_result(name, decode, body)
+
+    return read
+
+
+def take_sources(
+    name: str, shape: Shape, args: Sequence[Any], kwargs: Mapping[str, Any], *, from_async: bool
+) -> tuple[list[Any], dict[str, Any], list[Source]]:
+    """Takes the streams to the server out of a call's arguments; nil stands in their places.
+
+    ``from_async``: whether they may be async iterators.
+    """
+    positional, keywords = list(args), dict(kwargs)
+    sources: list[Source] = []
+    for number, (parameter, place) in enumerate(shape.inputs, 1):
+        if parameter in keywords:
+            source, keywords[parameter] = keywords[parameter], None
+        elif 0 <= place < len(positional):
+            source, positional[place] = positional[place], None
+        else:
+            continue
+        if isinstance(source, str):
+            raise InvalidArguments(
+                f"{name}(): parameter {parameter!r}: a str is no stream, got {source!r:.100}; give [text]"
+            )
+        if not from_async and hasattr(source, "__aiter__") and not hasattr(source, "__iter__"):
+            raise InvalidArguments(
+                f"{name}(): parameter {parameter!r}: expected an iterable, got {source!r}, which is async: give it to "
+                "the client of shmrpc.connect()"
+            )
+        if not (hasattr(source, "__iter__") or (from_async and hasattr(source, "__aiter__"))):
+            what = "an async iterator or an iterable" if from_async else "an iterable"
+            raise InvalidArguments(f"{name}(): parameter {parameter!r}: expected {what}, got {source!r}")
+        sources.append((number, source))
+    return positional, keywords, sources
+
+
+def leave_open(
+    name: str, shape: Shape | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], bool]:
+    """The arguments of a call whose streams are written and read by hand, nil in the place of the stream to the server.
+
+    Also whether there is one; it is not among those that were given. InvalidArguments for an endpoint without
+    streams, or with several to the server.
+    """
+    if shape is None:
+        raise InvalidArguments(f"{name}() has no streams to write or read: call it instead of opening it")
+    positional, keywords = list(args), dict(kwargs)
+    if len(shape.inputs) > 1:
+        raise InvalidArguments(f"{name}() takes {len(shape.inputs)} streams: call it with iterators, not by open()")
+    for parameter, place in shape.inputs:
+        if parameter in keywords:
+            raise InvalidArguments(f"{name}(): leave out {parameter!r}: it is what write() writes")
+        if 0 <= place <= len(positional):
+            positional.insert(place, None)
+        else:
+            keywords[parameter] = None
+    return positional, keywords, bool(shape.inputs)
+
+
+def encode_call(
+    codec: Codec, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, with_header: bool
+) -> tuple[int, Body]:
+    """Opcode and body of a request, in the shortest form that says all of it.
+
+    ``with_header``: if the answer may bring metadata.
+    """
+    if call._metadata or with_header or (kwargs and call.deadline is not None):
+        header = frames.header(call.deadline, call._metadata)
+        return opcode(frames.CALL_WITH, number), encode_all(codec, call.endpoint, (header, list(args), kwargs))
+    return encode_short(codec, number, call.endpoint, call.deadline, args, kwargs)
+
+
+def encode_short(
+    codec: Codec, number: int, name: str, deadline: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[int, Body]:
+    """Opcode and body of a request without metadata, which has a deadline or keyword arguments, but not both."""
+    if deadline is not None:
+        return opcode(frames.CALL_DEADLINE, number), encode_all(codec, name, (deadline, *args))
+    if kwargs:
+        return opcode(frames.CALL_KEYWORDS, number), encode_all(codec, name, (list(args), kwargs))
+    return opcode(frames.CALL, number), encode_all(codec, name, args)
+
+
+def encode_all(codec: Codec, name: str, values: Sequence[Any]) -> Body:
+    """What a request of an endpoint carries, in bytes; EncodeError if it cannot be sent."""
+    try:
+        return codec.encode_all(values)
+    except Exception as error:
+        raise unencodable(name, error) from None
+
+
+def body_of(frame: Frame, call: Call | None) -> Body:
+    """The body of the result in an answer; raises the failure."""
+    opcode, _, body = frame
+    if opcode == frames.RESULT:
+        return body
+    if opcode == frames.RESULT_WITH:
+        try:
+            metadata, result = _with_metadata.decode(body)
+        except Unmapped as error:
+            raise undecodable(call.endpoint if call is not None else "the call", error) from None
+        except UNREADABLE as error:
+            raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
+        if call is not None:
+            _receive_metadata(call, metadata)
+        return frames.part_of(body, result)
+    failure = frames.read_failure(body)
+    if isinstance(failure, ShmrpcError):
+        try:
+            raise failure
+        finally:
+            del failure  # It has this frame in its traceback.
+    if call is not None and failure.metadata:
+        _receive_metadata(call, failure.metadata)
+    raise frames.failure_error(failure)
+
+
+def take_metadata(body: Body, call: Call) -> None:
+    """Takes what a handler had set before its first item; DecodeError for what is no metadata."""
+    try:
+        metadata = _metadata.decode(body)
+    except UNREADABLE as error:
+        raise DecodeError(f"the metadata of a stream cannot be read: {error}") from None
+    _receive_metadata(call, metadata)
+
+
+def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:
+    try:
+        call.reply_metadata.update(check_metadata(metadata))
+    except TypeError as error:
+        raise DecodeError(f"the metadata of an answer cannot be read: {error}") from None

@@ -1,0 +1,1 @@
+"""The client for threads: the driver of the common parts in blocking code."""

@@ -1,0 +1,70 @@
+"""Calls collected by a thread, to be sent in one frame."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from shmrpc.client.common.batch import BaseBatch, BatchBlock
+from shmrpc.client.common.call_engine import CallEngine
+from shmrpc.client.threads.coroutine_runner import run
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class SyncBatchFuture(concurrent.futures.Future[Any]):
+    """The result of one call of a :class:`SyncBatch`."""
+
+    def __init__(self, block: BatchBlock, endpoint: str) -> None:
+        super().__init__()
+        self._block = block
+        self._endpoint = endpoint
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The call's result; LocalProtocolError within the block."""
+        if not self.done():
+            self._block.check(self._endpoint)
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # As in BatchFuture.
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the call raised, or None; LocalProtocolError within the block."""
+        if not self.done():
+            self._block.check(self._endpoint)
+        return super().exception(timeout)
+
+
+class SyncBatch(BaseBatch[concurrent.futures.Future[Any]]):
+    """Calls to be sent in one frame; made by :meth:`shmrpc.sync.Client.batch`."""
+
+    def __init__(self, client: CallEngine[Any]) -> None:
+        super().__init__(client, threading.get_ident, "with", SyncBatchFuture)
+
+    @overload
+    def call(
+        self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> concurrent.futures.Future[_R]: ...
+    @overload
+    def call(
+        self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> concurrent.futures.Future[_R]: ...
+    @overload
+    def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]: ...
+    def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Adds a call of an endpoint, given by name or by function; see :meth:`Batch.call`."""
+        return self._collected.adder(endpoint)(*args, **kwargs)
+
+    def __enter__(self) -> Self:
+        self._block.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(lambda: self._collected.leave(error))

@@ -1,0 +1,397 @@
+"""Calling from a program without an event loop; any number of threads may share a client."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
+
+from shmrpc import _core
+from shmrpc.basics.checks import check_seconds, public
+from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.client.common.base_client import PartialCall
+from shmrpc.client.common.batch_request import Outcomes
+from shmrpc.client.common.call_engine import CallEngine, Decode
+from shmrpc.client.common.call_errors import undecodable
+from shmrpc.client.common.call_options import Options, check_timeout
+from shmrpc.client.common.requests import encode_short, find_endpoint, name_and_endpoints, result_reader
+from shmrpc.client.threads.batch import SyncBatch
+from shmrpc.client.threads.coroutine_runner import Begun, Block, run
+from shmrpc.client.threads.reconnector import ThreadReconnector
+from shmrpc.client.threads.session import ThreadSession, stopped_call
+from shmrpc.client.threads.stream_call import StreamCall
+from shmrpc.client.threads.stream_exchange import ThreadConversation
+from shmrpc.service.call import Call, nearest_deadline
+from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
+from shmrpc.service.service import Service
+from shmrpc.streams.items import Reader
+from shmrpc.transport.addresses import Transport, find
+from shmrpc.transport.connection_options import (
+    DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_SPIN,
+    check_connecting,
+    connection_options,
+)
+from shmrpc.wire import frames
+from shmrpc.wire.codec import BODIES, UNREADABLE, CodecName, get_codec
+from shmrpc.wire.control import DEFAULT_MAX_MEMORY
+
+if TYPE_CHECKING:
+    from shmrpc.introspection.describe import Description
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+@public("shmrpc.sync.Client", "shmrpc.sync.connect(name)", ThreadReconnector)
+class Client(CallEngine[ThreadReconnector]):
+    """A connection to a service, for any number of threads; made by :func:`connect`.
+
+    ``client.add(1, 2)`` calls the endpoint ``add``, ``for tick in client.ticks()`` reads the stream of an
+    endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments are the
+    endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
+    """
+
+    _conversation = ThreadConversation
+
+    def connect(self) -> Self:
+        """Connects without a ``with``: ``client = shmrpc.sync.connect(name).connect()``; close it yourself then."""
+        return self.__enter__()
+
+    if not TYPE_CHECKING:  # A type checker refuses `async with` by itself.
+
+        async def __aenter__(self) -> NoReturn:
+            service = self._reconnector.service
+            raise TypeError(
+                f"the client of {service!r} is for threads: `with` in place of `async with`; or shmrpc.connect()"
+            )
+
+        async def __aexit__(self, *exception: object) -> None: ...
+
+    def __enter__(self) -> Self:
+        """Connects; see :meth:`shmrpc.Client.__aenter__`."""
+        run(lambda: self._reconnector.open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; calls under way in other threads fail with ConnectionLost. Again: nothing."""
+        self._reconnector.close()
+
+    def stop(self) -> None:
+        """Ends every call that is under way in a thread, with CallStopped; further ones too, until :meth:`resume`.
+
+        Handlers of calls that had begun are cancelled. A stream that nobody waits for at this moment ends when its next
+        item is asked for, also after :meth:`resume`.
+        """
+        self._reconnector.stopped.append(True)
+        self._reconnector.stops += 1
+        if self._reconnector.session is not None:
+            self._reconnector.session.stop()
+
+    def resume(self) -> None:
+        """After :meth:`stop`: calls can be made again."""
+        self._reconnector.stopped.clear()
+
+    def wait_for_ready(self, timeout: float | None = None) -> None:
+        """Waits until calls can be made; see :meth:`shmrpc.Client.wait_for_ready`."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        session = self._reconnector.session
+        if session is not None:
+            session.is_over()
+        run(lambda: self._reconnector.ready(timeout=timeout))
+
+    @overload
+    def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+    @overload
+    def call(
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def call(
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def call(self, endpoint: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...  # type: ignore[overload-overlap]
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        source: Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R: ...
+    @overload
+    def call(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        source: Iterable[_A],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls an endpoint, given by its name, or by its function: then the result has its declared type.
+
+        For an endpoint that streams it gives a generator. Raises what :meth:`shmrpc.Client.call` raises, and
+        CallStopped.
+        """
+        return self._bound(endpoint)(*args, **kwargs)
+
+    @overload
+    def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
+    @overload
+    def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
+    def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Calls an endpoint one way; see :meth:`shmrpc.Client.notify`."""
+        run(lambda: self._notify(endpoint, args, kwargs))
+
+    @overload
+    def map(
+        self, endpoint: Callable[[_A], Coroutine[Any, Any, _R]], items: Iterable[_A], /, *, chunk: int = 256
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self, endpoint: Callable[[_A], _R], items: Iterable[_A], /, *, chunk: int = 256
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[[_A, _B], Coroutine[Any, Any, _R]],
+        items: Iterable[_A],
+        others: Iterable[_B],
+        /,
+        *,
+        chunk: int = 256,
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self, endpoint: Callable[[_A, _B], _R], items: Iterable[_A], others: Iterable[_B], /, *, chunk: int = 256
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., Coroutine[Any, Any, _R]],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(
+        self,
+        endpoint: Callable[..., _R],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        chunk: int = 256,
+    ) -> Generator[_R, None, None]: ...
+    @overload
+    def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]: ...
+    def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]:
+        """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
+        return self._map(*self._name_and_kind(endpoint), iterables, chunk)
+
+    def _map(self, name: str, kind: Any, iterables: Sequence[Any], chunk: int) -> Generator[Any, None, None]:
+        call = self._new_call(name)
+        under_way: deque[Begun[Outcomes]] = deque()
+        fill = self._pipeline(call, kind, iterables, chunk, Begun, under_way)
+        with Block(AsyncExitStack()) as stack:
+            run(lambda: self._enter_interceptors(stack, call))
+            try:
+                while fill():
+                    results, errors = under_way.popleft().finish()
+                    yield from results[: min(errors, default=None)]
+                    if errors:
+                        raise errors.pop(min(errors))  # It has this frame in its traceback.
+            finally:
+                for request in under_way:
+                    request.close()
+
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], AsyncIterable[_R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self,
+        endpoint: Callable[Concatenate[AsyncIterator[_A], _P], Coroutine[Any, Any, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> StreamCall[_A, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, AsyncIterable[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(
+        self, endpoint: Callable[_P, Iterator[_R]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> StreamCall[Never, _R]: ...
+    @overload
+    def open(self, endpoint: str, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]: ...
+    def open(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]:
+        """Calls an endpoint with streams, to write and read them by hand: ``with client.open("chat") as call:``.
+
+        See :meth:`shmrpc.Client.open`.
+        """
+        return StreamCall(self, *self._name_and_kind(endpoint), args, kwargs)
+
+    def batch(self) -> SyncBatch:
+        """Calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
+
+        Each call gives a future; at the end of the block the frame is sent, and all are answered.
+        """
+        return SyncBatch(self)
+
+    def describe(self) -> Description:
+        """What the live service offers; see :meth:`shmrpc.Client.describe`."""
+        return run(lambda: self._describe())
+
+    def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
+        """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
+        reconnector, options = self._reconnector, self._options
+        session = reconnector.session
+        if session is None:
+            raise reconnector.not_connected()
+        number = find_endpoint(session.service, name, session.numbers)
+        shape = session.shapes.get(number)
+        if shape is not None and shape.streams:
+            return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
+        if shape is not None or options.is_general:
+            return self._named(name, PartialCall(self._call, name, self._codec.decoder(kind)))
+        return self._bind_short(session, name, number, kind)
+
+    def _bind_short(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
+        """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
+        reconnector = self._reconnector
+        codec, exchange, next_id = self._codec, session.calls.exchange, session.next_id
+        decode, read, clock = codec.decoder(kind), result_reader(name, codec, kind), host_nanoseconds
+        allowed, inherits, stopped = self._options.nanoseconds, self._options.inherits, reconnector.stopped
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if stopped:
+                raise stopped_call(session.service)
+            deadline = None if allowed is None else clock() + allowed
+            if inherits:
+                deadline = nearest_deadline(deadline)
+            is_elsewhere = reconnector.session is not session or (reconnector.reconnect and session.is_leaving())
+            if is_elsewhere or (deadline is not None and kwargs):
+                return self._call(name, decode, *args, **kwargs)
+            call_id = next_id()
+            begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
+            request, begun = encode_short(codec, number, name, deadline, args, kwargs)
+            try:
+                begun = exchange(request, call_id, begun)
+            except BaseException as error:
+                begun = error
+            try:
+                return read(begun) if type(begun) in BODIES else rest(args, kwargs, call_id, begun, deadline)
+            finally:
+                del begun  # An error has this frame in its traceback.
+
+        def rest(args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, begun: Any, deadline: int | None) -> Any:
+            try:
+                if isinstance(begun, BaseException):
+                    raise begun
+                call = None if deadline is None else Call(session, name, call_id, deadline)
+                answer = session.complete(begun, call)
+            except BaseException as error:
+                begun = None  # It has this frame in its traceback.
+                session.calls.close(call_id)  # It may have come at any point, from a signal's handler.
+                error = session.unsent(name, error)
+                if not reconnector.may_go_again(session, error):
+                    raise error from error.__cause__
+                return self._call(name, decode, *args, **kwargs)
+            return read(answer)
+
+        short = self._short_call(session, number, kind, read)
+        function = self._named(name, call)
+        return _core.ThreadEndpoint(session.calls, short, function, rest, stopped, reconnector, session)
+
+    def _new_call(self, name: str) -> Call:
+        if self._reconnector.stopped:
+            raise stopped_call(self._reconnector.service)
+        return super()._new_call(name)
+
+    def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
+        return run(lambda: self._call_endpoint(name, decode, args, kwargs))
+
+    async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
+        enter_all_plain(stack, self._options.interceptors, call)
+
+    def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+        """A call whose answer is a stream."""
+        call = self._new_call(name)
+        with Block(AsyncExitStack()) as stack:
+            run(lambda: self._enter_interceptors(stack, call))
+            conversation: ThreadConversation = run(lambda: self._open_stream(call, args, kwargs))
+            try:
+                while (item := conversation.next_item()) is not None:
+                    try:
+                        yield reader.one(item)
+                    except UNREADABLE as error:  # No further: a handler may raise one of them.
+                        raise undecodable(name, error) from None
+            except Exception as error:
+                error = conversation.source_error(error)
+                raise error from error.__cause__
+            finally:
+                run(lambda: conversation.close())
+
+
+def connect(
+    service: str | Service,
+    *,
+    timeout: float = DEFAULT_CONNECT_TIMEOUT,
+    call_timeout: float | None = None,
+    reconnect: bool = False,
+    interceptors: Sequence[SyncInterceptor] = (),
+    codec: CodecName = "msgspec",
+    max_frame: int = frames.DEFAULT_MAX_FRAME,
+    max_memory: int = DEFAULT_MAX_MEMORY,
+    spin: float = DEFAULT_SPIN,
+    allow_uids: Collection[int] = (),
+    at: str | Transport | None = None,
+) -> Client:
+    """A client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
+
+    The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
+    """
+    check_connecting(timeout, reconnect)
+    connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
+    transport, service = find(service, at)
+    name, endpoints = name_and_endpoints(service)
+    reconnector = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
+    options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
+    return Client(reconnector, get_codec(codec), options, endpoints)

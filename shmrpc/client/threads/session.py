@@ -1,0 +1,205 @@
+"""One connection of a client without a loop, and the calls that threads have under way on it.
+
+Of the threads that wait, one receives, for itself and for the others. Who that is the core alone knows
+(core/src/python/rpc/client/calls.rs), so that nothing here has to be done in two steps which an exception may part:
+that of a signal's handler comes between any two of Python's instructions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+
+from shmrpc import _core
+from shmrpc.basics.clock import host_nanoseconds
+from shmrpc.client.common.call_errors import lost_call
+from shmrpc.client.common.requests import body_of
+from shmrpc.client.common.session import Session
+from shmrpc.client.common.stream_exchange import check_stray
+from shmrpc.client.threads.coroutine_runner import sent
+from shmrpc.errors import CallStopped, RemoteProtocolError, ShmrpcError
+from shmrpc.service.call import Call
+from shmrpc.transport.connection import End, Frame, ThreadConnection
+from shmrpc.transport.errors import ChannelError, PeerLeft
+from shmrpc.wire import control, frames
+from shmrpc.wire.codec import Body
+
+
+class ThreadSession(Session[ThreadConnection]):
+    """A connection that threads wait on. Its coroutines never suspend but in :meth:`ask`."""
+
+    def __init__(self, connection: ThreadConnection, stopped: list[bool]) -> None:
+        super().__init__(connection, connection)
+        self.calls = connection.calls
+        self.exchange = connection.calls.exchange
+        #: Not empty while no call may wait.
+        self.stopped = stopped
+        #: Calls with lower ids had begun when stop() was called last.
+        self._stopped_before = 0
+
+    def is_leaving(self) -> bool:
+        """Whether the server has said that it takes no new calls."""
+        return self.connection.draining
+
+    async def ask(self, call: Call, kind: int, body: Body) -> Body:
+        """Sends a request, and waits for the body of its result; suspends between the two, see :func:`sent`."""
+        pending = self.calls.begin(kind, call.id, body)
+        await sent()
+        return self.complete(pending, call)
+
+    async def wait(self, call_id: int, begun: _core.Pending, /, call: Call | None = None) -> Body:
+        """Waits for the answer to a call; the body of its result."""
+        return self.complete(begun, call)
+
+    def drop_call(self, call_id: int) -> None:
+        """Ends a call, which an exception of a signal's handler may have ended at any point."""
+        self.calls.close(call_id)
+
+    def complete(self, pending: _core.Pending, call: Call | None = None) -> Body:
+        """Waits for the answer to a call that is under way; the body of its result.
+
+        ``call``: if there is more to it than its arguments.
+        """
+        while not _is_answer(frame := self.next_frame(pending, call)):
+            pass
+        return body_of(frame, call)
+
+    def next_frame(self, pending: _core.Pending, call: Call | None = None) -> Frame:
+        """The next frame of a call that is under way."""
+        deadline = None if call is None else call.deadline
+        since = self._begin_wait(deadline)
+        while True:
+            self.check_stopped(pending.id)
+            self.connection.check_thread()
+            frame = self._next(pending, math.inf if deadline is None else _remaining(deadline))
+            if frame is not None:
+                return frame
+            self.hear()
+            if deadline is not None and host_nanoseconds() >= deadline:
+                taken_back = False
+                with contextlib.suppress(ChannelError):
+                    taken_back = pending.take_back()
+                raise self._lateness.error(call.endpoint if call else "the call", since, taken_back=taken_back)
+
+    def poll_frame(self, pending: _core.Pending) -> Frame | None:
+        """The next frame of a call that is under way, if it is there."""
+        return self._next(pending, 0.0)
+
+    def _next(self, pending: _core.Pending, limit: float) -> Frame | None:
+        """The next frame of a call, waited for up to ``limit`` seconds; None also if there may be something to hear."""
+        ended = self.ended  # Looked at first: what has come until then is still good.
+        try:
+            frame = pending.next(0.0 if ended is not None else limit)
+        except ChannelError:
+            if self.ended is None:  # The server broke the rules.
+                raise
+            ended = self.ended  # It was closed meanwhile.
+        else:
+            if frame is not None or ended is None:
+                return frame
+        raise lost_call(ended, pending.id) from None
+
+    def _begin_wait(self, deadline: int | None) -> int:
+        """When a wait with a deadline begins, in nanoseconds."""
+        return 0 if deadline is None else self._lateness.look()
+
+    def tend(self, limit: float = 0.0) -> bool:
+        """Receives for the other threads, waiting up to ``limit`` seconds. False if another one does."""
+        led = self.calls.tend(limit)
+        self.hear()
+        return led
+
+    def hear(self) -> None:
+        """Learns of the end of the connection, if the server has said so or is gone."""
+        end = self.connection.hear()
+        if end is None or self.ended is not None:
+            return
+        with contextlib.suppress(ChannelError):
+            # What it had answered before it went is still good. If another thread receives, it comes here soon.
+            if not self.calls.tend(0.0):
+                return
+        self.end(end)
+        self.connection.abandon()
+
+    def _hear_end(self, error: PeerLeft) -> None:
+        """Learns how the server has left. A process that dies closes all that it has within moments."""
+        until = time.monotonic() + control.DEATH_TIMEOUT
+        while self.ended is None:
+            self.hear()
+            if time.monotonic() >= until:
+                self.end(End(self.connection.fault(error)))
+            if self.ended is None:
+                time.sleep(0.001)
+
+    def is_over(self) -> bool:
+        """Whether the server has closed the connection. What it had answered before is still delivered."""
+        if self.ended is None:
+            try:
+                self.tend()
+            except ChannelError as error:
+                self.end(End(self.connection.fault(error)))
+        return self.ended is not None
+
+    async def room(self, call: Call) -> None:
+        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+        since = self._begin_wait(call.deadline)
+        while self.connection.is_stalled() and self.ended is None:
+            self.check_stopped(call.id)
+            self.connection.check_thread()
+            left = self.connection.life_check if call.deadline is None else _remaining(call.deadline)
+            if left == 0.0:
+                if self.connection.take_back(call.id, frames.REQUESTS):
+                    raise self._lateness.error(call.endpoint, since, taken_back=True)
+                return
+            if not self.tend(min(left, self.connection.life_check)):
+                time.sleep(0.001)  # noqa: ASYNC251
+
+    def end(self, end: End) -> None:
+        """Ends the session: every thread that waits learns it."""
+        if self.ended is None:
+            self.ended = end
+        self.calls.interrupt()
+
+    def close(self, error: ShmrpcError) -> None:
+        """Closes the connection; calls under way in other threads fail."""
+        self.end(End(error))
+        self.connection.close()
+
+    def stop(self) -> None:
+        """Every call that has begun ends with its wait, also one that is still about to wait."""
+        self._stopped_before = self.next_id()
+        self.calls.interrupt()
+
+    def check_stopped(self, call_id: int) -> None:
+        """Raises CallStopped if stop() was called since this call began, resumed or not."""
+        if self.stopped or call_id < self._stopped_before:
+            raise stopped_call(self.service)
+
+    def _end_of(self, error: ChannelError) -> ShmrpcError | None:
+        if isinstance(error, PeerLeft):
+            self._hear_end(error)
+        if self.ended is None:
+            self.end(End(self.connection.fault(error)))
+        return None if self.ended is None else self.ended.error
+
+
+def _is_answer(frame: Frame) -> bool:
+    """Whether a frame of a call without streams is its answer; ChannelError if it is nothing that may come late."""
+    opcode, call_id, body = frame
+    if opcode in frames.ANSWERS:
+        return True
+    try:
+        check_stray(opcode, call_id, body, under_way=True)
+    except RemoteProtocolError as error:
+        raise ChannelError(str(error)) from None
+    return False
+
+
+def stopped_call(service: str) -> CallStopped:
+    """The error for a call that another thread ended."""
+    return CallStopped(f"this client of {service!r} was stopped; resume() lets it call again")
+
+
+def _remaining(deadline: int) -> float:
+    return max(0.0, (deadline - host_nanoseconds()) / 1e9)

@@ -1,0 +1,144 @@
+"""A call whose streams the program writes and reads itself, in threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from shmrpc import _core
+from shmrpc.basics.checks import public
+from shmrpc.client.common.call_engine import CallEngine
+from shmrpc.client.common.stream_call import StreamCallEngine
+from shmrpc.client.threads.coroutine_runner import run
+from shmrpc.client.threads.stream_exchange import PAUSE, ThreadConversation
+from shmrpc.errors import EndOfStream, LocalProtocolError, ShmrpcError
+from shmrpc.streams.credit import SendWindow, weight
+from shmrpc.transport.errors import Backlog, Oversize
+from shmrpc.wire import frames
+from shmrpc.wire.codec import Body
+from shmrpc.wire.frames import opcode
+
+_W = TypeVar("_W")
+_R = TypeVar("_R")
+
+
+@public("shmrpc.sync.StreamCall", "client.open(endpoint)", CallEngine)
+class StreamCall(StreamCallEngine[_W, _R]):
+    """A call whose streams are written and read by hand; made by :meth:`shmrpc.sync.Client.open`.
+
+    ::
+
+        with client.open("chat") as call:
+            call.write("hello")
+            print(call.read())
+
+    Leaving the block ends the call: a handler that has not ended is cancelled. One thread may write while another
+    reads; several that write take turns, and so do several that read. What the handler of a signal raises while a
+    method runs ends the call, so that no item is ever missing between two others.
+    """
+
+    _with, _await = "with", ""
+    _conversation: ThreadConversation
+
+    def __init__(
+        self, client: CallEngine[Any], name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        super().__init__(client, name, kind, args, kwargs)
+        self._writing, self._reading = _core.Turns(), _core.Turns()
+        #: For the items that are written; closed once the handler takes no more.
+        self._window = SendWindow()
+
+    def __enter__(self) -> Self:
+        """Makes the call; see :meth:`shmrpc.StreamCall.__aenter__`. Raises CallStopped besides."""
+        run(lambda: self._enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return run(lambda: self._stack.__aexit__(kind, error, trace))
+
+    def write(self, item: _W) -> None:
+        """Sends an item; waits while the handler has enough of them. See :meth:`shmrpc.StreamCall.write`."""
+        run(lambda: self._write(item))
+
+    def done_writing(self) -> None:
+        """Says that there are no more items: the handler's loop over them ends. Again: nothing."""
+        run(lambda: self._done_writing())
+
+    def read(self) -> _R:
+        """The next item; waits for it. See :meth:`shmrpc.StreamCall.read`."""
+        return run(lambda: self._read())
+
+    def result(self) -> _R:
+        """The result of an endpoint that has one; waits for it. See :meth:`shmrpc.StreamCall.result`."""
+        return run(lambda: self._result())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _R:
+        try:
+            return run(lambda: self._read())
+        except EndOfStream:
+            raise StopIteration from None
+
+    def _open_upload(self) -> None:
+        self._window.closed = not self._takes
+        self._conversation.uploads[1] = self._window
+
+    def _turn_to_write(self) -> _Turn:
+        return _Turn(self._writing, self._conversation)
+
+    def _turn_to_read(self) -> _Turn:
+        return _Turn(self._reading, self._conversation)
+
+    async def _may_write(self) -> bool:
+        self._conversation.receive_all()
+        while not self._has_news():
+            self._conversation.wait(self._has_news)
+        return not self._window.closed
+
+    def _has_news(self) -> bool:
+        """Whether another item may be sent, or none at all any more."""
+        return self._window.closed or self._window.is_open
+
+    async def _send_item(self, body: Body) -> bool:
+        size = weight(body)
+        self._conversation.receive_all()
+        while not self._window.take(size):
+            if self._window.closed:
+                return False
+            self._conversation.wait(self._has_news)
+        try:
+            self._session.send(opcode(frames.ITEM, 1), self._call.id, body)
+        except (Oversize, Backlog):
+            self._window.grant(size)
+            raise
+        return True
+
+
+class _Turn:
+    """The turn of a thread to write or to read. What the handler of a signal raises meanwhile ends the call."""
+
+    def __init__(self, turns: _core.Turns, conversation: ThreadConversation) -> None:
+        self._turns = turns
+        self._conversation = conversation
+
+    async def __aenter__(self) -> None:
+        while (turn := self._turns.take()) is None:
+            time.sleep(PAUSE)  # noqa: ASYNC251
+        self._turn = turn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and not isinstance(error, ShmrpcError):
+                name, what = self._conversation.call.endpoint, type(error).__name__
+                self._conversation.fail(LocalProtocolError(f"{name}() was ended by {what} in this process"))
+                self._conversation.end()
+        finally:
+            self._turn.end()

@@ -1,0 +1,1 @@
+"""The connection of this process to a NATS server."""

@@ -1,0 +1,83 @@
+"""Heartbeats of all connections of a link: ends those whose peers say nothing, and speaks where nothing was said."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from shmrpc.errors import ConnectionLost
+from shmrpc.transport.nats.pipe.pipe import BEAT, SILENCE, Pipe
+from shmrpc.transport.nats.pipe.window_budget import WindowBudget
+
+#: Of a heartbeat: the shortest pause between two looks at all connections.
+_SHORTEST_PAUSE: Final = 1 / 40
+
+
+class Heartbeats:
+    """A look at all connections of a link, again and again, from :meth:`begin` to :meth:`stop`."""
+
+    def __init__(
+        self, pipes: set[Pipe], heartbeat: float, budget: WindowBudget, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._pipes = pipes
+        self._heartbeat = heartbeat
+        self._budget = budget
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        #: When the next look is due, by time.monotonic().
+        self._due = 0.0
+        #: When the loop last stood still for longer than it should, and for how many seconds.
+        self._stood = (0.0, 0.0)
+
+    def begin(self) -> None:
+        """Look for the first time."""
+        self._due = time.monotonic()
+        self._look()
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def standstill(self) -> str:
+        """Say that the loop of this process stood still, if it just did; else return nothing."""
+        when, seconds = self._stood
+        if when and time.monotonic() - when < self._heartbeat:
+            return f"; the loop of this process stood still for {seconds:.2g} s, and may have been given up for that"
+        return ""
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        late, due = now - self._due, now + self._heartbeat * BEAT
+        if late > self._heartbeat / 2:
+            self._stood = now, late
+        for pipe in list(self._pipes):
+            if not pipe.peer:
+                continue
+            if late > self._heartbeat / 4:  # It was we who stood still: what came meanwhile was not read yet.
+                pipe.heard += late
+            given_up, to_beat = pipe.heard + pipe.heartbeat * SILENCE, pipe.spoken + pipe.heartbeat * BEAT
+            if now >= given_up:
+                _give_up(pipe, now - pipe.heard)
+                continue
+            if now >= to_beat:
+                pipe.beat()
+                to_beat = now + pipe.heartbeat * BEAT
+            elif self._budget.is_short:
+                pipe.make_room()
+            due = min(due, given_up, to_beat)
+        self._due = max(due, now + self._heartbeat * _SHORTEST_PAUSE)
+        if not self._is_stopped:
+            self._timer = self._loop.call_later(self._due - now, self._look)
+
+
+def _give_up(pipe: Pipe, silence: float) -> None:
+    if pipe.is_closing:
+        pipe.gone()
+        return
+    words = f"{pipe.words} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
+    why = "its host or the way there is down, it is stopped, or something holds its loop"
+    pipe.end(ConnectionLost(f"{words}: {why}"))

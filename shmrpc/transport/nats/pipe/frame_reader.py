@@ -1,0 +1,80 @@
+"""Frames out of the bytes of messages."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from shmrpc.errors import RemoteProtocolError
+from shmrpc.transport.nats.messages import MAX_MESSAGE
+from shmrpc.transport.nats.pipe.partial_frame import Partial
+from shmrpc.wire.codec import Body
+
+#: In the place of an opcode: the body is a message of :mod:`.messages`.
+CONTROL: Final = 0xFFFF_FFFF
+#: Begins a frame: opcode, call id, bytes of the body, number of buffers.
+FRAME: Final = struct.Struct("<IQII")
+#: Buffers of one frame: a peer that announces more is not believed.
+_MAX_BUFFERS: Final = 1 << 16
+
+#: Takes a frame: opcode, call id, body, and the sender's clock in nanoseconds. False: read no further.
+Deliver = Callable[[int, int, Body, int], bool]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Bytes of the largest body, and of the large buffers of one frame."""
+
+    max_frame: int
+    max_memory: int
+
+
+class FrameReader:
+    """The frames of one direction, whole or in parts."""
+
+    def __init__(self, limits: Limits, deliver: Deliver) -> None:
+        self.limits = limits
+        self._deliver = deliver
+        self._partial: Partial | None = None
+
+    def read(self, data: bytes, at: int, clock: int) -> None:
+        """Deliver the frames, or the parts of one, that begin at a place of a message.
+
+        Raise RemoteProtocolError or struct.error for what breaks the rules.
+        """
+        end = len(data)
+        while at < end:
+            if self._partial is not None:
+                at += self._partial.fill(memoryview(data)[at:])
+                if not self._bring_whole(clock):
+                    return
+                continue
+            opcode, call_id, size, count = FRAME.unpack_from(data, at)
+            at += FRAME.size
+            most = MAX_MESSAGE if opcode == CONTROL else self.limits.max_frame
+            if size > most:
+                raise RemoteProtocolError(f"it sent a body of {size} bytes, the limit is {most}")
+            if not count and at + size <= end:
+                if not self._deliver(opcode, call_id, data[at : at + size], clock):
+                    return
+                at += size
+                continue
+            if count > _MAX_BUFFERS:
+                raise RemoteProtocolError(f"it sent {count} buffers with a body, the limit is {_MAX_BUFFERS}")
+            self._partial = Partial(opcode, call_id, size, count, self.limits.max_memory)
+            if not self._bring_whole(clock):
+                return
+
+    def _bring_whole(self, clock: int) -> bool:
+        """Deliver the frame of which parts have come if it is whole; whether to read on."""
+        partial = self._partial
+        if partial is None or not partial.is_whole:
+            return True
+        self._partial = None
+        return self._deliver(partial.opcode, partial.call_id, partial.body(), clock)
+
+    def clear(self) -> None:
+        """Forget the parts that have come."""
+        self._partial = None

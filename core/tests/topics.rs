@@ -8,7 +8,7 @@ use _core::objects::registry::{self, Handle, Place};
 use _core::objects::topics::{Look, Message, Publishing, Subscription};
 use _core::objects::waiting::{Interrupted, Waited};
 use _core::topic::Policy;
-use _core::topic::log::Limits;
+use _core::topic::log_layout::Limits;
 use _core::topic::publisher::{Patience, Slowest};
 use _core::topic::subscriber::{History, Payload, Source, Taken};
 use std::collections::HashMap;

@@ -1,57 +1,14 @@
 //! The chunks of a queue: where the next item goes, and where the first one is.
 
+use super::chunk::{Chunk, Cursor, Item};
 use super::claim_table::{self, State};
 use super::layout::*;
 use super::{Bytes, CHUNKS, Queue, TAKEN_AT_ONCE};
 use crate::memory::bytes::append_from;
-use crate::shared_heap::allocator::Reserved;
 use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::undo_log::{Change, See, Transaction};
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 use crate::sync::Ordering;
-
-/// A chunk that this member fills: to be linked, or given up.
-#[derive(Debug)]
-#[must_use = "a chunk that is neither linked nor given up stays reserved until its member dies"]
-pub struct Chunk {
-    pub(super) block: Reserved,
-    size: u64,
-}
-
-impl Chunk {
-    pub(super) fn offset(&self) -> u64 {
-        self.block.offset()
-    }
-
-    /// Where its items begin, in bytes from the beginning of the memory: a multiple of 16, and of 64 if it is larger
-    /// than 16 KiB.
-    pub fn items(&self) -> u64 {
-        self.offset() + CHUNK_HEAD
-    }
-
-    /// The bytes that its items may have.
-    pub fn room(&self) -> u64 {
-        self.size - CHUNK_HEAD
-    }
-}
-
-/// A place in the chain.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor {
-    chunk: u64,
-    at: u64,
-    /// Where the items of the chunk end.
-    end: u64,
-}
-
-impl Cursor {
-    pub(super) fn is_at_end(self) -> bool {
-        self.at >= self.end
-    }
-}
-
-/// An item: where it is, and its first word.
-pub(super) type Item = (u64, Head);
 
 impl<W: Bytes, M: Members> Queue<W, M> {
     // --- the end where items are put ---

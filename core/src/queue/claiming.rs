@@ -1,8 +1,10 @@
 //! Claiming: items that stay until their holder ends that, and how it may end.
 
+use super::claim::{held_from, list_of};
 use super::claim_table::{self, BACK, DEAD_LETTERS, State};
-use super::layout::{AT_ONCE, DONE, EXPIRY, HELD, SHUT};
-use super::{Bytes, CLAIMS_AT_ONCE, Claim, Claimed, End, News, Queue, Source, held_from, list_of};
+use super::layout::{AT_ONCE, EXPIRY, HELD, SHUT};
+use super::{Bytes, CLAIMS_AT_ONCE, Claim, Claimed, End, News, Queue, Source};
+
 use crate::clock;
 use crate::crash;
 use crate::shared_heap::undo_log::{Change, See, Transaction};
@@ -210,43 +212,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         })
     }
 
-    /// Whether nothing will ever come: no item waits, none is claimed that may come back, and none is put any more.
-    pub(super) fn is_over(&self, t: &impl See) -> Result<bool, HeapError> {
-        let may_come_back = match self.get(t, SHUT)? {
-            0 => return Ok(false),
-            AT_ONCE => false,
-            _ => self.get(t, HELD)? > 0,
-        };
-        Ok(!may_come_back && self.depth(t)? == 0)
-    }
-
     fn count_out(&self, t: &mut impl Change) -> Result<(), HeapError> {
         let held = self.get(t, HELD)?;
         self.set(t, HELD, held.saturating_sub(1))
-    }
-
-    /// This many items were dealt with: whether that were all.
-    pub(super) fn finish(&self, t: &mut impl Change, count: u64) -> Result<bool, HeapError> {
-        let left = self.unfinished(t)?;
-        let done = self.get(t, DONE)?;
-        self.set(t, DONE, done.wrapping_add(count.min(left)))?;
-        Ok(left <= count)
-    }
-
-    /// Says of `count` items that this member has got that they were dealt with. None if it has not got that many.
-    pub fn task_done(&self, count: u64, deadline: u64) -> Result<Option<News>, HeapError> {
-        self.allocator.journal().transact(deadline, |t| {
-            let slot = self.gotten(self.slot());
-            let gotten = self.get(t, slot)?;
-            if gotten < count {
-                return Ok(None);
-            }
-            self.set(t, slot, gotten - count)?;
-            Ok(Some(News {
-                done: self.finish(t, count)?,
-                ..News::default()
-            }))
-        })
     }
 
     /// Gives back what is held longer than it was claimed for. When the next claim ends by itself, if one does.

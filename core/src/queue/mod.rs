@@ -11,27 +11,38 @@
 //!
 //! What stands in the memory is a claim as everywhere, see [`crate::shared_heap`].
 
+mod backpressure;
+mod chunk;
 mod chunk_list;
+mod claim;
 mod claim_table;
 mod claiming;
+mod completion;
 mod deferred;
 pub mod layout;
+mod outcome;
 pub mod parcel;
 mod putting;
 mod recovery;
+mod release;
+mod shutdown;
+mod stats;
 mod taking;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use chunk_list::Chunk;
+pub use chunk::Chunk;
+pub use claim::{Claim, End, Source};
 pub use layout::{Form, Head, MOST_CLAIMS};
+pub use outcome::{Claimed, News, Put, Room, Taken};
+pub use stats::{Holding, Look, Stats, Waiting};
 
 use crate::clock;
 use crate::shared_heap::allocator::{self, Allocator};
 use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Field, HeapError, Members, Words, corrupt};
-use claim_table::{BACK, Claims, DEAD_LETTERS, List, State};
+use claim_table::{Claims, State};
 use deferred::Leftovers;
 use layout::*;
 use std::io;
@@ -77,161 +88,6 @@ pub struct Limits {
     pub memory: u64,
     /// How often an item is delivered before it is a dead letter; 0: any number.
     pub deliveries: u64,
-}
-
-/// What became of a put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// The items are in the queue.
-    Done,
-    /// There is no room for them now.
-    Full,
-    /// Nothing is put any more.
-    Shut,
-}
-
-/// What was found to take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// This many items were copied.
-    Items(usize),
-    /// The first item is large: it is to be claimed.
-    Large,
-    /// There is none.
-    Empty,
-    /// There is none, and nothing will ever come: nothing is put any more, and nobody has claimed what may come back.
-    Shut,
-}
-
-/// Where items come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The queue: what has come back, then the chain.
-    Queue,
-    /// The dead letters.
-    DeadLetters,
-}
-
-/// An item that this member holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    index: u64,
-    source: Source,
-    /// Its place in the order in which all items were put.
-    pub number: u64,
-    /// How often it was delivered, this time among them.
-    pub deliveries: u64,
-    /// What its payload is.
-    pub form: Form,
-    /// Where its payload is, in bytes from the beginning of the memory.
-    pub at: u64,
-    /// The bytes of its payload.
-    pub len: u64,
-}
-
-/// How a claim ends whose item does not come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Its item was dealt with.
-    Done,
-    /// Its item is this member's, who deals with it.
-    Gotten,
-}
-
-/// What a look for a claim has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claimed {
-    /// An item.
-    Item(Claim),
-    /// There is none.
-    Empty,
-    /// There is none, and nothing will ever come.
-    Shut,
-    /// There is one, and no place for another claim.
-    Crowded,
-}
-
-/// Which writers that sleep are to look again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Room {
-    /// None.
-    #[default]
-    No,
-    /// One, which wakes the next if it has put something: there may be room for it too.
-    One,
-    /// All: memory is free, and it may be enough for any of them.
-    All,
-}
-
-/// What an operation leaves for others to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// Items wait.
-    pub items: bool,
-    /// For whom there is room that slept for it.
-    pub room: Room,
-    /// All items are done.
-    pub done: bool,
-    /// A chunk is free.
-    pub freed: bool,
-    /// Nothing will ever come.
-    pub over: bool,
-}
-
-/// What is remembered from one look at the memory to the next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// Items that were ever put.
-    put: u64,
-    /// Less than a quarter of the memory was in use.
-    is_low: bool,
-}
-
-/// A claim that is held, as others see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
-    /// The member that holds it.
-    pub member: u64,
-    /// For how long.
-    pub age: Duration,
-    /// How often its item was delivered.
-    pub deliveries: u64,
-}
-
-/// An item that waits, as it was when somebody looked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// Its place in the order in which all items were put.
-    pub number: u64,
-    /// How often it was delivered, and came back.
-    pub deliveries: u64,
-    /// The bytes of its payload.
-    pub len: u64,
-    /// A [`Head`] and the payload, up to the next multiple of 8; nothing if it is large.
-    pub copy: Vec<u8>,
-}
-
-/// What can be seen of a queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Items that wait.
-    pub depth: u64,
-    /// Items that were ever put.
-    pub put: u64,
-    /// Items that were put and not dealt with.
-    pub unfinished: u64,
-    /// Dead letters.
-    pub dead: u64,
-    /// Whether nothing more is put.
-    pub shut: bool,
-    /// Bytes of memory in use.
-    pub used: u64,
-    /// Bytes of memory that the queue has.
-    pub memory: u64,
-    /// Claims that are held.
-    pub held: Vec<Holding>,
-    /// Claims that have ended, and of whose items' memory something is still looked at.
-    pub viewed: u64,
 }
 
 /// A queue, as one process has it.
@@ -316,6 +172,26 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         Ok(self.chained(t)?.saturating_add(self.get(t, RETURNED)?))
     }
 
+    /// How many items wait, as of now: a hint.
+    pub fn len(&self) -> u64 {
+        let taken = self.hint(TAKEN);
+        self.hint(PUT)
+            .saturating_sub(taken)
+            .saturating_add(self.hint(RETURNED))
+    }
+
+    /// Whether it is empty, as of now: a hint.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A word as it is now.
+    fn hint(&self, at: u64) -> u64 {
+        // Relaxed: a hint.
+        let word = self.words().word(self.start + at);
+        word.map_or(0, |word| word.load(crate::sync::Ordering::Relaxed))
+    }
+
     /// Items that are in a queue of which only words can be read, or were claimed.
     pub fn lost_in(word: impl Fn(u64) -> u64) -> u64 {
         let others = word(RETURNED).saturating_add(word(HELD));
@@ -339,75 +215,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         (0..high).filter(holds).count()
     }
 
-    /// Whether there is no room for these items, or no memory, and somebody was told so: a hint that is true until whoever
-    /// makes room wakes a writer.
-    pub fn is_known_full(&self, count: u64) -> bool {
-        let full = self.hint(FULL);
-        let items = self.limits.items;
-        full & OF_MEMORY != 0
-            || full & OF_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
-    }
-
-    /// Lets nothing more be put. With `immediate` what waits is dropped, and what would come back.
-    pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), HeapError> {
-        let journal = self.allocator.journal();
-        journal.transact(deadline, |t| {
-            let how = if immediate { AT_ONCE } else { 1 };
-            let before = self.get(t, SHUT)?;
-            self.set(t, SHUT, before.max(how))
-        })?;
-        if !immediate {
-            return Ok(());
-        }
-        while let (Claimed::Item(claim), _) = self.claim(Source::Queue, 0, deadline)? {
-            let _ = self.acknowledge(&claim, End::Done, false, deadline)?;
-        }
-        Ok(())
-    }
-
-    /// How many items wait, as of now: a hint.
-    pub fn len(&self) -> u64 {
-        let taken = self.hint(TAKEN);
-        self.hint(PUT)
-            .saturating_sub(taken)
-            .saturating_add(self.hint(RETURNED))
-    }
-
     /// Bytes of memory that its file has.
     pub fn allocated(&self) -> io::Result<u64> {
         self.allocator.allocated()
-    }
-
-    /// Whether it is empty, as of now: a hint.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether nothing more is put.
-    pub fn is_shut(&self) -> bool {
-        self.hint(SHUT) != 0
-    }
-
-    /// Whether there is nothing, and nothing will ever come: a hint.
-    pub fn may_be_over(&self) -> bool {
-        match self.hint(SHUT) {
-            0 => false,
-            AT_ONCE => true,
-            _ => self.hint(HELD) == 0,
-        }
-    }
-
-    /// A word as it is now.
-    fn hint(&self, at: u64) -> u64 {
-        // Relaxed: a hint.
-        let word = self.words().word(self.start + at);
-        word.map_or(0, |word| word.load(crate::sync::Ordering::Relaxed))
-    }
-
-    /// Whether all items that were put were dealt with.
-    pub fn is_done(&self, deadline: u64) -> Result<bool, HeapError> {
-        let journal = self.allocator.journal();
-        journal.read(deadline, |t| Ok(self.unfinished(t)? == 0))
     }
 
     /// What can be seen of it.
@@ -443,50 +253,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             })
         })
     }
-
-    /// Gives memory back of which there is more than there need be, unless that may be needed again soon: items were put
-    /// since the `last` look, and it was not both times much more. What this look has seen; None if nothing is left to do.
-    pub fn settle(&self, last: Look, deadline: u64) -> Option<Look> {
-        let usage = self.allocator.usage(deadline).ok()?;
-        let look = Look {
-            put: self.hint(PUT),
-            is_low: usage.backed.saturating_sub(usage.spare) < usage.backed / 4,
-        };
-        if look.put == last.put || look.is_low && last.is_low {
-            self.allocator.settle(deadline);
-            return None;
-        }
-        let has_excess = self.allocator.has_excess(deadline).unwrap_or(false);
-        has_excess.then_some(look)
-    }
 }
 
 fn slot_of(member: u64) -> u64 {
     (member & 0xffff_ffff).wrapping_sub(1)
-}
-
-fn held_from(source: Source) -> State {
-    match source {
-        Source::Queue => State::Held,
-        Source::DeadLetters => State::Examined,
-    }
-}
-
-impl News {
-    fn and(self, other: News) -> News {
-        News {
-            items: self.items || other.items,
-            room: self.room.max(other.room),
-            done: self.done || other.done,
-            freed: self.freed || other.freed,
-            over: self.over || other.over,
-        }
-    }
-}
-
-fn list_of(source: Source) -> List {
-    match source {
-        Source::Queue => BACK,
-        Source::DeadLetters => DEAD_LETTERS,
-    }
 }

@@ -1,8 +1,6 @@
 //! Putting: small items behind the last ones, large ones in a chunk of their own.
 
-use super::layout::{
-    CHUNK_HEAD, FEWEST, FULL, OF_ITEMS, OF_MEMORY, OF_SEVERAL, PUT, SHUT, TAIL_AT,
-};
+use super::layout::{CHUNK_HEAD, PUT, SHUT, TAIL_AT};
 use super::{Bytes, Chunk, Put, Queue, SMALL};
 use crate::crash;
 use crate::memory::bytes::copy;
@@ -64,41 +62,6 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             None if wanted > least => self.chunk(least, deadline),
             found => Ok(found),
         }
-    }
-
-    /// No chunk was to be had: tells whoever frees one. False if that was done before; else it is to be tried again,
-    /// since one may have become free before we told.
-    fn waits_for_memory(&self, has_told: &mut bool, deadline: u64) -> Result<bool, HeapError> {
-        if std::mem::replace(has_told, true) {
-            return Ok(false);
-        }
-        self.allocator.journal().transact(deadline, |t| {
-            self.free_empty(t)?;
-            let full = self.get(t, FULL)?;
-            if full & OF_MEMORY == 0 {
-                self.set(t, FULL, full | OF_MEMORY)?;
-            }
-            Ok(())
-        })?;
-        Ok(true)
-    }
-
-    /// Asks for a wake-up once there is room for `count` items.
-    fn ask_for_room(&self, t: &mut impl Change, count: u64) -> Result<(), HeapError> {
-        let full = self.get(t, FULL)?;
-        let mut fewest = count.min(u64::MAX >> FEWEST);
-        let mut flags = full & (OF_ITEMS | OF_MEMORY | OF_SEVERAL) | OF_ITEMS;
-        if full & OF_ITEMS != 0 {
-            fewest = fewest.min(full >> FEWEST);
-        }
-        if count > 1 {
-            flags |= OF_SEVERAL;
-        }
-        let asked = flags | fewest << FEWEST;
-        if asked != full {
-            self.set(t, FULL, asked)?;
-        }
-        Ok(())
     }
 
     /// Puts items of `len` bytes together, with all heads and gaps, which `fill` writes into a chunk of their own. It

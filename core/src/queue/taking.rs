@@ -1,13 +1,12 @@
 //! Taking: items that are copied out, and looking at them.
 
+use super::chunk::Item;
+use super::claim::list_of;
 use super::claim_table::{self, BACK};
-use super::layout::{DEAD, FEWEST, FULL, GOTTEN, OF_ITEMS, OF_MEMORY, OF_SEVERAL, SLOTS, TAKEN};
-use super::{
-    Bytes, CLAIMS_AT_ONCE, News, Queue, Room, Source, TAKEN_AT_ONCE, Taken, Waiting, chunk_list,
-    list_of, slot_of,
-};
+use super::layout::{DEAD, TAKEN};
+use super::{Bytes, CLAIMS_AT_ONCE, News, Queue, Source, TAKEN_AT_ONCE, Taken, Waiting};
 use crate::crash;
-use crate::shared_heap::undo_log::{Change, See, Transaction};
+use crate::shared_heap::undo_log::{See, Transaction};
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: Bytes, M: Members> Queue<W, M> {
@@ -54,7 +53,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         // Under the lease: the memory of what others take meanwhile may be given back.
         self.allocator.journal().transact(deadline, |t| {
             let (mut found, mut left) = (Vec::new(), TAKEN_AT_ONCE);
-            let mut seen = |(at, head): chunk_list::Item, number: u64, deliveries: u64| {
+            let mut seen = |(at, head): Item, number: u64, deliveries: u64| {
                 let mut copy = Vec::new();
                 self.copy((at, head), &mut copy, 0)?;
                 left = left.saturating_sub(copy.len().max(64));
@@ -154,59 +153,5 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             ..News::default()
         };
         Ok((taken, news))
-    }
-
-    /// Decides which writers that sleep are to look again: there is room for the items of one of them, or a chunk is free.
-    /// A writer that finds too little asks again. None waits for more room than it needs, because a reader may take one
-    /// item and then wait for that writer.
-    pub(super) fn has_made_room(
-        &self,
-        t: &mut impl Change,
-        has_freed: bool,
-    ) -> Result<Room, HeapError> {
-        let full = self.get(t, FULL)?;
-        if full == 0 {
-            return Ok(Room::No);
-        }
-        let depth = self.depth(t)?;
-        let needed = depth.saturating_add((full >> FEWEST).max(1));
-        let has_items = full & OF_ITEMS != 0 && needed <= self.limits.items;
-        let has_memory = full & OF_MEMORY != 0 && (has_freed || depth == 0);
-        if !has_items && !has_memory {
-            return Ok(Room::No);
-        }
-        self.set(t, FULL, 0)?;
-        // One that cannot use the room would keep it from those behind it: they need different amounts of it.
-        let is_for_all = full & (OF_MEMORY | OF_SEVERAL) != 0;
-        Ok(if is_for_all { Room::All } else { Room::One })
-    }
-
-    /// Notes that memory was freed otherwise than by taking items. The next caller of
-    /// [`must_wake_writers`](Self::must_wake_writers) wakes the writers that wait for memory.
-    pub(super) fn has_freed_memory(&self, deadline: u64) {
-        if self.hint(FULL) & OF_MEMORY == 0 {
-            return;
-        }
-        self.leftovers.wake_writers();
-        // What is wrong, whoever comes next reads too.
-        let _ = self.allocator.journal().transact(deadline, |t| {
-            let full = self.get(t, FULL)?;
-            self.set(t, FULL, full & !OF_MEMORY)
-        });
-    }
-
-    /// Where it says how many items a member has got.
-    pub(super) fn gotten(&self, slot: u64) -> u64 {
-        GOTTEN + 8 * (slot % SLOTS)
-    }
-
-    pub(super) fn slot(&self) -> u64 {
-        slot_of(self.me())
-    }
-
-    pub(super) fn count_gotten(&self, t: &mut impl Change, count: u64) -> Result<(), HeapError> {
-        let at = self.gotten(self.slot());
-        let gotten = self.get(t, at)?;
-        self.set(t, at, gotten.wrapping_add(count))
     }
 }

@@ -15,6 +15,17 @@ pub struct Run {
     pub len: u64,
 }
 
+/// A block to be filled. It is to be published or given up.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Block {
+    /// Where it begins, in bytes from the beginning of the log.
+    pub at: u64,
+    /// Its bytes: at least those that were asked for.
+    pub len: u64,
+    pub(super) run: Run,
+}
+
 /// The free runs of a range of pages. The lowest that is large enough is taken, so that memory that was set aside is
 /// used again before more is.
 #[derive(Debug)]

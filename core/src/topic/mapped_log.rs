@@ -7,8 +7,8 @@
 //!   reading. What it maps can be changed by the publisher at any time, and by nobody else. So no reference or slice into
 //!   it is made.
 
-use super::Space;
-use super::log::Shape;
+use super::log_layout::Shape;
+use super::log_memory::Space;
 use crate::memory::bytes::{append_from, copy};
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::sealed;

@@ -6,7 +6,7 @@ use _core::memory::mapping::SharedMapping;
 use _core::queue::parcel::{MOST_BUFFERS, Parts};
 use _core::shared_heap::Words;
 use _core::topic::directory::{Capacity, Directory, Listed};
-use _core::topic::log::{Limits, Shape};
+use _core::topic::log_layout::{Limits, Shape};
 use _core::topic::mapped_log::LogMemory;
 use _core::topic::publisher::{Patience, Publisher, Waiter};
 use _core::topic::subscriber::{History, Message, Payload, Subscriber, Taken};

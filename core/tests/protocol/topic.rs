@@ -4,7 +4,7 @@ use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, model_within, thread};
 use _core::shared_heap::Words;
 use _core::topic::blocks::PAGE;
 use _core::topic::directory::{Capacity, Directory, Listed};
-use _core::topic::log::{Limits, Shape};
+use _core::topic::log_layout::{Limits, Shape};
 use _core::topic::publisher::{Patience, Publisher, Refused, Waiter};
 use _core::topic::subscriber::{History, Payload, Subscriber, Taken};
 use _core::topic::{Policy, Space};

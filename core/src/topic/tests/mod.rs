@@ -7,7 +7,7 @@ mod model;
 mod threads;
 
 use super::directory::{Capacity, Directory, Listed};
-use super::log::{Limits, Shape};
+use super::log_layout::{Limits, Shape};
 use super::mapped_log::LogMemory;
 use super::publisher::{Patience, Publisher, Refused, Waiter};
 use super::subscriber::{History, Message, Payload, Subscriber, Taken};

@@ -13,7 +13,7 @@ use crate::python::support::scratch::Scratch;
 use crate::queue::Form;
 use crate::sync::lock;
 use crate::topic::Policy;
-use crate::topic::log::Limits;
+use crate::topic::log_layout::Limits;
 use crate::topic::publisher::Patience;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

@@ -1,0 +1,62 @@
+//! The memory of a log: words, and bytes that are copied in and out.
+
+use crate::shared_heap::{VecWords, Words};
+use crate::sync::Ordering;
+use std::io;
+
+/// The memory of a log. Bytes that were checked to be within it are copied whatever others do to them meanwhile.
+pub trait Space: Words {
+    /// Copies these bytes to `at`, a multiple of 8.
+    ///
+    /// # Panics
+    /// If they are not within the memory.
+    fn write(&self, at: u64, bytes: &[u8]);
+    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`.
+    ///
+    /// # Panics
+    /// If they are not within the memory.
+    fn read(&self, at: u64, len: u64, out: &mut Vec<u8>);
+    /// Sets memory aside for a part that has none so far.
+    fn set_aside(&self, at: u64, len: u64) -> io::Result<()>;
+}
+
+/// For tests and for loom: in words, so that a look at bytes that are written meanwhile is no mistake of the program.
+impl Space for VecWords {
+    fn write(&self, at: u64, bytes: &[u8]) {
+        for (index, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let to = self.word(at + 8 * index as u64).expect("within the memory");
+            // Relaxed: published with its record.
+            to.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self, at: u64, len: u64, out: &mut Vec<u8>) {
+        let begin = out.len();
+        for index in 0..len.div_ceil(8) {
+            let from = self.word(at + 8 * index).expect("within the memory");
+            // Relaxed: as above; of one that was written over it is found out afterwards.
+            out.extend_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        out.truncate(begin + len as usize);
+    }
+
+    fn set_aside(&self, _at: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<S: Space> Space for std::sync::Arc<S> {
+    #[inline]
+    fn write(&self, at: u64, bytes: &[u8]) {
+        (**self).write(at, bytes);
+    }
+    #[inline]
+    fn read(&self, at: u64, len: u64, out: &mut Vec<u8>) {
+        (**self).read(at, len, out);
+    }
+    fn set_aside(&self, at: u64, len: u64) -> io::Result<()> {
+        (**self).set_aside(at, len)
+    }
+}

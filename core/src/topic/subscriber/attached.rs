@@ -1,0 +1,139 @@
+//! A publisher that is read.
+
+use super::message::{Message, Payload};
+use super::outcome::{False, Taken};
+use super::source::Source;
+use crate::shared_heap::Words;
+use crate::sync::Ordering;
+use crate::topic::directory::Directory;
+use crate::topic::log::{Log, Record};
+use crate::topic::log_layout::ALIGNMENT;
+use crate::topic::log_memory::Space;
+use std::sync::Arc;
+
+/// A publisher that is read.
+#[derive(Debug)]
+pub(super) struct Attached<L> {
+    pub(super) source: Source,
+    pub(super) log: Arc<Log<L>>,
+    /// The record that is read next.
+    pub(super) head: u64,
+    /// As it was last seen.
+    pub(super) tail: u64,
+    pub(super) lost: u64,
+    /// Another publisher has its listing, and so its cell.
+    pub(super) is_replaced: bool,
+}
+
+impl<L: Space> Attached<L> {
+    /// Before it reads, or when it was attached: what is not there any more is not read. Nobody has promised it.
+    pub(super) fn mend<D: Words>(&mut self, directory: &Directory<D>, seat: usize) {
+        // Relaxed: ordered by the fence of `Directory::attach`.
+        let floor = self.log.floor().load(Ordering::Relaxed);
+        if floor > self.head {
+            self.head = floor;
+            directory.set_head(seat, self.source.listing, floor);
+        }
+    }
+
+    /// Where a record is.
+    #[inline]
+    pub(super) fn entry(&self, seq: u64) -> Result<Record, Taken> {
+        let found = self.log.entry(seq);
+        found.map_err(|found| Taken::False(self.source, False::Entry(found)))
+    }
+
+    #[inline]
+    pub(super) fn message<D: Words>(
+        &self,
+        seq: u64,
+        record: Record,
+        payload: Payload<L, D>,
+    ) -> Message<L, D> {
+        Message {
+            source: self.source,
+            seq,
+            form: record.form,
+            payload,
+        }
+    }
+
+    /// How many records there are.
+    #[inline]
+    pub(super) fn look(&mut self) -> Result<u64, Taken> {
+        // Acquire: pairs with the Release of `publish`.
+        let tail = self.log.tail().load(Ordering::Acquire);
+        if tail < self.tail || tail < self.head {
+            return Err(Taken::False(self.source, False::Tail(tail)));
+        }
+        self.tail = tail;
+        Ok(tail)
+    }
+
+    /// Goes on with this record at the earliest; those before are missed.
+    pub(super) fn skip_to<D: Words>(&mut self, seq: u64, directory: &Directory<D>, seat: usize) {
+        let missed = seq.saturating_sub(self.head);
+        if missed > 0 {
+            self.head = seq;
+            self.lost = self.lost.saturating_add(missed);
+            if !self.is_replaced {
+                directory.set_lost(seat, self.source.listing, self.lost);
+            }
+        }
+    }
+
+    /// Says how far it has read; whether its publisher may sleep until then.
+    #[inline]
+    pub(super) fn has_read<D: Words>(&self, directory: &Directory<D>, seat: usize) -> bool {
+        if self.is_replaced {
+            return false;
+        }
+        let listing = self.source.listing;
+        directory.set_head(seat, listing, self.head);
+        directory.is_waited_for(listing, seat, self.head)
+    }
+}
+
+/// Small records that lie one behind the other, and are copied in one go.
+#[derive(Default)]
+pub(super) struct Run {
+    /// Where the first of them is in the log, and where the last one ends.
+    pub(super) at: u64,
+    pub(super) end: u64,
+    /// Where in what is filled they are copied to.
+    pub(super) to: usize,
+}
+
+impl Run {
+    pub(super) fn from(record: Record, to: usize) -> Self {
+        let at = record.at;
+        let end = at + record.len;
+        Run { at, end, to }
+    }
+
+    /// Whether this record is the next one, which is part of it then.
+    #[inline]
+    pub(super) fn takes(&mut self, record: Record) -> bool {
+        let is_next = record.at >= self.end && record.at - self.end < ALIGNMENT;
+        if is_next {
+            self.end = record.at + record.len;
+        }
+        is_next
+    }
+
+    /// Where the payload of one of them is in what is filled.
+    #[inline]
+    pub(super) fn place(&self, record: Record) -> usize {
+        self.to + (record.at - self.at) as usize
+    }
+
+    /// Where it will end in what is filled.
+    #[inline]
+    pub(super) fn end_in(&self, out: &[u8]) -> usize {
+        out.len() + (self.end - self.at) as usize
+    }
+
+    pub(super) fn copy<L: Space>(&self, log: &Log<L>, out: &mut Vec<u8>) {
+        log.space().read(self.at, self.end - self.at, out);
+    }
+}

@@ -1,0 +1,26 @@
+//! A message.
+
+use super::pins::Pin;
+use super::source::Source;
+use crate::shared_heap::Words;
+use crate::topic::log_memory::Space;
+
+/// What was read.
+pub struct Message<L: Space, D: Words> {
+    /// Whose it is.
+    pub source: Source,
+    /// Its number among those of its publisher.
+    pub seq: u64,
+    /// What its payload is.
+    pub form: u8,
+    /// Where the payload is.
+    pub payload: Payload<L, D>,
+}
+
+/// The bytes of a message.
+pub enum Payload<L: Space, D: Words> {
+    /// They were copied: where they begin in what was filled, and how many.
+    Copied(usize, usize),
+    /// They are looked at in the publisher's memory. In a box: most messages are small.
+    Pinned(Box<Pin<L, D>>),
+}

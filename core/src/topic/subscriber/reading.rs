@@ -1,0 +1,236 @@
+//! Reading messages.
+
+use super::Subscriber;
+use super::attached::{Attached, Run};
+use super::message::{Message, Payload};
+use super::outcome::{News, Taken};
+use super::pins::Pin;
+use crate::crash;
+use crate::shared_heap::Words;
+use crate::sync::{Ordering, fence};
+use crate::topic::log::{Record, Why};
+use crate::topic::log_memory::Space;
+use crate::topic::policy::Policy;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// No more bytes are copied at once, but for those of a single message.
+const MOST_BYTES: usize = 64 << 20;
+
+/// One who is waited for copies no more than this share of a publisher's ring at once.
+const SHARE: u64 = 4;
+
+impl<L: Space, D: Words + Clone> Subscriber<L, D> {
+    /// Takes up to `most` messages, as they come: of each publisher in its order, of several in turns. The bytes of small
+    /// ones are appended to `out`; large ones are pinned if `pins`, and copied too if not, or if there is no pin.
+    pub fn take(
+        &mut self,
+        most: usize,
+        pins: bool,
+        out: &mut Vec<u8>,
+        messages: &mut Vec<Message<L, D>>,
+    ) -> (Taken, News) {
+        let (mut news, begin) = (News::default(), messages.len());
+        if self.has_ended
+            && let gone @ Taken::Gone(_) = self.gone()
+        {
+            return (gone, news);
+        }
+        let count = self.attached.len();
+        for step in 0..count {
+            let taken = messages.len() - begin;
+            if taken == most {
+                break;
+            }
+            let index = (self.turn + step) % count;
+            let read = self.read(index, most - taken, pins, out, messages);
+            let attached = &self.attached[index];
+            if messages.len() > begin + taken {
+                crash::point!(RecordsCopied);
+                news.room |= attached.has_read(&self.directory, self.seat);
+            }
+            if let Err(trouble) = read {
+                if messages.len() > begin {
+                    break; // It is found again by the next look.
+                }
+                self.drop_attached(index);
+                news.room = true;
+                return (trouble, news);
+            }
+        }
+        if count > 0 {
+            self.turn = (self.turn + 1) % count;
+        }
+        // Relaxed: a hint of this process to itself.
+        news.room |= self.pins.is_waited_for.swap(false, Relaxed);
+        match messages.len() - begin {
+            0 => (self.gone(), news),
+            taken => (Taken::Messages(taken), news),
+        }
+    }
+
+    fn read(
+        &mut self,
+        index: usize,
+        most: usize,
+        pins: bool,
+        out: &mut Vec<u8>,
+        messages: &mut Vec<Message<L, D>>,
+    ) -> Result<(), Taken> {
+        let begin = (out.len(), messages.len());
+        let read = match self.policy {
+            Policy::KeepLast => self.read_last(index, most, pins, out, messages),
+            _ => self.read_all(index, most, pins, out, messages),
+        };
+        if read.is_err() && self.policy != Policy::KeepLast {
+            out.truncate(begin.0);
+            messages.truncate(begin.1);
+        }
+        read
+    }
+
+    /// Reads what the publisher keeps for us.
+    fn read_all(
+        &mut self,
+        index: usize,
+        most: usize,
+        pins: bool,
+        out: &mut Vec<u8>,
+        messages: &mut Vec<Message<L, D>>,
+    ) -> Result<(), Taken> {
+        let tail = self.attached[index].look()?;
+        let (head, from) = (self.attached[index].head, out.len());
+        let to = tail.min(head.saturating_add(most as u64));
+        // The publisher may write again once the head has moved: of a ring that is read at once it would stand still until
+        // all is copied.
+        let most_of_ring = self.attached[index].log.ring() / SHARE;
+        let (mut next, mut of_ring, mut run) = (head, 0, Run::default());
+        while next < to && run.end_in(out) - from < MOST_BYTES && of_ring <= most_of_ring {
+            // What was read may be anything once we were cut off.
+            let record = self.attached[index].entry(next);
+            let record = record.map_err(|trouble| self.why_cut(index).unwrap_or(trouble))?;
+            let attached = &self.attached[index];
+            if record.at < attached.log.blocks {
+                if !run.takes(record) {
+                    run.copy(&attached.log, out);
+                    run = Run::from(record, out.len());
+                }
+                of_ring += record.len;
+                let payload = Payload::Copied(run.place(record), record.len as usize);
+                messages.push(attached.message(next, record, payload));
+            } else {
+                std::mem::take(&mut run).copy(&attached.log, out);
+                messages.push(self.read_record(attached, next, record, pins, out));
+            }
+            next += 1;
+        }
+        run.copy(&self.attached[index].log, out);
+        match self.why_cut(index) {
+            Some(cut) => Err(cut),
+            None => {
+                self.attached[index].head = next;
+                Ok(())
+            }
+        }
+    }
+
+    fn why_cut(&self, index: usize) -> Option<Taken> {
+        let attached = &self.attached[index];
+        // Acquire: what was written over what we have read was so after the cut.
+        fence(Ordering::Acquire);
+        // Relaxed: ordered by the fence.
+        let cut = attached.log.cut(self.seat).load(Ordering::Relaxed);
+        if cut >> 32 != u64::from(self.claim.generation()) || cut as u32 == 0 {
+            return None;
+        }
+        let why = match cut as u32 {
+            2 => Why::Corruption,
+            _ => Why::Lag,
+        };
+        Some(Taken::CutOff(attached.source, why))
+    }
+
+    /// Reads the last ones, whatever the publisher does meanwhile.
+    fn read_last(
+        &mut self,
+        index: usize,
+        most: usize,
+        pins: bool,
+        out: &mut Vec<u8>,
+        messages: &mut Vec<Message<L, D>>,
+    ) -> Result<(), Taken> {
+        let mut tail = self.attached[index].look()?;
+        let (lag, seat) = (self.lag.max(1), self.seat);
+        self.attached[index].skip_to(tail.saturating_sub(lag), &self.directory, seat);
+        let (mut taken, from) = (0, out.len());
+        while taken < most && self.attached[index].head < tail && out.len() - from < MOST_BYTES {
+            let begin = out.len();
+            let seq = self.attached[index].head;
+            let attached = &self.attached[index];
+            let read = |record| self.read_record(attached, seq, record, pins, out);
+            let message = attached.entry(seq).map(read);
+            // Acquire: what was written over what we have read was so after the floor.
+            fence(Ordering::Acquire);
+            // Relaxed: ordered by the fence.
+            let floor = self.attached[index].log.floor().load(Ordering::Relaxed);
+            if floor > seq {
+                out.truncate(begin);
+                drop(message);
+                tail = self.attached[index].look()?;
+                let least = floor.min(tail).max(tail.saturating_sub(lag));
+                self.attached[index].skip_to(least.max(seq + 1), &self.directory, seat);
+                continue;
+            }
+            messages.push(message?);
+            taken += 1;
+            self.attached[index].head += 1;
+        }
+        Ok(())
+    }
+
+    /// Copies or pins a record, which may be written over meanwhile: look afterwards.
+    fn read_record(
+        &self,
+        attached: &Attached<L>,
+        seq: u64,
+        record: Record,
+        pins: bool,
+        out: &mut Vec<u8>,
+    ) -> Message<L, D> {
+        let log = &attached.log;
+        let pins = pins && record.at >= log.blocks;
+        let pin = pins.then(|| self.pin(attached, seq, record.at, record.len));
+        let payload = match pin.flatten() {
+            Some(pin) => Payload::Pinned(Box::new(pin)),
+            None => {
+                let begin = out.len();
+                log.space().read(record.at, record.len, out);
+                Payload::Copied(begin, record.len as usize)
+            }
+        };
+        attached.message(seq, record, payload)
+    }
+
+    fn pin(&self, attached: &Attached<L>, seq: u64, at: u64, len: u64) -> Option<Pin<L, D>> {
+        if attached.is_replaced {
+            return None;
+        }
+        // Of what a publisher has for blocks, all subscribers together keep no more than half: it needs the rest to go on.
+        let most = (attached.log.space().size() as u64 - attached.log.blocks) / 2;
+        let pin = self.pins.take()?;
+        let publisher = (attached.source.listing, attached.source.generation);
+        if !self.directory.hold(self.seat, publisher, len, most) {
+            self.pins.free(pin);
+            return None;
+        }
+        (self.directory).set_pin(self.seat, pin, attached.source.listing, seq);
+        Some(Pin {
+            log: attached.log.clone(),
+            pins: self.pins.clone(),
+            source: attached.source,
+            pin,
+            at,
+            len,
+            is_held: true,
+        })
+    }
+}

@@ -132,8 +132,8 @@ $(STAMP): $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --group dev --editable .
 	touch $@
 
-modules:  ## docs/modules.md, a page with every module and what it is for.
-	$(PYTHON) util/module_index.py --write
+modules:  ## Every module, with the first sentence of its docstring.
+	@$(PYTHON) util/module_index.py
 
 tools:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11 or later, or name one: make PYTHON=/path/to/python3.12"; exit 1; }

@@ -3,39 +3,42 @@
 ::
 
     ShmrpcError
-    ├── ServiceUnavailable     nobody serves the name                    also ConnectionError
+    ├── ServiceUnavailable     no server answers for the service            also ConnectionError
     ├── ServiceInUse           another server has the name
-    ├── SharedMemoryError      there is no shared memory                 also OSError
-    ├── ConnectionLost         the peer is gone                          also ConnectionError
-    ├── NameInUse              a name is open as something else, or with another size   also ValueError
-    ├── WaitTimeout            what was waited for did not come in time   also TimeoutError
-    │   ├── QueueBusy              a process that changes the queue is stopped
-    │   ├── QueueEmpty             no item has come                      also asyncio's and queue.Empty
-    │   ├── QueueFull              there was no room                     also asyncio's and queue.Full
+    ├── SharedMemoryError      shared memory or a descriptor is missing     also OSError
+    ├── ConnectionLost         the peer has ended                           also ConnectionError
+    ├── NameInUse              another kind of object, or another size, has the name   also ValueError
+    ├── WaitTimeout            the time to wait is over                     also TimeoutError
+    │   ├── QueueBusy              a process is stopped in the middle of a change of the queue
+    │   ├── QueueEmpty             no item has come                         also asyncio's and queue.Empty
+    │   ├── QueueFull              the queue has no room                    also asyncio's and queue.Full
+    │   ├── StoreBusy              another process is within a transaction
     │   └── TopicFull              the slowest subscriber has not read
-    ├── QueueShutDown          nothing more is put, and nothing is left  from 3.13 on also asyncio's and queue.ShutDown
-    ├── StaleClaim             a claim had ended before
-    ├── PublisherGone          all of a publisher is read that has ended
-    ├── CutOff                 a publisher does not wait for this subscriber any more
-    ├── MessagesLost           a subscriber has missed some
-    ├── WorkerDied             a worker of a pool has died within the task
-    ├── PoolBroken             a pool has given up                   also concurrent.futures' BrokenExecutor
+    ├── StoreFull              the store has no room                        also MemoryError
+    ├── Gone                   the object was removed from its store        also ReferenceError
+    ├── QueueShutDown          the queue is shut down and empty             also asyncio's and queue.ShutDown (3.13)
+    ├── StaleClaim             the claim had ended before
+    ├── PublisherGone          a publisher has ended, and all its messages were read
+    ├── CutOff                 the subscriber was too slow, and a publisher dropped it
+    ├── MessagesLost           the subscriber has missed messages
+    ├── WorkerDied             a worker of a pool died while it ran the task
+    ├── PoolBroken             the workers of a pool cannot start           also concurrent.futures' BrokenExecutor
     ├── WaitStopped            ``stop()`` ended the wait
     ├── EndOfStream            a stream that was opened by hand has ended   also EOFError
     ├── ProtocolError
     │   ├── LocalProtocolError     this side was used wrongly
-    │   └── RemoteProtocolError    the peer broke the rules; the connection is over
-    └── CallError              one call failed; the connection goes on
-        ├── RemoteError            the endpoint raised                   also the class of what it raised
+    │   └── RemoteProtocolError    the peer broke the protocol; the connection has ended
+    └── CallError              one call failed; the connection still works
+        ├── RemoteError            the endpoint raised                      also the class of the exception raised
         │   └── ApplicationError       on purpose: a code, a message and details
-        ├── EndpointNotFound       the service has no such endpoint      also AttributeError
-        ├── InvalidArguments       the arguments do not fit              also TypeError
-        ├── EncodeError            a value cannot become MessagePack     also TypeError
-        ├── DecodeError            the result cannot be read, or is not of the declared type   also ValueError
-        ├── FrameTooLarge          a value is over ``max_frame``         also ValueError
-        ├── DeadlineExceeded       the call ran out of time              also TimeoutError
-        ├── Overloaded             too many calls wait, at the server or for it
-        └── CallStopped            ``client.stop()`` ended the wait
+        ├── EndpointNotFound       the service has no such endpoint         also AttributeError
+        ├── InvalidArguments       the arguments do not fit the endpoint    also TypeError
+        ├── EncodeError            a value cannot be sent                   also TypeError
+        ├── DecodeError            a value cannot be read, or is not of the declared type   also ValueError
+        ├── FrameTooLarge          a value is larger than ``max_frame``     also ValueError
+        ├── DeadlineExceeded       the call had not ended by its deadline   also TimeoutError
+        ├── Overloaded             too many calls wait, at the server or in this client
+        └── CallStopped            ``client.stop()`` ended the call
 """
 
 from __future__ import annotations
@@ -102,20 +105,23 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 class ShmrpcError(Exception):
-    """The base of all exceptions of shmrpc's own."""
+    """Base class of all exceptions of shmrpc."""
 
 
 class ServiceUnavailable(ShmrpcError, ConnectionError):
-    """No server answered for the service within the time given.
+    """Error of a connection or a call for which no server of the service answered in time.
 
-    ``maybe_executed`` is False: the call was not begun. It is True if a handler passed the error on, see RemoteError.
+    ``maybe_executed`` is False: the call was not begun. If a handler passed the error on, it is True, see RemoteError.
     """
 
     maybe_executed: bool = False
 
 
 class ServiceInUse(ShmrpcError):
-    """Another live server has the name. ``pid`` is its process, or None if its id cannot be seen from here."""
+    """Error of a server whose name another live server has.
+
+    ``pid`` is the other process, or None if its id cannot be seen from here.
+    """
 
     def __init__(self, message: str, pid: int | None = None) -> None:
         super().__init__(message)
@@ -123,126 +129,124 @@ class ServiceInUse(ShmrpcError):
 
 
 class SharedMemoryError(ShmrpcError, OSError):
-    """There is no shared memory for a connection, or it is not as it should be.
+    """Error of an operation for which shared memory, a descriptor or address space is missing; ``errno`` says which.
 
-    Or there is no descriptor left, or no room for the files by which server and client meet (``errno`` says which).
-    Or this process has no room to map a result: then only that call fails.
+    If this process has no room to map a result, only that call fails.
     """
 
 
 class WorkerDied(ShmrpcError):
-    """A worker of a pool has died while it ran the task: killed, out of memory, or by a crash in native code.
+    """Error of a task whose worker died while it ran: killed, out of memory, or by a crash in native code.
 
-    ``maybe_executed`` is True: nobody knows how far the task came. Tasks that were not begun go to other workers.
+    ``maybe_executed`` is True: the progress of the task is unknown. Tasks that had not begun go to other workers.
     """
 
     maybe_executed: bool = True
 
 
 class PoolBroken(ShmrpcError, concurrent.futures.BrokenExecutor):
-    """A pool has given up, since its workers die before they are ready. Its cause is what the last of them said."""
+    """Error of a pool whose workers die before they are ready. Its cause is the error of the last worker."""
 
 
 class NameInUse(ShmrpcError, ValueError):
-    """Other processes have the name open as something else, or with another size."""
+    """Error of opening a name that is open as another kind of object, or with other settings."""
 
 
 class WaitTimeout(ShmrpcError, TimeoutError):
-    """The time to wait for a permit, a lock, a signal, an event, a queue or a name is over. Nothing was taken."""
+    """Error of a wait whose ``timeout`` is over. Nothing was taken."""
 
 
 class QueueEmpty(WaitTimeout, asyncio.QueueEmpty, queue.Empty):
-    """No item has come into the queue in time, or there is none now. Nothing was taken."""
+    """Error of a ``get`` to which no item came in time. Nothing was taken."""
 
 
 class QueueBusy(WaitTimeout):
-    """A process is in the middle of changing the queue, and does not end that: it is stopped. Nothing was done."""
+    """Error of an operation while a process is stopped in the middle of a change of the queue. Nothing was done."""
 
 
 class StoreBusy(WaitTimeout):
-    """Another process is within a transaction of the store, and has not ended it in time. Nothing was done."""
+    """Error of an operation while another process is within a transaction of the store. Nothing was done."""
 
 
 class StoreFull(ShmrpcError, MemoryError):
-    """The store has no room: ``max_memory`` is in use, or a transaction changes too much. Nothing was done."""
+    """Error of a change for which the store has no room, or of a transaction that is too large. Nothing was done."""
 
 
 class Gone(ShmrpcError, ReferenceError):
-    """An object of a store was removed or replaced, or its transaction has not been committed, or never was."""
+    """Error of using an object that was removed from its store, or whose transaction is not committed."""
 
 
 class QueueFull(WaitTimeout, asyncio.QueueFull, queue.Full):
-    """The queue has had no room in time, or has none now. Nothing was put."""
+    """Error of a ``put`` for which the queue had no room in time. Nothing was put."""
 
 
 class TopicFull(WaitTimeout):
-    """The topic has had no room in time, or has none now, since a subscriber that is waited for has not read."""
+    """Error of a ``publish`` because a subscriber that publishers wait for has not read in time."""
 
     def __init__(self, message: str, pid: int = 0, lag: int = 0, published: int = 0) -> None:
         super().__init__(message)
-        #: the process of the slowest; 0 if it cannot be seen from here
+        #: process id of the slowest subscriber; 0 if it cannot be seen from here
         self.pid = pid
-        #: how many messages that is behind
+        #: number of messages that the slowest subscriber has not read
         self.lag = lag
-        #: how many of the values were published
+        #: number of the values that were published
         self.published = published
 
 
 class PublisherGone(ShmrpcError):
-    """All was read of a publisher that has ended."""
+    """Error of a read after the last message of a publisher that has ended."""
 
     def __init__(self, message: str, pid: int = 0, number: int = 0) -> None:
         super().__init__(message)
-        #: its process; 0 if that could not be seen from here
+        #: process id of the publisher; 0 if it could not be seen from here
         self.pid = pid
-        #: the number of the publisher, as its messages have it
+        #: number of the publisher, as in its messages
         self.number = number
 
 
 class CutOff(ShmrpcError):
-    """A publisher does not wait for this subscriber any more, which was too slow: nothing more of it is read."""
+    """Error of a read by a subscriber that was too slow: the publisher dropped it."""
 
     def __init__(self, message: str, pid: int = 0, number: int = 0) -> None:
         super().__init__(message)
-        #: the process of the publisher; 0 if that cannot be seen from here
+        #: process id of the publisher; 0 if it cannot be seen from here
         self.pid = pid
-        #: the number of the publisher, as its messages have it
+        #: number of the publisher, as in its messages
         self.number = number
 
 
 class MessagesLost(ShmrpcError):
-    """This subscriber has missed messages. What is there can be read on."""
+    """Error of a read by a subscriber that has missed messages. The next read returns the oldest that is left."""
 
     def __init__(self, message: str, count: int = 0) -> None:
         super().__init__(message)
-        #: how many, since it was last said
+        #: number of messages missed since the last such error
         self.count = count
 
 
 if sys.version_info >= (3, 13):
 
     class QueueShutDown(ShmrpcError, asyncio.QueueShutDown, queue.ShutDown):
-        """The queue was shut down: nothing more is put, and there is nothing left to get."""
+        """Error of using a queue that is shut down: nothing can be put, and no item is left to get."""
 
 else:
 
     class QueueShutDown(ShmrpcError):
-        """The queue was shut down: nothing more is put, and there is nothing left to get."""
+        """Error of using a queue that is shut down: nothing can be put, and no item is left to get."""
 
 
 class StaleClaim(ShmrpcError):
-    """The claim had ended before: its item is delivered to somebody else, or was, or it was acknowledged already."""
+    """Error of using a claim that has ended: it was acknowledged or given back, or its lease is over."""
 
 
 class WaitStopped(ShmrpcError):
-    """The wait was ended by ``stop()``, or did not begin, until ``resume()``."""
+    """Error of a wait that ``stop()`` ended, and of every wait from then on until ``resume()``."""
 
 
 class ConnectionLost(ShmrpcError, ConnectionError):
-    """The peer is gone.
+    """Error of a call whose server stopped or died, or whose client was closed.
 
-    ``maybe_executed`` is True if the call had been sent. Whether the endpoint ran is unknown then, and calling again
-    may run it twice.
+    ``maybe_executed`` is True if the call had been sent: the endpoint may have run, and calling again may run it twice.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
@@ -251,27 +255,27 @@ class ConnectionLost(ShmrpcError, ConnectionError):
 
 
 class EndOfStream(ShmrpcError, EOFError):
-    """In a stream that was opened by hand there are no more items to read, or no more are wanted."""
+    """Error of reading past the last item of a stream opened by hand, or of writing after its reader has left."""
 
 
 class ProtocolError(ShmrpcError):
-    """One of the two sides broke the rules."""
+    """Base class of the errors of a side that broke the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side was used in a way it cannot be: a closed client, another loop, another process."""
+    """Error of using this side wrongly: a closed client, another event loop, a forked child."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the rules. Its connection is over; no other one is affected."""
+    """Error of a connection whose peer broke the protocol. The connection has ended; no other one is affected."""
 
 
 class CallError(ShmrpcError):
-    """One call failed. The connection and all its other calls go on."""
+    """Base class of the errors of one call, after which the connection and its other calls still work."""
 
 
 class RemoteError(CallError):
-    """The endpoint raised an exception.
+    """Error of a call whose endpoint raised an exception.
 
     ``type_name`` is the qualified name of its class, ``remote_traceback`` the text of its traceback, which is printed
     below the local one. If the class is a builtin exception or one that :func:`shmrpc.register` knows here, what
@@ -289,15 +293,15 @@ class RemoteError(CallError):
     type_name: str = ""
     remote_traceback: str = ""
     maybe_executed: bool = True
-    #: The other base class, if this class was made to join the two.
+    #: The other base class of a class that joins RemoteError with another exception.
     _also: ClassVar[type[Exception] | None] = None
-    #: The exception's contents as they came, if they could not be read here: a caller it is passed on to may.
+    #: Encoded contents that could not be read here, for a caller to which the exception is passed on.
     _unread: bytes | None = None
-    #: The notes that the exception came with.
+    #: Notes that the exception had on arrival.
     _came_with: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if cls._also is None:  # A class that is made here does not concern the user's class.
+        if cls._also is None:  # A joined class is no subclass of the user's making.
             super().__init_subclass__(**kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -306,11 +310,11 @@ class RemoteError(CallError):
 
 
 class ApplicationError(RemoteError):
-    """A failure that is part of what the endpoint offers: raise it in a handler, and it arrives as it is.
+    """Failure that an endpoint declares: raise it in a handler, and it arrives unchanged.
 
-    ``code`` is a short text for programs, such as ``"not_found"``. Any text will do; those of gRPC are a good choice,
-    see the guide. ``message`` is for people. ``details`` are values for programs, by name; values that cannot be sent
-    are left out, and the remote traceback says so.
+    ``code`` is a short text for programs, such as ``"not_found"``. Any text will do; those of gRPC, which
+    docs/how-to/errors.md lists, are a good choice. ``message`` is for people. ``details`` are values for programs, by
+    name; values that cannot be sent are left out, and the remote traceback says so.
 
     >>> error = ApplicationError("not_found", "no order 7", order=7)
     >>> str(error), error.details
@@ -343,42 +347,42 @@ class ApplicationError(RemoteError):
 
 
 class EndpointNotFound(CallError, AttributeError):
-    """The service has no endpoint of this name."""
+    """Error of a call to an endpoint that the service does not have."""
 
 
 class InvalidArguments(CallError, TypeError):
-    """The arguments do not fit the endpoint; the message says which parameter, what was expected and what came."""
+    """Error of a call whose arguments do not fit; the message names the parameter, the expected type and the value."""
 
 
 class EncodeError(CallError, TypeError):
-    """An argument, a result or an item cannot be sent; or a validated result is not of its declared type."""
+    """Error of a value that cannot be sent, or of a validated result that is not of its declared type."""
 
 
 class DecodeError(CallError, ValueError):
-    """The result, or an item of a queue, cannot be read; or the result is not what the endpoint's function declares."""
+    """Error of a result or an item that cannot be read, or of a result that is not of its declared type."""
 
 
 class FrameTooLarge(CallError, ValueError):
-    """The arguments or the result, encoded, are over ``max_frame`` bytes."""
+    """Error of arguments or a result that take more than ``max_frame`` bytes encoded."""
 
 
 class DeadlineExceeded(CallError, TimeoutError):
-    """The call had not ended by its deadline. If it had begun, its handler is cancelled."""
+    """Error of a call that had not ended by its deadline. If its handler had begun, it is cancelled."""
 
 
 class Overloaded(CallError):
-    """Too many calls wait. This one was not begun: ``maybe_executed`` is False.
+    """Error of a call that was not begun because too many calls wait.
 
-    The server has as many calls under way and waiting as it allows. Or it does not read, and as many bytes wait on
-    this side as ``max_memory`` allows. If a handler passed on the error of an inner call, ``maybe_executed`` is True,
-    see RemoteError.
+    The server has as many calls in flight and waiting as it allows, or it does not read, and as many bytes wait in
+    this client as ``max_memory`` allows. ``maybe_executed`` is False, unless a handler passed on the error of an inner
+    call: see RemoteError.
     """
 
     maybe_executed: bool = False
 
 
 class CallStopped(CallError):
-    """Another thread called ``stop()`` on the client. If the call had begun, its handler is cancelled."""
+    """Error of a call that another thread ended by ``client.stop()``. If its handler had begun, it is cancelled."""
 
 
 def remote_error(
@@ -393,11 +397,11 @@ def remote_error(
     hint: str = "",
     exceptions: Sequence[Exception] = (),
 ) -> RemoteError:
-    """The local stand-in for an exception that an endpoint raised.
+    """Build the local exception for one that an endpoint raised.
 
     ``raised`` is the exception itself if its class is registered here. ``base`` names its nearest base class that is
-    known everywhere, and ``parts`` are those of that class, see :func:`parts_of`. ``unread``: contents that could not
-    be read here. ``hint``: an addition to the note that names the class. ``exceptions``: those of a group.
+    known everywhere, and ``parts`` are those of that class, see :func:`parts_of`. ``unread`` holds contents that could
+    not be read here, ``hint`` is added to the note that names the class, ``exceptions`` are those of a group.
     """
     error = _also_remote(raised) if raised is not None else None
     if error is None and exceptions and base in _GROUPS:
@@ -417,13 +421,13 @@ def remote_error(
 
 
 def application_error(code: str, message: str, details: Any) -> ApplicationError:
-    """An ApplicationError from another process, of which nothing is checked."""
+    """Build an ApplicationError from the unchecked values of another process."""
     parts = {"args": [code, message], "code": code, "message": message}
     return made_of(ApplicationError, {**parts, "details": details if isinstance(details, dict) else {}})
 
 
 def _also_remote(raised: BaseException) -> RemoteError | None:
-    """The same exception as one that is also a RemoteError; None if it cannot be."""
+    """Return a copy of the exception that is also a RemoteError, or None if there can be none."""
     if isinstance(raised, RemoteError):
         return raised
     if not isinstance(raised, Exception):
@@ -450,12 +454,12 @@ def _instance(base: str, message: str, parts: dict[str, Any] | None) -> RemoteEr
 
 
 def class_name(kind: type) -> str:
-    """The qualified name of a class."""
+    """Return the qualified name of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-#: Errors that tell of a service's state, and not of a mistake in the calling program: a caller two hops away reacts to
-#: these, too. Our other errors are between a handler and what it calls.
+#: Errors about the state of a service, not about a mistake in the calling program: a caller two hops away reacts to
+#: them, too. All other errors of shmrpc concern a handler and the service that it calls.
 _CONDITIONS: Final[tuple[type[ShmrpcError], ...]] = (ConnectionLost, DeadlineExceeded, Overloaded, ServiceUnavailable)
 _BY_NAME: Final[dict[str, type[Exception]]] = {
     **{n: k for n, k in vars(builtins).items() if isinstance(k, type) and issubclass(k, Exception)},
@@ -463,22 +467,22 @@ _BY_NAME: Final[dict[str, type[Exception]]] = {
 }
 
 
-#: The names of the classes of groups.
+#: Names of the classes of exception groups.
 _GROUPS: Final = frozenset({"ExceptionGroup", "BaseExceptionGroup"})
 
 
 def own_class(kind: type[Any]) -> type[Any]:
-    """The class that was raised, for one that was made to be a RemoteError too; else the class itself."""
+    """Return the class that was raised, for a class joined with RemoteError; otherwise the class itself."""
     return (kind._also or kind) if issubclass(kind, RemoteError) else kind
 
 
 def base_of(kind: type[BaseException]) -> type[BaseException]:
-    """The nearest base class that both sides know without agreement: a builtin exception, or a condition of ours."""
+    """Return the nearest base class that both sides know: a builtin exception, or one of ``_CONDITIONS``."""
     return next(c for c in kind.__mro__ if c.__module__ == "builtins" or c in _CONDITIONS)
 
 
 def _known(base: str) -> type[Exception] | None:
-    """The class of this name, if a RemoteError can be joined with it. The peer chose the name."""
+    """Return the class of a name that the peer chose, or None if RemoteError cannot be joined with it."""
     kind = _BY_NAME.get(base)
     if kind is None or kind is Exception:
         return None
@@ -488,7 +492,7 @@ def _known(base: str) -> type[Exception] | None:
 
 
 def _joined(kind: type[Exception]) -> type[RemoteError]:
-    """A class that is RemoteError and another exception; RemoteError if the two cannot be joined."""
+    """Return a class derived from RemoteError and another exception; RemoteError alone if they cannot be joined."""
     key: Any = kind  # A class can always be a key; mypy doubts it.
     return _join(key)
 
@@ -511,18 +515,18 @@ def _join(kind: type[Exception]) -> type[RemoteError]:
         return RemoteError
 
 
-#: The attributes, of text, that builtin exceptions have besides their arguments.
+#: Attributes, with text, that builtin exceptions have besides their arguments.
 _ATTRIBUTES: Final[dict[type[BaseException], tuple[str, ...]]] = {
     ImportError: ("name", "path"),
     NameError: ("name",),
     AttributeError: ("name",),
 }
-#: The attributes that describe how a RemoteError came here.
-_OF_THE_WAY: Final = frozenset({"type_name", "remote_traceback", "maybe_executed", "_unread", "_came_with"})
+#: Attributes that describe the journey of a RemoteError, not the exception.
+_JOURNEY: Final = frozenset({"type_name", "remote_traceback", "maybe_executed", "_unread", "_came_with"})
 
 
 def _attributes(kind: type) -> Iterator[str]:
-    """The names of attributes that instances keep outside ``__dict__``."""
+    """Yield the names of attributes that instances keep outside ``__dict__``."""
     for each in kind.__mro__:
         yield from _ATTRIBUTES.get(each, ())
         slots = vars(each).get("__slots__", ())
@@ -530,12 +534,12 @@ def _attributes(kind: type) -> Iterator[str]:
 
 
 def known_parts(kind: type[BaseException]) -> frozenset[str]:
-    """The names of the parts of an exception of a class that both sides know."""
+    """Return the names of the parts of an exception of a class that both sides know."""
     return frozenset(("args", *_attributes(kind)))
 
 
 def parts_of(error: BaseException) -> dict[str, Any]:
-    """The parts of an exception: its ``args``, as its builtin base class takes them, and its attributes."""
+    """Return the parts of an exception: its ``args``, as its builtin base class takes them, and its attributes."""
     kind = type(error)
     # OSError gives the file's name here, and not among its args.
     parts: dict[str, Any] = {"args": list(_builtin(kind).__reduce__(error)[1])}
@@ -543,7 +547,7 @@ def parts_of(error: BaseException) -> dict[str, Any]:
         value = getattr(error, name, None)
         if not name.startswith("__") and value is not None:
             parts[name] = value
-    state = {n: v for n, v in vars(error).items() if not (n.startswith("__") or n in _OF_THE_WAY)}
+    state = {n: v for n, v in vars(error).items() if not (n.startswith("__") or n in _JOURNEY)}
     return {**state, **parts}
 
 
@@ -564,7 +568,7 @@ def made_of(kind: type[_E], parts: dict[str, Any]) -> _E:
 
 
 def _builtin(kind: type[BaseException]) -> Any:
-    """The nearest builtin exception."""
+    """Return the nearest base class that is a builtin exception."""
     return next(c for c in kind.__mro__ if c.__module__ == "builtins")
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 import shmrpc
+import shmrpc.errors
 from shmrpc.service.argument_errors import CALL_OPTIONS
 from shmrpc.service.service import CLIENT_METHODS
 from tests.helpers.mistakes import Mistake, read_mistakes, run
@@ -30,15 +31,14 @@ def test_the_messages_in_the_documents_are_those_that_are_read() -> None:
     assert [each for each in quoted if not any(mistake.is_read(each) for mistake in MISTAKES.values())] == []
 
 
-def test_every_exception_is_explained() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    assert sorted(rows) == sorted(
-        name
-        for name, each in vars(shmrpc).items()
-        if isinstance(each, type)
-        and issubclass(each, shmrpc.ShmrpcError)
-        and each not in (shmrpc.ShmrpcError, shmrpc.CallError)
-    )
+def test_every_exception_has_a_heading_in_the_order_of_the_tree() -> None:
+    tree = re.findall(r"^    [\W_]*[├└]── (\w+)", shmrpc.errors.__doc__ or "", re.MULTILINE)
+    public = {
+        name for name, each in vars(shmrpc).items() if isinstance(each, type) and issubclass(each, shmrpc.ShmrpcError)
+    }
+    assert set(tree) == public - {"ShmrpcError"}
+    headings = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
+    assert headings == [name for name in tree if name != "CallError"]
 
 
 def test_the_methods_of_clients_are_those_that_endpoints_are_warned_of() -> None:

@@ -1,7 +1,4 @@
-"""Print every module of the project with the first sentence of its docstring, as a page of Markdown.
-
-``python util/module_index.py`` prints the page; ``make modules`` writes it to docs/modules.md, with ``--write``.
-"""
+"""Print every module of the project with the first sentence of its docstring: ``make modules``."""
 
 from __future__ import annotations
 
@@ -12,14 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "modules.md"
 #: The folders whose modules are listed, with the suffix of their files.
 FOLDERS = {"shmrpc": ".py", "core/src": ".rs"}
-HEAD = """# Modules
-
-Every folder and module, with the first sentence of its own description. `make modules` writes this page.
-[design.md](design.md) says how they work together.
-"""
 
 
 def first_sentence(text: str) -> str:
@@ -52,8 +43,8 @@ def modules(folder: Path, suffix: str) -> Iterator[tuple[Path, str]]:
 
 
 def page() -> str:
-    """Return the page."""
-    lines = [HEAD]
+    """Return the list as Markdown."""
+    lines = []
     for top, suffix in FOLDERS.items():
         folder = None
         for path, sentence in modules(ROOT / top, suffix):
@@ -68,7 +59,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        sys.stdout.write(page())
+    sys.stdout.write(page())

@@ -97,7 +97,7 @@ fuzz: tools  ## What reads a hostile peer's bytes, guided by coverage: FUZZ_SECO
 			-max_total_time=$(FUZZ_SECONDS) -max_len=600 -rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 || exit 1; \
 	done
 
-lint:  ## ruff, mypy strict, pyright, who imports whom, clippy and the formatters, warnings as errors.
+lint:  ## ruff, mypy strict, pyright, import contracts, words, spelling, clippy and the formatters, warnings as errors.
 	+$(MAKE) --jobs=2 lint-python lint-rust
 
 lint-python: build
@@ -106,9 +106,13 @@ lint-python: build
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/stubtest --ignore-positional-only --allowlist util/stubtest.txt --ignore-unused-allowlist shmrpc._core
+	$(BIN)/python util/check_words.py
+	$(BIN)/codespell
 
 lint-rust: build
 	$(CARGO) fmt $(CORE) --check
+	$(BIN)/python util/check_rust_cycles.py
 	$(CARGO) clippy $(CORE) --all-targets --quiet -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features python --quiet -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features crashpoints --quiet -- -D warnings

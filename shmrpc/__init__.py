@@ -18,7 +18,7 @@ import typing as _typing
 if not _sys.platform.startswith("linux"):
     raise ImportError(f"shmrpc runs on Linux only; this is {_sys.platform}")
 
-from shmrpc.basics.missing import in_sub_interpreter as _in_sub_interpreter
+from shmrpc.basics.import_hints import in_sub_interpreter as _in_sub_interpreter
 
 # The native module belongs to the interpreter that loads it first: its load here would take it from the main one.
 if _in_sub_interpreter():
@@ -30,12 +30,12 @@ if _in_sub_interpreter():
 try:
     _importlib.import_module("shmrpc._core")
 except ImportError as _error:
-    from shmrpc.basics.missing import without_core as _without_core
+    from shmrpc.basics.import_hints import describe_missing_core as _describe_missing_core
 
-    raise _without_core(_error) from None
+    raise _describe_missing_core(_error) from None
 
 from shmrpc._core import Message
-from shmrpc.basics.later import later as _later
+from shmrpc.basics.lazy_import import lazy_attributes as _lazy_attributes
 from shmrpc.basics.version import VERSION
 from shmrpc.errors import (
     ApplicationError,
@@ -248,7 +248,7 @@ __all__ = [
 ]
 
 if not _typing.TYPE_CHECKING:  # Else no name would be unknown to a type checker.
-    _find, __dir__ = _later(__name__, globals(), __all__, _HOMES)
+    _find, __dir__ = _lazy_attributes(__name__, globals(), __all__, _HOMES)
 
     def __getattr__(name: str) -> object:
         if name == "sync":

@@ -32,7 +32,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from shmrpc.basics.missing import why_missing
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.basics.version import VERSION
 from shmrpc.service.call import Call
 from shmrpc.service.interceptors import SyncInterceptor
@@ -44,7 +44,7 @@ try:
     from opentelemetry import metrics, propagate, trace
 except ImportError as _error:
     _absent = "shmrpc.otel needs the OpenTelemetry API: pip install 'shmrpc[otel]'"
-    raise ImportError(why_missing("opentelemetry.context", _error, _absent)) from _error
+    raise ImportError(describe_import_failure("opentelemetry.context", _error, _absent)) from _error
 
 __all__ = ["client_interceptor", "server_interceptor"]
 

@@ -2,7 +2,7 @@
 
 import typing as _typing
 
-from shmrpc.basics.later import later as _later
+from shmrpc.basics.lazy_import import lazy_attributes as _lazy_attributes
 
 if _typing.TYPE_CHECKING:
     from shmrpc.client.threads.client import Client, connect
@@ -70,4 +70,4 @@ __all__ = [
 ]
 
 if not _typing.TYPE_CHECKING:  # Else no name would be unknown to a type checker.
-    __getattr__, __dir__ = _later(__name__, globals(), __all__, _HOMES)
+    __getattr__, __dir__ = _lazy_attributes(__name__, globals(), __all__, _HOMES)

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from shmrpc.basics.missing import is_absent, why_missing
+from shmrpc.basics.import_hints import describe_import_failure, is_not_installed
 from shmrpc.values.sharing import empty_array
 from shmrpc.wire.codec import get_codec
 
@@ -25,10 +25,10 @@ from shmrpc.wire.codec import get_codec
     ],
 )
 def test_only_the_modules_own_absence_is_its_absence(module: str, error: ImportError, absent: bool) -> None:
-    assert is_absent(module, error) is absent
+    assert is_not_installed(module, error) is absent
     own = f"thing cannot be imported here: {type(error).__name__}: {error}"
-    assert why_missing(module, error) == ("thing is not installed here" if absent else own)
-    assert why_missing(module, error, "pip install thing") == ("pip install thing" if absent else own)
+    assert describe_import_failure(module, error) == ("thing is not installed here" if absent else own)
+    assert describe_import_failure(module, error, "pip install thing") == ("pip install thing" if absent else own)
 
 
 def test_a_table_is_not_sent_without_a_whole_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""What every floor above stands on: the host's clock, deadlines of a loop, and words for a user's mistakes."""
+"""Helpers that every other package uses: the host's clock, deadlines, argument checks and hints for error messages."""

@@ -1,4 +1,4 @@
-"""Checks of what users give: TypeError for what is of a wrong type, ValueError for what cannot be."""
+"""Checks of arguments: TypeError for a wrong type, ValueError for a value out of bounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1
 
 
 def check_whole(option: str, value: object, expected: str) -> int:
-    """The number, also one of NumPy's, as an int. Raises TypeError for what is no whole number."""
-    if type(value) is int:  # The others take several times as long: they ask the abstract classes.
+    """Return a whole number, NumPy's included, as an int. Raises TypeError for anything else."""
+    if type(value) is int:  # isinstance() with an abstract class takes several times as long.
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{option}: expected {expected}, got {value!r}")
@@ -23,7 +23,7 @@ def check_whole(option: str, value: object, expected: str) -> int:
 
 
 def check_count(option: str, count: int, least: int, most: int | None = None) -> int:
-    """The number. Raises TypeError or ValueError unless it is whole, and within these bounds."""
+    """Return a whole number within these bounds. Raises TypeError or ValueError for anything else."""
     count = check_whole(option, count, "a whole number")
     if count < least or (most is not None and count > most):
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
@@ -32,7 +32,7 @@ def check_count(option: str, count: int, least: int, most: int | None = None) ->
 
 
 def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int | None = 16 << 30) -> int:
-    """Bytes of a size such as ``"64MiB"``. Raises TypeError or ValueError if it is none, or not within these bounds."""
+    """Return the bytes of a size such as ``"64MiB"``. Raises TypeError or ValueError for anything else."""
     expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
     if isinstance(size, str):
         number = size.rstrip("BKMGikmg ")
@@ -50,7 +50,7 @@ def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int |
 
 
 def check_real(option: str, value: object, expected: str) -> None:
-    """Raises TypeError for what is no number."""
+    """Raise TypeError unless the value is a real number."""
     if type(value) is int or type(value) is float:
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -58,20 +58,20 @@ def check_real(option: str, value: object, expected: str) -> None:
 
 
 def check_seconds(option: str, seconds: float) -> None:
-    """Raises TypeError or ValueError for what is no time to wait; ``math.inf`` is one."""
+    """Raise TypeError or ValueError unless the value is a number of seconds, 0 or more, or ``math.inf``."""
     check_real(option, seconds, "a number of seconds (math.inf: for ever)")
     if not seconds >= 0:
         raise ValueError(f"{option}: expected seconds, 0 or more, got {seconds}")
 
 
 def check_flag(option: str, value: object) -> None:
-    """Raises TypeError for what is neither True nor False."""
+    """Raise TypeError unless the value is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{option}: expected True or False, got {value!r}")
 
 
 def check_many(what: str, items: object) -> None:
-    """Raises TypeError for text and bytes, which are one item and not many."""
+    """Raise TypeError for text and bytes, which are one item, not an iterable of items."""
     if isinstance(items, (str, bytes, bytearray)):
         raise TypeError(
             f"{what}: expected an iterable of items, got one {type(items).__name__}: put it in a list, or use the"
@@ -79,8 +79,8 @@ def check_many(what: str, items: object) -> None:
         )
 
 
-def called(name: str) -> Callable[[_F], _F]:
-    """Gives a function the name by which users call it, which is in the errors for its arguments."""
+def public_name(name: str) -> Callable[[_F], _F]:
+    """Return a decorator that gives a function its public name, which errors about its arguments show."""
 
     def rename(function: _F) -> _F:
         function.__name__ = function.__qualname__ = name
@@ -89,13 +89,15 @@ def called(name: str) -> Callable[[_F], _F]:
     return rename
 
 
-def public(name: str, how: str = "", parts: type | None = None) -> Callable[[_C], _C]:
-    """Give a class and its methods the names that users write, which are in the errors for wrong arguments.
+def public_class(name: str, how: str = "", parts: type | None = None) -> Callable[[_C], _C]:
+    """Return a decorator that gives a class and its methods their public names, which errors about arguments show.
 
-    ``name``: ``shmrpc.Queue``, ``shmrpc.sync.Queue``. The base of both has the name and ``Base``; methods of other
-    bases, which kinds share, keep their own name alone. ``how``: the way to an instance of a class that users do not
-    call, with ``parts``, the type of the first argument that the package gives the class; None if the package does not
-    call it.
+    ``name`` is for example ``shmrpc.Queue`` or ``shmrpc.sync.Queue``. Methods of the base class ``QueueBase`` are shown
+    as ``Queue.put``, too; methods of other base classes keep their bare name.
+
+    ``how`` is the function that makes instances of a class that users do not call. Calling the class then raises
+    TypeError, unless its first argument is of the type ``parts``, which only shmrpc passes. None means that shmrpc does
+    not call the class either.
     """
     place, _, short = name.rpartition(".")
 
@@ -105,7 +107,7 @@ def public(name: str, how: str = "", parts: type | None = None) -> Callable[[_C]
                 continue
             kind = f"{short}." if base is cls or base.__name__ == f"{short}Base" else ""
             for method, found in vars(base).items():
-                function = getattr(found, "__func__", found)  # Of a classmethod, a staticmethod.
+                function = getattr(found, "__func__", found)  # Unwraps a classmethod or staticmethod.
                 if isinstance(function, FunctionType) and function.__qualname__ == f"{base.__qualname__}.{method}":
                     function.__qualname__ = kind + method
         if cls.__name__ != short:

@@ -1,7 +1,7 @@
 """The clock of deadlines: the host's CLOCK_MONOTONIC, which is the same for all of its processes.
 
-A process in a time namespace, as a container may have, sees it shifted. A deadline travels, so it is always an instant
-of the host's clock; outside such namespaces that clock is ``time.monotonic_ns`` itself.
+A process in a time namespace, which a container may have, sees it shifted. A deadline travels between processes, so it
+is always an instant of the host's clock; outside such namespaces that clock is ``time.monotonic_ns`` itself.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-#: The names of CLOCK_MONOTONIC in the kernel's list of offsets; Linux 5.6 writes its number.
+#: Names of CLOCK_MONOTONIC in the kernel's list of offsets; Linux 5.6 writes its number.
 _MONOTONIC = ("monotonic", "1")
 
 
 def _offset() -> int:
-    """What is in :data:`AHEAD`."""
+    """Read the value of :data:`AHEAD`, in nanoseconds."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text().splitlines()
     except OSError:  # The kernel has no time namespaces, or there is no /proc.
@@ -27,7 +27,7 @@ def _offset() -> int:
     return 0
 
 
-#: The nanoseconds by which this process's CLOCK_MONOTONIC is ahead of the host's.
+#: Nanoseconds by which this process's CLOCK_MONOTONIC is ahead of the host's.
 AHEAD: Final = _offset()
 
 
@@ -36,10 +36,10 @@ def _host_clock() -> Callable[[], int]:
     return (lambda: clock() - AHEAD) if AHEAD else clock
 
 
-#: The time, in nanoseconds, on the host's CLOCK_MONOTONIC.
+#: Returns the time of the host's CLOCK_MONOTONIC, in nanoseconds.
 host_nanoseconds: Callable[[], int] = _host_clock()
 
 
 def seconds_until(deadline: int) -> float:
-    """The seconds until an instant of the host's clock; less than 0 once it has passed."""
+    """Return the seconds until an instant of the host's clock; negative once it has passed."""
     return (deadline - host_nanoseconds()) / 1e9

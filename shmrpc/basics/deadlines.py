@@ -12,7 +12,7 @@ _K = TypeVar("_K")
 
 
 class Deadlines(Generic[_K]):
-    """Calls ``expire(key)`` at the deadline of a key, unless the key was discarded before.
+    """Set of keys with deadlines, which calls ``expire(key)`` at a key's deadline unless the key was discarded.
 
     Deadlines are nanoseconds of the host's clock. Adding and discarding cost one operation on a dict each; the timer is
     armed anew only for a deadline that is nearer than all before it.
@@ -23,7 +23,7 @@ class Deadlines(Generic[_K]):
         self._expire = expire
         self._due: dict[_K, int] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: The deadline for which the timer is armed.
+        #: Deadline for which the timer is armed, in nanoseconds.
         self._armed = 0
 
     def add(self, key: _K, deadline: int) -> None:
@@ -57,6 +57,6 @@ class Deadlines(Generic[_K]):
                 if key in self._due:
                     self._expire(key)
                     self._due.pop(key, None)
-        finally:  # The others have deadlines too, even if a signal handler has raised an exception.
+        finally:  # Rearm for the remaining keys, even if a signal handler has raised an exception.
             if self._due and self._timer is None:
                 self._arm(min(self._due.values()))

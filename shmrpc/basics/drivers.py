@@ -1,4 +1,4 @@
-"""Objects for event loops and objects for threads: each refuses the statements of the other, and says what to write."""
+"""Base classes of objects for event loops and for threads, which refuse the other's statements with a hint."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 
-class AwaitedToOpen:
-    """An object that can be awaited, as a client is, though it is open already."""
+class OpenOnAwait:
+    """Object that is open already, and can still be awaited as a client is."""
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """Return the object itself: ``q = await shmrpc.queue("jobs")``; close it yourself then."""
+        """Return the object itself: ``q = await shmrpc.queue("jobs")``; its user closes it."""
         return self._await_open().__await__()
 
     async def _await_open(self) -> Self:
@@ -18,23 +18,23 @@ class AwaitedToOpen:
 
 
 class _Named(Protocol):
-    def _what_and_maker(self) -> tuple[str, str]:
-        """Return what the object is, and the function of ``shmrpc`` and ``shmrpc.sync`` that makes such."""
+    def _kind_and_factory(self) -> tuple[str, str]:
+        """Return a description of the object, and the name of the function of ``shmrpc`` that makes it."""
         raise NotImplementedError
 
 
 def _for_asyncio(subject: _Named, right: str, wrong: str) -> NoReturn:
-    what, maker = subject._what_and_maker()
+    what, maker = subject._kind_and_factory()
     raise TypeError(f"{what} is for asyncio: `{right}` in place of `{wrong}`; or shmrpc.sync.{maker}()")
 
 
 def _for_threads(subject: _Named, right: str, wrong: str) -> NoReturn:
-    what, maker = subject._what_and_maker()
+    what, maker = subject._kind_and_factory()
     raise TypeError(f"{what} is for threads: `{right}` in place of `{wrong}`; or shmrpc.{maker}()")
 
 
-class EnteredInLoop:
-    """An object that ``with`` cannot enter, because it is for event loops."""
+class NotForWith:
+    """Object for event loops, which ``with`` cannot enter."""
 
     if not TYPE_CHECKING:  # A type checker refuses `with` by itself.
 
@@ -44,12 +44,12 @@ class EnteredInLoop:
         def __exit__(self, *exception: object) -> None: ...
 
 
-class ForAsyncio(AwaitedToOpen, EnteredInLoop):
-    """The same for a handle, which can be awaited too."""
+class AsyncioOnly(OpenOnAwait, NotForWith):
+    """Handle for event loops: ``with`` is refused, and the handle can be awaited."""
 
 
-class ItemsForAsyncio(ForAsyncio):
-    """The same for an object with items, which ``for`` cannot get."""
+class AsyncIterableOnly(AsyncioOnly):
+    """Iterable handle for event loops: ``with`` and ``for`` are refused."""
 
     if not TYPE_CHECKING:
 
@@ -57,8 +57,8 @@ class ItemsForAsyncio(ForAsyncio):
             _for_asyncio(self, "async for", "for")
 
 
-class ForThreads:
-    """An object that ``async with`` cannot enter, because it blocks threads."""
+class ThreadsOnly:
+    """Object for threads, which ``async with`` cannot enter."""
 
     if not TYPE_CHECKING:
 
@@ -68,8 +68,8 @@ class ForThreads:
         async def __aexit__(self, *exception: object) -> None: ...
 
 
-class ItemsForThreads(ForThreads):
-    """The same for an object with items, which ``async for`` cannot get."""
+class IterableOnly(ThreadsOnly):
+    """Iterable object for threads: ``async with`` and ``async for`` are refused."""
 
     if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""Programs whose standard library gevent or eventlet has patched: what works there, and what cannot."""
+"""Support for programs whose standard library gevent or eventlet has patched."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from shmrpc.errors import LocalProtocolError
 
 
 def has_gevent() -> bool:
-    """Return True if gevent has replaced this program's threads, and all that they wait on."""
+    """Return True if gevent has replaced this program's threads and everything that threads wait on."""
     gevent = sys.modules.get("gevent.monkey")
     return gevent is not None and gevent.is_module_patched("threading")
 
 
 def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine in a loop of its own, in a greenlet of gevent's, beside others that may have loops too.
+    """Run a coroutine in a loop of its own, in a gevent greenlet, beside greenlets that may have loops too.
 
-    They share a thread of the system's, for which Python knows one loop that runs: whenever this one waits, and so lets
-    others go on, it leaves what it has found there.
+    All greenlets share one system thread, and Python allows one running loop in each. So whenever this loop waits, and
+    lets other greenlets run, it restores the running loop that it found.
     """
     found = _get_running_loop()
     _set_running_loop(None)
 
-    class Selector(selectors.DefaultSelector):  # Gevent's.
+    class Selector(selectors.DefaultSelector):  # Gevent has replaced DefaultSelector.
         def select(self, timeout: float | None = None) -> Any:
             nonlocal found
             own = _get_running_loop()
@@ -47,7 +47,7 @@ def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
 
 
 def check_threads(what: str) -> None:
-    """Raises LocalProtocolError if this program has no threads that ``what`` could use."""
+    """Raise LocalProtocolError if gevent or eventlet has replaced the threads that ``what`` needs."""
     gevent, eventlet = map(sys.modules.get, ("gevent.monkey", "eventlet.patcher"))
     if gevent is not None and not has_gevent() and any(map(gevent.is_module_patched, ("queue", "subprocess"))):
         raise LocalProtocolError(
@@ -62,7 +62,7 @@ def check_threads(what: str) -> None:
 
 
 def new_poll() -> Any:
-    """A `select.poll()`, also where eventlet has removed that."""
+    """Return a ``select.poll()`` object, even if eventlet has removed that function."""
     if not hasattr(select, "poll"):
         return sys.modules["eventlet.patcher"].original("select").poll()
     return select.poll()

@@ -1,20 +1,20 @@
-"""Words of others, made fit for an error, a log and a terminal."""
+"""Text from peers, made safe for errors, logs and terminals."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Characters of what a peer says in words, at most.
+#: Largest number of characters shown of a peer's text.
 _LONGEST: Final = 2000
 
 
-def escaped(words: str) -> str:
-    """Return words in which each line break and control character is written as an escape."""
-    if words.isprintable():
-        return words
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in words)
+def escaped(text: str) -> str:
+    """Return the text with line breaks and control characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def one_line(words: str) -> str:
-    """Return a peer's words on one line, cut to a bounded length."""
-    return escaped(words if len(words) <= _LONGEST else words[:_LONGEST] + "...")
+def one_line(text: str) -> str:
+    """Return a peer's text on one line, cut to a bounded length."""
+    return escaped(text if len(text) <= _LONGEST else text[:_LONGEST] + "...")

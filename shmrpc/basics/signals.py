@@ -1,4 +1,4 @@
-"""Recognises exceptions raised by signal handlers, which Python may run between any two instructions of ours."""
+"""Recognition of exceptions raised by signal handlers, which Python may run between any two instructions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import CodeType
 from typing import Any
 
 
-def is_of_a_handler(error: BaseException) -> bool:
-    """Whether a signal handler written in Python has raised an exception: the traceback then contains it."""
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Return True if a Python signal handler raised the exception: then its traceback contains the handler."""
     if threading.current_thread() is not threading.main_thread():
         return False
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
@@ -24,10 +24,10 @@ def is_of_a_handler(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code of a signal handler that is written in Python."""
+    """Return the code of a signal handler written in Python, or None."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if not inspect.isroutine(handler) and callable(handler):
         handler = type(handler).__call__
-    code = getattr(handler, "__code__", None)  # A method has its function's.
+    code = getattr(handler, "__code__", None)  # A method has the code of its function.
     return code if isinstance(code, CodeType) else None

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 import click
 import msgspec
 
-from shmrpc.basics.missing import why_missing
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.introspection.client_types import TypeDescription
 from shmrpc.introspection.describe import ParameterDescription
 
@@ -126,7 +126,7 @@ def _content(source: str) -> Any:
                 return file.read()
             return importlib.import_module("numpy").lib.format.read_array(file, allow_pickle=False)
     except ImportError as error:
-        raise click.UsageError(f"{source}: an array needs NumPy: {why_missing('numpy', error)}") from None
+        raise click.UsageError(f"{source}: an array needs NumPy: {describe_import_failure('numpy', error)}") from None
     except (ValueError, EOFError) as error:
         raise click.UsageError(f"{source}: cannot be read as an array: {error}") from None
     except OSError as error:

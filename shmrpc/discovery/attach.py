@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from shmrpc._core import Descriptor, Name, watch_for_names
-from shmrpc.basics.checks import called
+from shmrpc.basics.checks import public_name
 from shmrpc.basics.green_threads import new_poll
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import NameInUse, WaitTimeout
@@ -89,7 +89,7 @@ async def _readable(watch: Descriptor, seconds: float) -> None:
 def blocking_attach(name: str, timeout: float | None = 5.0) -> Any: ...
 @overload
 def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _H: ...
-@called("attach")
+@public_name("attach")
 def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
     """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there.
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from shmrpc.basics.spelling import closest
+from shmrpc.basics.suggestions import closest_match
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host import credentials, resource_limits
 from shmrpc.host.cleanup import (
@@ -218,7 +218,7 @@ def services(owners: Collection[int] = ()) -> list[str]:
 def similar(service: str, owners: Collection[int] = ()) -> str | None:
     """The live service with the most similar name; None if no name is similar."""
     with contextlib.suppress(OSError, LocalProtocolError):
-        meant = closest(service, [name for name in services(owners) if name != service])
+        meant = closest_match(service, [name for name in services(owners) if name != service])
         if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):
             return meant
     return None

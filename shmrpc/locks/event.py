@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from shmrpc.basics.checks import called, public
-from shmrpc.basics.drivers import ForThreads
+from shmrpc.basics.checks import public_class, public_name
+from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import AsyncClosing, Closing, opened
 
@@ -13,7 +13,7 @@ from shmrpc.objects.handle import AsyncClosing, Closing, opened
 class EventBase(Closing):
     """What an event is in loops and in threads alike."""
 
-    @called("Event")
+    @public_name("Event")
     def __new__(cls, name: str) -> Self:
         """Open the event, and make it if nobody else has."""
         return cls._of(opened(name, "event", 0))
@@ -34,7 +34,7 @@ class EventBase(Closing):
         return "it was not set"
 
 
-@public("shmrpc.Event")
+@public_class("shmrpc.Event")
 class Event(AsyncClosing, EventBase):
     """An event of all processes that open its name: not set at first, and set until it is cleared.
 
@@ -55,8 +55,8 @@ class Event(AsyncClosing, EventBase):
         return True
 
 
-@public("shmrpc.sync.Event")
-class BlockingEvent(ForThreads, EventBase):
+@public_class("shmrpc.sync.Event")
+class BlockingEvent(ThreadsOnly, EventBase):
     """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
 
     def wait(self, timeout: float | None = None) -> Literal[True]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from shmrpc.basics.checks import called, check_flag, public
+from shmrpc.basics.checks import check_flag, public_class, public_name
 from shmrpc.objects.handle import AwaitedHeld, BlockingHeld, Held, opened
 
 
 class LockBase(Held):
     """What a lock is in loops and in threads alike."""
 
-    @called("Lock")
+    @public_name("Lock")
     def __new__(cls, name: str, *, reentrant: bool = False) -> Self:
         """Open the lock, and make it if nobody else has."""
         check_flag("reentrant", reentrant)
@@ -21,7 +21,7 @@ class LockBase(Held):
         return "the lock was not free"
 
 
-@public("shmrpc.Lock")
+@public_class("shmrpc.Lock")
 class Lock(LockBase, AwaitedHeld):
     """A lock of all processes that open its name, held by one task or thread of one of them.
 
@@ -34,6 +34,6 @@ class Lock(LockBase, AwaitedHeld):
     """
 
 
-@public("shmrpc.sync.Lock")
+@public_class("shmrpc.sync.Lock")
 class BlockingLock(LockBase, BlockingHeld):
     """A :class:`shmrpc.Lock` whose methods block the thread that calls them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, Self
 
 from shmrpc._core import Hold
-from shmrpc.basics.checks import called, check_count, public
+from shmrpc.basics.checks import check_count, public_class, public_name
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import AwaitedHeld, BlockingHeld, Held, opened
 
@@ -16,7 +16,7 @@ _SIGNALS: Final = 1
 class SemaphoreBase(Held):
     """What a semaphore is in loops and in threads alike."""
 
-    @called("Semaphore")
+    @public_name("Semaphore")
     def __new__(cls, name: str, permits: int = 1) -> Self:
         """Open the semaphore, and make it if nobody else has."""
         permits = check_count(f"semaphore {name!r}: permits", permits, 1, 65536)
@@ -37,7 +37,7 @@ class SemaphoreBase(Held):
         return "no permit was free" if self.permits > 1 else "its permit was not free"
 
 
-@public("shmrpc.Semaphore")
+@public_class("shmrpc.Semaphore")
 class Semaphore(SemaphoreBase, AwaitedHeld):
     """A semaphore of all processes that open its name.
 
@@ -67,7 +67,7 @@ class Semaphore(SemaphoreBase, AwaitedHeld):
         self._name.signal(1)
 
 
-@public("shmrpc.sync.Semaphore")
+@public_class("shmrpc.sync.Semaphore")
 class BlockingSemaphore(SemaphoreBase, BlockingHeld):
     """A :class:`shmrpc.Semaphore` whose methods block the thread that calls them."""
 

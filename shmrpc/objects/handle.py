@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, cast
 
 from shmrpc._core import Hold, Name
-from shmrpc.basics.drivers import AwaitedToOpen, ForThreads
+from shmrpc.basics.drivers import OpenOnAwait, ThreadsOnly
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import LocalProtocolError, WaitTimeout
 from shmrpc.host.processes import describe_process, describe_stopped
@@ -75,7 +75,7 @@ class Made:
 
         def __new__(cls, *arguments: object, **options: object) -> NoReturn:
             """Raise TypeError, which names the function."""
-            face = "shmrpc.sync" if issubclass(cls, ForThreads) else "shmrpc"
+            face = "shmrpc.sync" if issubclass(cls, ThreadsOnly) else "shmrpc"
             raise TypeError(f"{face}.{cls.__name__} is a type: open one by {face}.{cls._made_by}(name)")
 
 
@@ -132,14 +132,14 @@ class Handle(Uncopied):
         """What it is for, where a name has handles of several kinds, and how it was opened."""
         return ""
 
-    def _what_and_maker(self) -> tuple[str, str]:
+    def _kind_and_factory(self) -> tuple[str, str]:
         """Return the kind and name of this object, and the function that opens objects of its kind."""
         kind = self._name.kind
         maker = self._opened_by if self._opened_by != "attach" else _MAKERS.get(kind, kind)
         return f"{kind} {self.name!r}", maker
 
     def _what_instead(self) -> tuple[str, str]:
-        face = "shmrpc.sync" if isinstance(self, ForThreads) else "shmrpc"
+        face = "shmrpc.sync" if isinstance(self, ThreadsOnly) else "shmrpc"
         opened = f"open it by its name in the other process: {face}.{self._opened_by}({self.name!r})"
         return f"{self._name.kind} {self.name!r}", f"{opened}; within this one, share the handle"
 
@@ -210,7 +210,7 @@ class Closing(Handle):
         self.close()
 
 
-class AsyncClosing(AwaitedToOpen, Handle):
+class AsyncClosing(OpenOnAwait, Handle):
     """A name that ``async with`` closes at the end of the block."""
 
     async def __aenter__(self) -> Self:
@@ -243,13 +243,13 @@ class Held(Hold, Handle):
         )
 
 
-class BlockingHeld(ForThreads, Held):
+class BlockingHeld(ThreadsOnly, Held):
     """What is acquired and released in threads."""
 
     acquire = Hold._acquire
 
 
-class AwaitedHeld(AwaitedToOpen, Held):
+class AwaitedHeld(OpenOnAwait, Held):
     """What is acquired and released in event loops, and by ``with`` in threads without one."""
 
     __aenter__ = Hold._aenter

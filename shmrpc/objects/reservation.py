@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.drivers import EnteredInLoop
+from shmrpc.basics.drivers import NotForWith
 from shmrpc.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ class _Reserving(Generic[_H, _R]):
             self._reservation.give_up()
 
 
-class AwaitedReserving(EnteredInLoop, _Reserving[_Awaited[_R], _R]):
+class AwaitedReserving(NotForWith, _Reserving[_Awaited[_R], _R]):
     """What ``reserve`` of a handle returns whose methods are awaited."""
 
-    def _what_and_maker(self) -> tuple[str, str]:
+    def _kind_and_factory(self) -> tuple[str, str]:
         name = self._handle._name
         return f"a reservation of {name.kind} {name.name!r}", name.kind
 

@@ -18,8 +18,8 @@ from typing import Any, Final, NoReturn, ParamSpec, SupportsIndex, TypeVar, Unpa
 
 import uvloop
 
-from shmrpc.basics.checks import public
-from shmrpc.basics.drivers import ForThreads
+from shmrpc.basics.checks import public_class
+from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.basics.green_threads import check_threads, has_gevent, run_in_greenlet
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host.resource_limits import descriptor_errno, no_descriptor_error
@@ -47,15 +47,15 @@ def _shut_down() -> None:
 threading._register_atexit(_shut_down)  # type: ignore[attr-defined]
 
 
-@public("shmrpc.sync.Pool")
-class BlockingPool(ForThreads, concurrent.futures.Executor):
+@public_class("shmrpc.sync.Pool")
+class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     """Processes that run functions, for threads; made by :func:`shmrpc.sync.pool`.
 
     A :class:`concurrent.futures.Executor`, also for ``loop.run_in_executor()``. At the end of its ``with`` block it
     waits for all tasks; if an exception ends the block, those that have not begun are cancelled.
     """
 
-    def _what_and_maker(self) -> tuple[str, str]:
+    def _kind_and_factory(self) -> tuple[str, str]:
         return "this pool", "pool"
 
     def __init__(self, made: Pool) -> None:

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, ParamSpec, Self, SupportsIndex, TypedDict, TypeVar, Unpack, overload
 
-from shmrpc.basics.checks import check_bytes, check_seconds, check_whole, public
-from shmrpc.basics.drivers import ForAsyncio
+from shmrpc.basics.checks import check_bytes, check_seconds, check_whole, public_class
+from shmrpc.basics.drivers import AsyncioOnly
 from shmrpc.errors import LocalProtocolError, PoolBroken
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.engine import Engine, Options
@@ -69,8 +69,8 @@ class PoolStats:
     replaced: int
 
 
-@public("shmrpc.Pool")
-class Pool(ForAsyncio):
+@public_class("shmrpc.Pool")
+class Pool(AsyncioOnly):
     """Processes that run functions; made by :func:`pool`, used as ``async with``."""
 
     def __init__(self, engine: Engine) -> None:
@@ -79,7 +79,7 @@ class Pool(ForAsyncio):
         self._engine = engine
         self._is_open = False
 
-    def _what_and_maker(self) -> tuple[str, str]:
+    def _kind_and_factory(self) -> tuple[str, str]:
         return "this pool", "pool"
 
     def __await__(self) -> Generator[Any, None, Self]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.checks import called, check_many, public
-from shmrpc.basics.drivers import ItemsForThreads
+from shmrpc.basics.checks import check_many, public_class, public_name
+from shmrpc.basics.drivers import IterableOnly
 from shmrpc.errors import QueueBusy, QueueEmpty, QueueShutDown
 from shmrpc.objects.arguments import check_item_count, check_timeout
 from shmrpc.objects.handle import Closing
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-@public("shmrpc.sync.Queue")
-class BlockingQueue(ItemsForThreads, Closing, QueueBase):
+@public_class("shmrpc.sync.Queue")
+class BlockingQueue(IterableOnly, Closing, QueueBase):
     """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
 
     Any number of threads may use it. ``for`` gets items until the queue is shut down and empty.
@@ -268,7 +268,7 @@ class BlockingQueue(ItemsForThreads, Closing, QueueBase):
             raise StopIteration from None
 
 
-@called("queue")
+@public_name("queue")
 def blocking_queue(
     name: str,
     maxsize: int = 0,

@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import public
+from shmrpc.basics.checks import public_class
 from shmrpc.errors import LocalProtocolError, StaleClaim
 from shmrpc.objects.not_copyable import Uncopied
 from shmrpc.queues.outstanding_claims import Prefetched
 
 
-@public("shmrpc.Claim", "queue.claim()")
+@public_class("shmrpc.Claim", "queue.claim()")
 class Claim(Uncopied):
     """An item that this process deals with, and nobody else meanwhile.
 

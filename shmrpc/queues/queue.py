@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_many, public
-from shmrpc.basics.drivers import EnteredInLoop, ItemsForAsyncio
+from shmrpc.basics.checks import check_many, public_class
+from shmrpc.basics.drivers import AsyncIterableOnly, NotForWith
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import QueueBusy, QueueShutDown
 from shmrpc.objects.arguments import check_item_count, check_timeout
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-@public("shmrpc.Queue")
-class Queue(ItemsForAsyncio, AsyncClosing, Pausing, QueueBase):
+@public_class("shmrpc.Queue")
+class Queue(AsyncIterableOnly, AsyncClosing, Pausing, QueueBase):
     """A queue of all processes that open its name, in asyncio: see :func:`shmrpc.queue`.
 
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
@@ -250,7 +250,7 @@ class Queue(ItemsForAsyncio, AsyncClosing, Pausing, QueueBase):
             raise StopAsyncIteration from None
 
 
-class Claiming(EnteredInLoop, Coroutine[Any, Any, Claim]):
+class Claiming(NotForWith, Coroutine[Any, Any, Claim]):
     """A claim that is to be waited for: awaited, as any coroutine, or by ``async with``."""
 
     def __init__(self, name: str, claiming: Coroutine[Any, Any, Claim]) -> None:
@@ -260,7 +260,7 @@ class Claiming(EnteredInLoop, Coroutine[Any, Any, Claim]):
         self._claiming = claiming
         self._claim: Claim | None = None
 
-    def _what_and_maker(self) -> tuple[str, str]:
+    def _kind_and_factory(self) -> tuple[str, str]:
         return f"a claim of queue {self._name!r}", "queue"
 
     def __await__(self) -> Generator[Any, None, Claim]:

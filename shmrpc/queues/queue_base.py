@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many, check_real, public
+from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many, check_real, public_class
 from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
 from shmrpc.objects.arguments import MAX_ITEMS, check_item_count
 from shmrpc.objects.handle import Handle, Made, closes_on_error, opened, warn_of_dropped
@@ -50,7 +50,7 @@ def lease_of(timeout: float | None) -> float:
     return float(max(min(timeout, _LONGEST_LEASE), 1e-9))
 
 
-@public("shmrpc.DeadLetters", "queue.dead_letters", Made)
+@public_class("shmrpc.DeadLetters", "queue.dead_letters", Made)
 class DeadLetters(Uncopied):
     """The items of a queue that were delivered ``max_deliveries`` times and never acknowledged."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.signals import is_from_signal_handler
 
 
 def is_for_the_program(error: BaseException) -> bool:
@@ -19,4 +19,4 @@ def is_for_the_program(error: BaseException) -> bool:
         return False
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return True
-    return is_of_a_handler(error)
+    return is_from_signal_handler(error)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any, Final
 
-from shmrpc.basics.spelling import closest
+from shmrpc.basics.suggestions import closest_match
 
 #: What a client's ``with_options`` takes. Many try them as keywords of a call.
 CALL_OPTIONS: Final = ("timeout", "metadata", "reply_metadata")
@@ -42,7 +42,7 @@ def misfit(endpoint: str, signature: Signature, positional: Sequence[Any], keywo
             missing.pop(keyword, None)
             continue
         free = [each for each in by_name if each not in given]
-        meant = closest(keyword, free)
+        meant = closest_match(keyword, free)
         if meant is None and keyword in CALL_OPTIONS:
             options[keyword] = value
         elif meant is None and len(missing) == 1 and (only := next(iter(missing))) in free:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from shmrpc.basics.checks import called, check_whole, public
-from shmrpc.basics.drivers import ForThreads
+from shmrpc.basics.checks import check_whole, public_class, public_name
+from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.locks.lock import BlockingLock, Lock
 from shmrpc.objects.handle import AsyncClosing, Closing, opened
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class MemoryBase(Closing):
     """What a memory is in loops and in threads alike."""
 
-    @called("Memory")
+    @public_name("Memory")
     def __new__(cls, name: str, size: int) -> Self:
         """Open the memory, and make it if nobody else has."""
         size = check_whole(f"memory {name!r}: size", size, "a number of bytes")
@@ -76,7 +76,7 @@ class MemoryBase(Closing):
         return np.ndarray(lengths, kind, self.buf, offset)
 
 
-@public("shmrpc.Memory")
+@public_class("shmrpc.Memory")
 class Memory(AsyncClosing, MemoryBase):
     """Bytes that all processes see that open the name: see :func:`shmrpc.memory`.
 
@@ -89,8 +89,8 @@ class Memory(AsyncClosing, MemoryBase):
         return Lock._of(self._name)
 
 
-@public("shmrpc.sync.Memory")
-class BlockingMemory(ForThreads, MemoryBase):
+@public_class("shmrpc.sync.Memory")
+class BlockingMemory(ThreadsOnly, MemoryBase):
     """A :class:`shmrpc.Memory` whose lock blocks the thread that waits for it. ``with`` closes it."""
 
     @functools.cached_property
@@ -108,7 +108,7 @@ def memory(name: str, size: int) -> Memory:
     return Memory(name, size)
 
 
-@called("memory")
+@public_name("memory")
 def blocking_memory(name: str, size: int) -> BlockingMemory:
     """Opens ``size`` bytes as :func:`shmrpc.memory` does, with a lock that blocks the thread that waits for it."""
     return BlockingMemory(name, size)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, TypeVar, cast, overload
 
 from shmrpc import _core
-from shmrpc.basics.checks import public
+from shmrpc.basics.checks import public_class
 from shmrpc.errors import Gone
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.stores.proxies import Shared, SharedDict, SharedList
@@ -17,7 +17,7 @@ from shmrpc.stores.store_context import Opened
 _T = TypeVar("_T")
 
 
-@public("shmrpc.Changes", "shmrpc.changes(store)", Opened)
+@public_class("shmrpc.Changes", "shmrpc.changes(store)", Opened)
 class Changes(Generic[_T]):
     """What :func:`changes` returns: ``for`` in threads, ``async for`` in loops.
 

@@ -7,15 +7,15 @@ import functools
 import os
 from typing import Literal
 
-from shmrpc.basics.checks import called, public
-from shmrpc.basics.drivers import ForAsyncio, ForThreads
+from shmrpc.basics.checks import public_class, public_name
+from shmrpc.basics.drivers import AsyncioOnly, ThreadsOnly
 from shmrpc.objects.handle import AsyncClosing, Closing
 from shmrpc.stores.inbox import BlockingInbox, Inbox
 from shmrpc.stores.store_base import StoreBase, opened_store
 
 
-@public("shmrpc.Store", "shmrpc.store(name)")
-class Store(ForAsyncio, AsyncClosing, StoreBase):
+@public_class("shmrpc.Store", "shmrpc.store(name)")
+class Store(AsyncioOnly, AsyncClosing, StoreBase):
     """Values that all processes change in place that open the name: see :func:`shmrpc.store`."""
 
     async def replace(self) -> int | None:
@@ -56,8 +56,8 @@ class Store(ForAsyncio, AsyncClosing, StoreBase):
         return Inbox(self)
 
 
-@public("shmrpc.sync.Store", "shmrpc.sync.store(name)")
-class BlockingStore(ForThreads, Closing, StoreBase):
+@public_class("shmrpc.sync.Store", "shmrpc.sync.store(name)")
+class BlockingStore(ThreadsOnly, Closing, StoreBase):
     """A :class:`shmrpc.Store` for threads, which block where they have to wait."""
 
     def replace(self) -> int | None:
@@ -111,7 +111,7 @@ def store(
     return Store._of(opened_store(name, max_memory, writable), patience, pickle)
 
 
-@called("store")
+@public_name("store")
 def blocking_store(
     name: str,
     max_memory: int | str = "64MiB",

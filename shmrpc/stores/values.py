@@ -12,7 +12,7 @@ import uuid
 from typing import Any, Final, cast
 
 from shmrpc import _core
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.errors import DecodeError, EncodeError, LocalProtocolError, StoreFull
 from shmrpc.stores.keys import canonical, plain
 from shmrpc.stores.packing import pack, refused, unpack
@@ -112,7 +112,7 @@ class Values:
         except RecursionError:
             raise
         except (TypeError, ValueError, OverflowError) as error:
-            if is_of_a_handler(error):
+            if is_from_signal_handler(error):
                 raise
             if not self._pickle:
                 raise self._refused(value, f"{error}; or open the store with pickle=True") from None
@@ -131,7 +131,7 @@ class Values:
         except RecursionError:
             raise
         except Exception as error:
-            if is_of_a_handler(error):
+            if is_from_signal_handler(error):
                 raise
             what = f"it cannot be pickled and read again: {type(error).__name__}: {error}"
             raise self._refused(value, what) from error

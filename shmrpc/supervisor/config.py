@@ -14,7 +14,7 @@ import msgspec
 import uvloop
 
 from shmrpc import access_log
-from shmrpc.basics.missing import why_missing
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
 from shmrpc.transport.addresses import Transport, transport_at
@@ -134,7 +134,7 @@ def _read_yaml(content: str) -> Any:
         yaml = importlib.import_module("yaml")
     except ImportError as error:
         absent = "a YAML file needs PyYAML: pip install pyyaml; or give it as JSON or INI"
-        raise ServeError(f"--log-config: {why_missing('yaml', error, absent)}") from error
+        raise ServeError(f"--log-config: {describe_import_failure('yaml', error, absent)}") from error
     try:
         return yaml.safe_load(content)
     except yaml.YAMLError as error:

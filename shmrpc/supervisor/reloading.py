@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterable
 
-from shmrpc.basics.missing import why_missing
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.supervisor import Announce, Supervisor
 
@@ -27,7 +27,7 @@ def supervise_reloading(config: Config, announce: Announce) -> None:
         import watchfiles
     except ImportError as error:
         absent = "--reload needs the package watchfiles: pip install 'shmrpc[reload]'"
-        raise ServeError(why_missing("watchfiles", error, absent)) from error
+        raise ServeError(describe_import_failure("watchfiles", error, absent)) from error
 
     async def watch(supervisor: Supervisor) -> None:
         try:

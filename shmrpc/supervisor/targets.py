@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, TypeVar
 
-from shmrpc.basics.missing import is_absent
-from shmrpc.basics.spelling import closest
+from shmrpc.basics.import_hints import is_not_installed
+from shmrpc.basics.suggestions import closest_match
 from shmrpc.service.service import Service
 from shmrpc.supervisor.config import ServeError
 
@@ -88,7 +88,7 @@ def _import(name: str, directory: str) -> ModuleType:
             raise ServeError(f"{name!r} cannot be the name of a module; {_EXPECTED}")
         return _of_the_user(lambda: importlib.import_module(name), f"module {name!r} cannot be imported")
     except ModuleNotFoundError as error:
-        if is_absent(name, error):
+        if is_not_installed(name, error):
             raise ServeError(
                 f"there is no module {name!r} in {directory} or among the installed ones; see --app-dir; {_EXPECTED}"
             ) from None
@@ -150,7 +150,7 @@ def _attribute(module: ModuleType, place: str, name: str) -> Service:
         return found
     names = _services(module)
     if found is None:
-        close = closest(path, names)
+        close = closest_match(path, names)
         what = f"nothing named {path!r}" + (f" (did you mean {close!r}?)" if close else "")
     else:
         what = f"{name!r}, but it is of type {type(found).__qualname__}, not a shmrpc.Service"

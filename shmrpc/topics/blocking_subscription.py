@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from shmrpc import _core
-from shmrpc.basics.checks import called, public
-from shmrpc.basics.drivers import ItemsForThreads
+from shmrpc.basics.checks import public_class, public_name
+from shmrpc.basics.drivers import IterableOnly
 from shmrpc.objects.arguments import check_item_count, check_timeout
 from shmrpc.objects.handle import Closing
 from shmrpc.objects.wait_queue import stopped_wait
@@ -17,8 +17,8 @@ from shmrpc.topics.topic_base import opened_topic
 from shmrpc.wire.codec import CodecName
 
 
-@public("shmrpc.sync.Subscription")
-class BlockingSubscription(ItemsForThreads, Closing, SubscriptionBase):
+@public_class("shmrpc.sync.Subscription")
+class BlockingSubscription(IterableOnly, Closing, SubscriptionBase):
     """A :class:`shmrpc.Subscription` whose methods block the thread that calls them.
 
     Any number of threads may use it: each message goes to one of them.
@@ -73,7 +73,7 @@ class BlockingSubscription(ItemsForThreads, Closing, SubscriptionBase):
             yield self.get()
 
 
-@called("subscribe")
+@public_name("subscribe")
 def blocking_subscribe(
     name: str,
     *,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import called, check_many, public
-from shmrpc.basics.drivers import ForThreads
+from shmrpc.basics.checks import check_many, public_class, public_name
+from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Closing
 from shmrpc.objects.reservation import BlockingReserving
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy.typing
 
 
-@public("shmrpc.sync.Topic")
-class BlockingTopic(ForThreads, Closing, TopicBase):
+@public_class("shmrpc.sync.Topic")
+class BlockingTopic(ThreadsOnly, Closing, TopicBase):
     """A :class:`shmrpc.Topic` whose methods block the thread that calls them. Any number of threads may use it."""
 
     def publish(self, value: Any, timeout: float | None = None) -> None:
@@ -90,7 +90,7 @@ class BlockingTopic(ForThreads, Closing, TopicBase):
         return self
 
 
-@called("topic")
+@public_name("topic")
 def blocking_topic(
     name: str,
     *,

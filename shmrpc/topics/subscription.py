@@ -6,8 +6,8 @@ import functools
 from typing import Literal, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import public
-from shmrpc.basics.drivers import ItemsForAsyncio
+from shmrpc.basics.checks import public_class
+from shmrpc.basics.drivers import AsyncIterableOnly
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import AsyncClosing
 from shmrpc.objects.turn_queue import Turns
@@ -17,8 +17,8 @@ from shmrpc.topics.topic_base import ITEMS, opened_topic
 from shmrpc.wire.codec import CodecName
 
 
-@public("shmrpc.Subscription")
-class Subscription(ItemsForAsyncio, AsyncClosing, Pausing, SubscriptionBase):
+@public_class("shmrpc.Subscription")
+class Subscription(AsyncIterableOnly, AsyncClosing, Pausing, SubscriptionBase):
     """What this process reads of a topic, in asyncio: see :func:`shmrpc.subscribe`.
 
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. What waits

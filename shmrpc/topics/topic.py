@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_many, public
-from shmrpc.basics.drivers import ForAsyncio
+from shmrpc.basics.checks import check_many, public_class
+from shmrpc.basics.drivers import AsyncioOnly
 from shmrpc.basics.loops import running_loop
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.reservation import AwaitedReserving
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing
 
 
-@public("shmrpc.Topic")
-class Topic(ForAsyncio, Pausing, TopicBase):
+@public_class("shmrpc.Topic")
+class Topic(AsyncioOnly, Pausing, TopicBase):
     """What this process publishes for all that subscribe, in asyncio: see :func:`shmrpc.topic`.
 
     What waits for room raises TopicFull if the timeout is over, which names the slowest subscriber, WaitStopped after

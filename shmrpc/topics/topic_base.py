@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import describe_member, describe_stopped
 from shmrpc.objects.handle import Handle, Made, closes_on_error, opened
@@ -166,7 +166,7 @@ class TopicBase(Made, Handle):
 
 def _unencodable(topic: str, error: Exception, index: int | None) -> Exception:
     """Returns the error for a value that cannot be published; that of a signal's handler as it is."""
-    if is_of_a_handler(error):
+    if is_from_signal_handler(error):
         return error
     which = "the value" if index is None else f"value {index}"
     told = EncodeError(f"topic {topic!r}: {which} cannot be published: {reason(error)}")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.basics.missing import why_missing
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading, library
@@ -48,7 +48,7 @@ def _stream_of(value: Any) -> Any:
         importlib.import_module("pyarrow.ipc")
     except ImportError as error:
         kind = type(value).__qualname__
-        raise TypeError(f"sending a {kind} needs pyarrow: {why_missing('pyarrow.ipc', error)}") from error
+        raise TypeError(f"sending a {kind} needs pyarrow: {describe_import_failure('pyarrow.ipc', error)}") from error
     measure = pa.MockOutputStream()
     _write(pa, measure, value)
     buffer = pa.allocate_buffer(measure.size())

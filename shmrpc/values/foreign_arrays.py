@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 from msgspec.msgpack import Ext
 
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values import fields
 from shmrpc.values.arrays import write_array
 from shmrpc.values.extension import Extension
@@ -76,7 +76,7 @@ class ForeignArray:
             try:
                 made = make(self.array.copy(order="K"))
             except Exception as error:
-                if is_of_a_handler(error):
+                if is_from_signal_handler(error):
                     raise
                 failure = error
                 continue
@@ -173,7 +173,7 @@ def _write(value: Any, writing: Writing) -> Ext:
         device = value.__dlpack_device__()[0]
         array = np.from_dlpack(value) if device == _CPU else None
     except Exception as error:
-        if is_of_a_handler(error):
+        if is_from_signal_handler(error):
             raise
         _refuse(kind, f"numpy.from_dlpack() cannot take it: {error or type(error).__name__}")
     if array is None:

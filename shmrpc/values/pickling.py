@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values.blocks import LARGE, LARGE_ARRAY, Data, bytes_of, is_block
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
@@ -61,7 +61,7 @@ def dumps_beside(value: Any, least: int | None) -> tuple[bytes, list[memoryview]
     except (MemoryError, RecursionError):
         raise
     except Exception as error:
-        if not _has_more or is_of_a_handler(error):
+        if not _has_more or is_from_signal_handler(error):
             raise
     import cloudpickle  # type: ignore[import-untyped]  # Fewer still need this.
 
@@ -103,7 +103,7 @@ def pickle_whole(value: Any, writing: Writing) -> Ext:
     except RecursionError:
         raise
     except Exception as error:
-        if is_of_a_handler(error):
+        if is_from_signal_handler(error):
             raise
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(f"a value of type {kind} cannot be pickled: {type(error).__name__}: {error}") from error

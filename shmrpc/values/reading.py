@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.msgpack import Ext
 
-from shmrpc.basics.missing import why_missing
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.import_hints import describe_import_failure
+from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values.blocks import Data, Unmapped
 from shmrpc.values.writing import MAX_DEPTH
 
@@ -72,7 +72,7 @@ class Reading:
         except UNREADABLE:
             raise
         except Exception as error:
-            if is_of_a_handler(error):
+            if is_from_signal_handler(error):
                 raise
             what = str(error) or type(error).__name__
             raise msgspec.DecodeError(f"a value cannot be read as {name}: {what}") from error
@@ -121,5 +121,5 @@ def library(module: str, what: str) -> Any:
     try:
         found = _modules[module] = importlib.import_module(module)
     except ImportError as error:
-        raise msgspec.DecodeError(f"the value is {what}, and {why_missing(module, error)}") from None
+        raise msgspec.DecodeError(f"the value is {what}, and {describe_import_failure(module, error)}") from None
     return found

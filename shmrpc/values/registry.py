@@ -14,7 +14,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc import errors
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
 from shmrpc.values.writing import Writing
@@ -137,7 +137,7 @@ class Custom(Entry):
         except (TypeError, ValueError, RecursionError):
             raise
         except Exception as error:
-            if is_of_a_handler(error):
+            if is_from_signal_handler(error):
                 raise
             raise TypeError(f"encoding a {self.name} failed: {type(error).__name__}: {error}") from error
         return writing.extension(CUSTOM, [self.name, plain])

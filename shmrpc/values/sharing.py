@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 
 from shmrpc import _core
-from shmrpc.basics.missing import why_missing
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.values import arrays, arrow, tensors
 from shmrpc.values.aliases import UNIONS
 from shmrpc.values.blocks import Block, is_block
@@ -33,7 +33,9 @@ def empty_array(
         np = importlib.import_module("numpy")
     except ImportError as error:
         absent = "numpy is not installed here: pip install numpy; or use buffer(), which needs none"
-        raise ImportError(f"empty() makes a NumPy array, and {why_missing('numpy', error, absent)}") from error
+        raise ImportError(
+            f"empty() makes a NumPy array, and {describe_import_failure('numpy', error, absent)}"
+        ) from error
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind} holds references to Python objects, which mean nothing to another process")

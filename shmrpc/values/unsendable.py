@@ -11,7 +11,7 @@ from datetime import tzinfo
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.basics.signals import is_of_a_handler
+from shmrpc.basics.signals import is_from_signal_handler
 
 #: What encoding raises for a value that cannot be sent.
 UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
@@ -19,7 +19,7 @@ UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 def is_unsendable(error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> bool:
     """Whether an exception from encoding says that the value cannot be sent, and is not a signal handler's."""
-    return isinstance(error, kinds) and not is_of_a_handler(error)
+    return isinstance(error, kinds) and not is_from_signal_handler(error)
 
 
 def reason(error: Exception) -> str:

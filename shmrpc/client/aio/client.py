@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_seconds, public
+from shmrpc.basics.checks import check_seconds, public_class
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.aio.batch import Batch
 from shmrpc.client.aio.reconnector import LoopReconnector
@@ -67,7 +67,7 @@ _ONE_WAY: Final = frames.header(None, None, one_way=True)
 _AGAIN: Final[Any] = object()
 
 
-@public("shmrpc.Client", "shmrpc.connect(name)", LoopReconnector)
+@public_class("shmrpc.Client", "shmrpc.connect(name)", LoopReconnector)
 class Client(CallEngine[LoopReconnector]):
     """A connection to a service, for the tasks of one event loop; made by :func:`connect`.
 

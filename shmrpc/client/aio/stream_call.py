@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from shmrpc.basics.checks import public
+from shmrpc.basics.checks import public_class
 from shmrpc.client.common.call_engine import CallEngine
 from shmrpc.client.common.stream_call import StreamCallEngine
 from shmrpc.client.common.uploads import outgoing
@@ -18,7 +18,7 @@ _W = TypeVar("_W")
 _R = TypeVar("_R")
 
 
-@public("shmrpc.StreamCall", "client.open(endpoint)", CallEngine)
+@public_class("shmrpc.StreamCall", "client.open(endpoint)", CallEngine)
 class StreamCall(StreamCallEngine[_W, _R]):
     """A call whose streams are written and read by hand; made by :meth:`Client.open`.
 

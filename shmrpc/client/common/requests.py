@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from shmrpc.basics.spelling import closest
+from shmrpc.basics.suggestions import closest_match
 from shmrpc.client.common.call_errors import undecodable, unencodable
 from shmrpc.errors import (
     DecodeError,
@@ -37,7 +37,7 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
     """The number of an endpoint; EndpointNotFound names those that there are."""
     number = numbers.get(name)
     if number is None:
-        close = closest(name, numbers)
+        close = closest_match(name, numbers)
         hint = f"; did you mean {close!r}?" if close else f"; it has {', '.join(numbers) or 'none'}"
         raise EndpointNotFound(f"service {service!r} has no endpoint {name!r}{hint}")
     return number

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
-from shmrpc.basics.checks import check_seconds, public
+from shmrpc.basics.checks import check_seconds, public_class
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.common.base_client import PartialCall
 from shmrpc.client.common.batch_request import Outcomes
@@ -58,7 +58,7 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 
-@public("shmrpc.sync.Client", "shmrpc.sync.connect(name)", ThreadReconnector)
+@public_class("shmrpc.sync.Client", "shmrpc.sync.connect(name)", ThreadReconnector)
 class Client(CallEngine[ThreadReconnector]):
     """A connection to a service, for any number of threads; made by :func:`connect`.
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from shmrpc import _core
-from shmrpc.basics.checks import public
+from shmrpc.basics.checks import public_class
 from shmrpc.client.common.call_engine import CallEngine
 from shmrpc.client.common.stream_call import StreamCallEngine
 from shmrpc.client.threads.coroutine_runner import run
@@ -24,7 +24,7 @@ _W = TypeVar("_W")
 _R = TypeVar("_R")
 
 
-@public("shmrpc.sync.StreamCall", "client.open(endpoint)", CallEngine)
+@public_class("shmrpc.sync.StreamCall", "client.open(endpoint)", CallEngine)
 class StreamCall(StreamCallEngine[_W, _R]):
     """A call whose streams are written and read by hand; made by :meth:`shmrpc.sync.Client.open`.
 

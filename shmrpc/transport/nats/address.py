@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from shmrpc.basics.spelling import closest
+from shmrpc.basics.suggestions import closest_match
 from shmrpc.transport.nats import tls
 
 DEFAULT_PORT: Final = 4222
@@ -156,7 +156,7 @@ def _options(query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     for name, value in pairs:
         if name not in _OPTIONS:
-            near = closest(name, _OPTIONS)
+            near = closest_match(name, _OPTIONS)
             meant = f"did you mean {near!r}?" if near else f"it has {', '.join(_OPTIONS)}"
             raise ValueError(f"a URL of nats:// has no option {name!r}; {meant}")
         if not value:

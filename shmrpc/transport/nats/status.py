@@ -6,7 +6,7 @@ import asyncio
 import functools
 from typing import Final
 
-from shmrpc.basics.spelling import closest
+from shmrpc.basics.suggestions import closest_match
 from shmrpc.errors import RemoteProtocolError, ServiceUnavailable
 from shmrpc.host.cleanup import NAME
 from shmrpc.transport.nats import messages, subjects
@@ -31,7 +31,7 @@ async def similar(joined: Link, service: str) -> str | None:
     try:
         joined.post(subjects.STATUS, b"?", box)
         await asyncio.sleep(_MOMENT)
-        return closest(service, found)
+        return closest_match(service, found)
     finally:
         joined.close_box(box)
 

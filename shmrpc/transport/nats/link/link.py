@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from shmrpc.basics.missing import why_missing
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.transport.nats import subjects, tls
 from shmrpc.transport.nats.address import Address
@@ -78,7 +78,7 @@ def package() -> Any:
         return importlib.import_module("nats")
     except ImportError as error:
         missing = "nats:// needs nats-py, which is not installed here: pip install 'shmrpc[nats]'"
-        raise ImportError(why_missing("nats", error, missing)) from None
+        raise ImportError(describe_import_failure("nats", error, missing)) from None
 
 
 class Link:

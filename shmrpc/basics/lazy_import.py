@@ -1,4 +1,4 @@
-"""Names of a module that are imported once somebody asks for them."""
+"""Names of a module that are imported on first use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-def later(
+def lazy_attributes(
     module: str, names: dict[str, Any], exported: Iterable[str], homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and the ``__dir__`` of a module.
+    """Return the ``__getattr__`` and ``__dir__`` functions of a module that imports names on first use.
 
-    ``names`` are those that it has, its ``globals()``, and ``exported`` all that it is to have. ``homes`` says by name
-    where one is: in a module, ``"package.module"``, where it may have another name, ``"package.module:Other"``.
+    ``names`` is the module's ``globals()``, ``exported`` its public names. ``homes`` maps a name to the module that
+    defines it, ``"package.module"``, or to the module and another name there, ``"package.module:Other"``.
     """
 
     def find(name: str) -> Any:

@@ -1,13 +1,13 @@
-"""Guesses what was meant by a name that does not exist."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 
-def closest(name: str, names: Iterable[str]) -> str | None:
-    """The nearest of the names; None if none is near. Case is ignored."""
-    import difflib  # Needed only after a mistake.
+def closest_match(name: str, names: Iterable[str]) -> str | None:
+    """Return the name most like ``name``, ignoring case, or None if none is similar."""
+    import difflib  # Slow to import, and needed only after a mistake.
 
     lowered: dict[str, str] = {}
     for each in names:

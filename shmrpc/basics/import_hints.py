@@ -1,4 +1,4 @@
-"""Why a module cannot be imported, and what to do. Imports nothing of this package, which may be what is missing."""
+"""Error messages for modules that cannot be imported. Imports nothing of shmrpc, a part of which may be missing."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import importlib
 import sys
 from pathlib import Path
 
-#: The folder of this package.
+#: Folder of this package.
 _HERE = Path(__file__).parents[1]
 
 
-def is_absent(module: str, error: ImportError) -> bool:
-    """Whether the import of a module failed because the module, or a package that it belongs to, is not there.
+def is_not_installed(module: str, error: ImportError) -> bool:
+    """Return True if an import failed because the module, or a package that contains it, is not installed.
 
-    Otherwise it is there but cannot be loaded: something that it imports is missing, or its first import was
-    interrupted and a process can load it only once.
+    False means that the module is installed and cannot be loaded: one of its own imports is missing, or its first
+    import was interrupted and a process can load it only once.
     """
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return bool(name) and f"{module}.".startswith(f"{name}.")
 
 
-def why_missing(module: str, error: ImportError, absent: str | None = None) -> str:
-    """The message for an import that failed with ``error``: ``absent``, or why the module cannot be loaded."""
+def describe_import_failure(module: str, error: ImportError, absent: str | None = None) -> str:
+    """Return the message for a failed import: ``absent`` if the module is not installed, otherwise the reason."""
     package = module.partition(".")[0]
-    if is_absent(module, error):
+    if is_not_installed(module, error):
         return absent or f"{package} is not installed here"
     return f"{package} cannot be imported here: {type(error).__name__}: {error}"
 
 
 def in_sub_interpreter() -> bool:
-    """Return True if this code runs in an interpreter that is not the main one of its process."""
-    for module in ("_interpreters", "_xxsubinterpreters"):  # Since Python 3.13, and before.
+    """Return True if this code runs in a sub-interpreter."""
+    for module in ("_interpreters", "_xxsubinterpreters"):  # The name since Python 3.13, and the one before.
         try:
             interpreters = importlib.import_module(module)
         except ImportError:
@@ -39,13 +39,13 @@ def in_sub_interpreter() -> bool:
     return False
 
 
-def without_core(error: ImportError) -> ImportError:
-    """What to raise in place of the error of importing ``shmrpc._core``."""
+def describe_missing_core(error: ImportError) -> ImportError:
+    """Return the error to raise in place of one from importing ``shmrpc._core``, with the remedy."""
     import platform
     import sysconfig
 
     python = f"{platform.python_implementation()} {platform.python_version()} ({sysconfig.get_platform()})"
-    if not is_absent("shmrpc._core", error):
+    if not is_not_installed("shmrpc._core", error):
         return ImportError(
             f"the native module of shmrpc cannot be loaded: {error}; {python}, {' '.join(platform.libc_ver())}. "
             "Build it on this machine: pip install --force-reinstall --no-binary shmrpc shmrpc",

@@ -27,7 +27,7 @@ use crate::memory::sealed;
 use crate::os::{done, fallocate};
 use crate::shared_heap::Words;
 use crate::store::Store;
-use crate::store::owned::{TITLE, Title};
+use crate::store::single_writer::{TITLE, Title};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -24,7 +24,7 @@ use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::named;
 use crate::os::done;
 use crate::shared_heap::HeapError;
-use crate::store::copying::numbers_to_pass_over;
+use crate::store::failover::numbers_to_pass_over;
 use crate::store::{Store, StoreError};
 use std::fs::File;
 use std::io;

@@ -10,7 +10,7 @@ use crate::crash;
 use crate::memory::mapping::SharedMapping;
 use crate::memory::named;
 use crate::shared_heap::HeapError;
-use crate::store::value::Place;
+use crate::store::Place;
 use crate::store::{News, Open, Root, Store, StoreError};
 use crate::sync::lock;
 use std::io;

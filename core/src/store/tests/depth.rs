@@ -1,7 +1,7 @@
 //! Values that are nested as deep as a store takes them, and deeper.
 
 use super::*;
-use crate::store::value::Bytes;
+use crate::store::format::value::Bytes;
 
 /// So many tuples in each other.
 fn tuples(count: usize) -> Value<'static> {
@@ -17,7 +17,7 @@ fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
     let key = Key::Immediate(Cell::NONE);
     let item = Item::Key(&key);
     let mut place = root(&store);
-    for _ in 0..tree::DEPTH {
+    for _ in 0..DEPTH {
         store
             .set(None, soon(), place, &item, &Value::Dict(Vec::new()))
             .unwrap();
@@ -55,7 +55,7 @@ fn tuples_count_among_what_containers_are_nested_in() {
     let store = store(&shared, US);
     let key = Key::Immediate(Cell::NONE);
     let item = Item::Key(&key);
-    let half = tree::DEPTH / 2;
+    let half = DEPTH / 2;
     let within = |count, inner| {
         let fold = |inner, _| Value::Tuple(vec![inner]);
         (0..count).fold(inner, fold)

@@ -9,9 +9,19 @@ mod model;
 mod moments;
 mod values;
 
+use super::format::head::{Head, Owner};
+use super::format::list::Cells;
+use super::format::table::Table;
+use super::format::{copy, head, value};
+use super::handle::{AT_LAST_ID, AT_PINS, AT_WATCHES, heap_at};
 use super::*;
+use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::tests::{Mapping, Member, START, Shared};
+use crate::shared_heap::undo_log::See;
+use crate::shared_heap::{HeapError, Members, Words, heap, redo_log};
 use crate::testing::{Dice, file_in_memory, scaled, soon};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 const MIB: u64 = 1 << 20;
 /// The member that the tests' own process is.

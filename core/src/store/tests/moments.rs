@@ -225,7 +225,7 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
         assert_eq!(ours.is_long(), looks > 1, "others wait for its end");
         assert_eq!(ours.holder(), if looks > 1 { US } else { 0 });
         let at = ours.cell_at(t, counts, &Item::Index(0))?;
-        let count = tree::copy(t, Cell(t.get(at)?), false, &mut { ours.bound })?;
+        let count = copy::copy(t, Cell(t.get(at)?), false, &mut { ours.bound })?;
         if looks == 1 {
             // So much happens meanwhile that another look would be as vain.
             for _ in 0..100 {

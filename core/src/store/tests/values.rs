@@ -1,7 +1,7 @@
 //! Values of all kinds, at random: as they are found in a store, on their way into it, and which are one key.
 
 use super::*;
-use crate::store::value::{self, Bytes};
+use crate::store::format::value::{self, Bytes};
 
 /// A key as a program means it.
 #[derive(Clone, Debug)]
@@ -261,7 +261,7 @@ fn copies_alone_never_use_up_the_numbers_of_containers() {
     let made = store.made(soon()).unwrap();
     for round in 1..100_000_u64 {
         let random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
-        store.pass_numbers_over(copying::numbers_to_pass_over(random));
+        store.pass_numbers_over(failover::numbers_to_pass_over(random));
     }
     assert_eq!(store.made(soon()).unwrap(), made);
     let place = root(&store);

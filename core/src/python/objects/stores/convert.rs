@@ -2,9 +2,7 @@
 
 use crate::python::objects::stores::store::Carrier;
 use crate::python::support::buffer::copy_of;
-use crate::store::cell::{Cell, Content, Type};
-use crate::store::tree::DEPTH;
-use crate::store::value::{Bytes, Found, Key, Value, trim};
+use crate::store::{Bytes, Cell, Content, DEPTH, Found, Key, Type, Value, trim};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError, PyUnicodeEncodeError};
 use pyo3::intern;

@@ -7,10 +7,7 @@ use crate::python::objects::name::{Name, failed};
 use crate::python::objects::stores::convert::{Hooks, Keeper, immediate};
 use crate::python::support::buffer::fill;
 use crate::python::support::owner::current_owner;
-use crate::store::cell::Type;
-use crate::store::tree::DEPTH;
-use crate::store::value::{Found, Place};
-use crate::store::{Item, Number, Open, StoreError, saved};
+use crate::store::{DEPTH, Found, Item, Number, Open, Place, StoreError, Type, dump};
 use pyo3::exceptions::{
     PyIndexError, PyKeyError, PyMemoryError, PyOverflowError, PyRecursionError, PyReferenceError,
     PyTypeError, PyValueError,
@@ -710,7 +707,7 @@ impl Store {
             us.run_whole(py, |store, open, deadline| store.snapshot(open, deadline))?;
         let bytes = py.detach(|| {
             let mut bytes = Vec::new();
-            let written = saved::write(&all, &mut bytes);
+            let written = dump::write(&all, &mut bytes);
             drop(all);
             written.map(|()| bytes)
         });
@@ -727,15 +724,15 @@ impl Store {
     fn _load(&self, py: Python<'_>, bytes: PyBackedBytes, numbers: Vec<u32>) -> PyResult<()> {
         let us = self.inner(py)?;
         let again = |exact: &[u8]| us.hooks.key_again(py, exact);
-        let items = saved::Reader::new(&bytes, &numbers, again).dict();
+        let items = dump::Reader::new(&bytes, &numbers, again).dict();
         let items = items.map_err(|error| match error {
-            saved::Unreadable::At(at) => {
+            dump::Unreadable::At(at) => {
                 PyValueError::new_err(format!("no value begins at byte {at} of its values"))
             }
-            saved::Unreadable::Class(number) => {
+            dump::Unreadable::Class(number) => {
                 PyValueError::new_err(format!("it has no class of number {number}"))
             }
-            saved::Unreadable::Key(error) => error,
+            dump::Unreadable::Key(error) => error,
         })?;
         us.run_whole(py, |store, open, deadline| {
             store.refill(open, deadline, us.root, &items)

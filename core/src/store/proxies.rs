@@ -5,7 +5,7 @@
 //! while it has a proxy of it is copied before, and can still be put as long as the proxy is there. To read or change it is
 //! an error all the same.
 
-use super::value::Found;
+use super::format::value::Found;
 use crate::sync::lock;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -5,18 +5,18 @@
 //!    8  entries  u64 each: a member's number, or 0; the number of a container; how often that was changed since
 //! ```
 
-use super::error::{StoreError, no_container};
 use super::head;
 use crate::shared_heap::undo_log::{Change, See};
+use crate::store::error::{StoreError, no_container};
 
 /// Waits that there may be at a time.
 pub const MOST: u64 = 1024;
 /// Bytes of the table.
-pub(super) const SIZE: u64 = 8 + 24 * MOST;
+pub(in crate::store) const SIZE: u64 = 8 + 24 * MOST;
 
 /// Where the table lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Watches(pub(super) u64);
+pub(in crate::store) struct Watches(pub(in crate::store) u64);
 
 impl Watches {
     #[inline]
@@ -33,12 +33,16 @@ impl Watches {
 
     /// Whether nobody waits.
     #[inline]
-    pub(super) fn is_empty(&self, t: &impl See) -> Result<bool, StoreError> {
+    pub(in crate::store) fn is_empty(&self, t: &impl See) -> Result<bool, StoreError> {
         Ok(t.get(self.0)? == 0)
     }
 
     /// Begins to watch a container: the number of the entry; None if the table is full.
-    pub(super) fn add(&self, t: &mut impl Change, id: u64) -> Result<Option<u64>, StoreError> {
+    pub(in crate::store) fn add(
+        &self,
+        t: &mut impl Change,
+        id: u64,
+    ) -> Result<Option<u64>, StoreError> {
         let high = self.high(t)?;
         let mut number = 0;
         while number < high && t.get(self.at(number))? != 0 {
@@ -58,12 +62,16 @@ impl Watches {
     }
 
     /// Whether a container was changed since it is watched.
-    pub(super) fn has_changed(&self, t: &impl See, number: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn has_changed(
+        &self,
+        t: &impl See,
+        number: u64,
+    ) -> Result<bool, StoreError> {
         Ok(t.get(self.at(number) + 16)? != 0)
     }
 
     /// Ends watches.
-    pub(super) fn remove(
+    pub(in crate::store) fn remove(
         &self,
         t: &mut impl Change,
         is_over: impl Fn(u64, u64) -> bool,
@@ -85,9 +93,13 @@ impl Watches {
     }
 
     /// Adds the numbers of the container whose head lies there, and of all that it is in.
-    pub(super) fn chain(t: &impl See, at: u64, ids: &mut Vec<u64>) -> Result<(), StoreError> {
+    pub(in crate::store) fn chain(
+        t: &impl See,
+        at: u64,
+        ids: &mut Vec<u64>,
+    ) -> Result<(), StoreError> {
         let mut at = at;
-        for _ in 0..super::tree::COPIED {
+        for _ in 0..super::budget::COPIED {
             if at == 0 {
                 break;
             }
@@ -101,9 +113,9 @@ impl Watches {
     }
 
     /// Says that the container whose head lies there was changed, and so all that it is in. Whether somebody waits for that.
-    pub(super) fn note(&self, t: &mut impl Change, at: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn note(&self, t: &mut impl Change, at: u64) -> Result<bool, StoreError> {
         let (high, mut found, mut at) = (self.high(t)?, false, at);
-        for _ in 0..super::tree::COPIED {
+        for _ in 0..super::budget::COPIED {
             if at == 0 {
                 break;
             }

@@ -9,18 +9,18 @@
 //! entries in the log.
 
 use super::cell::Cell;
-use super::error::{StoreError, no_container};
 use super::head::{self, Head};
-use super::tree::Hand;
+use super::mutator::Hand;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
+use crate::store::error::{StoreError, no_container};
 
 /// Cells that are moved rather than written anew.
 const MOVED: u64 = 64;
 
 /// Where the cells of a list lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cells {
+pub(in crate::store) struct Cells {
     head: Head,
     block: u64,
     room: u64,
@@ -28,7 +28,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
         let block = head.payload(t)?;
         let (room, start) = match block {
             0 => (0, 0),
@@ -48,24 +48,24 @@ impl Cells {
         })
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::store) fn len(&self) -> u64 {
         self.head.len
     }
 
     /// Where a cell lies.
     #[inline]
-    pub(super) fn at(&self, index: u64) -> u64 {
+    pub(in crate::store) fn at(&self, index: u64) -> u64 {
         self.block + 8 + 8 * (self.start + index)
     }
 
-    pub(super) fn cell(&self, t: &impl See, index: u64) -> Result<Cell, StoreError> {
+    pub(in crate::store) fn cell(&self, t: &impl See, index: u64) -> Result<Cell, StoreError> {
         Ok(Cell(t.get(self.at(index))?))
     }
 }
 
 /// Where the cell of an index lies, which may count from the end.
 #[inline]
-pub(super) fn find(t: &impl See, head: Head, index: i64) -> Result<u64, StoreError> {
+pub(in crate::store) fn find(t: &impl See, head: Head, index: i64) -> Result<u64, StoreError> {
     let cells = Cells::of(t, head)?;
     let from = if index < 0 { head.len as i64 } else { 0 };
     match u64::try_from(index + from) {
@@ -76,7 +76,7 @@ pub(super) fn find(t: &impl See, head: Head, index: i64) -> Result<u64, StoreErr
 
 impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     /// Puts cells in the place of those from `from` up to `to`, which are the caller's then.
-    pub(super) fn splice(
+    pub(in crate::store) fn splice(
         &mut self,
         head: Head,
         from: u64,
@@ -176,7 +176,11 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     /// Puts the cells of a list into this order; false if it is none of all of them.
-    pub(super) fn permute(&mut self, head: Head, order: &[u32]) -> Result<bool, StoreError> {
+    pub(in crate::store) fn permute(
+        &mut self,
+        head: Head,
+        order: &[u32],
+    ) -> Result<bool, StoreError> {
         let cells = Cells::of(self.t, head)?;
         let mut seen = vec![false; order.len()];
         let is_order = order.len() as u64 == head.len

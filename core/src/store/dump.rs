@@ -12,12 +12,12 @@
 //!   buffer                          length and bytes of what a program says of it, length, bytes
 //! ```
 
-use super::cell::{Cell, Content, Type};
-use super::value::{Bytes, Found, Key, Value};
+use super::format::cell::{Cell, Content, Type};
+use super::format::value::{Bytes, Found, Key, Value};
 use std::collections::TryReserveError;
 
 /// The greatest nesting of values: deeper than in any store, which checks by itself.
-const DEPTH: usize = super::tree::COPIED;
+const DEPTH: usize = super::format::budget::COPIED;
 const CELL: u8 = 0;
 
 /// Appends a value, copied as a whole. An error if there is no memory for it.

@@ -10,12 +10,12 @@
 
 use super::blob;
 use super::cell::{Cell, Content, Type};
-use super::error::{StoreError, no_cell, no_container};
 use super::head::{self, Head};
-use super::tree::Hand;
+use super::mutator::Hand;
 use super::value::{Canonical, Key};
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
+use crate::store::error::{StoreError, no_cell, no_container};
 
 const EMPTY: u64 = 0;
 const GONE: u64 = 1;
@@ -23,13 +23,13 @@ const LEAST_SLOTS: u64 = 8;
 
 /// Where the parts of a table lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Table {
+pub(in crate::store) struct Table {
     head: Head,
     block: u64,
     slots: u64,
     room: u64,
     /// Entries that were ever used.
-    pub(super) used: u64,
+    pub(in crate::store) used: u64,
     /// Words of an entry.
     width: u64,
 }
@@ -43,7 +43,7 @@ enum Found {
 }
 
 impl Table {
-    pub(super) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
         let block = head.payload(t)?;
         let width = if head.kind == Type::Set { 1 } else { 2 };
         let mut table = Table {
@@ -78,17 +78,21 @@ impl Table {
 
     /// Where the cell of the key of an entry lies; its value's is the next one.
     #[inline]
-    pub(super) fn entry(&self, number: u64) -> u64 {
+    pub(in crate::store) fn entry(&self, number: u64) -> u64 {
         self.block + 16 + 8 * self.slots + 8 * self.width * number
     }
 
     /// The key of an entry; none if that is gone.
-    pub(super) fn key(&self, t: &impl See, number: u64) -> Result<Option<Cell>, StoreError> {
+    pub(in crate::store) fn key(
+        &self,
+        t: &impl See,
+        number: u64,
+    ) -> Result<Option<Cell>, StoreError> {
         let cell = Cell(t.get(self.entry(number))?);
         Ok((cell != Cell::NOTHING).then_some(cell))
     }
 
-    pub(super) fn value(&self, t: &impl See, number: u64) -> Result<Cell, StoreError> {
+    pub(in crate::store) fn value(&self, t: &impl See, number: u64) -> Result<Cell, StoreError> {
         Ok(Cell(t.get(self.entry(number) + 8)?))
     }
 
@@ -123,7 +127,11 @@ impl Table {
 
     /// The number of the entry of a key.
     #[inline]
-    pub(super) fn find(&self, t: &impl See, key: &Key<'_>) -> Result<Option<u64>, StoreError> {
+    pub(in crate::store) fn find(
+        &self,
+        t: &impl See,
+        key: &Key<'_>,
+    ) -> Result<Option<u64>, StoreError> {
         let key = key.canonical();
         match self.look(t, &key, key.hash())? {
             Found::Entry(_, number) => Ok(Some(number)),
@@ -231,7 +239,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     /// A table of entries, of which no key is there twice.
-    pub(super) fn make_table(
+    pub(in crate::store) fn make_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],
         width: u64,
@@ -267,7 +275,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     /// Adds an entry for a key that is not there, whose cell is `cell`.
-    pub(super) fn add_entry(
+    pub(in crate::store) fn add_entry(
         &mut self,
         mut table: Table,
         key: &Key<'_>,
@@ -296,7 +304,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     /// Removes the entry of a key: the cells of both, which are the caller's then.
-    pub(super) fn remove_entry(
+    pub(in crate::store) fn remove_entry(
         &mut self,
         table: &Table,
         key: &Key<'_>,

@@ -60,7 +60,7 @@ pub enum Key<'v> {
 
 /// What keys are compared by.
 #[derive(Debug)]
-pub(super) enum Canonical<'k> {
+pub(in crate::store) enum Canonical<'k> {
     Word(u64),
     Blob(Type, &'k [u8]),
     Int(Vec<u8>),
@@ -159,7 +159,7 @@ impl<'k> Canonical<'k> {
 
 impl Key<'_> {
     #[inline]
-    pub(super) fn canonical(&self) -> Canonical<'_> {
+    pub(in crate::store) fn canonical(&self) -> Canonical<'_> {
         match self {
             Key::Immediate(cell) => Canonical::of(*cell),
             Key::Blob(kind, bytes) => Canonical::Blob(*kind, bytes.all()),

@@ -11,69 +11,69 @@
 //! ```
 
 use super::cell::{Cell, Type};
-use super::error::{StoreError, no_container};
 use super::value::Place;
 use crate::shared_heap::undo_log::See;
+use crate::store::error::{StoreError, no_container};
 
 /// Bytes of a head.
-pub(super) const SIZE: u64 = 32;
+pub(in crate::store) const SIZE: u64 = 32;
 /// All offsets are less: no sum of one and a length of 32 bits is too large.
 const OFFSETS: u64 = 1 << 40;
 /// As many as a container may have.
-pub(super) const MOST: u64 = u32::MAX as u64 - 1;
+pub(in crate::store) const MOST: u64 = u32::MAX as u64 - 1;
 /// As many classes as there may be.
-pub(super) const CLASSES: u32 = 1 << 24;
+pub(in crate::store) const CLASSES: u32 = 1 << 24;
 
-pub(super) const AT_FORM: u64 = 8;
+pub(in crate::store) const AT_FORM: u64 = 8;
 const AT_OWNER: u64 = 16;
 /// The bit of the word of an owner from which on it says a depth.
 const DEPTH: u32 = 40;
-pub(super) const AT_PAYLOAD: u64 = 24;
+pub(in crate::store) const AT_PAYLOAD: u64 = 24;
 
 /// The bits 48-50 of an id, of which there is no cell.
 const ID: u64 = 6 << 48;
 
 /// The id of the container of this number.
-pub(super) fn id(number: u64) -> u64 {
+pub(in crate::store) fn id(number: u64) -> u64 {
     ID | number & ((1 << 48) - 1)
 }
 
 /// The count of numbers that containers may have.
-pub(super) const NUMBERS: u64 = 1 << 48;
+pub(in crate::store) const NUMBERS: u64 = 1 << 48;
 
 /// The number of the container of this id.
 #[inline]
-pub(super) fn number(id: u64) -> u64 {
+pub(in crate::store) fn number(id: u64) -> u64 {
     id & ((1 << 48) - 1)
 }
 
 /// Whether this is the id of a container.
 #[inline]
-pub(super) fn is_id(word: u64) -> bool {
+pub(in crate::store) fn is_id(word: u64) -> bool {
     word >> 48 == ID >> 48
 }
 
 /// The container that a value is put into: the place of its head, and the number of containers and tuples around the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) at: u64,
-    pub(super) depth: u64,
+pub(in crate::store) struct Owner {
+    pub(in crate::store) at: u64,
+    pub(in crate::store) depth: u64,
 }
 
 impl Owner {
     /// That of the containers of the store itself.
-    pub(super) const NONE: Owner = Owner { at: 0, depth: 0 };
+    pub(in crate::store) const NONE: Owner = Owner { at: 0, depth: 0 };
 
     /// That of a container whose head lies there, which says so itself.
     #[inline]
-    pub(super) fn of(t: &impl See, at: u64) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl See, at: u64) -> Result<Self, StoreError> {
         let depth = (t.get(at + AT_OWNER)? >> DEPTH) + 1;
         Ok(Owner { at, depth })
     }
 
     /// That of what is in a container, which is as deep.
     #[inline]
-    pub(super) fn within(self, head: Head) -> Self {
+    pub(in crate::store) fn within(self, head: Head) -> Self {
         Owner {
             at: head.at,
             ..self
@@ -82,7 +82,7 @@ impl Owner {
 
     /// That of what is in a tuple within it.
     #[inline]
-    pub(super) fn deeper(self) -> Self {
+    pub(in crate::store) fn deeper(self) -> Self {
         Owner {
             depth: self.depth + 1,
             ..self
@@ -91,30 +91,30 @@ impl Owner {
 
     /// The word that says it.
     #[inline]
-    pub(super) fn word(self) -> u64 {
+    pub(in crate::store) fn word(self) -> u64 {
         self.at | self.depth << DEPTH
     }
 }
 
 /// Where the head of the container lies that one is in; 0 for those of the store itself.
 #[inline]
-pub(super) fn owner_at(t: &impl See, at: u64) -> Result<u64, StoreError> {
+pub(in crate::store) fn owner_at(t: &impl See, at: u64) -> Result<u64, StoreError> {
     Ok(t.get(at + AT_OWNER)? & (OFFSETS - 1))
 }
 
 /// What a head says, but for its owner and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) at: u64,
-    pub(super) kind: Type,
-    pub(super) class: u32,
-    pub(super) len: u64,
+pub(in crate::store) struct Head {
+    pub(in crate::store) at: u64,
+    pub(in crate::store) kind: Type,
+    pub(in crate::store) class: u32,
+    pub(in crate::store) len: u64,
 }
 
 impl Head {
     /// That of a container, if it is not gone.
     #[inline]
-    pub(super) fn of(t: &impl See, place: Place) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl See, place: Place) -> Result<Self, StoreError> {
         // What a program says of a place may be of another store, or be made up.
         match t.get(place.at) {
             Ok(found) if found == place.id && is_id(found) => Self::at(t, place.at),
@@ -124,7 +124,7 @@ impl Head {
 
     /// That at an offset, of a container that a cell leads to.
     #[inline]
-    pub(super) fn at(t: &impl See, at: u64) -> Result<Self, StoreError> {
+    pub(in crate::store) fn at(t: &impl See, at: u64) -> Result<Self, StoreError> {
         let form = t.get(at + AT_FORM)?;
         match Type::of(form as u8) {
             Some(kind) if kind.is_container() => Ok(Head {
@@ -139,7 +139,7 @@ impl Head {
 
     /// The same, if it is of this type.
     #[inline]
-    pub(super) fn is(self, kind: Type) -> Result<Self, StoreError> {
+    pub(in crate::store) fn is(self, kind: Type) -> Result<Self, StoreError> {
         match self.kind == kind {
             true => Ok(self),
             false => Err(StoreError::OtherType),
@@ -148,25 +148,25 @@ impl Head {
 
     /// The word that says it.
     #[inline]
-    pub(super) fn form(self) -> (u64, u64) {
+    pub(in crate::store) fn form(self) -> (u64, u64) {
         let form = self.kind as u64 | u64::from(self.class) << 8 | self.len << 32;
         (self.at + AT_FORM, form)
     }
 
     /// Where it is said in what it is.
-    pub(super) fn owner_at(self) -> u64 {
+    pub(in crate::store) fn owner_at(self) -> u64 {
         self.at + AT_OWNER
     }
 
     /// Where it is said where its items lie.
     #[inline]
-    pub(super) fn payload_at(self) -> u64 {
+    pub(in crate::store) fn payload_at(self) -> u64 {
         self.at + AT_PAYLOAD
     }
 
     /// Where its items lie, or 0; not of a record.
     #[inline]
-    pub(super) fn payload(self, t: &impl See) -> Result<u64, StoreError> {
+    pub(in crate::store) fn payload(self, t: &impl See) -> Result<u64, StoreError> {
         match t.get(self.payload_at())? {
             at if at < OFFSETS => Ok(at),
             at => Err(no_container(self.payload_at(), at)),
@@ -175,13 +175,13 @@ impl Head {
 
     /// The cell of what a record has beyond its fields.
     #[inline]
-    pub(super) fn extra(self, t: &impl See) -> Result<Cell, StoreError> {
+    pub(in crate::store) fn extra(self, t: &impl See) -> Result<Cell, StoreError> {
         Ok(Cell(t.get(self.payload_at())?))
     }
 
     /// Where a field of a record lies.
     #[inline]
-    pub(super) fn field(self, number: u64) -> Result<u64, StoreError> {
+    pub(in crate::store) fn field(self, number: u64) -> Result<u64, StoreError> {
         match number < self.len {
             true => Ok(self.at + SIZE + 8 * number),
             false => Err(StoreError::NoIndex(self.len)),
@@ -189,10 +189,24 @@ impl Head {
     }
 
     /// Which container it is.
-    pub(super) fn place(self, t: &impl See) -> Result<Place, StoreError> {
+    pub(in crate::store) fn place(self, t: &impl See) -> Result<Place, StoreError> {
         Ok(Place {
             at: self.at,
             id: t.get(self.at)?,
         })
+    }
+}
+
+/// The head that a cell leads to.
+pub(in crate::store) fn head_of(
+    t: &impl See,
+    kind: Type,
+    at: u64,
+    cell: Cell,
+) -> Result<Head, StoreError> {
+    let head = Head::at(t, at)?;
+    match head.kind == kind && is_id(t.get(at)?) {
+        true => Ok(head),
+        false => Err(no_container(at, cell.0)),
     }
 }

@@ -8,13 +8,13 @@
 //! ```
 
 use super::cell::Type;
-use super::error::StoreError;
-use super::tree::Hand;
+use super::mutator::Hand;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
+use crate::store::error::StoreError;
 
 /// Appends the bytes of a text, bytes, an int, or what a codec has made; of a key, those of which it is made again.
-pub(super) fn bytes(
+pub(in crate::store) fn bytes(
     t: &impl See,
     kind: Type,
     at: u64,
@@ -32,7 +32,7 @@ pub(super) fn bytes(
 }
 
 /// How many these are.
-pub(super) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
+pub(in crate::store) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
     let word = t.get(at)?;
     Ok(match kind {
         Type::Key | Type::Alias => word >> 32,
@@ -42,7 +42,7 @@ pub(super) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> 
 
 /// How many bytes a key is compared by.
 #[inline]
-pub(super) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
+pub(in crate::store) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
     let word = t.get(at)?;
     Ok(match kind {
         Type::Key | Type::Alias => word & 0xffff_ffff,
@@ -52,7 +52,7 @@ pub(super) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreErr
 
 /// Appends the bytes that a key is compared by.
 #[inline]
-pub(super) fn key_bytes(
+pub(in crate::store) fn key_bytes(
     t: &impl See,
     kind: Type,
     at: u64,
@@ -64,7 +64,7 @@ pub(super) fn key_bytes(
 
 /// Whether a key is compared by these bytes, which are as many.
 #[inline]
-pub(super) fn key_is(t: &impl See, at: u64, bytes: &[u8]) -> Result<bool, StoreError> {
+pub(in crate::store) fn key_is(t: &impl See, at: u64, bytes: &[u8]) -> Result<bool, StoreError> {
     for (number, chunk) in (1..).zip(bytes.chunks(8)) {
         let found = t.get(at + 8 * number)?.to_ne_bytes();
         if found[..chunk.len()] != *chunk {
@@ -75,14 +75,18 @@ pub(super) fn key_is(t: &impl See, at: u64, bytes: &[u8]) -> Result<bool, StoreE
 }
 
 impl<W: Words, M: Members> Hand<'_, '_, W, M> {
-    pub(super) fn put_blob(&mut self, bytes: &[u8]) -> Result<u64, StoreError> {
+    pub(in crate::store) fn put_blob(&mut self, bytes: &[u8]) -> Result<u64, StoreError> {
         let at = self.allocate(8 + bytes.len() as u64)?;
         self.t.init(at, bytes.len() as u64)?;
         self.t.init_bytes(at + 8, bytes)?;
         Ok(at)
     }
 
-    pub(super) fn put_key(&mut self, canonical: &[u8], exact: &[u8]) -> Result<u64, StoreError> {
+    pub(in crate::store) fn put_key(
+        &mut self,
+        canonical: &[u8],
+        exact: &[u8],
+    ) -> Result<u64, StoreError> {
         let [first, second] = [canonical, exact].map(|bytes| bytes.len() as u64);
         if first.max(second) >= 1 << 32 {
             return Err(StoreError::TooLong);

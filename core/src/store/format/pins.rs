@@ -6,20 +6,20 @@
 //!                any more
 //! ```
 
-use super::error::{StoreError, no_container};
 use crate::shared_heap::undo_log::{Change, See};
+use crate::store::error::{StoreError, no_container};
 
 /// Buffers that may be looked at, each counted once for a process.
 pub const MOST: u64 = 4096;
 /// Bytes of the table.
-pub(super) const SIZE: u64 = 16 + 16 * MOST;
+pub(in crate::store) const SIZE: u64 = 16 + 16 * MOST;
 
 /// In the place of a member: nobody's, of a store with an owner.
-pub(super) const DOOMED: u64 = u64::MAX;
+pub(in crate::store) const DOOMED: u64 = u64::MAX;
 
 /// Where the table lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pins(pub(super) u64);
+pub(in crate::store) struct Pins(pub(in crate::store) u64);
 
 impl Pins {
     fn high(&self, t: &impl See) -> Result<u64, StoreError> {
@@ -34,7 +34,11 @@ impl Pins {
     }
 
     /// Notes that this member looks at a block. False if the table is full.
-    pub(super) fn add(&self, t: &mut impl Change, block: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn add(
+        &self,
+        t: &mut impl Change,
+        block: u64,
+    ) -> Result<bool, StoreError> {
         let high = self.high(t)?;
         for number in 0..high {
             if t.get(self.at(number))? == 0 {
@@ -56,7 +60,11 @@ impl Pins {
     }
 
     /// Notes that a block is out of the store, and is to be freed once no reader looks at it. False if the table is full.
-    pub(super) fn doom(&self, t: &mut impl Change, block: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn doom(
+        &self,
+        t: &mut impl Change,
+        block: u64,
+    ) -> Result<bool, StoreError> {
         let high = self.high(t)?;
         let mut number = 0;
         while number < high && t.get(self.at(number))? != 0 {
@@ -74,7 +82,11 @@ impl Pins {
     }
 
     /// Marks a block as one that is to be freed once nobody looks at it. False if nobody does.
-    pub(super) fn orphan(&self, t: &mut impl Change, block: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn orphan(
+        &self,
+        t: &mut impl Change,
+        block: u64,
+    ) -> Result<bool, StoreError> {
         let mut found = false;
         for number in 0..self.high(t)? {
             if t.get(self.at(number))? != 0 && t.get(self.at(number) + 8)? == block {
@@ -86,7 +98,7 @@ impl Pins {
     }
 
     /// Notes that a member does not look at a block any more, or at none at all. The blocks that are to be freed now.
-    pub(super) fn remove(
+    pub(in crate::store) fn remove(
         &self,
         t: &mut impl Change,
         is_gone: impl Fn(u64, u64) -> bool,
@@ -123,7 +135,7 @@ impl Pins {
 #[cfg(test)]
 impl Pins {
     /// Blocks that are to be freed once nobody looks at them.
-    pub(super) fn tests_orphans(&self, t: &impl See) -> std::collections::BTreeSet<u64> {
+    pub(in crate::store) fn tests_orphans(&self, t: &impl See) -> std::collections::BTreeSet<u64> {
         let words = (0..self.high(t).unwrap())
             .filter(|&number| t.get(self.at(number)).unwrap() != 0)
             .map(|number| t.get(self.at(number) + 8).unwrap());

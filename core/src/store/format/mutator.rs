@@ -1,0 +1,84 @@
+//! An operation that changes a store.
+
+use super::budget::Bound;
+use super::cell::Type;
+use super::head::{self, Head, Owner};
+use super::pins::Pins;
+use super::value::Found;
+use crate::crash;
+use crate::shared_heap::heap::Heap;
+use crate::shared_heap::redo_log::Writer;
+use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::{Members, Words};
+use crate::store::error::StoreError;
+use crate::store::proxies::Held;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The id of a container, and what it held when it was removed.
+pub(in crate::store) type Kept = (u64, Arc<Found>);
+
+/// An operation that changes a store.
+pub(in crate::store) struct Hand<'t, 'w, W, M> {
+    pub(in crate::store) heap: &'t Heap,
+    pub(in crate::store) t: &'t mut Writer<'w, W, M>,
+    /// Where the number of the last container stands that was begun, and of the last one that was committed.
+    pub(in crate::store) last_id: u64,
+    pub(in crate::store) committed_id: u64,
+    /// The containers that this process has proxies of.
+    pub(in crate::store) held: &'t Held,
+    /// The contents of the containers that the operation removes.
+    pub(in crate::store) kept: Vec<Kept>,
+    pub(in crate::store) pins: Pins,
+    /// Of a store with an owner: whether something is out of it that a reader may look at.
+    pub(in crate::store) dooms: Option<&'t AtomicBool>,
+    pub(in crate::store) bound: Bound,
+}
+
+impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+    pub(in crate::store) fn allocate(&mut self, len: u64) -> Result<u64, StoreError> {
+        Ok(self.heap.allocate(self.t, len)?)
+    }
+
+    pub(in crate::store) fn free(&mut self, block: u64) {
+        self.heap.free(self.t, block);
+    }
+
+    /// How many blocks are to be freed at the end of the transaction.
+    pub(in crate::store) fn frees(&self) -> usize {
+        self.heap.frees(self.t)
+    }
+
+    /// A head with room for this many fields, which are not written.
+    pub(in crate::store) fn make_head(
+        &mut self,
+        kind: Type,
+        class: u32,
+        len: u64,
+        owner: Owner,
+    ) -> Result<Head, StoreError> {
+        if len > head::MOST {
+            return Err(StoreError::TooLong);
+        }
+        let fields = if kind == Type::Record { len } else { 0 };
+        let at = self.allocate(head::SIZE + 8 * fields)?;
+        // The number is used up at once, whatever becomes of the transaction: no other container ever gets it.
+        let number = self.t.get(self.last_id)?.wrapping_add(1);
+        self.t.init(self.last_id, number)?;
+        crash::point!(NumberTaken);
+        self.t.set(self.committed_id, number)?;
+        self.t.is_made(at);
+        let head = Head {
+            at,
+            kind,
+            class,
+            len,
+        };
+        self.t.init(at, head::id(number))?;
+        let (at_form, form) = head.form();
+        self.t.init(at_form, form)?;
+        self.t.init(head.owner_at(), owner.word())?;
+        self.t.init(head.payload_at(), 0)?;
+        Ok(head)
+    }
+}

@@ -1,0 +1,17 @@
+//! The containers that a store begins with.
+
+/// The containers that a store begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Root {
+    /// What a program sees as the store.
+    Store = 0,
+    /// The classes of records.
+    Classes = 1,
+    /// The messages.
+    Inbox = 2,
+}
+
+impl Root {
+    pub(in crate::store) const ALL: [Root; 3] = [Root::Store, Root::Classes, Root::Inbox];
+}

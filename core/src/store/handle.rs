@@ -1,0 +1,225 @@
+//! A store as one process has it: where its parts lie, and how it is opened.
+
+use super::error::StoreError;
+use super::format::budget::Bound;
+use super::format::cell::Cell;
+use super::format::copy;
+use super::format::head;
+use super::format::pins::{self, Pins};
+use super::format::roots::Root;
+use super::format::value::Place;
+use super::format::versions::{self, Watches};
+use super::proxies::Held;
+use super::readers::Readers;
+use crate::shared_heap::backing_file::{BackingFile, PAGE};
+use crate::shared_heap::heap::{self, Heap, HeapUsage};
+use crate::shared_heap::redo_log::{self, RedoLog};
+use crate::shared_heap::undo_log::{Look, See};
+use crate::shared_heap::{Members, Words};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+pub(super) const AT_LAST_ID: u64 = 0;
+pub(super) const AT_ROOTS: u64 = 8;
+pub(super) const AT_COMMITTED_ID: u64 = 56;
+pub(super) const AT_PINS: u64 = 64;
+pub(super) const AT_PASSED_OVER: u64 = 72;
+pub(super) const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
+
+/// The store that begins `start` bytes into a file: the bytes that it has, and those of them that need memory from the
+/// beginning.
+pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
+    let heap = heap_at(start);
+    let size = heap::file_size(heap, max_memory) + redo_log::SIZE;
+    (size, heap + heap::BOOKS_SIZE)
+}
+
+pub(super) fn heap_at(start: u64) -> u64 {
+    (start + AT_WATCHES + versions::SIZE).next_multiple_of(PAGE)
+}
+
+/// A store, as one process has it.
+pub struct Store<W, M> {
+    pub(in crate::store) log: RedoLog<W, M>,
+    pub(in crate::store) heap: Heap,
+    pub(in crate::store) start: u64,
+    pub(in crate::store) bound: Bound,
+    pub(in crate::store) held: Held,
+    /// Of a store with an owner: where its readers say what they look at.
+    pub(in crate::store) readers_at: Option<u64>,
+    /// Something was taken out of such a store that a reader may look at.
+    pub(in crate::store) dooms: AtomicBool,
+    /// What was committed, of which nobody was told so far.
+    pub(in crate::store) changes: AtomicBool,
+    pub(in crate::store) messages: AtomicU32,
+}
+
+/// The bytes of a memory, and where its log begins.
+fn extent_of(words: &impl Words) -> (u64, u64) {
+    let size = words.size() as u64;
+    (size, size.saturating_sub(redo_log::SIZE) / PAGE * PAGE)
+}
+
+impl<W: Words, M: Members> Store<W, M> {
+    /// The store that begins `start` bytes into `words`, which is all of `file`, of [`sizes`].
+    ///
+    /// # Panics
+    /// If it does not begin with a page.
+    pub fn new(
+        words: W,
+        file: &Arc<OwnedFd>,
+        start: u64,
+        max_memory: u64,
+        members: M,
+    ) -> io::Result<Self> {
+        let (size, log_at) = extent_of(&words);
+        let heap = Heap::new(file, heap_at(start), log_at, max_memory)?;
+        let log = RedoLog::new(words, BackingFile::new(file), log_at, members)?;
+        Ok(Store::of_parts(log, heap, start, size, false))
+    }
+
+    /// The same in a sealed file, as one has it who only reads.
+    pub(in crate::store) fn sealed(
+        words: W,
+        file: &Arc<OwnedFd>,
+        start: u64,
+        max_memory: u64,
+        members: M,
+    ) -> io::Result<Self> {
+        let (size, log_at) = extent_of(&words);
+        let heap = Heap::sealed(file, heap_at(start), log_at, max_memory);
+        let log = RedoLog::of_reader(words, BackingFile::new(file), log_at, members)?;
+        Ok(Store::of_parts(log, heap, start, size, true))
+    }
+
+    fn of_parts(log: RedoLog<W, M>, heap: Heap, start: u64, size: u64, dooms: bool) -> Self {
+        Store {
+            log,
+            heap,
+            start,
+            bound: Bound::of(size),
+            held: Held::default(),
+            readers_at: None,
+            dooms: AtomicBool::new(dooms),
+            changes: AtomicBool::new(false),
+            messages: AtomicU32::new(0),
+        }
+    }
+
+    pub(in crate::store) fn root_at(&self, root: Root) -> u64 {
+        self.start + AT_ROOTS + 8 * root as u64
+    }
+
+    /// One of the containers that it begins with.
+    pub fn root(&self, root: Root, deadline: u64) -> Result<Place, StoreError> {
+        self.log.read(deadline, |t| self.place_of(t, root))
+    }
+
+    pub(in crate::store) fn place_of(&self, t: &impl See, root: Root) -> Result<Place, StoreError> {
+        copy::place_of(t, Cell(t.get(self.root_at(root))?))
+    }
+
+    /// The memory.
+    pub fn words(&self) -> &W {
+        self.log.exclusive().words()
+    }
+
+    /// The member that changes it just now; 0 if none does.
+    pub fn holder(&self) -> u64 {
+        self.log.exclusive().holder()
+    }
+
+    /// A number that is another one after each change.
+    pub fn sequence(&self) -> u64 {
+        self.log.exclusive().sequence()
+    }
+
+    /// How much memory it has.
+    pub fn usage(&self, deadline: u64) -> Result<HeapUsage, StoreError> {
+        self.log.read(deadline, |t| Ok(self.heap.usage(t)?))
+    }
+
+    /// Bytes of memory that its file has.
+    pub fn allocated(&self) -> io::Result<u64> {
+        self.heap.allocated()
+    }
+
+    /// Returns the number of containers ever made, also in transactions that were undone.
+    pub fn made(&self, deadline: u64) -> Result<u64, StoreError> {
+        self.log.read(deadline, |t| {
+            let passed_over = t.get(self.start + AT_PASSED_OVER)?;
+            Ok(t.get(self.start + AT_LAST_ID)?.wrapping_sub(passed_over))
+        })
+    }
+
+    /// The containers that this process has proxies of.
+    pub fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// An error for a container that was not committed so far: others see nothing of it.
+    #[inline]
+    pub(in crate::store) fn check_committed(
+        &self,
+        t: &Look<'_, W>,
+        place: Option<Place>,
+    ) -> Result<(), StoreError> {
+        let Some(place) = place else {
+            return Ok(());
+        };
+        let committed = t.get(self.start + AT_COMMITTED_ID)?;
+        match head::number(place.id) <= head::number(committed) {
+            true => Ok(()),
+            false => Err(StoreError::Gone),
+        }
+    }
+
+    /// Skips numbers that another copy of this store may have given out after the two parted, and of which nothing was kept:
+    /// other processes may still know the containers of that copy by them. Skips a small part of the numbers that are left,
+    /// so copies alone never use them up.
+    pub(in crate::store) fn pass_numbers_over(&self, count: u64) {
+        let last = self.words().word(self.start + AT_LAST_ID);
+        // Relaxed: no other process knows this memory.
+        let last = last.map_or(0, |word| word.load(Relaxed));
+        let left = head::NUMBERS - head::number(last);
+        let count = count % (left >> 12).max(1);
+        for at in [AT_LAST_ID, AT_PASSED_OVER] {
+            if let Some(word) = self.words().word(self.start + at) {
+                // Relaxed: no other process knows this memory.
+                word.store(word.load(Relaxed).wrapping_add(count), Relaxed);
+            }
+        }
+    }
+
+    /// Lets no other thread of this process change anything any more: it is to be no member soon.
+    pub fn close(&self, deadline: u64) {
+        self.log.exclusive().close(deadline);
+    }
+
+    /// Whether this process only reads it.
+    #[inline]
+    pub fn is_reading(&self) -> bool {
+        self.log.exclusive().is_reading()
+    }
+
+    pub(in crate::store) fn me(&self) -> u64 {
+        self.log.exclusive().members().me()
+    }
+
+    #[inline]
+    pub(in crate::store) fn readers(&self) -> Option<Readers<'_, W>> {
+        let at = self.readers_at?;
+        Some(Readers::new(self.words(), at))
+    }
+
+    pub(in crate::store) fn watches(&self) -> Watches {
+        Watches(self.start + AT_WATCHES)
+    }
+
+    pub(in crate::store) fn pins(&self) -> Pins {
+        Pins(self.start + AT_PINS)
+    }
+}

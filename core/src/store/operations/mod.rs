@@ -1,0 +1,11 @@
+//! What a program does with the contents of a store.
+
+pub mod buffers;
+mod classes;
+mod containers;
+mod dicts;
+pub mod items;
+mod lists;
+mod messages;
+mod sets;
+mod watches;

@@ -1,0 +1,141 @@
+//! A store that one member changes, its owner, and that all others can only read.
+//!
+//! Its contents lie in a [sealed](crate::memory::sealed) file of the owner's, which the others map for reading. What they tell
+//! the owner lies elsewhere: see [`readers`](super::readers). Nobody waits for them: what is taken out of the store while they
+//! look at it is freed later, and whoever watches is told after the commit.
+//!
+//! Beside what each store begins with:
+//!
+//! ```text
+//!     32  mark   u64   the number of these contents; 0 while they are made
+//!         owner  u64   the number of the member
+//!         name   u64   what the name of the memory ends with
+//! ```
+
+use super::error::StoreError;
+use super::handle::{Store, heap_at};
+use crate::shared_heap::{Members, Words};
+use crate::sync::Ordering;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+const AT_MARK: u64 = 32;
+const AT_OWNER: u64 = 40;
+const AT_NAME: u64 = 48;
+/// Who owns contents, and which they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Title {
+    /// Their number; 0 while they are made.
+    pub mark: u64,
+    /// The number of the member that changes them.
+    pub owner: u64,
+    /// What the name of the memory ends with.
+    pub name: u64,
+}
+
+/// Where the title lies, in bytes from the beginning of a store.
+pub const TITLE: [u64; 3] = [AT_MARK, AT_OWNER, AT_NAME];
+
+impl<W: Words, M: Members> Store<W, M> {
+    /// A store with an owner, which begins `start` bytes into `words`, as one has it who only reads; `readers_at`: where readers
+    /// say what they look at.
+    ///
+    /// # Panics
+    /// If it does not begin with a page.
+    pub fn of_reader(
+        words: W,
+        file: &Arc<OwnedFd>,
+        start: u64,
+        max_memory: u64,
+        members: M,
+        readers_at: u64,
+    ) -> io::Result<Self> {
+        let store = Store::sealed(words, file, start, max_memory, members)?;
+        Ok(Store {
+            readers_at: Some(readers_at),
+            ..store
+        })
+    }
+
+    /// New contents of a store with an owner, in a file that nobody else knows so far: to be filled, and then published.
+    pub fn of_owner(
+        words: W,
+        file: &Arc<OwnedFd>,
+        start: u64,
+        max_memory: u64,
+        members: M,
+    ) -> io::Result<Self> {
+        let store = Store::sealed(words, file, start, max_memory, members)?;
+        store.own()?;
+        Ok(store)
+    }
+
+    /// This process changes it from now on: what is mapped is its own.
+    pub fn own(&self) -> io::Result<()> {
+        self.log.keep_beginning()?;
+        self.heap.keep_books(heap_at(self.start))?;
+        self.log.is_moved();
+        self.heap.is_moved();
+        self.log.exclusive().only_read(false);
+        Ok(())
+    }
+
+    /// Ends what a dead owner had committed in memory that this process alone sees.
+    pub fn mend(&self) -> Result<(), StoreError> {
+        Ok(self.log.mend()?)
+    }
+
+    /// Whether a commit is under way.
+    pub fn is_committing(&self) -> bool {
+        self.log.is_committing()
+    }
+
+    /// Whose contents these are.
+    pub fn title(&self) -> Title {
+        let words = TITLE.map(|at| {
+            let word = self.words().word(self.start + at);
+            // Acquire: pairs with the release of the mark.
+            word.map_or(0, |word| word.load(Ordering::Acquire))
+        });
+        Title {
+            mark: words[0],
+            owner: words[1],
+            name: words[2],
+        }
+    }
+
+    /// Says whose contents these are, of which nobody knows so far.
+    pub fn entitle(&self, title: Title) {
+        for (at, value) in TITLE
+            .into_iter()
+            .zip([title.mark, title.owner, title.name])
+            .rev()
+        {
+            if let Some(word) = self.words().word(self.start + at) {
+                // Release: the mark comes last, and with it all that was made.
+                word.store(value, Ordering::Release);
+            }
+        }
+    }
+
+    /// Says to the owner that the member of a slot has mapped the contents of this number; 0: none so far.
+    pub fn follow(&self, slot: u32, mark: u64) {
+        if let Some(readers) = self.readers() {
+            readers.follow(slot, mark);
+        }
+    }
+
+    /// Says to it that the member leaves, and will map nothing more.
+    pub fn stop_following(&self, slot: u32) {
+        if let Some(readers) = self.readers() {
+            readers.stop_following(slot);
+        }
+    }
+
+    /// Whether the member of a slot has mapped the contents of this number, or leaves.
+    pub fn has_followed(&self, slot: u32, mark: u64) -> bool {
+        self.readers()
+            .is_none_or(|readers| readers.has_followed(slot, mark))
+    }
+}

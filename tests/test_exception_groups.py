@@ -18,7 +18,7 @@ import shmrpc.sync
 from shmrpc import errors
 from shmrpc.values import registry
 from shmrpc.wire import frames
-from shmrpc.wire.frames import MAX_EXCEPTIONS, MAX_GROUPS, Failure, decode_failure, encode_failure
+from shmrpc.wire.failure import MAX_EXCEPTIONS, MAX_GROUPS, Failure, decode_failure, encode_failure
 from tests.helpers import raised_groups as groups
 
 LOOP = "either"

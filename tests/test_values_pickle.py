@@ -20,6 +20,7 @@ from shmrpc.values import pickling
 from shmrpc.values.blocks import LARGE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import get_codec
+from shmrpc.wire.failure import Failure
 from tests.helpers.value_trips import buffers_of, carried, travelled
 
 FAST, REFERENCE, PICKLING = get_codec("msgspec"), get_codec("msgpack"), get_codec("pickle")
@@ -118,8 +119,8 @@ def test_what_messagepack_carries_is_not_pickled(value: Any) -> None:
 def test_our_own_frames_are_not_pickled() -> None:
     header = frames.Header(5, {"a": "b"})
     assert PICKLING.encode_all((header, [], {})) == FAST.encode_all((header, [], {}))
-    failure = frames.Failure("raised", "m", value=b"\x80" + bytes(LARGE), metadata={"a": b"b"})
-    (got,) = PICKLING.decoder(list[frames.Failure])(PICKLING.encode_all([failure]))
+    failure = Failure("raised", "m", value=b"\x80" + bytes(LARGE), metadata={"a": b"b"})
+    (got,) = PICKLING.decoder(list[Failure])(PICKLING.encode_all([failure]))
     assert got == failure
 
 

@@ -22,7 +22,8 @@ from shmrpc.service.call import Call, handled
 from shmrpc.streams.sending import SLICE
 from shmrpc.values.unsendable import is_unsendable
 from shmrpc.wire.codec import UNREADABLE, Body, body_weight
-from shmrpc.wire.frames import Failure, Header, Rejected, part_of, unreadable
+from shmrpc.wire.failure import Failure, Rejected, unreadable
+from shmrpc.wire.frames import Header, part_of
 
 #: The results in order, None for the failed ones, and these by their place.
 _Outcomes = tuple[list[Any], dict[int, Failure]]

@@ -12,6 +12,7 @@ from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.streams.receiving import Incoming
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
+from shmrpc.wire.failure import decode_failure
 from shmrpc.wire.frames import opcode
 
 #: What a frame does to a stream from the client.
@@ -68,7 +69,7 @@ def _end(under: Underway, incoming: Incoming, body: Body) -> None:
 
 
 def _abort(under: Underway, incoming: Incoming, body: Body) -> None:
-    error = frames.decode_failure(body)
+    error = decode_failure(body)
     under.aborted = weakref.ref(error)
     incoming.finish(error)
 

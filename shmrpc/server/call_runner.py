@@ -25,7 +25,8 @@ from shmrpc.service.interceptors import Interceptor
 from shmrpc.transport.errors import Backlog, Oversize
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
-from shmrpc.wire.frames import Failure, Header, Rejected
+from shmrpc.wire.failure import Failure, Rejected, describe_failure, encode_failure
+from shmrpc.wire.frames import Header
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -222,7 +223,7 @@ class CallRunner:
 
     def describe(self, service: str, endpoint: str, error: BaseException) -> Failure:
         """The failure of one call of a batch, which is logged here."""
-        failure = frames.describe_failure(_cancelled() if isinstance(error, asyncio.CancelledError) else error)
+        failure = describe_failure(_cancelled() if isinstance(error, asyncio.CancelledError) else error)
         self.failures.note(service, endpoint, error)
         return failure
 
@@ -242,7 +243,7 @@ class CallRunner:
             )
         told = _cancelled() if isinstance(error, asyncio.CancelledError) else error
         metadata = under.metadata_of_failure if under is not None else None
-        client.send(frames.FAILURE, call_id, frames.encode_failure(told, client.max_frame, metadata))
+        client.send(frames.FAILURE, call_id, encode_failure(told, client.max_frame, metadata))
         if under is None:
             here = self.held_by()
             self.failures.note(client.service, "?" if here is None else here[1], error)

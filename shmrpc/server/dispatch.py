@@ -19,7 +19,8 @@ from shmrpc.service.service import Service
 from shmrpc.transport.listener import Inbox, Offer, Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
-from shmrpc.wire.frames import Rejected, opcode
+from shmrpc.wire.failure import Rejected
+from shmrpc.wire.frames import opcode
 
 if TYPE_CHECKING:
     from shmrpc.introspection.describe import Description

@@ -9,8 +9,7 @@ from typing import Final
 
 from shmrpc.errors import ApplicationError, InvalidArguments, class_name
 from shmrpc.values import registry
-from shmrpc.wire import frames
-from shmrpc.wire.frames import Rejected
+from shmrpc.wire.failure import Rejected, traceback_of
 
 #: Its parent is the server's logger: a program that configures that one configures this one too.
 logger = logging.getLogger("shmrpc.server.failures")
@@ -96,7 +95,7 @@ def _write(message: str, error: BaseException | None = None) -> None:
     record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, "%s", (message,), exc_info)
     if error is not None:
         # Formatters take it as it is. To format a SyntaxError of odd arguments would raise.
-        record.exc_text = frames.traceback_of(error).rstrip()
+        record.exc_text = traceback_of(error).rstrip()
     # If a filter or a handler of the program's log fails, the call's caller is told all the same.
     with contextlib.suppress(Exception):
         logger.handle(record)

@@ -10,7 +10,7 @@ import msgspec
 from shmrpc.basics.checks import check_count
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
 from shmrpc.wire.codec import Body, body_weight
-from shmrpc.wire.frames import Rejected
+from shmrpc.wire.failure import Rejected
 
 DEFAULT_MAX_IN_FLIGHT: Final = 10_000
 DEFAULT_MAX_PER_CONNECTION: Final = 1_000

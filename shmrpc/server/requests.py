@@ -10,7 +10,8 @@ import msgspec
 from shmrpc.service.arguments import ArgumentDecoders
 from shmrpc.service.signature import Signature
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, drop_buffers
-from shmrpc.wire.frames import Header, Rejected, part_of
+from shmrpc.wire.failure import Rejected
+from shmrpc.wire.frames import Header, part_of
 
 #: Reads a request's body: header, positional arguments, keyword arguments.
 Read = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]

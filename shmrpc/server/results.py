@@ -13,7 +13,7 @@ from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.signature import Signature
 from shmrpc.values.unsendable import is_unsendable, reason, returned
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, encode_inline
-from shmrpc.wire.frames import Rejected
+from shmrpc.wire.failure import Rejected
 
 logger = logging.getLogger("shmrpc.server")
 

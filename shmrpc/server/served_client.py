@@ -17,7 +17,7 @@ from shmrpc.transport.listener import Peer
 from shmrpc.transport.sharing import NoSharing, Sharing
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
-from shmrpc.wire.frames import Rejected
+from shmrpc.wire.failure import Rejected
 
 #: Runs one request; the body of the result, or None if the answer comes later.
 RunRequest = Callable[[Body, "ServedClient", int], Body | None]

@@ -18,7 +18,7 @@ from shmrpc.service.service import Service
 from shmrpc.service.signature import Signature
 from shmrpc.streams.sending import Encode
 from shmrpc.values.unsendable import returned
-from shmrpc.wire.frames import Rejected
+from shmrpc.wire.failure import Rejected
 
 #: Runs a call with its positional and keyword arguments.
 Invoke = Callable[[Underway, Sequence[Any], Mapping[str, Any]], Coroutine[Any, Any, Any]]

@@ -19,7 +19,8 @@ from shmrpc.streams.sending import Outgoing
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, body_weight
-from shmrpc.wire.frames import Rejected, opcode
+from shmrpc.wire.failure import Rejected, unreadable
+from shmrpc.wire.frames import opcode
 
 
 def general_calls(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
@@ -108,6 +109,6 @@ def _unfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
     """The rejection for an item of a stream from the caller."""
     words = f"{endpoint}(): an item of {parameter!r}"
     if isinstance(error, Unmapped):
-        return frames.unreadable(words, error)
+        return unreadable(words, error)
     what = str(error)
     return Rejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")

@@ -12,7 +12,7 @@ from shmrpc.service.signature import Signature
 from shmrpc.values import writable
 from shmrpc.values.arrays import base_of
 from shmrpc.values.blocks import Unmapped
-from shmrpc.wire.frames import unreadable
+from shmrpc.wire.failure import unreadable
 
 
 class WritableArguments:

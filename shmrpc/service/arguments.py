@@ -13,7 +13,8 @@ from shmrpc.service.argument_errors import BY_PLACE, misfit
 from shmrpc.service.signature import Signature
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, Unclaimed, settle
-from shmrpc.wire.frames import Rejected, part_of
+from shmrpc.wire.failure import Rejected
+from shmrpc.wire.frames import part_of
 
 #: Positional ones, and those by keyword.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]

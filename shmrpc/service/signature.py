@@ -16,7 +16,7 @@ from shmrpc.values import is_writable
 from shmrpc.values.aliases import type_hints
 from shmrpc.values.type_names import type_name
 from shmrpc.wire.codec import check_type, get_codec
-from shmrpc.wire.frames import Rejected, unreadable
+from shmrpc.wire.failure import Rejected, unreadable
 
 
 class Signature:

@@ -9,7 +9,7 @@ import msgspec
 
 from shmrpc.values.unsendable import UNSENDABLE, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
-from shmrpc.wire.frames import Rejected
+from shmrpc.wire.failure import Rejected
 
 #: How many items, and these as a MessagePack array with a long header; 0, and one item as it is.
 Part = tuple[int, Body]

@@ -18,6 +18,7 @@ from shmrpc.transport.errors import ChannelError, check_size
 from shmrpc.transport.memory import Memory, MemoryHost
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
+from shmrpc.wire.failure import encode_failure
 
 #: The frames that begin a call.
 _REQUESTS: Final = frozenset({frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE, frames.CALL_WITH, frames.BATCH})
@@ -233,7 +234,7 @@ class _Faulty(Connection):
     def _fail(self, call_id: int, error: Exception) -> None:
         waiting = self._pending.get(call_id)
         if not isinstance(error, ShmrpcError):
-            self._on_frame(frames.FAILURE, call_id, frames.encode_failure(error, self.max_frame))
+            self._on_frame(frames.FAILURE, call_id, encode_failure(error, self.max_frame))
         elif waiting is not None and not waiting.done():
             waiting.set_exception(copy.copy(error))  # Each call has its own, with its own traceback.
 

@@ -26,7 +26,7 @@ from shmrpc.service.signature import Signature
 from shmrpc.values.expected import expected
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import UNREADABLE, get_codec
-from shmrpc.wire.frames import Rejected
+from shmrpc.wire.failure import Failure, Rejected, decode_failure, encode_failure
 from tests.helpers import figures, lied_to_service
 from tests.helpers.core_types import KINDS as CORE_TYPES
 from tests.helpers.failing_service import make
@@ -185,12 +185,12 @@ def test_arguments_that_were_mutated() -> None:
 def test_frames_and_messages_that_were_mutated() -> None:
     unreadable = {"args": ["utf-8", b"x", 0, 1, "why"]}
     value = msgspec.msgpack.encode(unreadable)
-    failure = frames.Failure("raised", "m", "a.B", "UnicodeDecodeError", "", value, "tb", {"k": "v"})
+    failure = Failure("raised", "m", "a.B", "UnicodeDecodeError", "", value, "tb", {"k": "v"})
     raised = [KeyError("x"), make("application"), make("stock"), make("coded"), make("slotted"), make("import")]
-    failures = [msgspec.msgpack.encode(failure), b"\x80", *(frames.encode_failure(e, 10_000) for e in raised)]
+    failures = [msgspec.msgpack.encode(failure), b"\x80", *(encode_failure(e, 10_000) for e in raised)]
 
     def read_failure(body: bytes) -> None:
-        assert isinstance(frames.decode_failure(body), shmrpc.ShmrpcError)
+        assert isinstance(decode_failure(body), shmrpc.ShmrpcError)
 
     def read_credit(body: bytes) -> None:
         size = frames.decode_credit(body)

@@ -17,7 +17,8 @@ from shmrpc.service.call import Call
 from shmrpc.values.unsendable import UNSENDABLE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
-from shmrpc.wire.frames import Failure, Rejected, opcode, part_of
+from shmrpc.wire.failure import Failure, Rejected, failure_error
+from shmrpc.wire.frames import opcode, part_of
 
 
 class OpenResult:
@@ -121,7 +122,7 @@ class ManyCalls:
             raise msgspec.ValidationError(f"Expected {len(places)} results, got {len(results)}")
         for index, failure in failures.items():
             if 0 <= index < len(places):
-                errors[places[index]] = frames.failure_error(failure)
+                errors[places[index]] = failure_error(failure)
         if self._unsent:
             sent = dict(zip(places, results, strict=True))
             results = [sent.get(place) for place in range(len(self._calls))]

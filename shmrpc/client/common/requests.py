@@ -24,6 +24,7 @@ from shmrpc.transport.connection import Frame
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
+from shmrpc.wire.failure import failure_error, read_failure
 from shmrpc.wire.frames import Shape, opcode
 
 _metadata = msgspec.msgpack.Decoder(dict[str, Any])
@@ -221,7 +222,7 @@ def body_of(frame: Frame, call: Call | None) -> Body:
         if call is not None:
             _receive_metadata(call, metadata)
         return frames.part_of(body, result)
-    failure = frames.read_failure(body)
+    failure = read_failure(body)
     if isinstance(failure, ShmrpcError):
         try:
             raise failure
@@ -229,7 +230,7 @@ def body_of(frame: Frame, call: Call | None) -> Body:
             del failure  # It has this frame in its traceback.
     if call is not None and failure.metadata:
         _receive_metadata(call, failure.metadata)
-    raise frames.failure_error(failure)
+    raise failure_error(failure)
 
 
 def take_metadata(body: Body, call: Call) -> None:

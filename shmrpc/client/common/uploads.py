@@ -14,6 +14,7 @@ from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.values.unsendable import UNSENDABLE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec
+from shmrpc.wire.failure import encode_failure
 from shmrpc.wire.frames import opcode
 
 
@@ -61,7 +62,7 @@ class SourceUpload(ABC):
         if isinstance(error, Exception):
             self.error = unsendable(self._call.endpoint, error)
         with contextlib.suppress(ChannelError, Backlog):
-            body = frames.encode_failure(error, self._session.connection.max_frame)
+            body = encode_failure(error, self._session.connection.max_frame)
             self._session.send(opcode(frames.ABORT, self._number), self._call.id, body)
 
 

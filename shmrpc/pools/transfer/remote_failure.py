@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from shmrpc.errors import DecodeError, EncodeError, RemoteError, ShmrpcError
 from shmrpc.values.pickling import Later, dumps
 from shmrpc.wire import frames
+from shmrpc.wire.failure import decode_failure, encode_failure
 
 #: The calls that carry tasks, as errors name them.
 _CARRIERS: Final = re.compile(r"^(run|run_named|run_timed|run_async|chunk)\(\)")
@@ -68,7 +69,7 @@ class Failed:
     def of(cls, error: BaseException) -> Self:
         """What is told of an exception: what calls tell, with its traceback; and itself, if it can be pickled."""
         limit = _MAX_GROUP if isinstance(error, BaseExceptionGroup) else frames.MIN_MAX_FRAME
-        body = frames.encode_failure(error, limit)
+        body = encode_failure(error, limit)
         try:
             pickled = _pickled(error, error)
         except Exception:
@@ -83,7 +84,7 @@ class Failed:
 
     def error(self) -> BaseException:
         """The exception to raise: itself, with the worker's traceback as its cause; or a RemoteError, as of a call."""
-        told = frames.decode_failure(self._body)
+        told = decode_failure(self._body)
         if self._pickled is None:
             return told
         try:

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::os::{done, retry};
-use crate::wait::spin::Crowding;
+use crate::wait::cpu_contention::Crowding;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 

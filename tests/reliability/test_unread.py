@@ -16,7 +16,7 @@ from tests.helpers.wire_client import CANCEL, RESULT, WireClient
 
 #: Seconds after which something hangs.
 HANGS = 30.0
-#: What a server lets wait for a client before it reads nothing more from it: core/src/connection/channel/mod.rs.
+#: What a server lets wait for a client before it reads nothing more from it: core/src/connection/channel/sending.rs.
 BEHIND_BYTES, BEHIND_FRAMES = 512 << 10, 8192
 
 

@@ -4,7 +4,7 @@ use super::fairness::LONG as LONG_WAIT;
 use super::looking::{self, Looking};
 use super::membership::{Membership, NameError};
 use crate::clock;
-use crate::wait::spin::Offer;
+use crate::wait::cpu_contention::Offer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,5 +1,6 @@
 //! How threads and loops wait for other processes: when they sleep, on what, and what wakes them.
 
+pub mod cpu_contention;
 #[cfg(not(loom))]
 pub mod doorbell;
 pub mod flags;

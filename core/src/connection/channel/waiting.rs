@@ -1,14 +1,15 @@
 //! How a side waits for the other one: it spins for as long as it pays, then it sleeps.
 
-use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, Sent, Sleep, Untaken};
+use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, Sent, Sleep};
 use crate::clock;
 use crate::crash;
 use crate::ring::RingMemory;
+use crate::ring::frame::Untaken;
 use crate::scheduling;
 use crate::sync::lock;
 use crate::violation::Violation;
+use crate::wait::cpu_contention::Offer;
 use crate::wait::flags;
-use crate::wait::spin::Offer;
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -42,174 +42,30 @@
 //! Whatever stands in the memory, each step is bounded: a lie costs looks, rings in vain, a slot, or a sleep until its
 //! end.
 
-use crate::crash;
-use crate::sync::{AtomicU64, Ordering, fence};
-use std::fmt;
-use std::sync::Arc;
-#[cfg(all(test, not(loom)))]
-use std::time::Duration;
-
+mod announced;
+mod backing;
+mod entry;
+mod error;
+mod heap;
+mod layout;
 #[cfg(not(loom))]
 pub mod mapped;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// The most slots of a set: their bits fill one cache line.
-pub const MAX_SLOTS: usize = 512;
-/// The highest number of a member.
-pub const MAX_MEMBER: u32 = (1 << 24) - 1;
+pub use backing::{Backing, How};
+pub use error::SetError;
+pub use heap::{DEAD, HeapSet};
+pub use layout::{MAX_MEMBER, MAX_SLOTS};
 
-const BITS: usize = u64::BITS as usize;
-const WORDS: usize = MAX_SLOTS / BITS;
+use crate::crash;
+use crate::sync::{Ordering, fence};
+use announced::{Announced, bit};
+use entry::{Entry, State};
+use layout::{BITS, WORDS};
+use std::sync::Arc;
 
-/// How a sleeper is woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// A thread, by the futex of its slot.
-    Futex,
-    /// An event loop, by a descriptor that becomes readable.
-    Bell,
-}
-
-/// The low byte of a slot's word. Any other value is a lie, which is neither free nor asleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum State {
-    Free = 0,
-    Awake = 1,
-    OnFutex = 2,
-    OnBell = 3,
-    /// Its sleeper has been rung for, and has not noticed so far.
-    Woken = 4,
-}
-
-/// A slot's word: the state in 8 bits, the member in 24, the generation in 32. Zeros are a free slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry(u64);
-
-impl Entry {
-    fn new(generation: u32, member: u32, state: State) -> Self {
-        Entry(u64::from(generation) << 32 | u64::from(member) << 8 | state as u64)
-    }
-
-    fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    fn member(self) -> u32 {
-        self.0 as u32 >> 8
-    }
-
-    fn is(self, state: State) -> bool {
-        self.0 as u8 == state as u8
-    }
-
-    /// How its sleeper is woken, if it sleeps.
-    fn asleep(self) -> Option<How> {
-        if self.is(State::OnFutex) {
-            Some(How::Futex)
-        } else if self.is(State::OnBell) {
-            Some(How::Bell)
-        } else {
-            None
-        }
-    }
-
-    /// The same slot of the same holder in another state.
-    fn turned(self, state: State) -> Self {
-        Entry(self.0 & !0xff | state as u64)
-    }
-
-    /// The same slot, awake, of the next holder.
-    fn passed_to(self, member: u32) -> Self {
-        Entry::new(self.generation().wrapping_add(1), member, State::Awake)
-    }
-}
-
-/// A number that decides nothing but an order: the standard library's also under loom, which need not try what it may be.
-type Hint = std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Where a set lies, and what it asks of the kernel.
-pub trait Backing {
-    /// How many slots there are, at most [`MAX_SLOTS`].
-    fn slots(&self) -> usize;
-    /// The bits of 64 slots: 1 for each whose holder is about to sleep, or sleeps.
-    fn bits(&self, word: usize) -> &AtomicU64;
-    /// A slot.
-    fn slot(&self, index: usize) -> &AtomicU64;
-    /// How many tickets were drawn.
-    fn tickets(&self) -> &Hint;
-    /// The ticket of a slot.
-    fn ticket(&self, index: usize) -> &Hint;
-    /// Wakes the sleeper of this slot. False if nobody has heard it: it is about to sleep, or dead.
-    fn ring(&self, index: usize, how: How) -> bool;
-    /// Whether the process of this member lives. A number that no member has is a dead one's.
-    fn lives(&self, member: u32) -> bool;
-}
-
-impl<B: Backing> Backing for Arc<B> {
-    fn slots(&self) -> usize {
-        (**self).slots()
-    }
-    fn bits(&self, word: usize) -> &AtomicU64 {
-        (**self).bits(word)
-    }
-    fn slot(&self, index: usize) -> &AtomicU64 {
-        (**self).slot(index)
-    }
-    fn tickets(&self) -> &Hint {
-        (**self).tickets()
-    }
-    fn ticket(&self, index: usize) -> &Hint {
-        (**self).ticket(index)
-    }
-    fn ring(&self, index: usize, how: How) -> bool {
-        (**self).ring(index, how)
-    }
-    fn lives(&self, member: u32) -> bool {
-        (**self).lives(member)
-    }
-}
-
-/// Why a slot cannot be had, or used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetError {
-    /// Each slot belongs to a process that lives.
-    Full {
-        /// How many there are.
-        slots: usize,
-    },
-    /// A slot of ours is not ours any more: somebody has written over it.
-    Overwritten {
-        /// Which one.
-        index: usize,
-        /// What it holds.
-        found: u64,
-        /// What we had left there.
-        expected: u64,
-    },
-}
-
-impl fmt::Display for SetError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SetError::Full { slots } => {
-                write!(out, "all {slots} slots of the wait set are in use")
-            }
-            SetError::Overwritten {
-                index,
-                found,
-                expected,
-            } => write!(
-                out,
-                "slot {index} of the wait set holds {found:#x} instead of {expected:#x}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SetError {}
 
 /// A set, as one process has it.
 pub struct WaitSet<B> {
@@ -435,37 +291,6 @@ impl<B: Backing> WaitSet<B> {
     }
 }
 
-/// The bits of a set, as they were at one look.
-struct Announced {
-    words: [u64; WORDS],
-    slots: usize,
-}
-
-impl Announced {
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.words.iter().all(|&word| word == 0)
-    }
-
-    /// The slots whose bits are set.
-    fn slots(&self) -> impl Iterator<Item = usize> {
-        let of_word = |(word, mut bits): (usize, u64)| {
-            std::iter::from_fn(move || {
-                let next = bits.trailing_zeros() as usize;
-                bits &= bits.wrapping_sub(1);
-                (next < BITS).then_some(word * BITS + next)
-            })
-        };
-        let slots = self.slots;
-        let found = self.words.into_iter().enumerate().flat_map(of_word);
-        found.filter(move |&index| index < slots)
-    }
-}
-
-fn bit(index: usize) -> u64 {
-    1 << (index % BITS)
-}
-
 /// A slot of ours. Dropped, it is given back, and a wake-up that came meanwhile is handed on.
 pub struct Slot<B: Backing> {
     set: Arc<WaitSet<B>>,
@@ -564,53 +389,5 @@ impl<B: Backing> Drop for Slot<B> {
         if self.entry.is(State::Awake) || self.cancel().is_ok() {
             self.set.free(self.index, self.entry);
         }
-    }
-}
-
-/// A set in private memory, for tests and for loom. A sleeper is woken by `ring`, and all members live but the dead.
-pub struct HeapSet<R> {
-    bits: Vec<AtomicU64>,
-    slots: Vec<AtomicU64>,
-    line: Vec<Hint>,
-    ring: R,
-}
-
-impl<R: Fn(usize) -> bool> HeapSet<R> {
-    /// A set of `slots` slots. `ring` wakes the sleeper of a slot, and says whether it was heard.
-    pub fn new(slots: usize, ring: R) -> Self {
-        let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
-        HeapSet {
-            bits: zeros(slots.div_ceil(BITS)),
-            slots: zeros(slots),
-            line: (0..=slots).map(|_| Hint::new(0)).collect(),
-            ring,
-        }
-    }
-}
-
-/// The number of a member of a [`HeapSet`] that does not live.
-pub const DEAD: u32 = MAX_MEMBER;
-
-impl<R: Fn(usize) -> bool> Backing for HeapSet<R> {
-    fn slots(&self) -> usize {
-        self.slots.len()
-    }
-    fn bits(&self, word: usize) -> &AtomicU64 {
-        &self.bits[word]
-    }
-    fn slot(&self, index: usize) -> &AtomicU64 {
-        &self.slots[index]
-    }
-    fn tickets(&self) -> &Hint {
-        &self.line[self.slots.len()]
-    }
-    fn ticket(&self, index: usize) -> &Hint {
-        &self.line[index]
-    }
-    fn ring(&self, index: usize, _how: How) -> bool {
-        (self.ring)(index)
-    }
-    fn lives(&self, member: u32) -> bool {
-        member != DEAD
     }
 }

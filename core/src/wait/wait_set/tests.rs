@@ -1,12 +1,15 @@
+use super::backing::Hint;
 use super::mapped::{Mapped, size_for};
 use super::*;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::AtomicU32;
+use crate::sync::{AtomicU64, Ordering};
 use crate::testing::{Child, file_in_memory, fork};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::thread;
+use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(3600);
 /// Where the set begins, behind what is waited for.

@@ -8,12 +8,16 @@
 //!
 //! The loop must turn all the same: after [`SLICE`] the poller says so.
 
+mod cpu_sharing;
+mod parking;
+
 use crate::clock;
 use crate::connection::channel::{Channel, LOOKS_PER_CLOCK, SLICE};
 use crate::crash;
 use crate::packet;
 use crate::violation::Violation;
-use crate::wait::spin::{Crowding, Offer, Spin};
+use crate::wait::cpu_contention::{Crowding, Offer};
+use crate::wait::spin::Spin;
 use std::hint::spin_loop;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -178,27 +182,6 @@ impl<K> Poller<K> {
             .map(|entry| &entry.channel)
     }
 
-    /// A channel's bell rang: looks at it from now on. False if its peer has ended the bell.
-    pub fn wake(&mut self, index: usize) -> bool {
-        let Some(Some(entry)) = self.entries.get_mut(index) else {
-            return true;
-        };
-        let rings = entry.channel.silence();
-        if !entry.hot {
-            let now = clock::now();
-            let late = entry.channel.rung_ago(&entry.channel.receiver(), now);
-            if let Some(late) = late {
-                self.spin.slept(late);
-                self.sleeps += 1;
-            }
-            entry.channel.unpark();
-            entry.hot = true;
-            self.hot.push(index);
-            crash::point!(ChannelWoken);
-        }
-        rings
-    }
-
     /// The peer that was answered last had to be woken for that.
     pub fn rang(&mut self) {
         self.sleeps += 1;
@@ -283,57 +266,6 @@ impl<K> Poller<K> {
             }
             spin_loop();
         }
-    }
-
-    /// Lets the peers that need our CPU run, if one of them has had too little; the time afterwards.
-    ///
-    /// Whoever calls from another CPU has the next frame ready before we have looked around, and keeps us from ever waiting. A
-    /// peer on our CPU would run only when the kernel takes it away from us.
-    #[inline]
-    fn give_way(&mut self, now: u64) -> u64 {
-        let is_early = self.found - self.looked < self.hot.len() as u64;
-        if is_early || !self.spinning || self.ways.regrets(now) {
-            return now;
-        }
-        self.looked = self.found;
-        let (mut count, mut behind) = (0, 0);
-        for entry in self.waiting_here() {
-            count += 1;
-            behind = behind.max(self.found.saturating_sub(entry.content));
-        }
-        // Those that have sent something instead are not done yet. And where all wait here, they have our CPU as soon as there
-        // is nothing to do.
-        if count == 0 || count == self.hot.len() {
-            return now;
-        }
-        self.gives_way = behind > if self.gives_way { 0 } else { LAG };
-        if !self.gives_way {
-            return now;
-        }
-        if self.ways.offer() != Offer::Taken {
-            self.forgive();
-        }
-        clock::now()
-    }
-
-    /// Nobody has taken our CPU, or somebody who computes has: nobody is owed anything any more.
-    #[cold]
-    fn forgive(&mut self) {
-        self.gives_way = false;
-        for &index in &self.hot {
-            if let Some(entry) = &mut self.entries[index] {
-                entry.content = entry.content.max(self.found);
-            }
-        }
-    }
-
-    /// The peers that need our CPU to read what they were answered.
-    fn waiting_here(&self) -> impl Iterator<Item = &Entry<K>> {
-        let hot = self
-            .hot
-            .iter()
-            .filter_map(|&index| self.entries[index].as_ref());
-        hot.filter(|entry| entry.channel.needs_our_cpu())
     }
 
     /// One look at every hot channel, and sometimes at the cold ones.
@@ -424,65 +356,4 @@ impl<K> Poller<K> {
         crash::point!(ChannelFound);
         Found::Frame(index)
     }
-
-    /// Looks at this channel no more; the turn stays with the one that has it.
-    fn cool(&mut self, index: usize) {
-        let Some(place) = self.hot.iter().position(|&hot| hot == index) else {
-            return;
-        };
-        self.hot.remove(place);
-        if place < self.turn {
-            self.turn -= 1;
-        }
-        if self.turn >= self.hot.len() {
-            self.turn = 0;
-        }
-    }
-
-    /// Wakes cold channels that have something, and lays silent hot ones to rest.
-    fn glance(&mut self, now: u64) {
-        let limit = self.spin.limit();
-        for index in 0..self.entries.len() {
-            let Some(entry) = &mut self.entries[index] else {
-                continue;
-            };
-            if entry.hot {
-                let silent = now.saturating_sub(entry.last) > limit;
-                if silent && self.hot.len() > 1 && rests(&entry.channel) {
-                    entry.hot = false;
-                    self.cool(index);
-                }
-            } else if !matches!(entry.channel.receiver().peek(), Ok(None)) {
-                entry.channel.unpark();
-                entry.hot = true;
-                self.hot.push(index);
-            }
-        }
-    }
-
-    /// Before the loop goes on: true if every channel sleeps and a bell will ring, false if the loop is to call again
-    /// on its next turn.
-    pub fn rest(&mut self) -> bool {
-        self.slice = 0;
-        self.served = None;
-        if std::mem::take(&mut self.slice_over) {
-            return false;
-        }
-        self.idle_since = 0;
-        let entries = &mut self.entries;
-        self.hot.retain(|&index| match &mut entries[index] {
-            Some(entry) => {
-                entry.hot = !rests(&entry.channel);
-                entry.hot
-            }
-            None => false,
-        });
-        self.turn = 0;
-        self.hot.is_empty()
-    }
-}
-
-/// Whether the channel could be parked. A broken one could not: the next look says why.
-fn rests(channel: &Channel) -> bool {
-    channel.park(!channel.is_behind(), false).unwrap_or(false)
 }

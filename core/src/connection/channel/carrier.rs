@@ -1,0 +1,40 @@
+//! Ends of loans, carried by a channel.
+
+use super::Channel;
+use crate::connection::parcel::{RELEASE, RELEASE_SIZE};
+use crate::connection::peer_extents::Carrier;
+use crate::sync::lock;
+use crate::violation::Violation;
+
+impl Carrier for Channel {
+    /// A peer that sleeps is not woken for that: it looks before it takes more memory, and as often as idle memory is
+    /// given back.
+    fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
+        if self.closing.is_closed() {
+            return;
+        }
+        let mut writer = lock(&self.writer);
+        match writer.send(RELEASE, 0, payload) {
+            Ok(true) => {}
+            Ok(false) => {
+                let _ = self.set_aside(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
+                drop(writer);
+                let _ = self.await_room();
+            }
+            Err(violation) => {
+                let _ = self.fault.set(violation);
+            }
+        }
+    }
+
+    fn collect(&self) -> Result<(), Violation> {
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => {
+                receiver.peek()?;
+                self.release(&receiver);
+                Ok(())
+            }
+            Err(_) => Ok(()), // Somebody looks at this moment.
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The receiving end of a channel.
+
+use crate::connection::loans::Lending;
+use crate::connection::parcel::{RELEASE, RELEASE_SIZE};
+use crate::connection::segment::MappedRing;
+use crate::crash;
+use crate::ring::RingMemory;
+use crate::ring::frame::{FrameReader, Header};
+use crate::violation::Violation;
+use crate::wait::cpu_contention::Crowding;
+use crate::wait::spin::Spin;
+use std::sync::Arc;
+
+/// The receiving end and what it knows of its rhythm.
+pub struct Receiver {
+    pub(super) lending: Arc<Lending>,
+    pub(super) reader: FrameReader<MappedRing>,
+    pub(super) spin: Spin,
+    pub(super) crowding: Crowding,
+    /// When we last sent, or last got a frame, in nanoseconds.
+    pub(super) since: u64,
+    /// When we last got a frame, if we have not sent since.
+    pub(super) working_since: Option<u64>,
+    /// When we last said that we sleep.
+    pub(super) parked: u64,
+    /// Whether the peer had to be woken for what we sent last.
+    pub(super) rang: bool,
+    /// A false RELEASE: its frame is taken, so no later look would find it again.
+    pub(super) broken: Option<Violation>,
+}
+
+impl Receiver {
+    /// See [`FrameReader::peek`]. Ends of leases are taken on the way.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
+        if let Some(violation) = self.broken {
+            return Err(violation);
+        }
+        loop {
+            match self.reader.peek()? {
+                Some(header) if header.opcode == RELEASE => {
+                    self.take_release(header)
+                        .inspect_err(|&violation| self.broken = Some(violation))?;
+                }
+                found => return Ok(found),
+            }
+        }
+    }
+
+    fn take_release(&mut self, header: Header) -> Result<(), Violation> {
+        let mut payload = [0; RELEASE_SIZE];
+        if header.len != RELEASE_SIZE {
+            let (len, expected) = (header.len, RELEASE_SIZE);
+            return Err(Violation::Release { len, expected });
+        }
+        if self.is_lost() {
+            return Err(Violation::NoMemory { len: header.len });
+        }
+        self.take(&mut payload)?;
+        crash::point!(ReleaseRead);
+        self.lending.give_back(&payload)
+    }
+
+    /// See [`FrameReader::came`].
+    #[inline]
+    pub fn came(&self) -> usize {
+        self.reader.came()
+    }
+
+    /// See [`FrameReader::is_at_end`].
+    pub fn is_at_end(&self) -> bool {
+        self.reader.is_at_end()
+    }
+
+    /// See [`FrameReader::reached`].
+    pub fn reached(&self) -> u64 {
+        self.reader.reached()
+    }
+
+    /// See [`FrameReader::is_lost`].
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.reader.is_lost()
+    }
+
+    /// See [`FrameReader::discard`].
+    pub fn discard(&mut self) {
+        self.reader.discard();
+    }
+
+    /// See [`FrameReader::take`]. What was taken counts only if the memory was there.
+    #[inline]
+    pub fn take(&mut self, payload: &mut [u8]) -> Result<(), Violation> {
+        self.reader.take(payload);
+        if self.reader.memory().is_cut_off() {
+            return Err(Violation::CutOff);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! Frames over a ring: an opcode, an id and a payload, in order, of any size.
+//!
+//! A frame is two words and then its payload, filled up to a whole word:
+//!
+//! ```text
+//!   word 0   low half: length of the payload in bytes   high half: opcode
+//!   word 1   id
+//!   word 2…  payload
+//! ```
+//!
+//! A frame of up to half the ring is published whole. A larger one is published
+//! in pieces, as much as there is room for each time; the reader puts it together
+//! in private memory. So the ring bounds the shared memory, never the frame.
+//!
+//! Between two frames the ring may grow, which a frame without a payload says: [`GROW`]. It is the ring's own, and no
+//! reader is given it.
+
+mod header;
+mod reader;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod writer;
+
+pub use header::{GROW, HEADER, Header};
+pub use reader::FrameReader;
+pub use writer::{FrameWriter, Kept, Untaken};

@@ -1,0 +1,53 @@
+//! Positions of bytes in a ring, and the check of an index.
+
+use super::memory::WORD;
+use crate::violation::Violation;
+
+/// Checks a claimed index against what is possible.
+#[inline]
+pub(super) fn check(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
+    if index % WORD as u64 != 0 {
+        return Err(Violation::Misaligned { index, unit: WORD });
+    }
+    if index < low || index > high {
+        return Err(Violation::OutOfRange { index, low, high });
+    }
+    Ok(index)
+}
+
+/// Where the bytes of a ring lie, as one side has it.
+pub(super) struct Places {
+    /// Words in use, a power of two, minus 1.
+    mask: usize,
+    /// What is added to a byte's index.
+    shift: usize,
+}
+
+impl Places {
+    pub(super) fn new(used: usize) -> Self {
+        Places {
+            mask: used / WORD - 1,
+            shift: 0,
+        }
+    }
+
+    /// Bytes in use.
+    pub(super) fn used(&self) -> usize {
+        (self.mask + 1) * WORD
+    }
+
+    /// The number of the word in which the byte `index` lies.
+    #[inline]
+    pub(super) fn word(&self, index: u64, offset: usize) -> usize {
+        let at = (index as usize)
+            .wrapping_add(self.shift)
+            .wrapping_add(offset);
+        (at / WORD) & self.mask
+    }
+
+    /// From the byte `index` on, `to` bytes are in use.
+    pub(super) fn grow(&mut self, index: u64, to: usize) {
+        self.shift = self.used().wrapping_sub(index as usize);
+        self.mask = to / WORD - 1;
+    }
+}

@@ -1,0 +1,147 @@
+//! The writing end of a ring.
+
+use super::memory::{GROWTH, RingMemory, WORD};
+use super::positions::{Places, check};
+use crate::sync::Ordering;
+use crate::violation::Violation;
+
+/// The writing end. There is one per ring.
+pub struct Producer<M> {
+    memory: M,
+    places: Places,
+    /// The true tail.
+    tail: u64,
+    /// The last head the reader announced that was possible.
+    head: u64,
+    /// How far the tail may go, as far as is known without looking.
+    limit: u64,
+    /// The first byte after the last growth.
+    grown_at: u64,
+    /// Bytes in use before it.
+    grown_from: usize,
+}
+
+impl<M: RingMemory> Producer<M> {
+    /// The writing end of an empty ring.
+    pub fn new(memory: M) -> Self {
+        let places = Places::new(memory.first());
+        let mut ring = Producer {
+            memory,
+            places,
+            tail: 0,
+            head: 0,
+            limit: 0,
+            grown_at: 0,
+            grown_from: 0,
+        };
+        ring.set_limit();
+        ring
+    }
+
+    /// The memory that the ring lies in.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Bytes of it that are in use.
+    pub fn used(&self) -> usize {
+        self.places.used()
+    }
+
+    /// Bytes that can be put now, as far as is known without looking.
+    #[inline]
+    pub fn known_room(&self) -> usize {
+        (self.limit - self.tail) as usize
+    }
+
+    /// Bytes that can be put now. Looks at what the reader announced.
+    pub fn room(&mut self) -> Result<usize, Violation> {
+        // Acquire: the reader has done with the words below `head` (table above).
+        let claim = self.memory.head().load(Ordering::Acquire);
+        if self.memory.is_cut_off() {
+            return Err(Violation::CutOff);
+        }
+        self.head = check(claim, self.head, self.tail)?;
+        self.set_limit();
+        Ok(self.known_room())
+    }
+
+    fn set_limit(&mut self) {
+        // What was put before the growth lies anywhere in what was in use then, until the reader has passed all of it:
+        // till then there is room for as much as came with the growth. (Before the first byte that is 2^64 - some.)
+        let kept_from = match self.head < self.grown_at {
+            true => self.grown_at.wrapping_sub(self.grown_from as u64),
+            false => self.head,
+        };
+        let kept_free = match self.used() < self.memory.capacity() {
+            true => GROWTH,
+            false => 0,
+        };
+        self.limit = kept_from.wrapping_add((self.used() - kept_free) as u64);
+    }
+
+    /// Sets memory aside so that `to` bytes are in use; more than now, and no more than there can be. False if there is
+    /// none.
+    pub fn set_aside(&self, to: usize) -> bool {
+        self.memory.set_aside(self.used(), to)
+    }
+
+    /// Puts the two words that tell the reader of it into what was kept free for them, and uses `to` bytes from there
+    /// on, for which memory was set aside.
+    pub fn grow(&mut self, words: [u64; 2], to: usize) {
+        debug_assert!(to > self.used() && to <= self.memory.capacity());
+        self.limit += GROWTH as u64;
+        self.put_word(0, words[0]);
+        self.put_word(WORD, words[1]);
+        self.publish(GROWTH);
+        (self.grown_at, self.grown_from) = (self.tail, self.used());
+        self.places.grow(self.tail, to);
+        self.set_limit();
+    }
+
+    /// Bytes that the reader has read so far, as far as is known without looking.
+    pub fn read(&self) -> u64 {
+        self.head
+    }
+
+    /// Bytes in the ring, as far as is known without looking.
+    pub fn held(&self) -> usize {
+        (self.tail - self.head) as usize
+    }
+
+    /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.
+    #[inline]
+    pub fn put_word(&mut self, offset: usize, value: u64) {
+        let index = self.places.word(self.tail, offset);
+        // Relaxed: covered by the Release of `publish`.
+        self.memory.store_word(index, value);
+    }
+
+    /// Puts bytes `offset` bytes beyond the tail, the last word filled up with zeros.
+    #[inline]
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let mut offset = offset;
+        let mut words = bytes.chunks_exact(WORD);
+        for word in &mut words {
+            let mut value = [0; WORD];
+            value.copy_from_slice(word);
+            self.put_word(offset, u64::from_ne_bytes(value));
+            offset += WORD;
+        }
+        let rest = words.remainder();
+        if !rest.is_empty() {
+            let mut value = [0; WORD];
+            value[..rest.len()].copy_from_slice(rest);
+            self.put_word(offset, u64::from_ne_bytes(value));
+        }
+    }
+
+    /// Announces `len` more bytes, a multiple of [`WORD`].
+    #[inline]
+    pub fn publish(&mut self, len: usize) {
+        debug_assert!(len % WORD == 0 && len <= self.known_room());
+        self.tail += len as u64;
+        // Release: the words are visible to whoever sees this tail (table above).
+        self.memory.tail().store(self.tail, Ordering::Release);
+    }
+}

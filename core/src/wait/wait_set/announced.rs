@@ -1,0 +1,34 @@
+//! The slots whose holders may sleep.
+
+use super::layout::{BITS, WORDS};
+
+/// The bits of a set, as they were at one look.
+pub(super) struct Announced {
+    pub(super) words: [u64; WORDS],
+    pub(super) slots: usize,
+}
+
+impl Announced {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
+
+    /// The slots whose bits are set.
+    pub(super) fn slots(&self) -> impl Iterator<Item = usize> {
+        let of_word = |(word, mut bits): (usize, u64)| {
+            std::iter::from_fn(move || {
+                let next = bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+                (next < BITS).then_some(word * BITS + next)
+            })
+        };
+        let slots = self.slots;
+        let found = self.words.into_iter().enumerate().flat_map(of_word);
+        found.filter(move |&index| index < slots)
+    }
+}
+
+pub(super) fn bit(index: usize) -> u64 {
+    1 << (index % BITS)
+}

@@ -1,0 +1,357 @@
+use super::semaphore::WAITER;
+use super::*;
+use crate::sync::{AtomicU64, Ordering};
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A semaphore of glibc's, as a peer in C has it; and its name.
+struct Theirs {
+    name: CString,
+    semaphore: *mut libc::sem_t,
+}
+
+// SAFETY: glibc's functions may be called from any thread.
+unsafe impl Sync for Theirs {}
+
+impl Theirs {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: each gets another number.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("/shmrpc-core-bell-{}-{number}", std::process::id());
+        let name = CString::new(name).unwrap();
+        // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
+        let semaphore = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
+        assert_ne!(semaphore, libc::SEM_FAILED);
+        Theirs { name, semaphore }
+    }
+
+    fn path(&self) -> String {
+        let name = self.name.to_str().unwrap();
+        format!("/dev/shm/sem.{}", &name[1..])
+    }
+
+    /// Another mapping of it, as this side has it.
+    fn ours(&self) -> Semaphore {
+        Semaphore::open(&self.name, us()).unwrap()
+    }
+
+    fn post(&self) {
+        // SAFETY: it is open.
+        assert_eq!(unsafe { libc::sem_post(self.semaphore) }, 0);
+    }
+
+    fn wait(&self) {
+        // SAFETY: it is open.
+        assert_eq!(unsafe { libc::sem_wait(self.semaphore) }, 0);
+    }
+
+    /// Whether a wait would end at once; then it takes one ring.
+    fn try_wait(&self) -> bool {
+        // SAFETY: it is open.
+        unsafe { libc::sem_trywait(self.semaphore) == 0 }
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        // SAFETY: it is open, and not used again; a valid C string.
+        unsafe {
+            libc::sem_close(self.semaphore);
+            libc::sem_unlink(self.name.as_ptr());
+        }
+    }
+}
+
+fn us() -> u32 {
+    // SAFETY: no memory is involved.
+    unsafe { libc::geteuid() }
+}
+
+/// Goes on when somebody sleeps on it, or is about to.
+fn until_waited_for(semaphore: &Semaphore) {
+    while semaphore.word().load(Ordering::Relaxed) < WAITER {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn what_we_make_is_byte_for_byte_what_glibc_makes() {
+    let theirs = Theirs::new();
+    let name = format!("/shmrpc-core-made-{}", std::process::id());
+    let ours = CString::new(name.clone()).unwrap();
+    create_semaphore(&ours).unwrap();
+    let file = format!("/dev/shm/sem.{}", &name[1..]);
+    let again = create_semaphore(&ours).unwrap_err();
+    let (made, mode) = (fs::read(&file), fs::metadata(&file).unwrap().mode());
+    let opened = Semaphore::open(&ours, us());
+    fs::remove_file(&file).unwrap();
+    assert_eq!(made.unwrap(), fs::read(theirs.path()).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+    opened.unwrap().ring();
+}
+
+#[test]
+fn a_ring_wakes_who_sleeps() {
+    let theirs = Theirs::new();
+    let (ours, other) = (theirs.ours(), theirs.ours());
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| ours.wait(LONG));
+        until_waited_for(&other);
+        other.ring();
+        sleeper.join().unwrap();
+    });
+    assert_eq!(ours.word().load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn rings_that_nobody_heard_keep_one_sleep_from_beginning() {
+    let theirs = Theirs::new();
+    let ours = theirs.ours();
+    for _ in 0..5 {
+        ours.ring();
+    }
+    ours.wait(LONG);
+    assert!(!theirs.try_wait(), "all are taken at once");
+    ours.wait(Duration::from_millis(1));
+}
+
+#[test]
+fn a_peer_that_posts_by_glibc_wakes_us() {
+    let theirs = Theirs::new();
+    let ours = theirs.ours();
+    theirs.post();
+    ours.wait(LONG);
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| ours.wait(LONG));
+        until_waited_for(&ours);
+        theirs.post();
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn a_peer_that_waits_by_glibc_is_woken_and_counts_each_ring() {
+    let theirs = Theirs::new();
+    let ours = theirs.ours();
+    ours.ring();
+    ours.ring();
+    assert!(theirs.try_wait() && theirs.try_wait() && !theirs.try_wait());
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| theirs.wait());
+        until_waited_for(&ours);
+        ours.ring();
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn the_count_of_waiters_that_a_death_leaves_is_no_matter() {
+    let theirs = Theirs::new();
+    let ours = theirs.ours();
+    ours.word().fetch_add(3 * WAITER, Ordering::Relaxed);
+    theirs.post();
+    ours.wait(LONG);
+    ours.ring();
+    theirs.wait();
+    assert_eq!(ours.word().load(Ordering::Relaxed), 3 * WAITER);
+}
+
+/// What a liar writes: each half of the word at its ends, and the rest that glibc would believe.
+const LIES: [u64; 9] = [
+    1,
+    i32::MAX as u64,
+    1 << 31,
+    u32::MAX as u64,
+    1 << 32,
+    1 << 63,
+    i32::MAX as u64 | 1 << 63,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+#[test]
+fn whatever_stands_in_it_a_ring_is_a_ring_and_a_wait_ends() {
+    let theirs = Theirs::new();
+    let ours = theirs.ours();
+    for (lie, private) in LIES
+        .into_iter()
+        .flat_map(|lie| LIES.map(|other| (lie, other)))
+    {
+        let after = ours.0.u64_at(8);
+        after.store(private, Ordering::Relaxed);
+        ours.word().store(lie, Ordering::Relaxed);
+        ours.ring();
+        ours.wait(LONG); // A ring is there, or what passes for one.
+        assert_eq!(ours.word().load(Ordering::Relaxed) as u32, 0, "{lie:#x}");
+        ours.wait(Duration::from_micros(1));
+        assert_eq!(after.load(Ordering::Relaxed), private, "not ours to write");
+    }
+}
+
+#[test]
+fn a_peer_that_scribbles_without_end_keeps_nobody() {
+    let theirs = Theirs::new();
+    let (ours, other) = (theirs.ours(), theirs.ours());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for lie in LIES {
+                    other.word().store(lie, Ordering::Relaxed);
+                }
+            }
+        });
+        for _ in 0..20_000 {
+            ours.ring();
+            ours.wait(Duration::from_micros(10));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn one_that_is_cut_off_is_known_by_who_rings_and_by_who_waits() {
+    for waits in [false, true] {
+        let theirs = Theirs::new();
+        let ours = theirs.ours();
+        File::options()
+            .write(true)
+            .open(theirs.path())
+            .unwrap()
+            .set_len(0)
+            .unwrap();
+        assert!(!ours.is_cut_off());
+        if waits {
+            ours.wait(Duration::ZERO);
+        } else {
+            ours.ring();
+        }
+        assert!(ours.is_cut_off());
+    }
+}
+
+#[test]
+fn one_that_is_cut_off_under_a_sleeper_is_known_when_it_wakes() {
+    let theirs = Theirs::new();
+    let ours = theirs.ours();
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| ours.wait(Duration::from_millis(50)));
+        until_waited_for(&ours);
+        let file = File::options().write(true).open(theirs.path()).unwrap();
+        file.set_len(0).unwrap();
+        sleeper.join().unwrap();
+    });
+    assert!(ours.is_cut_off());
+}
+
+#[test]
+fn what_is_no_semaphore_is_not_opened() {
+    let open = |name: &str, owner| Semaphore::open(&CString::new(name).unwrap(), owner).err();
+    let theirs = Theirs::new();
+    let (name, path) = (theirs.name.to_str().unwrap(), theirs.path());
+    let stranger = open(name, us() + 1);
+    assert!(matches!(stranger, Some(SemaphoreError::Owner { found, .. }) if found == us()));
+    for name in ["", "/", "shmrpc", "/../x", "/a/b", "/shmrpc-core-bell-none"] {
+        assert!(
+            matches!(open(name, us()), Some(SemaphoreError::Os(_))),
+            "{name}"
+        );
+    }
+    File::create(&path).unwrap().set_len(31).unwrap();
+    assert!(matches!(
+        open(name, us()),
+        Some(SemaphoreError::Size { found: 31 })
+    ));
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    assert!(matches!(open(name, us()), Some(SemaphoreError::Os(_))));
+    fs::remove_file(&path).unwrap();
+    let fifo = CString::new(path.clone()).unwrap();
+    // SAFETY: a valid C string.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    assert!(matches!(open(name, us()), Some(SemaphoreError::Kind)));
+}
+
+fn pair() -> [Bell; 2] {
+    let mut fds = [0; 2];
+    // SAFETY: room for two descriptors, which are ours alone. They block: the calls have to say that they do not.
+    unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        let made = libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr());
+        assert_eq!(made, 0);
+        fds.map(|fd| Bell::new(OwnedFd::from_raw_fd(fd)))
+    }
+}
+
+fn is_readable(bell: &Bell) -> bool {
+    let (fd, events, revents) = (bell.0.as_raw_fd(), libc::POLLIN, 0);
+    let mut asked = libc::pollfd {
+        fd,
+        events,
+        revents,
+    };
+    // SAFETY: one entry.
+    unsafe { libc::poll(&mut asked, 1, 0) == 1 }
+}
+
+#[test]
+fn neither_a_full_bell_nor_a_silent_one_blocks() {
+    let [ours, theirs] = pair();
+    assert!(ours.silence());
+    for _ in 0..10_000 {
+        theirs.ring();
+    }
+    assert!(!is_readable(&theirs), "each hears the other alone");
+    while is_readable(&ours) {
+        assert!(ours.silence());
+    }
+    theirs.ring();
+    assert!(is_readable(&ours));
+}
+
+#[test]
+fn a_look_takes_some_rings_and_no_more() {
+    let [ours, theirs] = pair();
+    for _ in 0..=TAKEN_AT_ONCE {
+        theirs.ring();
+    }
+    assert!(ours.silence());
+    assert!(is_readable(&ours));
+    assert!(ours.silence());
+    assert!(!is_readable(&ours));
+}
+
+#[test]
+fn the_end_of_the_peer_is_the_end_of_its_bell() {
+    let _alone = crate::FORK.lock();
+    let [ours, theirs] = pair();
+    theirs.ring();
+    assert!(!ours.has_ended());
+    drop(theirs);
+    assert!(ours.has_ended());
+    // What it rang before is heard, or is not: the end is.
+    assert!(!ours.silence());
+    ours.ring();
+
+    let [ours, theirs] = pair();
+    ours.ring();
+    drop(theirs); // With a ring unheard: an error first.
+    assert!(!ours.silence());
+    assert!(!ours.silence());
+
+    let [ours, theirs] = pair();
+    // SAFETY: it is open.
+    unsafe { libc::shutdown(theirs.0.as_raw_fd(), libc::SHUT_RDWR) };
+    assert!(!ours.silence());
+    ours.ring();
+}

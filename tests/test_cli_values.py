@@ -253,7 +253,7 @@ NESTED = "[" * 100_000
         (["-k", "less=1", "shown", "shown", "1"], 2, "less"),
         (["--timeout", "soon", "shown", "shown", "1"], 2, "'soon' is not a valid float"),
         (["--timeout", "-1", "shown", "shown", "1"], 2, "-1.0 is not in the range x>=0"),
-        (["--timeout", "nan", "shown", "shown", "1"], 2, "'nan' is no number of seconds"),
+        (["--timeout", "nan", "shown", "shown", "1"], 2, "expected a number of seconds, got 'nan'"),
         (["--max-frame", "1", "shown", "shown", "1"], 2, "max_frame: expected"),
         (["a b", "shown"], 2, "a b"),
         (["shown", "shown", "@/absent/file"], 2, "@/absent/file: No such file or directory; for a text that begins"),
@@ -375,4 +375,4 @@ def test_what_is_printed_is_plain_text(arguments: tuple[str, ...]) -> None:
     assert done.exit_code == 0
     assert "\x1b" not in done.output
     if arguments == ("call", "--help"):
-        assert "Exit codes: 2 if the usage" in done.output
+        assert "Exit codes: 2 for a wrong option" in done.output

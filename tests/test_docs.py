@@ -165,7 +165,8 @@ def test_the_commands_are_ones_that_the_command_line_takes(name: str) -> None:
 
 def test_the_table_of_options_is_that_of_the_command() -> None:
     rows = re.findall(r"^\| `--([a-z-]+)` \|[^|]*\| ([^|]*?) ?\|$", DOCUMENTS["how-to/serve"], re.MULTILINE)
-    serve = main.commands["serve"]
+    serve = main.get_command(click.Context(main), "serve")
+    assert serve is not None
     options = [option for option in serve.params if isinstance(option, click.Option)]
     assert rows
     assert [(name, default.strip("`").replace(",", "")) for name, default in rows] == [

@@ -125,7 +125,7 @@ OBJECTS = "objects|locks|shared_memory|queues|topics|stores|discovery"
     [
         ("shmrpc.serve", f"client|{OBJECTS}|pools|introspection|sync|transport.(memory|nats|shm.*client)"),
         (
-            "import shmrpc.cli",
+            "import shmrpc.cli.serve",
             f"client|{OBJECTS}|pools|sync|supervisor.(supervisor|reloading)|cli.(queues|stores|topics)",
         ),
         (

@@ -1,4 +1,4 @@
-"""The commands of ``shmrpc queue``: what is in queues, into them and out of them."""
+"""The commands of ``shmrpc queue``."""
 
 from __future__ import annotations
 
@@ -15,44 +15,42 @@ import click
 import msgspec
 
 from shmrpc import sync
-from shmrpc.cli.commands import (
-    NOT_AVAILABLE,
-    CommandFailed,
-    as_json_option,
-    names_argument,
-    option,
-    print_names,
-    print_table,
-    seconds,
-)
-from shmrpc.cli.items import other_kind, report_for, timeout_option, values_of
+from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
+from shmrpc.cli.items import parse_items
+from shmrpc.cli.object_reports import report_for, wrong_kind_error
+from shmrpc.cli.options import as_json_option, check_seconds, names_argument, option, wait_timeout_option
+from shmrpc.cli.tables import print_shared_objects, print_table
 from shmrpc.cli.values import to_json, to_text
 from shmrpc.discovery.members import members, reports
 from shmrpc.errors import NameInUse, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
 
-#: Seconds between two reports of how many items were removed.
-_REPORT_AFTER: Final = 1.0
+#: Seconds between two progress messages while items are removed.
+_PROGRESS_INTERVAL: Final = 1.0
 #: Characters of a column.
-_WIDTH: Final = 13
+_COLUMN_WIDTH: Final = 13
 
-_name = click.argument("name")
+_name_argument = click.argument("name")
 
 
 @click.group()
 def queue() -> None:
-    """See what is in queues, put items, get them.
+    """Inspect queues, put items, get items.
 
-    A NAME is that of a queue that some process has open. Items are JSON, one to a line; an item of a queue of raw bytes
-    is text with base64.
+    NAME is the name of a queue that some process has open. Items are JSON, one per line; an item of a queue of raw
+    bytes is text with base64.
     """
 
 
 @contextlib.contextmanager
 def _attached(name: str) -> Iterator[sync.Queue]:
+    """Attach to a queue; yield the queue, and close it at the end.
+
+    Raises CommandFailed if no process has the queue open, NameInUse if the name is of another kind.
+    """
     try:
         found = sync.attach(name, timeout=0)
-    except NameInUse:  # It is what cannot be attached to.
-        raise other_kind(name, "topic", "queue") from None
+    except NameInUse:  # The name is of a kind that has no attach().
+        raise wrong_kind_error(name, "topic", "queue") from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except WaitTimeout:
@@ -61,7 +59,7 @@ def _attached(name: str) -> Iterator[sync.Queue]:
     if not isinstance(found, sync.Queue):
         found.close()
         kind = type(found).__name__.removeprefix("Blocking").lower()
-        raise other_kind(name, kind, "queue")
+        raise wrong_kind_error(name, kind, "queue")
     with found:
         yield found
 
@@ -70,40 +68,40 @@ def _attached(name: str) -> Iterator[sync.Queue]:
 @as_json_option
 @names_argument
 def ls(as_json: bool, names: tuple[str, ...]) -> None:
-    """List the queues that processes have open, or those of these names.
+    """List all open queues, or those with these names.
 
-    Each with how many items wait, its bytes, how many wait for it, and the pids of the processes, with how many items
-    each has claimed.
+    Of each: the items that wait, bytes, the callers that wait, and the pids of its processes, with the number of items
+    that each has claimed.
     """
     if names:
         found = [report_for(name, "queue") for name in dict.fromkeys(names)]
     else:
-        found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.depth is not None]
+        found = [each for each in reports(lambda message: click.echo(message, err=True)) if each.depth is not None]
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
     elif found:
-        print_names(found)
+        print_shared_objects(found)
     else:
         click.echo("No process has a queue open.")
 
 
 @queue.command()
-@option("-n", "--count", type=click.IntRange(min=1), default=10, help="How many.")
+@option("-n", "--count", type=click.IntRange(min=1), default=10, help="Number of items.")
 @as_json_option
-@_name
+@_name_argument
 def peek(name: str, count: int, as_json: bool) -> None:
-    """Show the first items of the queue NAME, and leave them there.
+    """Print the first items of the queue NAME without removing them.
 
-    Of an item of over 16 KiB only the size is shown, and of one that cannot be read why not. Fewer are shown if they
-    are many bytes.
+    Of an item over 16 KiB only the size is printed; of an item that cannot be read, the reason. Fewer items are printed
+    if they are large.
     """
     with _attached(name) as found:
         items = found.peek(count)
         depth = found.qsize()
     if as_json:
         for item in items:
-            shown = {each.name: getattr(item, each.name) for each in dataclasses.fields(item)}
-            click.echo(to_json({**shown, "error": None if item.error is None else str(item.error)}))
+            fields = {each.name: getattr(item, each.name) for each in dataclasses.fields(item)}
+            click.echo(to_json({**fields, "error": None if item.error is None else str(item.error)}))
         return
     rows = [("NUMBER", "DELIVERIES", "BYTES", "VALUE")]
     for item in items:
@@ -118,22 +116,22 @@ def peek(name: str, count: int, as_json: bool) -> None:
 
 
 @queue.command()
-@timeout_option("room, for each item")
-@_name
+@wait_timeout_option("room, for each item")
+@_name_argument
 @click.argument("items", metavar="[JSON]...", nargs=-1)
 def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
-    """Put items into the queue NAME: those that are given, or else the lines of standard input.
+    """Put items into the queue NAME: the arguments, or else the lines of standard input.
 
-    If one that is given is wrong, none is put.
+    If one of the arguments is malformed, no item is put.
     """
     done = 0
     with _attached(name) as found:
-        values = values_of(items, found.raw, "queue")  # All that are given, before the first one is put.
+        values = parse_items(items, found.raw, "queue")  # Parses all arguments before the first item is put.
         try:
             for item in values:
                 try:
                     found.put(item, timeout)
-                except ValueError as error:  # It is larger than the queue may ever be.
+                except ValueError as error:  # The item exceeds the maximum size of the queue.
                     raise click.UsageError(str(error)) from None
                 done += 1
         except (click.UsageError, QueueFull, QueueShutDown):
@@ -143,13 +141,14 @@ def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
 
 
 @queue.command()
-@option("-n", "--count", type=click.IntRange(min=1), default=1, help="How many.")
-@timeout_option("all of them")
-@_name
+@option("-n", "--count", type=click.IntRange(min=1), default=1, help="Number of items.")
+@wait_timeout_option("all items")
+@_name_argument
 def get(name: str, count: int, timeout: float | None) -> None:
-    """Get items of the queue NAME and print them as JSON, one to a line.
+    """Get items of the queue NAME and print them as JSON, one per line.
 
-    An item is taken away once it is printed. If this command is stopped before, or cannot read it, the item comes back.
+    An item is removed once it is printed. If the command is stopped before, or cannot read the item, the item returns
+    to the queue.
     """
     end = None if timeout is None else time.monotonic() + timeout
     with _attached(name) as found:
@@ -164,45 +163,45 @@ def get(name: str, count: int, timeout: float | None) -> None:
 
 
 @queue.command()
-@_name
+@_name_argument
 def drain(name: str) -> None:
-    """Remove all items that wait in the queue NAME, and say how many those were."""
-    removed, said = 0, time.monotonic()
+    """Remove all waiting items of the queue NAME, and print their number."""
+    removed, reported_at = 0, time.monotonic()
     with _attached(name) as found:
-        for _ in range(found.qsize()):  # Not what is put meanwhile: there may be no end of it.
+        for _ in range(found.qsize()):  # Items put from now on stay: a steady producer would keep this loop busy.
             try:
                 found.claim_nowait().ack()
-            except (QueueEmpty, QueueShutDown):  # Others have got the rest.
+            except (QueueEmpty, QueueShutDown):  # Other consumers have got the rest.
                 break
             removed += 1
-            if time.monotonic() - said > _REPORT_AFTER:
-                said = time.monotonic()
+            if time.monotonic() - reported_at > _PROGRESS_INTERVAL:
+                reported_at = time.monotonic()
                 click.echo(f"{removed:,} removed, {found.qsize():,} left", err=True)
     click.echo(f"{removed:,} {'item' if removed == 1 else 'items'} removed")
 
 
 @queue.command()
-@option("--every", type=click.FloatRange(min=0.01), default=1.0, callback=seconds, help="Seconds in between.")
+@option("--every", type=click.FloatRange(min=0.01), default=1.0, callback=check_seconds, help="Interval in seconds.")
 @as_json_option
-@_name
+@_name_argument
 def watch(name: str, every: float, as_json: bool) -> None:
-    """Print what can be seen of the queue NAME again and again, until Ctrl-C.
+    """Print the statistics of the queue NAME at an interval, until Ctrl-C.
 
-    Items that wait, that were ever put, that are not dealt with, that are claimed, and dead letters; bytes in use, and
-    that the queue has; how many wait for an item, and for room. It ends once no other process has the queue open.
+    Items: waiting, ever put, unfinished, claimed, dead letters. Bytes: in use, in total. Callers that wait for an item,
+    and for room. The command ends once no other process has the queue open.
     """
     heads = ("ITEMS", "PUT", "UNFINISHED", "CLAIMED", "DEAD", "USED", "MEMORY", "GETTERS", "PUTTERS")
     with _attached(name) as found:
         if not as_json:
-            click.echo(" ".join(head.rjust(_WIDTH) for head in heads))
+            click.echo(" ".join(head.rjust(_COLUMN_WIDTH) for head in heads))
         while any(member.pid != os.getpid() for member in members(name)):
-            seen = found.stats()
+            stats = found.stats()
             if as_json:
-                click.echo(to_json(dataclasses.asdict(seen)))
+                click.echo(to_json(dataclasses.asdict(stats)))
             else:
-                columns = [seen.depth, seen.put, seen.unfinished, len(seen.held), seen.dead]
-                columns += [seen.used, seen.memory, seen.getters, seen.putters]
-                click.echo(" ".join(f"{each:,}".rjust(_WIDTH) for each in columns))
+                columns = [stats.depth, stats.put, stats.unfinished, len(stats.held), stats.dead]
+                columns += [stats.used, stats.memory, stats.getters, stats.putters]
+                click.echo(" ".join(f"{each:,}".rjust(_COLUMN_WIDTH) for each in columns))
             sys.stdout.flush()
             time.sleep(every)
-    click.echo(f"queue {name!r}: no other process has it open any more", err=True)
+    click.echo(f"queue {name!r}: no other process has it open", err=True)

@@ -1,4 +1,4 @@
-"""The commands of ``shmrpc store``: what is in a store, and changes of it."""
+"""The commands of ``shmrpc store``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import Any
 import click
 
 from shmrpc import sync
-from shmrpc.cli.commands import NOT_AVAILABLE, CommandFailed, as_json_option, names_argument, print_table
-from shmrpc.cli.items import report_for, timeout_option, values_of
+from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
+from shmrpc.cli.items import parse_items
+from shmrpc.cli.object_reports import report_for
+from shmrpc.cli.options import as_json_option, names_argument, wait_timeout_option
+from shmrpc.cli.tables import print_table
 from shmrpc.cli.values import to_json
 from shmrpc.discovery.attach import blocking_attach
 from shmrpc.discovery.members import reports
@@ -25,53 +28,54 @@ from shmrpc.stores.records import SharedClass
 
 
 def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completes the name of a store by those that processes have open."""
-    found = reports(lambda words: None)
+    """Return the names of open stores that begin with ``incomplete``."""
+    found = reports(lambda message: None)
     return [each.name for each in found if each.kind == "store" and each.name.startswith(incomplete)]
 
 
 def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completes the next step of a path by the keys, indices or fields of what it leads to so far."""
+    """Return the keys, indices or fields that can follow the path so far and begin with ``incomplete``."""
     path = (*(ctx.params.get("path") or ()), *filter(None, [ctx.params.get("value")]))
     try:
         with _opened(ctx.params["name"]) as opened:
-            steps = _steps(_follow(opened, path))
-    except Exception:  # A shell that completes shows no errors.
+            steps = _list_steps(_follow(opened, path))
+    except Exception:  # Shell completion shows no errors.
         return []
     return [step for step in steps if step.startswith(incomplete)]
 
 
-_name = click.argument("name", shell_complete=_complete_name)
-_path = click.argument("path", nargs=-1, shell_complete=_complete_path)
+_name_argument = click.argument("name", shell_complete=_complete_name)
+_path_argument = click.argument("path", nargs=-1, shell_complete=_complete_path)
 
 
 @click.group()
 def store() -> None:
-    """See what is in a store, set values, watch it.
+    """Print the contents of a store, set values, watch for changes.
 
-    A NAME is that of a store that some process has open. A PATH leads to a value: the keys of dicts, the indices of
-    lists and the names of fields, one after the other; a key that is no text is written as JSON after a colon, such
-    as :1.
+    NAME is the name of a store that some process has open. PATH leads to a value: keys of dicts, indices of lists and
+    names of fields, one after the other; a key that is not text is written as JSON after a colon, such as :1.
     """
 
 
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[sync.Store]:
+    """Open a store; yield the store, and close it at the end."""
     report_for(name, "store")
     opened = blocking_attach(name, 1.0)
     assert isinstance(opened, sync.Store)
     with opened:
-        opened._opened.values.class_named = _stand_in
+        opened._opened.values.class_named = _make_stand_in
         opened._opened.values.unpack_known = unpack_shown
         yield opened
 
 
-def _stand_in(name: str, fields: tuple[str, ...]) -> SharedClass:
-    """A class for objects of a program's class, which cannot be imported here."""
+def _make_stand_in(name: str, fields: tuple[str, ...]) -> SharedClass:
+    """Return a class with these fields, in the place of a program's class that cannot be imported here."""
     return SharedClass(dataclasses.make_dataclass(name.rpartition(":")[2].rpartition(".")[2], fields), fields, True)
 
 
-def _step(text: str) -> Any:
+def _parse_step(text: str) -> Any:
+    """Return the key that a step of a path stands for."""
     if not text.startswith(":"):
         return text
     try:
@@ -80,8 +84,8 @@ def _step(text: str) -> Any:
         raise click.UsageError(f"{text}: expected JSON after the colon: {error}") from None
 
 
-def _steps(found: Any) -> list[str]:
-    """The steps by which a path can go on from a value, as they are written."""
+def _list_steps(found: Any) -> list[str]:
+    """Return the steps that can follow a value in a path, as they are written on the command line."""
     own = found
     if hasattr(found, "keys"):
         keys = [*found.keys()]
@@ -93,17 +97,17 @@ def _steps(found: Any) -> list[str]:
 
 
 def _follow(found: Any, path: tuple[str, ...]) -> Any:
-    """The value that a path leads to."""
+    """Return the value that a path leads to. Raises CommandFailed if there is none."""
     for number, text in enumerate(path):
         try:
-            found = _one(found, text)
+            found = _follow_step(found, text)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise CommandFailed(f"there is nothing at {' '.join(path[: number + 1])}", NOT_AVAILABLE) from None
     return found
 
 
-def _one(found: Any, text: str) -> Any:
-    step = _step(text)
+def _follow_step(found: Any, text: str) -> Any:
+    step = _parse_step(text)
     if hasattr(found, "keys"):
         return found[step]
     if hasattr(found, "__getitem__") and not isinstance(found, (str, bytes)):
@@ -115,11 +119,11 @@ def _one(found: Any, text: str) -> Any:
 @as_json_option
 @names_argument
 def ls(as_json: bool, names: tuple[str, ...]) -> None:
-    """List the stores that processes have open, or those of these names: the bytes of each, and its members."""
+    """List all open stores, or those with these names, with their bytes and members."""
     if names:
         found = [report_for(name, "store") for name in dict.fromkeys(names)]
     else:
-        found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.kind == "store"]
+        found = [each for each in reports(lambda message: click.echo(message, err=True)) if each.kind == "store"]
     if as_json:
         seen = [{"name": each.name, "bytes": each.size, "members": [m.pid for m in each.members]} for each in found]
         click.echo(json.dumps(seen, indent=2))
@@ -133,28 +137,29 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
 
 
 @store.command()
-@_name
-@_path
+@_name_argument
+@_path_argument
 def get(name: str, path: tuple[str, ...]) -> None:
-    """Print the value at PATH in the store NAME as JSON; all of it without a PATH."""
+    """Print the value at PATH in the store NAME as JSON; without a PATH, the whole store."""
     with _opened(name) as opened:
-        click.echo(to_json(_plain(_follow(opened, path))))
+        click.echo(to_json(_copy_proxy(_follow(opened, path))))
 
 
-def _plain(value: Any) -> Any:
+def _copy_proxy(value: Any) -> Any:
+    """Return a plain copy of a container; return any other value unchanged."""
     return value.copy() if hasattr(value, "copy") else value
 
 
 @store.command()
-@_name
+@_name_argument
 @click.argument("path", nargs=-1, required=True, shell_complete=_complete_path)
 @click.argument("value")
 def set(name: str, path: tuple[str, ...], value: str) -> None:
-    """Set what is at PATH in the store NAME to VALUE, which is JSON."""
-    (new,) = values_of((value,), False, "store")
+    """Set the value at PATH in the store NAME to VALUE, which is JSON."""
+    (new,) = parse_items((value,), False, "store")
     with _opened(name) as opened:
         parent = _follow(opened, path[:-1])
-        step = _step(path[-1])
+        step = _parse_step(path[-1])
         try:
             if hasattr(parent, "keys"):
                 parent[step] = new
@@ -168,7 +173,7 @@ def set(name: str, path: tuple[str, ...], value: str) -> None:
 
 
 def _check_attribute(instance: Any, name: str) -> None:
-    """Raises AttributeError for what no field is, unless the object has other such attributes: its class takes more."""
+    """Raise AttributeError for a name that is no field, unless the object has other attributes that are no fields."""
     known: SharedClass = type(instance)._known
     if name not in known.fields and not instance._items():
         fields = ", ".join(known.fields)
@@ -176,28 +181,28 @@ def _check_attribute(instance: Any, name: str) -> None:
 
 
 @store.command()
-@timeout_option("a change")
-@_name
-@_path
+@wait_timeout_option("a change")
+@_name_argument
+@_path_argument
 def watch(name: str, path: tuple[str, ...], timeout: float | None) -> None:
-    """Print the value at PATH in the store NAME, and again each time that it has changed, until Ctrl-C."""
+    """Print the value at PATH in the store NAME now and after each change, until Ctrl-C."""
     with _opened(name) as opened:
         found = _follow(opened, path)
         if not isinstance(found, Shared):
             raise CommandFailed(f"{' '.join(path)} is no list, dict, set or object: watch what it is in", NOT_AVAILABLE)
-        shown = None
+        printed = None
         with contextlib.suppress(WaitTimeout):
             for copy in changes(found, timeout):
-                if (now := to_json(copy)) != shown:
-                    click.echo(now)
+                if (text := to_json(copy)) != printed:
+                    click.echo(text)
                     sys.stdout.flush()
-                    shown = now
+                    printed = text
 
 
 @store.command()
-@_name
+@_name_argument
 def dump(name: str) -> None:
-    """Print all that is in the store NAME, one key to a line: JSON objects with "key" and "value"."""
+    """Print the store NAME, one key per line: JSON objects with "key" and "value"."""
     with _opened(name) as opened:
         for key, value in opened.copy().items():
             click.echo(f'{{"key": {to_json(key)}, "value": {to_json(value)}}}')

@@ -1,4 +1,4 @@
-"""The commands of ``shmrpc topic``: who publishes and who subscribes, what comes, and at what rate."""
+"""The commands of ``shmrpc topic``."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ import click
 import msgspec
 
 from shmrpc import sync
-from shmrpc.cli.commands import as_json_option, names_argument, print_table
-from shmrpc.cli.items import report_for, timeout_option, values_of
+from shmrpc.cli.items import parse_items
+from shmrpc.cli.object_reports import report_for
+from shmrpc.cli.options import as_json_option, names_argument, wait_timeout_option
+from shmrpc.cli.tables import print_table
 from shmrpc.cli.values import to_json
 from shmrpc.discovery.members import Publishing, report_of, reports
 from shmrpc.errors import DecodeError, TopicFull, WaitTimeout
 from shmrpc.topics.subscription_base import keep_last
 from shmrpc.topics.topic_base import Subscriber
 
-#: Messages that are read at a time, and that may wait to be printed.
-_KEPT: Final = 1000
-#: Seconds without a message after which it is looked whether anybody else has the topic open.
-_LOOK_AFTER: Final = 1.0
+#: Maximum number of messages per read, and of messages that wait to be printed.
+_MAX_MESSAGES: Final = 1000
+#: Seconds without a message after which the command checks that other processes have the topic open; also the interval
+#: of rates and of missed messages.
+_INTERVAL: Final = 1.0
 #: Characters of a column.
-_WIDTH: Final = 15
+_COLUMN_WIDTH: Final = 15
 
-_name = click.argument("name")
+_name_argument = click.argument("name")
 
 
 @click.group()
 def topic() -> None:
-    """See who publishes and subscribes, print messages, publish some.
+    """List publishers and subscribers, print messages, publish messages.
 
-    A NAME is that of a topic that some process has open. What is published is JSON, one message to a line; a message of
-    a topic of raw bytes is text with base64.
+    NAME is the name of a topic that some process has open. Messages are JSON, one per line; a message of a topic of raw
+    bytes is text with base64.
     """
 
 
@@ -43,16 +46,15 @@ def topic() -> None:
 @as_json_option
 @names_argument
 def ls(as_json: bool, names: tuple[str, ...]) -> None:
-    """List the topics that processes have open, or those of these names.
+    """List all open topics, or those with these names.
 
-    Each with its publishers, and how many messages those have published; and its subscribers, what happens if they are
-    slow, how many messages they are behind, and have missed, and how many bytes of arrays they keep. MEMBER is the pid
-    of the process.
+    Of each publisher: the messages that it has published. Of each subscriber: its policy for slow subscribers, the
+    messages that it is behind and has missed, and the bytes of arrays that it keeps. MEMBER is the pid of the process.
     """
     if names:
         found = [report_for(name, "topic") for name in dict.fromkeys(names)]
     else:
-        found = [each for each in reports(lambda words: click.echo(words, err=True)) if each.publishers is not None]
+        found = [each for each in reports(lambda message: click.echo(message, err=True)) if each.publishers is not None]
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
         return
@@ -61,84 +63,87 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
         return
     rows: list[tuple[str, ...]] = [("NAME", "MEMBER", "ROLE", "POLICY", "MESSAGES", "BEHIND", "MISSED", "KEPT")]
     for each in found:
-        roles = [*map(_publishing, each.publishers or ()), *map(_subscribing, each.subscribers or ())]
+        roles = [*map(_publisher_row, each.publishers or ()), *map(_subscriber_row, each.subscribers or ())]
         rows += [(each.name, *role) for role in roles or [("-",) * 7]]
     print_table(rows)
 
 
-def _publishing(seen: Publishing) -> tuple[str, ...]:
-    return str(seen.pid or "-"), "publishes", "-", _number(seen.messages), "-", "-", "-"
+def _publisher_row(publisher: Publishing) -> tuple[str, ...]:
+    return str(publisher.pid or "-"), "publishes", "-", _format_count(publisher.messages), "-", "-", "-"
 
 
-def _subscribing(seen: Subscriber) -> tuple[str, ...]:
-    number = f"({seen.number})" if seen.number else ""
-    counts = map(_number, (seen.lag, seen.lost, seen.kept))
-    return str(seen.pid or "-"), "subscribes", f"{seen.policy}{number}", "-", *counts
+def _subscriber_row(subscriber: Subscriber) -> tuple[str, ...]:
+    number = f"({subscriber.number})" if subscriber.number else ""
+    counts = map(_format_count, (subscriber.lag, subscriber.lost, subscriber.kept))
+    return str(subscriber.pid or "-"), "subscribes", f"{subscriber.policy}{number}", "-", *counts
 
 
-def _number(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}"
+def _format_count(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 @topic.command()
-@click.option("--rate", is_flag=True, help="Print how many messages and bytes come each second, instead of these.")
-@_name
+@click.option("--rate", is_flag=True, help="Print messages and bytes per second instead of the messages.")
+@_name_argument
 def watch(name: str, rate: bool) -> None:
     """Print the messages of the topic NAME as they come, until Ctrl-C.
 
-    As JSON, one to a line: the pid of the publisher, the message's number among those of that, and its value. Nobody
-    waits for this command: what it has no time for is skipped, and how many messages those are is said.
+    Each line is JSON: the pid of the publisher, the message's sequence number, and its value. Publishers do not wait
+    for this command: it skips the messages that it cannot keep up with, and prints their number.
 
-    With --rate, a line each second for each publisher: its pid, messages and bytes in a second, and messages in all.
+    With --rate, print a line per publisher and second: its pid, messages and bytes per second, and messages in total.
 
-    It ends once no other process has the topic open.
+    The command ends once no other process has the topic open.
     """
     raw = report_for(name, "topic").raw
     if rate:
         _print_rates(name)
     else:
         _print_messages(name, raw)
-    click.echo(f"topic {name!r}: no other process has it open any more", err=True)
+    click.echo(f"topic {name!r}: no other process has it open", err=True)
 
 
-def _is_alone(name: str) -> bool:
+def _is_only_member(name: str) -> bool:
+    """Return True if no other process has the topic open."""
     found = report_of(name)
     return found is None or all(member.pid == os.getpid() for member in found.members)
 
 
 def _print_messages(name: str, raw: bool) -> None:
-    with sync.subscribe(name, slow=keep_last(_KEPT), raw=raw) as found:
-        told, since = 0, time.monotonic()
+    with sync.subscribe(name, slow=keep_last(_MAX_MESSAGES), raw=raw) as found:
+        reported_lost, since = 0, time.monotonic()
         try:
             while True:
                 try:
-                    messages = found.get_many(_KEPT, _LOOK_AFTER)
+                    messages = found.get_many(_MAX_MESSAGES, _INTERVAL)
                 except WaitTimeout:
-                    if _is_alone(name):
+                    if _is_only_member(name):
                         return
                     continue
                 except DecodeError as error:
                     click.echo(str(error), err=True)
                     continue
                 for each in messages:
-                    shown = {"publisher": each.publisher.pid, "seq": each.seq, "value": each.value}
-                    sys.stdout.write(to_json(shown) + "\n")
+                    record = {"publisher": each.publisher.pid, "seq": each.seq, "value": each.value}
+                    sys.stdout.write(to_json(record) + "\n")
                 sys.stdout.flush()
-                if time.monotonic() - since > _LOOK_AFTER:
-                    told, since = _tell_missed(found.lost, told), time.monotonic()
+                if time.monotonic() - since > _INTERVAL:
+                    reported_lost, since = _report_missed(found.lost, reported_lost), time.monotonic()
         finally:
-            _tell_missed(found.lost, told)
+            _report_missed(found.lost, reported_lost)
 
 
-def _tell_missed(lost: int, told: int) -> int:
-    if lost > told:
-        click.echo(f"{lost - told:,} {'message' if lost - told == 1 else 'messages'} missed", err=True)
+def _report_missed(lost: int, reported: int) -> int:
+    """Print the number of messages missed since the last report; return the number missed in total."""
+    missed = lost - reported
+    if missed > 0:
+        click.echo(f"{missed:,} {'message' if missed == 1 else 'messages'} missed", err=True)
     return lost
 
 
 def _print_rates(name: str) -> None:
-    """Prints rates from what publishers say of themselves: that costs them nothing, and no message is read for it."""
-    click.echo(" ".join(head.rjust(_WIDTH) for head in ("PUBLISHER", "MESSAGES/S", "BYTES/S", "MESSAGES")))
+    """Print rates from the publishers' own counters, which costs them nothing: no message is read."""
+    click.echo(" ".join(head.rjust(_COLUMN_WIDTH) for head in ("PUBLISHER", "MESSAGES/S", "BYTES/S", "MESSAGES")))
     before: dict[int, tuple[int, int]] = {}
     since = time.monotonic()
     while (found := report_of(name)) is not None:
@@ -147,30 +152,30 @@ def _print_rates(name: str) -> None:
             messages, size = each.messages or 0, each.bytes or 0
             if each.number in before:
                 rates = [(a - b) / (now - since) for a, b in zip((messages, size), before[each.number], strict=True)]
-                columns = [str(each.pid or "-"), *(f"{rate:,.0f}" for rate in rates), _number(each.messages)]
-                click.echo(" ".join(column.rjust(_WIDTH) for column in columns))
+                columns = [str(each.pid or "-"), *(f"{rate:,.0f}" for rate in rates), _format_count(each.messages)]
+                click.echo(" ".join(column.rjust(_COLUMN_WIDTH) for column in columns))
             before[each.number] = messages, size
         since = now
-        time.sleep(_LOOK_AFTER)
+        time.sleep(_INTERVAL)
 
 
 @topic.command()
-@timeout_option("room, for each message")
-@_name
+@wait_timeout_option("room, for each message")
+@_name_argument
 @click.argument("messages", metavar="[JSON]...", nargs=-1)
 def publish(name: str, messages: tuple[str, ...], timeout: float | None) -> None:
-    """Publish messages in the topic NAME: those that are given, or else the lines of standard input.
+    """Publish messages in the topic NAME: the arguments, or else the lines of standard input.
 
-    If one that is given is wrong, none is published. Only those that subscribe now get them.
+    If one of the arguments is malformed, no message is published. Only present subscribers get the messages.
     """
     done, raw = 0, report_for(name, "topic").raw
     with sync.topic(name, raw=raw) as found:
-        values = values_of(messages, raw, "topic")  # All that are given, before the first one is published.
+        values = parse_items(messages, raw, "topic")  # Parses all arguments before the first message is published.
         try:
             for value in values:
                 try:
                     found.publish(value, timeout)
-                except ValueError as error:  # It is larger than this command may hold for those that are slow.
+                except ValueError as error:  # The message exceeds the memory for slow subscribers.
                     raise click.UsageError(str(error)) from None
                 done += 1
         except (click.UsageError, TopicFull):

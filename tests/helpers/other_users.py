@@ -31,7 +31,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start pr
 _BEGIN = """
 import asyncio, contextlib, os, socket, sys
 import msgpack, numpy, posix_ipc
-import shmrpc, shmrpc.cli
+import shmrpc, shmrpc.cli.serve
 from shmrpc.wire import control
 from shmrpc.host import cleanup, runtime_dir, rendezvous
 from shmrpc.transport.shm import segment
@@ -250,7 +250,7 @@ def served_by(uid: int, *options: str) -> Server:
         uid,
         f"""
         control.STEP_TIMEOUT = {_PATIENCE}  # Programs are started while a handshake waits.
-        shmrpc.cli.commands._greet = lambda *_: print("serving", flush=True)
+        shmrpc.cli.serve._announce = lambda *_: print("serving", flush=True)
         shmrpc.cli.commands.main(["serve", "tests.helpers.shared_service:service", *{list(options)!r}])
         """,
     )

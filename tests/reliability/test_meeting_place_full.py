@@ -12,6 +12,7 @@ import textwrap
 import pytest
 
 import shmrpc.cli.commands
+import shmrpc.cli.serve
 from tests.helpers.cli_runner import cli_runner
 from tests.reliability.test_shared_memory_full import may_mount
 
@@ -154,7 +155,7 @@ def test_the_command_that_has_too_few_descriptors_for_a_loop_says_so(monkeypatch
     def run_here(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(shmrpc.cli.commands, "run_here", run_here)
+    monkeypatch.setattr(shmrpc.cli.serve, "run_here", run_here)
     done = cli_runner().invoke(shmrpc.cli.commands.main, ["serve", "tests.helpers.services:service"])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"Error: [Errno 24] no descriptor left to serve: process {os.getpid()} has")

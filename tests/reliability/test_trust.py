@@ -135,14 +135,14 @@ def test_the_command_line(meeting: Path) -> None:
     assert "NAME " in allowed
     assert "caller() -> int" in allowed
     assert "class " in allowed
-    assert refused == f"No live services and no names with members in {meeting}."
+    assert refused == f"No live services and no shared objects in {meeting}."
 
 
 def test_a_user_who_is_not_there(meeting: Path) -> None:
     serve = f"expect(SystemExit, lambda: shmrpc.cli.commands.main(['serve', {TARGET!r}, '--allow-uid', 'nobody-here']))"
     with Program(0, serve) as program:
         assert program.end() == "SystemExit: 2"
-        assert "there is no user 'nobody-here' here; expected a name or an id" in program.errors
+        assert "there is no user 'nobody-here' on this host; pass a user name or id" in program.errors
 
 
 def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDirectory) -> None:

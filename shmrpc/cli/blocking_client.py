@@ -1,4 +1,4 @@
-"""A client of a loop, for a command that waits for each answer: of a service that threads cannot be clients of."""
+"""A blocking client for services that only an asyncio client can reach."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from shmrpc.client.aio.client import Client, connect
 from shmrpc.introspection.describe import Description
 
 
-class LoopedClient:
-    """What a command uses of :class:`shmrpc.sync.Client`."""
+class BlockingClient:
+    """An asyncio client whose calls block, with the methods of :class:`shmrpc.sync.Client` that commands use."""
 
     def __init__(self, runner: asyncio.Runner, client: Client) -> None:
         self._runner = runner
         self._client = client
 
-    def with_options(self, *, timeout: float) -> LoopedClient:
-        """The same client, whose calls may take this many seconds."""
-        return LoopedClient(self._runner, self._client.with_options(timeout=timeout))
+    def with_options(self, *, timeout: float) -> BlockingClient:
+        """Return a copy of the client whose calls may take this many seconds."""
+        return BlockingClient(self._runner, self._client.with_options(timeout=timeout))
 
     def describe(self) -> Description:
-        """What the live service offers."""
+        """Return the description of the live service."""
         return self._runner.run(self._client.describe())
 
     def call(self, endpoint: str, *args: Any, **kwargs: Any) -> Any:
-        """Calls an endpoint: the result, or a generator of the items."""
+        """Call an endpoint; return the result, or a generator of the items of a stream."""
 
-        async def begin() -> Any:
+        async def start() -> Any:
             called = self._client.call(endpoint, *args, **kwargs)
             return await called if inspect.isawaitable(called) else called
 
-        begun = self._runner.run(begin())
-        return self._items(begun) if isinstance(begun, AsyncGenerator) else begun
+        result = self._runner.run(start())
+        return self._iterate(result) if isinstance(result, AsyncGenerator) else result
 
-    def _items(self, items: AsyncGenerator[Any, None]) -> Generator[Any, None, None]:
-        async def following() -> Any:
+    def _iterate(self, items: AsyncGenerator[Any, None]) -> Generator[Any, None, None]:
+        async def next_item() -> Any:
             return await anext(items)
 
         try:
             while True:
                 try:
-                    yield self._runner.run(following())
+                    yield self._runner.run(next_item())
                 except StopAsyncIteration:
                     return
         finally:
@@ -52,8 +52,8 @@ class LoopedClient:
 
 
 @contextlib.contextmanager
-def looped(service: str, *, timeout: float, **options: Any) -> Iterator[LoopedClient]:
-    """A client that is connected as :func:`shmrpc.connect` does it."""
+def connect_blocking(service: str, *, timeout: float, **options: Any) -> Iterator[BlockingClient]:
+    """Connect as :func:`shmrpc.connect` does; yield a blocking client, and close it at the end."""
     client = connect(service, timeout=timeout, **options)
     with asyncio.Runner() as runner:
 
@@ -62,6 +62,6 @@ def looped(service: str, *, timeout: float, **options: Any) -> Iterator[LoopedCl
 
         entered = runner.run(enter())
         try:
-            yield LoopedClient(runner, entered)
+            yield BlockingClient(runner, entered)
         finally:
             runner.run(client.close())

@@ -1,0 +1,36 @@
+"""Lookup of the shared object that a command names."""
+
+from __future__ import annotations
+
+import click
+
+from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
+from shmrpc.discovery.members import Report, report_of
+from shmrpc.errors import NameInUse
+
+#: Command that shows the contents of a shared object, by its kind.
+_SHOW_COMMANDS = {"queue": "queue peek", "topic": "topic watch"}
+
+
+def wrong_kind_error(name: str, kind: str, expected: str) -> NameInUse:
+    """Return the error for a name that is open as another kind than the command works on."""
+    command = f"{_SHOW_COMMANDS[kind]} {name}" if kind in _SHOW_COMMANDS else "ls"
+    return NameInUse(f"name {name!r} is open as {kind}, not as a {expected}: see 'shmrpc {command}'")
+
+
+def report_for(name: str, kind: str) -> Report:
+    """Return the report of the shared object with this name and kind.
+
+    Raises UsageError for a malformed name, CommandFailed if no process has the name open, NameInUse if the name is of
+    another kind.
+    """
+    try:
+        report = report_of(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if report is None:
+        text = f"{kind} {name!r}: no process has it open; 'shmrpc {kind} ls' lists those that are"
+        raise CommandFailed(text, NOT_AVAILABLE)
+    if report.kind != kind:
+        raise wrong_kind_error(name, report.kind, kind)
+    return report

@@ -314,7 +314,7 @@ class ApplicationError(RemoteError):
 
     ``code`` is a short text for programs, such as ``"not_found"``. Any text will do; those of gRPC, which
     docs/how-to/errors.md lists, are a good choice. ``message`` is for people. ``details`` are values for programs, by
-    name; values that cannot be sent are left out, and the remote traceback says so.
+    name; values that cannot be sent are left out, and listed in the remote traceback.
 
     >>> error = ApplicationError("not_found", "no order 7", order=7)
     >>> str(error), error.details

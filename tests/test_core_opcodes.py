@@ -67,13 +67,13 @@ def test_a_run_begins_with_what_it_is_told() -> None:
 
 
 def test_a_fault_is_no_frame_that_a_client_can_send() -> None:
-    assert frames.FAULT > (1 << 32) - 1
+    assert frames.PEER_FAULT > (1 << 32) - 1
     with connected() as (server, client):
-        poller = _core.Poller(spin=0, fault=frames.FAULT, answer=frames.RESULT)
+        poller = _core.Poller(spin=0, fault=frames.PEER_FAULT, answer=frames.RESULT)
         poller.add(server, "key", None)
         client.send(frames.RESULT, 3, b"x")
         assert poller.next() == ("key", frames.RESULT, 3, b"x")
         client.send(frames.RESULT | 0xFF, 0, b"no RELEASE")
         key, opcode, call_id, error = poller.next() or pytest.fail("nothing is reported")
-        assert (key, opcode, call_id) == ("key", frames.FAULT, 0)
+        assert (key, opcode, call_id) == ("key", frames.PEER_FAULT, 0)
         assert isinstance(error, _core.ChannelError) and str(error) == "a RELEASE of 10 bytes; it has 16"

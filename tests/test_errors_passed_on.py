@@ -10,7 +10,7 @@ import pytest
 
 import shmrpc
 from shmrpc.client.common.call_errors import not_begun
-from shmrpc.wire.failure import _cut
+from shmrpc.wire.failure import _shorten
 from tests.helpers.failing_service import make
 
 LASTING = True
@@ -100,10 +100,10 @@ async def test_the_text_of_hops_is_bounded(client: shmrpc.Client) -> None:
 
 def test_what_was_cut_before_is_counted() -> None:
     text = "begin" + "x" * 90_000 + "end"
-    once = _cut(text)
-    twice = _cut(once + "y" * 10_000)
+    once = _shorten(text)
+    twice = _shorten(once + "y" * 10_000)
     assert max(len(once), len(twice)) <= 16_384
-    assert _cut(once) == once
+    assert _shorten(once) == once
     (found,) = re.findall(r"… (\d+) characters left out", twice)
     assert int(found) + len(re.sub(r"\n… .* …\n", "", twice)) == len(text) + 10_000
 

@@ -199,7 +199,7 @@ async def test_reports_of_others_are_checked_and_written_as_text(shop: NatsServe
 
         async def lie(message: Any) -> None:
             for service in ("x" * 5000, "a\x1b[2Jb", "", "ours"):
-                said = control.Report(service, 1, 0.0, ["a\nb"], 0)
+                said = control.StatusReport(service, 1, 0.0, ["a\nb"], 0)
                 await admin.publish(message.reply, messages.encode(messages.Report("h\x1b[2J", said)))
 
         await admin.subscribe(subjects.STATUS, cb=lie)

@@ -283,7 +283,7 @@ async def test_a_client_waits_while_no_worker_has_room_for_it() -> None:
         return None
 
     rooms = [1, 2, 3]
-    report = control.Report("made", 1, 0.0, [], 0, "serving")
+    report = control.StatusReport("made", 1, 0.0, [], 0, "serving")
     desk = FrontDesk("made", lambda _: report, pass_on)
     dialled = rendezvous.dial("made")
     assert dialled is not None

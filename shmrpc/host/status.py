@@ -19,7 +19,7 @@ from shmrpc.wire import control
 
 def collect_reports(
     allow_uids: Collection[int] = (), silent: Callable[[str], None] = lambda words: None
-) -> list[control.Report]:
+) -> list[control.StatusReport]:
     """Collects the reports of the live servers of this user, of root, and of ``allow_uids``.
 
     A report's ``pid`` is the kernel's; 0 if it cannot be seen from here. All servers are asked at once. ``silent`` is
@@ -39,7 +39,7 @@ def collect_reports(
             if dialled is not None:
                 asked[stack.enter_context(dialled)] = service
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it says comes next.
-                    dialled.send(control.encode(control.Status()))
+                    dialled.send(control.encode(control.StatusRequest()))
         deadline = time.monotonic() + control.STEP_TIMEOUT
         waiting = dict(asked)
         while waiting and (ready := _readable(waiting, deadline)):
@@ -48,7 +48,7 @@ def collect_reports(
                 with contextlib.suppress(RemoteProtocolError):
                     received = rendezvous.receive_packet(each)
                     message = control.decode(received.data)
-                    if isinstance(message, control.Report):
+                    if isinstance(message, control.StatusReport):
                         # The ids of another pid namespace say nothing here.
                         workers = message.workers if message.pid == received.pid else {}
                         reports.append(msgspec.structs.replace(message, pid=received.pid, workers=workers))

@@ -22,8 +22,8 @@ from shmrpc.service.call import Call, handled
 from shmrpc.streams.sending import SLICE
 from shmrpc.values.unsendable import is_unsendable
 from shmrpc.wire.codec import UNREADABLE, Body, body_weight
-from shmrpc.wire.failure import Failure, Rejected, unreadable
-from shmrpc.wire.frames import Header, part_of
+from shmrpc.wire.failure import CallRejected, Failure, unreadable_call
+from shmrpc.wire.frames import Header, sub_body
 
 #: The results in order, None for the failed ones, and these by their place.
 _Outcomes = tuple[list[Any], dict[int, Failure]]
@@ -72,11 +72,11 @@ def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
             first, parts = _split.decode(body)
             header = read_header(body, first)
         except UNREADABLE as error:
-            raise signature.unreadable(error) from None
+            raise signature.unreadable_call(error) from None
         return _Batch(
             header,
             list(zip(parts)),
-            lambda part: (endpoint, decode(part_of(body, part)), {}),
+            lambda part: (endpoint, decode(sub_body(body, part)), {}),
             name_of,
             inline,
         )
@@ -103,7 +103,7 @@ def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: Call
             first, parts = _split.decode(body)
             header = read_header(body, first)
         except UNREADABLE as error:
-            raise unreadable(f"{service}: the batch cannot be read", error) from None
+            raise unreadable_call(f"{service}: the batch cannot be read", error) from None
 
         def prepare(endpoint: ServedEndpoint | None, args: msgspec.Raw, kwargs: msgspec.Raw) -> _Prepared:
             if endpoint is None:
@@ -147,7 +147,7 @@ async def _answer(runner: CallRunner, under: Underway, batch: _Batch) -> Encoded
     for index, result in enumerate(results):
         try:
             runner.encode_result(f"call {index} of the batch", result)
-        except Rejected as error:
+        except CallRejected as error:
             results[index] = None
             failures[index] = describe(batch.calls[index], error)
     return Encoded(runner.codec.encode_all((results, failures)))
@@ -212,7 +212,7 @@ async def _gather(runner: CallRunner, under: Underway, batch: _Batch, describe: 
         async with places:
             endpoint, args, kwargs = batch.prepare(*parts)
             if endpoint.has_streams:
-                raise Rejected("arguments", f"{endpoint.name}() streams, and so cannot be called in a batch")
+                raise CallRejected("arguments", f"{endpoint.name}() streams, and so cannot be called in a batch")
             call = _handle_part(under, endpoint)
             try:
                 return await endpoint.invoke(Underway(under.client, call, 0), args, kwargs)

@@ -25,7 +25,7 @@ from shmrpc.service.interceptors import Interceptor
 from shmrpc.transport.errors import Backlog, Oversize
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
-from shmrpc.wire.failure import Failure, Rejected, describe_failure, encode_failure
+from shmrpc.wire.failure import CallRejected, Failure, describe_failure, encode_failure
 from shmrpc.wire.frames import Header
 
 logger = logging.getLogger("shmrpc.server")
@@ -119,7 +119,7 @@ class CallRunner:
             try:
                 check_metadata(header.metadata)
             except TypeError as error:
-                raise Rejected("arguments", f"{endpoint}(): {error}") from None
+                raise CallRejected("arguments", f"{endpoint}(): {error}") from None
         call = Call(client, endpoint, call_id, header.deadline, header.metadata)
         self.running.frame = call
         return Underway(client, call, size, one_way=header.one_way)
@@ -200,7 +200,7 @@ class CallRunner:
             return answer
         if not under.silent:
             metadata = frames.encode_metadata(left)
-            under.client.send(frames.RESULT_WITH, call.id, frames.behind(b"\x92" + metadata, answer))
+            under.client.send(frames.RESULT_WITH, call.id, frames.prepend(b"\x92" + metadata, answer))
         return None
 
     def encode_result(self, endpoint: str, result: Any) -> Body:
@@ -229,14 +229,14 @@ class CallRunner:
 
     def fail(self, client: ServedClient, call_id: int, error: BaseException, under: Underway | None = None) -> None:
         """Answers that a call has failed. ``under``: the call, if it is more than the frame being run."""
-        if isinstance(error, Rejected) and error.one_way:
+        if isinstance(error, CallRejected) and error.one_way:
             self.failures.note_one_way(client.service, "", error)
             return
         if isinstance(error, Backlog):
             client.peer.fault(str(error))
             return
         if isinstance(error, Oversize):
-            error = Rejected(
+            error = CallRejected(
                 "size",
                 f"the result is too large: {error}; set max_frame= on both sides, or for arrays and bytes max_memory= "
                 "at the server",
@@ -322,9 +322,9 @@ def _cancelled() -> asyncio.CancelledError:
     return asyncio.CancelledError("the endpoint was cancelled at the server")
 
 
-def expired(endpoint: str) -> Rejected:
+def expired(endpoint: str) -> CallRejected:
     """The rejection of a call whose deadline has passed."""
-    return Rejected("deadline", f"{endpoint}() had not ended by its deadline")
+    return CallRejected("deadline", f"{endpoint}() had not ended by its deadline")
 
 
 def check_time(endpoint: str, deadline: int) -> None:

@@ -19,7 +19,7 @@ from shmrpc.service.service import Service
 from shmrpc.transport.listener import Inbox, Offer, Peer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
-from shmrpc.wire.failure import Rejected
+from shmrpc.wire.failure import CallRejected
 from shmrpc.wire.frames import opcode
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ class Dispatcher:
         self._description: Description | None = None
         endpoints = [ServedEndpoint(service, endpoint, runner) for endpoint in service.endpoints.values()]
         self._names = [endpoint.name for endpoint in endpoints]
-        control: dict[int, RunRequest] = {frames.FAULT: _broken, frames.RESULT: _broken}
+        control: dict[int, RunRequest] = {frames.PEER_FAULT: _broken, frames.RESULT: _broken}
         control |= control_table(runner, max((len(each.signature.inputs) for each in endpoints), default=0))
         requests: dict[int, RunRequest] = {
             frames.DESCRIBE: self._describe,
-            opcode(frames.BATCH, frames.ANY): batch_of_any(service.name, endpoints, runner),
+            opcode(frames.BATCH, frames.ANY_ENDPOINT): batch_of_any(service.name, endpoints, runner),
         }
         for number, endpoint in enumerate(endpoints):
             runners = {**general_calls(endpoint, runner), frames.BATCH: batch_of_one(endpoint, runner)}
@@ -95,7 +95,7 @@ class Dispatcher:
         raise no_endpoint(self._service.name)
 
     def _refuse(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
-        raise Rejected("draining", f"the server of {self._service.name!r} is shutting down: the call was not begun")
+        raise CallRejected("draining", f"the server of {self._service.name!r} is shutting down: the call was not begun")
 
 
 def _broken(body: Any, client: ServedClient, call_id: int) -> None:

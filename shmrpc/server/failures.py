@@ -9,7 +9,7 @@ from typing import Final
 
 from shmrpc.errors import ApplicationError, InvalidArguments, class_name
 from shmrpc.values import registry
-from shmrpc.wire.failure import Rejected, traceback_of
+from shmrpc.wire.failure import CallRejected, traceback_of
 
 #: Its parent is the server's logger: a program that configures that one configures this one too.
 logger = logging.getLogger("shmrpc.server.failures")
@@ -24,7 +24,7 @@ _Sort = tuple[str, str]
 
 def is_expected(error: BaseException) -> bool:
     """Whether an endpoint fails like this on purpose, or by no fault of its own: only its caller is told."""
-    if isinstance(error, Rejected):
+    if isinstance(error, CallRejected):
         return error.kind not in _MISTAKES
     if isinstance(error, (ApplicationError, InvalidArguments, asyncio.CancelledError)):
         return True
@@ -68,7 +68,7 @@ class Failures:
             return
         if QUIET:
             self._quiet[key] = 0, self._loop.call_later(QUIET, self._end_quiet, key)
-        if isinstance(error, Rejected) and error.kind in _MISTAKES:  # Its traceback has our own frames alone.
+        if isinstance(error, CallRejected) and error.kind in _MISTAKES:  # Its traceback has our own frames alone.
             _write(f"{what}: {error}")
             return
         words = ""
@@ -108,5 +108,5 @@ def _sort_of(error: BaseException) -> str:
         code = trace.tb_frame.f_code
         where = f" in {code.co_filename}, line {trace.tb_lineno}"
         trace = trace.tb_next
-    kind = f"{class_name(type(error))} ({error.kind})" if isinstance(error, Rejected) else class_name(type(error))
+    kind = f"{class_name(type(error))} ({error.kind})" if isinstance(error, CallRejected) else class_name(type(error))
     return f"{kind.removeprefix('builtins.')}{where}"

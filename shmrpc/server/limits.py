@@ -10,7 +10,7 @@ import msgspec
 from shmrpc.basics.checks import check_count
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
 from shmrpc.wire.codec import Body, body_weight
-from shmrpc.wire.failure import Rejected
+from shmrpc.wire.failure import CallRejected
 
 DEFAULT_MAX_IN_FLIGHT: Final = 10_000
 DEFAULT_MAX_PER_CONNECTION: Final = 1_000
@@ -45,7 +45,7 @@ class Limiter:
         self,
         limits: Limits,
         begin: Callable[[ServedClient, int, RunRequest, Body], None],
-        refuse: Callable[[ServedClient, int, Rejected], None],
+        refuse: Callable[[ServedClient, int, CallRejected], None],
         set_busy: Callable[[bool], None],
     ) -> None:
         self._limits = limits
@@ -111,8 +111,8 @@ class Limiter:
         self._refuse(longest, call_id, rejected)
         return True
 
-    def _overloaded(self, client: ServedClient, one_way: bool) -> Rejected:
-        return Rejected(
+    def _overloaded(self, client: ServedClient, one_way: bool) -> CallRejected:
+        return CallRejected(
             "overloaded",
             f"service {client.service!r} has {self.in_flight} calls under way and {self.waiting} waiting, of yours "
             f"{len(client.calls)} ({client.bytes:,} bytes) and {len(client.waiting)} ({client.waiting_bytes:,} bytes): "

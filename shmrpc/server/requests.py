@@ -10,8 +10,8 @@ import msgspec
 from shmrpc.service.arguments import ArgumentDecoders
 from shmrpc.service.signature import Signature
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, drop_buffers
-from shmrpc.wire.failure import Rejected
-from shmrpc.wire.frames import Header, part_of
+from shmrpc.wire.failure import CallRejected
+from shmrpc.wire.frames import Header, sub_body
 
 #: Reads a request's body: header, positional arguments, keyword arguments.
 Read = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
@@ -36,7 +36,7 @@ def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
     decode: Callable[[Body], Header] = codec.decoder(Header)
 
     def read(body: Body, part: msgspec.Raw) -> Header:
-        return NO_HEADER if bytes(part) == _EMPTY_MAP else decode(part_of(body, part))
+        return NO_HEADER if bytes(part) == _EMPTY_MAP else decode(sub_body(body, part))
 
     return read
 
@@ -50,10 +50,10 @@ def with_header(signature: Signature, codec: Codec, decoders: ArgumentDecoders) 
             first, args, kwargs = _split.decode(body)
             header = read_header(body, first)
         except UNREADABLE as error:
-            raise signature.unreadable(error) from None
+            raise signature.unreadable_call(error) from None
         try:
             arguments = decoders.parts(body, args, kwargs)
-        except Rejected as error:
+        except CallRejected as error:
             error.one_way = header.one_way
             raise
         drop_buffers(body)
@@ -72,6 +72,6 @@ def with_deadline(decode: Callable[[Body], Sequence[Any]]) -> Read:
     return read
 
 
-def no_endpoint(service: str) -> Rejected:
+def no_endpoint(service: str) -> CallRejected:
     """The rejection of a request to an endpoint that is not there."""
-    return Rejected("endpoint", f"service {service!r} has no endpoint of this number")
+    return CallRejected("endpoint", f"service {service!r} has no endpoint of this number")

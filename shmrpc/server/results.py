@@ -13,7 +13,7 @@ from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.signature import Signature
 from shmrpc.values.unsendable import is_unsendable, reason, returned
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, encode_inline
-from shmrpc.wire.failure import Rejected
+from shmrpc.wire.failure import CallRejected
 
 logger = logging.getLogger("shmrpc.server")
 
@@ -33,7 +33,7 @@ def unencodable(name: str, result: Any, error: Exception) -> Exception:
         return error
     if inspect.iscoroutine(result):
         result.close()  # Or Python warns, somewhere else, that nobody has awaited it.
-    return Rejected(
+    return CallRejected(
         "encode",
         f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: "
         f"{returned(result) or reason(error)}",
@@ -53,7 +53,7 @@ def check_of(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Check | None:
             return
         try:
             check(value)
-        except Rejected as error:
+        except CallRejected as error:
             has_warned = True
             logger.warning("%s. It is sent as it is; serve(validate_results=True) fails the call", error)
 
@@ -81,7 +81,7 @@ def _result_check(signature: Signature, codec: Codec) -> Check | None:
             else:
                 _check_large(codec, value, kind, decode)
         except (*UNREADABLE, RecursionError) as error:
-            raise Rejected("encode", signature.unfit(what, error, value, kind)) from None
+            raise CallRejected("encode", signature.unfit(what, error, value, kind)) from None
 
     return check
 

@@ -17,7 +17,7 @@ from shmrpc.transport.listener import Peer
 from shmrpc.transport.sharing import NoSharing, Sharing
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
-from shmrpc.wire.failure import Rejected
+from shmrpc.wire.failure import CallRejected
 
 #: Runs one request; the body of the result, or None if the answer comes later.
 RunRequest = Callable[[Body, "ServedClient", int], Body | None]
@@ -72,7 +72,7 @@ class Underway(msgspec.Struct, eq=False):
         """The same for a failure; empty if it cannot be metadata, since the failure matters more."""
         try:
             return self.metadata
-        except Rejected:
+        except CallRejected:
             return {}
 
     def _checked(self, metadata: Metadata) -> Metadata:
@@ -81,7 +81,7 @@ class Underway(msgspec.Struct, eq=False):
             frames.encode_metadata(checked)
         except (TypeError, ValueError) as error:  # ValueError: text that is no UTF-8.
             why = str(error).removeprefix("metadata: ")
-            raise Rejected("encode", f"{self.call.endpoint}(): reply_metadata: {why}") from None
+            raise CallRejected("encode", f"{self.call.endpoint}(): reply_metadata: {why}") from None
         return checked
 
     @property

@@ -18,7 +18,7 @@ from shmrpc.service.service import Service
 from shmrpc.service.signature import Signature
 from shmrpc.streams.sending import Encode
 from shmrpc.values.unsendable import returned
-from shmrpc.wire.failure import Rejected
+from shmrpc.wire.failure import CallRejected
 
 #: Runs a call with its positional and keyword arguments.
 Invoke = Callable[[Underway, Sequence[Any], Mapping[str, Any]], Coroutine[Any, Any, Any]]
@@ -124,7 +124,7 @@ def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
         result.close()
     expected = "an iterable" if in_thread else "an iterable or an async iterable"
     advice = returned(result) if not isinstance(result, AsyncIterable) else "what is async runs in the loop"
-    raise Rejected(
+    raise CallRejected(
         "encode",
         f"{name}() is declared to stream: expected {expected}, but it returned {type(result).__qualname__}"
         f"{f'; {advice}' if advice else ''}",

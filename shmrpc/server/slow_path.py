@@ -19,7 +19,7 @@ from shmrpc.streams.sending import Outgoing
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, body_weight
-from shmrpc.wire.failure import Rejected, unreadable
+from shmrpc.wire.failure import CallRejected, unreadable_call
 from shmrpc.wire.frames import opcode
 
 
@@ -47,7 +47,7 @@ def _run(runner: CallRunner, endpoint: ServedEndpoint, read: Read, *, has_header
         if header.one_way:
             if endpoint.has_streams:  # It would wait for ever for a reader, or for items.
                 what = f"{endpoint.name}() streams, and so cannot be called one way"
-                raise Rejected("arguments", what, one_way=True)
+                raise CallRejected("arguments", what, one_way=True)
             if endpoint.is_inline and header.deadline is None and not header.metadata:
                 _tell(runner, endpoint, client, args, kwargs)
                 return None
@@ -105,10 +105,10 @@ def _open_inputs(
     return positional, keywords
 
 
-def _unfit(endpoint: str, parameter: str, error: Exception) -> Rejected:
+def _unfit(endpoint: str, parameter: str, error: Exception) -> CallRejected:
     """The rejection for an item of a stream from the caller."""
     words = f"{endpoint}(): an item of {parameter!r}"
     if isinstance(error, Unmapped):
-        return unreadable(words, error)
+        return unreadable_call(words, error)
     what = str(error)
-    return Rejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")
+    return CallRejected("arguments", f"{words}: {what[0].lower()}{what[1:]}")

@@ -12,7 +12,7 @@ from shmrpc.service.signature import Signature
 from shmrpc.values import writable
 from shmrpc.values.arrays import base_of
 from shmrpc.values.blocks import Unmapped
-from shmrpc.wire.failure import unreadable
+from shmrpc.wire.failure import unreadable_call
 
 
 class WritableArguments:
@@ -38,7 +38,7 @@ class WritableArguments:
         try:
             given = writable(value)
         except Unmapped as error:
-            raise unreadable(f"{self._signature.name}(): {name!r} cannot be given to be written", error) from None
+            raise unreadable_call(f"{self._signature.name}(): {name!r} cannot be given to be written", error) from None
         memory = base_of(given)
         if isinstance(memory, _core.View):
             self._views.append(weakref.ref(memory))

@@ -13,8 +13,8 @@ from shmrpc.service.argument_errors import BY_PLACE, misfit
 from shmrpc.service.signature import Signature
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, Unclaimed, settle
-from shmrpc.wire.failure import Rejected
-from shmrpc.wire.frames import part_of
+from shmrpc.wire.failure import CallRejected
+from shmrpc.wire.frames import sub_body
 
 #: Positional ones, and those by keyword.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -44,8 +44,8 @@ class ArgumentDecoders:
     def parts(self, body: Body, args: msgspec.Raw, kwargs: msgspec.Raw) -> Arguments:
         """Decodes positional and keyword arguments that are parts of a body."""
         if bytes(kwargs) == _EMPTY_MAP:
-            return self.positional(part_of(body, args)), {}
-        return self.keywords(part_of(body, b"".join((_PAIR, args, kwargs))))
+            return self.positional(sub_body(body, args)), {}
+        return self.keywords(sub_body(body, b"".join((_PAIR, args, kwargs))))
 
     def expected_by_count(self) -> list[_core.Expected | None]:
         """What the core reads an array of positional arguments as, by its length; None where it cannot."""
@@ -116,24 +116,24 @@ class ArgumentDecoders:
 
     def _explain(self, body: Body) -> Sequence[Any]:
         try:
-            arguments, is_open = self._codec.decode_open(body)
+            arguments, is_open = self._codec.decode_unsettled(body)
         except UNREADABLE as error:
-            raise self._signature.unreadable(error) from None
+            raise self._signature.unreadable_call(error) from None
         if not isinstance(arguments, list):
-            raise Rejected(
+            raise CallRejected(
                 "arguments", f"{self._signature.name}(): expected an array of arguments, got {type(arguments).__name__}"
             )
         return self._bind(arguments, {}, is_open)[0]
 
     def _explain_with_deadline(self, body: Body) -> Sequence[Any]:
         try:
-            (deadline, *positional), is_open = self._codec.decode_open(body)
+            (deadline, *positional), is_open = self._codec.decode_unsettled(body)
             if type(deadline) is not int:
                 raise TypeError
         except Unmapped as error:
-            raise self._signature.unreadable(error) from None
+            raise self._signature.unreadable_call(error) from None
         except (*UNREADABLE, TypeError, ValueError):
-            raise self._signature.unreadable("expected an array that begins with a deadline") from None
+            raise self._signature.unreadable_call("expected an array that begins with a deadline") from None
         return deadline, *self._bind(positional, {}, is_open)[0]
 
     def _keyword_decoder(self) -> Callable[[Body], Arguments]:
@@ -145,10 +145,10 @@ class ArgumentDecoders:
             try:
                 positional, keywords = shape(body)
             except Unclaimed:
-                positional, keywords = self._codec.decode_open(body)[0]
+                positional, keywords = self._codec.decode_unsettled(body)[0]
                 return self._bind(positional, keywords, is_open=True)
             except UNREADABLE as error:
-                raise self._signature.unreadable(error) from None
+                raise self._signature.unreadable_call(error) from None
             try:
                 allowed, required = by_count[len(positional)]
                 if required <= keywords.keys() <= allowed:
@@ -177,13 +177,13 @@ class ArgumentDecoders:
         ]
 
     def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any], is_open: bool = False) -> Arguments:
-        """Arguments to parameters as Python does it, each validated. ``is_open``: see :meth:`Codec.decode_open`."""
+        """Bind arguments to parameters as Python does, each validated. ``is_open``: see :meth:`Codec.decode_unsettled`."""
         signature = self._signature
         try:
             bound = signature.signature.bind(*positional, **keywords)
         except TypeError as error:
             why = misfit(signature.endpoint, signature.signature, positional, keywords) or str(error)
-            raise Rejected("arguments", f"{signature.name}{signature.signature}: {why}") from None
+            raise CallRejected("arguments", f"{signature.name}{signature.signature}: {why}") from None
         for name, value in bound.arguments.items():
             kind = signature.types[name]
             match signature.signature.parameters[name].kind:
@@ -202,7 +202,7 @@ class ArgumentDecoders:
         try:
             settle(value)
         except Unclaimed as error:
-            raise Rejected("arguments", f"{self._signature.name}(): parameter {parameter!r}: {error}") from None
+            raise CallRejected("arguments", f"{self._signature.name}(): parameter {parameter!r}: {error}") from None
 
     def _convert(self, parameter: str, value: Any, kind: Any) -> Any:
         if kind is Any:
@@ -210,7 +210,9 @@ class ArgumentDecoders:
         try:
             return self._codec.convert(value, kind)
         except (msgspec.ValidationError, RecursionError) as error:
-            raise Rejected("arguments", self._signature.unfit(f"parameter {parameter!r}", error, value, kind)) from None
+            raise CallRejected(
+                "arguments", self._signature.unfit(f"parameter {parameter!r}", error, value, kind)
+            ) from None
 
 
 def _refuse(body: Body) -> NoReturn:

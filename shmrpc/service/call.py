@@ -144,7 +144,7 @@ def find_call() -> Call | None:
     if type(frame) is tuple:
         caller, opcode, call_id, deadline = frame
         if deadline is not None and type(deadline) is not int:  # It is the body of a frame that Python runs.
-            deadline = frames.deadline_of(deadline) if opcode & 0xFF == frames.CALL_DEADLINE else None
+            deadline = frames.read_deadline(deadline) if opcode & 0xFF == frames.CALL_DEADLINE else None
         here.frame = frame = Call(caller, caller.endpoint_name(opcode), call_id, deadline)
     return cast(Call, frame)
 

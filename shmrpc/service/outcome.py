@@ -7,7 +7,7 @@ from typing import Final
 
 from shmrpc.errors import ApplicationError, DeadlineExceeded, RemoteError, class_name
 from shmrpc.service.call import Call
-from shmrpc.wire.failure import Rejected, describe_failure, failure_error
+from shmrpc.wire.failure import CallRejected, describe_failure, failure_error
 
 OK: Final = "ok"
 #: Its caller was cancelled or left the stream, or the server stopped.
@@ -23,7 +23,7 @@ def outcome_of(call: Call, error: BaseException | None) -> str:
     """
     if error is None:
         return OK
-    if isinstance(error, Rejected):  # The caller is to see another class.
+    if isinstance(error, CallRejected):  # The caller is to see another class.
         error = failure_error(describe_failure(error))
     if isinstance(error, ApplicationError):
         return error.code

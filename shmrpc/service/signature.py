@@ -16,7 +16,7 @@ from shmrpc.values import is_writable
 from shmrpc.values.aliases import type_hints
 from shmrpc.values.type_names import type_name
 from shmrpc.wire.codec import check_type, get_codec
-from shmrpc.wire.failure import Rejected, unreadable
+from shmrpc.wire.failure import CallRejected, unreadable_call
 
 
 class Signature:
@@ -116,9 +116,9 @@ class Signature:
         if is_writable(self.result) or any(map(is_writable, self.inputs.values())):
             raise TypeError("Writable is for parameters, not for results or items of a stream")
 
-    def unreadable(self, why: object) -> Rejected:
+    def unreadable_call(self, why: object) -> CallRejected:
         """The rejection of a body that is not what a call's has to be."""
-        return unreadable(f"{self.name}(): the arguments cannot be read", why)
+        return unreadable_call(f"{self.name}(): the arguments cannot be read", why)
 
     def unfit(self, what: str, error: Exception, value: Any, kind: Any) -> str:
         """The words for a value that is not of its declared type."""

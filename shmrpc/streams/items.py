@@ -9,7 +9,7 @@ import msgspec
 
 from shmrpc.values.unsendable import UNSENDABLE, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
-from shmrpc.wire.failure import Rejected
+from shmrpc.wire.failure import CallRejected
 
 #: How many items, and these as a MessagePack array with a long header; 0, and one item as it is.
 Part = tuple[int, Body]
@@ -17,9 +17,9 @@ Part = tuple[int, Body]
 
 def unsendable_item(item: Any, error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> Exception:
     """The rejection of an item that encoding has failed with. What is not of ``kinds``, or a handler's, stays."""
-    if isinstance(error, Rejected) or not is_unsendable(error, kinds):
+    if isinstance(error, CallRejected) or not is_unsendable(error, kinds):
         return error
-    return Rejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
+    return CallRejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
 
 
 _split = msgspec.msgpack.Decoder(list[msgspec.Raw])

@@ -172,7 +172,7 @@ class Outgoing:
         """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun.
 
         ``before_first`` is called before the first item is sent.
-        Raises Rejected for an item with which ``encode`` fails with one of ``unsendable``.
+        Raises CallRejected for an item with which ``encode`` fails with one of ``unsendable``.
         """
         if not self._sender.resume():
             await self._pause()

@@ -24,7 +24,7 @@ from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
 from shmrpc.supervisor.worker_process import WorkerProcess
 from shmrpc.transport.shm.connection_router import FrontDesk
-from shmrpc.wire.control import Health, Report
+from shmrpc.wire.control import Health, StatusReport
 
 logger = logging.getLogger("shmrpc.supervisor")
 
@@ -283,12 +283,12 @@ class Supervisor:
             return f"none of its workers answers. {silent} (process ids are those that the server sees)"
         return ""
 
-    def _report(self, desk: FrontDesk) -> Report:
+    def _report(self, desk: FrontDesk) -> StatusReport:
         service = desk.service
         endpoints = next((each.offers[service] for each in self._workers if service in each.offers), [])
         workers = {each.pid: each.load.connections.get(service, 0) for each in self._workers if each.is_ready}
         connections, health = sum(workers.values()), self._health(service)
-        return Report(service, os.getpid(), desk.uptime, endpoints, connections, health, workers)
+        return StatusReport(service, os.getpid(), desk.uptime, endpoints, connections, health, workers)
 
     def _health(self, service: str) -> Health:
         return "draining" if self._stopping else "serving" if self._takers(service) else "starting"

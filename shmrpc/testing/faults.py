@@ -209,7 +209,7 @@ class _Faulty(Connection):
 
     def _endpoint(self, opcode: int) -> str | None:
         number = opcode >> 8
-        return self.endpoints[number] if number != frames.ANY else None
+        return self.endpoints[number] if number != frames.ANY_ENDPOINT else None
 
     def _forget(self, call_id: int) -> None:
         """Forgets a call, which then never reaches the server."""

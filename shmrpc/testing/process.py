@@ -19,7 +19,7 @@ from shmrpc.host.fork import abandon_in_child
 from shmrpc.host.status import collect_reports
 from shmrpc.testing.options import ConnectOptions, SyncConnectOptions
 from shmrpc.testing.runtime import private_runtime
-from shmrpc.wire.control import Report
+from shmrpc.wire.control import StatusReport
 
 #: Seconds between two looks whether the server serves.
 _LOOK: Final = 0.01
@@ -52,7 +52,7 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._log: Path | None = None
         self._lifeline: _Lifeline | None = None
-        self._reports: list[Report] = []
+        self._reports: list[StatusReport] = []
 
     def __enter__(self) -> ServerProcess:
         if self._log is not None:

@@ -1,1 +1,1 @@
-"""What the two sides say to each other: sans I/O, so it opens no socket and maps no memory."""
+"""Frames and their MessagePack bodies, without I/O: opens no socket and maps no memory."""

@@ -1,11 +1,11 @@
-"""Values to bodies and back: MessagePack, by two implementations that produce and accept the same bytes.
+"""Codecs between values and bodies: MessagePack by two implementations that produce and accept the same bytes.
 
-``"msgspec"`` is the fast one. ``"msgpack"`` is the format's reference package; it is there to check the other by,
-and to read what travels. Each side chooses for itself. ``"pickle"`` is the fast one too, and pickles what MessagePack
-does not carry; both sides must choose it.
+``"msgspec"`` is the fast one. ``"msgpack"`` is the reference package of the format, to verify the other one and to
+read traffic. Each side chooses one of them by itself. ``"pickle"`` is the fast one, too, and pickles the values that
+MessagePack cannot carry; both sides must choose it.
 
-What MessagePack has not travels as an extension: see :mod:`shmrpc.values.all_extensions`. A dataclass, a Struct and an
-Enum that are not registered travel as msgspec's documentation says: as a map, and as the member's value.
+Other types travel as extensions, see :mod:`shmrpc.values.all_extensions`. A dataclass, a Struct and an Enum that are
+not registered travel as msgspec encodes them: as a map, and as the value of the member.
 """
 
 from __future__ import annotations
@@ -49,48 +49,48 @@ __all__ = [
     "encode_inline",
     "exact_codec",
     "get_codec",
+    "identity_codec",
     "settle",
-    "whole_codec",
     "with_own_buffers",
 ]
 
 CodecName = Literal["msgspec", "msgpack", "pickle"]
 
-#: What a frame holds: MessagePack, and the large buffers that it refers to, if there are any.
+#: Body of a frame: MessagePack, with the large buffers that it refers to, if any.
 Body: TypeAlias = bytes | _core.Parcel
-#: The types of these.
+#: Types of a body.
 BODIES: Final = (bytes, _core.Parcel)
 
 
 def body_weight(body: Body) -> int:
-    """What a body counts for where bytes are counted, in credit and queues: large buffers count for little."""
+    """Return the bytes that a body counts for in credit and in queues, where large buffers count little."""
     return len(body) if isinstance(body, bytes) else body.weight
 
 
 def body_size(body: Body) -> int:
-    """Bytes of a body itself: what ``max_frame`` limits. Its buffers do not count."""
+    """Return the bytes of a body without its large buffers, which ``max_frame`` limits."""
     return len(body if isinstance(body, bytes) else body.body)
 
 
 def with_own_buffers(body: Body) -> Body:
-    """A body whose large buffers are copies: for a transport that shares no memory."""
+    """Return a body whose large buffers are copies, for a transport without shared memory."""
     return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
 
 
 def drop_buffers(body: Body) -> None:
-    """Lets a body's large buffers go, once its parts have been decoded: they last as long as the values do."""
+    """Release the large buffers of a body that was decoded; the decoded values keep their own references."""
     if type(body) is _core.Parcel:
         body.drop_buffers()
 
 
 class Codec(ABC):
-    """Values to bodies and back. How MessagePack is made and read is each codec's own."""
+    """Encoder and decoder of bodies. Derived classes choose the MessagePack implementation."""
 
-    #: The body for a value; TypeError, ValueError, OverflowError or RecursionError if it cannot be carried.
+    #: Encodes a value. Raises TypeError, ValueError, OverflowError or RecursionError if it cannot be carried.
     encode: Callable[[Any], Body]
-    #: The body for an array of values, such as a call's arguments. The tuple or list itself is no value.
+    #: Encodes an array of values, such as the arguments of a call. The tuple or list itself is no value.
     encode_all: Callable[[Sequence[Any]], Body]
-    #: Validates for a type what has been decoded before; msgspec.ValidationError if it does not fit.
+    #: Validates a decoded value for a type. Raises msgspec.ValidationError if it does not fit.
     convert: Callable[[Any, Any], Any]
 
     def __init__(
@@ -103,7 +103,7 @@ class Codec(ABC):
         whole: bool = False,
         structural: bool = True,
     ) -> None:
-        """``whole``: see :func:`whole_codec`; ``structural``: see :func:`exact_codec`."""
+        """Create a codec. For ``whole`` see :func:`identity_codec`, for ``structural`` :func:`exact_codec`."""
         if whole:
             values: ValueEncoder = WholeEncoder(pack, ALL_EXTENSIONS)
         else:
@@ -118,7 +118,7 @@ class Codec(ABC):
             reference=reference,
             whole=whole,
         )
-        #: Writes what is MessagePack's own for the core, which calls it without Python.
+        #: Native encoder of the types that MessagePack has itself.
         self.encoder = encoder
         self._is_reference = reference
         self._any = self.expected(Any)
@@ -136,31 +136,31 @@ class Codec(ABC):
             registry.on_change(forget)
 
     def expected(self, kind: Any) -> _core.Expected | None:
-        """What the core reads for a type without the codec; None if the codec has to."""
+        """Return the native decoder for a type, or None if only this codec can decode it."""
         return None if self._is_reference else expected(kind)
 
     @abstractmethod
     def quick(self, kind: Any) -> Callable[[Body], Any]:
-        """Decodes and validates for a type what is in the body itself. It may refuse what `decoder` reads."""
+        """Return a decoder of bodies without buffers. It may refuse values that :meth:`decoder` takes."""
 
     @abstractmethod
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
-        """Decodes and validates for a type; one of UNREADABLE if the value does not fit."""
+        """Return a function that decodes and validates a body. It raises one of UNREADABLE if the value does not fit."""
 
     def decode(self, body: Body) -> Any:
-        """The value; one of UNREADABLE for a body that is no MessagePack."""
+        """Decode a body. Raises one of UNREADABLE if it is invalid."""
         return self._whole(body, self._any, _same) if type(body) is _core.Parcel else self._decode(body)
 
     def decode_own(self, body: Body) -> Any:
-        """The same with arrays that are the receiver's own, and can be written."""
+        """Decode a body with writable arrays, which are copies that the receiver owns. Raises one of UNREADABLE."""
         if type(body) is not _core.Parcel:
             return self._unpack(body, ext_hook=self._own_reading.hook)
         value = self._unpack(body.body, ext_hook=self._own_reading.with_buffers(body.buffers).hook)
         body.drop_buffers()
         return value
 
-    def decode_open(self, body: Body) -> tuple[Any, bool]:
-        """Decode a value to be converted next. Returns whether :func:`settle` must look at what that gives, too."""
+    def decode_unsettled(self, body: Body) -> tuple[Any, bool]:
+        """Decode a value that is converted next. Returns it, and True if :func:`settle` must follow."""
         try:
             return self.decode(body), False
         except Undeclared:
@@ -170,20 +170,20 @@ class Codec(ABC):
         return value, True
 
     def _open(self, body: Body) -> Any:
-        """The value, with a ForeignArray for each array of another library."""
+        """Decode a body, with a ForeignArray for each array of another library."""
         data, buffers = (body.body, body.buffers) if type(body) is _core.Parcel else (body, None)
         made: dict[Any, Any] | None = None if buffers is None else {}
         reading = OpenReading(self._readers, self._unpack, self._reading.pickled, buffers, made)
         return self._unpack(data, ext_hook=reading.hook)
 
     def _settled(self, body: Body, convert: Callable[[Any], Any]) -> Any:
-        """The value of a body with arrays of other libraries, as its declared type."""
+        """Decode a body with arrays of other libraries as its declared type."""
         value = settle(convert(self._open(body)))
         drop_buffers(body)
         return value
 
-    def _decode_noted(self, body: bytes) -> tuple[Any, bool]:
-        """The value, and whether there are extensions in it; _UNREAD if it has to be read for a declared type."""
+    def _decode_with_extensions(self, body: bytes) -> tuple[Any, bool]:
+        """Decode a body. Returns the value, _UNREAD if it needs a declared type, and True if it contains extensions."""
         codes = []
 
         def hook(code: int, data: Any) -> Any:
@@ -196,21 +196,21 @@ class Codec(ABC):
             return _UNREAD, True
 
     def _whole(self, parcel: _core.Parcel, known: _core.Expected | None, convert: Callable[[Any], Any]) -> Any:
-        """The value of a parcel, whose buffers then last as long as the value.
+        """Decode a parcel, whose buffers then live as long as the value.
 
-        The core reads it as what is ``known`` of its type; what the core cannot read is converted.
+        The native decoder ``known`` reads it, if there is one; ``convert`` takes the values that it cannot read.
         """
         try:
             value = _UNREAD if known is None else known.read(parcel)
         except ValueError:
             value = _UNREAD
-        if value is _UNREAD:  # Not within the clause: what it raises would bring along what that handles.
+        if value is _UNREAD:  # Outside the clause, so that an error of it has no context.
             value = convert(self._unpack(parcel.body, ext_hook=self._reading.with_buffers(parcel.buffers).hook))
         parcel.drop_buffers()
         return value
 
 
-#: In the place of a value.
+#: Stands for a value that was not decoded.
 _UNREAD: Final = object()
 
 
@@ -222,7 +222,7 @@ class _Msgspec(Codec):
     def __init__(self, *, pickled: bool = False, whole: bool = False, structural: bool = True) -> None:
         pack = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
         super().__init__(pack, msgspec.msgpack.decode, pickled=pickled, whole=whole, structural=structural)
-        self._decode = msgspec.msgpack.Decoder(ext_hook=self._reading.hook).decode  # The same, and quicker.
+        self._decode = msgspec.msgpack.Decoder(ext_hook=self._reading.hook).decode  # Equivalent, and faster.
 
     def quick(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
@@ -233,11 +233,11 @@ class _Msgspec(Codec):
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self.decode
-        quick, noted, convert = self.quick(kind), self._decode_noted, self._types.converter(kind)
+        quick, noted, convert = self.quick(kind), self._decode_with_extensions, self._types.converter(kind)
         known = self.expected(kind)
 
         def decode(body: Body) -> Any:
-            if type(body) is _core.Parcel:  # It has extensions, and msgspec may not take them for what is declared.
+            if type(body) is _core.Parcel:  # Contains extensions, which msgspec may refuse for the declared type.
                 try:
                     return self._whole(body, known, convert)
                 except Undeclared:
@@ -253,11 +253,11 @@ class _Msgspec(Codec):
             value, has_extensions = (_UNREAD, True) if unfit is None else noted(body)
             if unfit is None or value is _UNREAD:
                 return self._settled(body, convert)
-            if not has_extensions:  # Without extensions there is nothing that can be read another way.
+            if not has_extensions:  # Only extensions could be decoded in another way.
                 try:
                     raise unfit
                 finally:
-                    del unfit  # It has this frame in its traceback.
+                    del unfit  # Its traceback refers to this frame.
             return convert(value)
 
         return decode
@@ -286,7 +286,7 @@ class _Msgpack(Codec):
         return decode
 
 
-#: What the reference package carries itself and need not be turned into something plainer first.
+#: Types that the reference package encodes without a conversion.
 _NATIVE: Final = (bytes, bytearray, memoryview, datetime.datetime, Ext, ExtKey)
 
 
@@ -296,7 +296,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A datetime as msgspec writes it: a timestamp if it has a zone, ISO text if not."""
+    """Convert a datetime as msgspec does: to a timestamp if it has a zone, otherwise to ISO text."""
     if isinstance(value, datetime.datetime):
         if value.tzinfo is None:
             return value.isoformat()
@@ -309,7 +309,7 @@ def _plain(value: Any) -> Any:
 
 
 def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
-    # The limits of the package are for streams; here the frame's length is the limit.
+    # The default limits of the package are meant for streams; here the length of the frame is the limit.
     limit = max(len(body), 1)
     try:
         return msgpack.unpackb(
@@ -331,7 +331,7 @@ def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
 
 
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """A map as msgspec reads it: an array that is a key becomes a tuple."""
+    """Build a map as msgspec does: an array that is a key becomes a tuple."""
     return {_key(key): value for key, value in pairs}
 
 
@@ -347,16 +347,16 @@ def _codec(name: str, structural: bool = True) -> Codec:
 
 
 def get_codec(name: CodecName) -> Codec:
-    """The codec of this name: one for the whole process, which any thread may use."""
+    """Return the codec of a name. The process has one of each, which any thread may use. Raises ValueError."""
     _check_name(name)
     return _codec(name)
 
 
 def exact_codec(name: CodecName) -> Codec:
-    """The codec of this name for ways without declared types, such as queues.
+    """Return the codec of a name for values without declared types, such as items of queues. Raises ValueError.
 
-    A dataclass, a Struct, a NamedTuple or an Enum that is not registered is refused: nothing would tell the receiver
-    what to make of its fields or its value.
+    It refuses a dataclass, a Struct, a NamedTuple or an Enum that is not registered, because the receiver could not
+    know their class.
     """
     _check_name(name)
     return _codec(name, False)
@@ -368,10 +368,10 @@ def _check_name(name: CodecName) -> None:
 
 
 @functools.cache
-def whole_codec() -> Codec:
-    """The codec ``"pickle"`` as pools use it: what stands twice in a value arrives as one object.
+def identity_codec() -> Codec:
+    """Return the codec of pools: ``"pickle"``, with identity kept: an object that is twice in a value arrives as one.
 
-    Pickles are not read, and stand as they are where their values would: see :class:`shmrpc.values.pickling.Later`.
+    Pickles are not loaded at once: a :class:`shmrpc.values.pickling.Later` stands for each of them.
     """
     return _Msgspec(pickled=True, whole=True)
 
@@ -384,15 +384,15 @@ def _inline() -> ValueEncoder:
 
 
 def encode_inline(value: Any) -> bytes:
-    """The bytes for a value that is part of another body: all of it is in them, and nothing is pickled."""
+    """Encode a value that is part of another body: without buffers beside it, and without pickles."""
     return _inline().encode_inline(value)
 
 
 def decode_inline(data: bytes) -> Any:
-    """The value; one of UNREADABLE for what is none."""
+    """Decode a value encoded by :func:`encode_inline`. Raises one of UNREADABLE if the data is invalid."""
     return _codec("msgspec").decode(data)
 
 
 def check_type(kind: Any) -> None:
-    """TypeError for a type that nothing can be decoded for."""
+    """Raise TypeError for a type that no value can be decoded for."""
     _codec("msgspec").quick(kind)

@@ -1,19 +1,18 @@
-"""What travels over the control socket: the handshake, and the goodbye.
+"""Messages of the control socket: the handshake, and the end of a connection.
 
-Each message is one packet: a MessagePack map whose ``type`` names it. Descriptors ride along where the
-table says so.
+Each message is one packet, a MessagePack map whose ``type`` names the message. Some carry descriptors.
 
 =========  ======  ==============================================================================
 message    from    meaning
 =========  ======  ==============================================================================
-hello      client  who I am and what I can take
-welcome    server  here is your segment; with it a bell, and a socket for extents
-confirm    client  I have mapped it; calls may follow at once
-refuse     server  no, and why; the socket is closed next
-goaway     server  I am going: no new calls; those under way are still answered
-goodbye    both    I am closing, and why; the socket is closed next
-status     client  instead of hello: tell me about yourself
-report     server  the answer to status
+hello      client  the version and the limits of the client
+welcome    server  the segment; carries a doorbell, and a socket for extents
+confirm    client  the client has mapped the segment; calls may follow at once
+refuse     server  the reason of a refusal; the server closes the socket next
+goaway     server  the server is stopping: it takes no new calls, and answers those in flight
+goodbye    both    the reason for closing the connection; the sender closes the socket next
+status     client  in the place of hello: a request for a report
+report     server  the state of the server
 =========  ======  ==============================================================================
 """
 
@@ -28,24 +27,24 @@ from shmrpc.errors import RemoteProtocolError
 from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
-#: The version of frames, control messages and all that is not the layout of the segment, which has its own.
+#: Version of frames and control messages; the layout of the segment has a version of its own.
 VERSION: Final = 5
-#: Bytes of one message: less than any socket's buffer holds.
+#: Largest size of a message in bytes, less than the buffer of any socket.
 MAX_MESSAGE: Final = 128 << 10
-#: Bytes of shared memory that each side may set aside for a connection, where nothing else is said, and the least.
+#: Bytes of shared memory that each side may allocate for a connection: default and bounds.
 DEFAULT_MAX_MEMORY: Final = 1 << 30
 MIN_MAX_MEMORY: Final = 1 << 20
 MAX_MAX_MEMORY: Final = 1 << 42
-#: Seconds that either side gives the other for one step of the handshake.
+#: Seconds that each side waits for one step of the handshake.
 STEP_TIMEOUT: Final = 5.0
-#: Seconds that a server which is there has for the whole handshake with a client that does not wait (timeout=0).
+#: Seconds that a live server has for the handshake with a client that does not wait (``timeout=0``).
 MOMENT: Final = 1.0
-#: Seconds that a peer whose bell has ended may take to be gone altogether: a process that dies
-#: closes one after the other.
+#: Seconds between the end of a peer's doorbell and the end of its control socket: a dying process closes one after the
+#: other.
 DEATH_TIMEOUT: Final = 5.0
 
 
-# The ranges of numbers in a message. A message with another number cannot be read, and its sender is told so.
+# Ranges of the numbers in messages. A message with a number out of range is refused as invalid.
 _MaxFrame = Annotated[int, msgspec.Meta(ge=MIN_MAX_FRAME, le=MAX_MAX_FRAME)]
 _MaxMemory = Annotated[int, msgspec.Meta(ge=MIN_MAX_MEMORY, le=MAX_MAX_MEMORY)]
 _Capacity = Annotated[int, msgspec.Meta(ge=1024, le=1 << 30)]
@@ -53,54 +52,54 @@ _Pid = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 _CallId = Annotated[int, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
-#: Of a server, from its first moment to its last.
+#: States of a server, in order.
 Health = Literal["starting", "serving", "draining"]
 
 
 class Hello(msgspec.Struct, tag="hello"):
-    """The first message of a client."""
+    """First message of a client."""
 
     version: int
-    #: Bytes of the largest body it accepts.
+    #: Largest body that the client accepts, in bytes.
     max_frame: int
-    #: Whether it sends and reads pickles. Both sides do, or none.
+    #: True if the client sends and reads pickles; both sides must agree.
     pickle: bool = False
-    #: Bytes of shared memory that it accepts of the other side, and takes itself at most.
+    #: Largest shared memory of either side, in bytes.
     max_memory: int = DEFAULT_MAX_MEMORY
-    #: Whether its threads sleep on a semaphore; else the bell wakes its loop.
+    #: True if threads of the client sleep on a semaphore; otherwise the doorbell wakes its event loop.
     semaphores: bool = True
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
-    """The server's segment. Descriptors: the client's end of the bell, and of the socket for extents."""
+    """Segment of a new connection. Carries the client's ends of the doorbell and of the socket for extents."""
 
     service: str
     pid: _Pid
-    #: Name of the segment, as shm_open takes it.
+    #: Name of the segment, for shm_open.
     segment: str
-    #: Bytes of one ring, once it has grown to all of them.
+    #: Full size of one ring in bytes.
     capacity: _Capacity
-    #: Bytes of the largest body in either direction: the smaller of the two sides' limits.
+    #: Largest body in either direction, in bytes: the smaller of the two limits.
     max_frame: _MaxFrame
-    #: The endpoints' names; the place in this list is the number.
+    #: Names of the endpoints; the index in this list is the endpoint's number.
     endpoints: list[str]
-    #: Names of the semaphores, client to server and server to client; None if the client does not sleep on one.
+    #: Names of the semaphores, client to server and server to client; None if the client sleeps on none.
     semaphores: tuple[str, str] | None = None
-    #: By number, the shapes of those that stream on any side, None of the others; empty if none does.
+    #: Shapes of the endpoints by number, None for those without streams; empty if no endpoint streams.
     shapes: list[Shape | None] = []
-    #: Bytes of shared memory that either side may set aside: the smaller of the two sides' limits.
+    #: Largest shared memory of either side, in bytes: the smaller of the two limits.
     max_memory: _MaxMemory = DEFAULT_MAX_MEMORY
 
 
 class Confirm(msgspec.Struct, tag="confirm"):
-    """The client has mapped the segment: for it the connection stands, and the names can be unlinked."""
+    """Confirmation that the client has mapped the segment: the server can unlink the names."""
 
 
 class Refuse(msgspec.Struct, tag="refuse"):
-    """The server does not take this client."""
+    """Refusal of a client."""
 
     reason: str
-    #: Whether it, or another one, may take it in a moment: it is starting, or going.
+    #: True if this server or another one may accept the client soon, because this one is starting or stopping.
     try_again: bool = False
 
     def __post_init__(self) -> None:
@@ -108,55 +107,55 @@ class Refuse(msgspec.Struct, tag="refuse"):
 
 
 class GoAway(msgspec.Struct, tag="goaway"):
-    """This server stops. It begins no call that comes from now on, and answers those under way."""
+    """Notice that the server is stopping: it begins no new calls, and answers those in flight."""
 
 
 class Goodbye(msgspec.Struct, tag="goodbye"):
-    """This side closes the connection."""
+    """Notice that the sender closes the connection."""
 
     reason: str
-    #: True if the receiver broke the rules.
+    #: True if the receiver broke the protocol.
     fault: bool = False
-    #: From a server that stops: the highest id of a call that it took. Later ones were not executed.
+    #: Highest call id that a stopping server received. Calls with higher ids were not executed.
     reached: _CallId | None = None
 
     def __post_init__(self) -> None:
         self.reason = one_line(self.reason)
 
 
-class Status(msgspec.Struct, tag="status"):
-    """Asks for a report."""
+class StatusRequest(msgspec.Struct, tag="status"):
+    """Request for a report."""
 
 
-class Report(msgspec.Struct, tag="report"):
-    """What a server says of itself."""
+class StatusReport(msgspec.Struct, tag="report"):
+    """State of a server."""
 
     service: str
     pid: _Pid
-    #: Seconds since it began to serve.
+    #: Seconds since the server started.
     uptime: Annotated[float, msgspec.Meta(ge=0)]
     endpoints: list[str]
     connections: _Count
     health: Health = "serving"
-    #: Of a server with several processes: the connections of each, by its process id.
+    #: Connections of each worker process, by process id; empty for a server of one process.
     workers: dict[_Pid, _Count] = {}
 
 
-Message = Hello | Welcome | Confirm | Refuse | GoAway | Goodbye | Status | Report
+Message = Hello | Welcome | Confirm | Refuse | GoAway | Goodbye | StatusRequest | StatusReport
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """One packet."""
+    """Encode a message as one packet."""
     return _encoder.encode(message)
 
 
 def decode(packet: bytes) -> Message:
-    """The message in a packet; RemoteProtocolError if it is none."""
+    """Decode a packet. Raises RemoteProtocolError if it holds no valid message."""
     try:
         return _decoder.decode(packet)
     except UNREADABLE as error:
         why = one_line(str(error))
-        raise RemoteProtocolError(f"a control message of {len(packet)} bytes cannot be read: {why}") from None
+        raise RemoteProtocolError(f"a control message of {len(packet)} bytes cannot be decoded: {why}") from None

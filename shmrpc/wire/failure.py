@@ -29,60 +29,60 @@ _KINDS: Final[dict[FailureKind, type[errors.CallError]]] = {
 
 
 class Failure(msgspec.Struct, omit_defaults=True):
-    """Why a call failed."""
+    """Body of a FAILURE: the reason why a call failed."""
 
     kind: FailureKind
     message: str
-    #: Qualified name of the exception's class.
+    #: Qualified name of the class of the exception.
     type_name: str = ""
-    #: The class that both sides know without any agreement, see :func:`errors.base_of`.
+    #: Name of the nearest base class that both sides know, see :func:`shmrpc.errors.base_of`.
     base: str = ""
-    #: An ApplicationError's code.
+    #: Code of an ApplicationError.
     code: str = ""
-    #: What the exception carries, a MessagePack value with all of it inside: of an exception whose class is registered
-    #: that exception, of another ApplicationError its details, of another exception its parts as its base takes them.
+    #: Contents of the exception in MessagePack: the exception itself if its class is registered, the details of an
+    #: ApplicationError, otherwise the parts that the base class takes.
     value: bytes | None = None
     traceback: str = ""
-    #: The handler's, for the caller.
+    #: Metadata from the handler for the caller.
     metadata: dict[str, Any] | None = None
-    #: Of an exception group: its exceptions.
+    #: Exceptions of an exception group.
     exceptions: list[Failure] | None = None
 
 
-#: A traceback or a message is cut here, in characters: an error must always fit into a frame.
+#: Largest length of a traceback or a message, in characters, because a failure must always fit into a frame.
 _MAX_TEXT: Final = 16_384
-#: The same within a group.
+#: Largest length of a text within a group, in characters.
 _MAX_MEMBER_TEXT: Final = 4_096
-#: Exceptions of one group, also of groups in it.
+#: Largest number of exceptions in one group, including those of groups within it.
 MAX_EXCEPTIONS: Final = 64
-#: Groups in each other.
+#: Largest depth of groups within groups.
 MAX_GROUPS: Final = 8
-#: What each process that passes an exception on may add to its traceback.
-_MAX_HOP: Final = 4_096
+#: Largest text, in characters, that each process on the way may add to a traceback.
+_MAX_HOP_TEXT: Final = 4_096
 
 
 @functools.cache
 def _failures() -> msgspec.msgpack.Decoder[Failure]:
-    return msgspec.msgpack.Decoder(Failure)  # Whose types take a while to look through, and few servers read any.
+    return msgspec.msgpack.Decoder(Failure)  # Slow to build, and few servers decode a failure.
 
 
-class Rejected(Exception):
-    """A call that fails before or after its endpoint runs, by no fault of the endpoint's code."""
+class CallRejected(Exception):
+    """Failure of a call outside the code of its endpoint: before or after it ran."""
 
     def __init__(self, kind: FailureKind, message: str, *, one_way: bool = False) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
-        #: Whether no caller waits to hear of it.
+        #: True if no caller waits for the failure.
         self.one_way = one_way
 
 
-def unreadable(words: str, why: object) -> Rejected:
-    """The rejection of a call of which something cannot be read: its fault, unless there is no room to look at it."""
-    return Rejected("overloaded" if isinstance(why, Unmapped) else "arguments", f"{words}: {why}")
+def unreadable_call(prefix: str, why: object) -> CallRejected:
+    """Return the rejection of a call that cannot be decoded: as overloaded if its memory could not be mapped."""
+    return CallRejected("overloaded" if isinstance(why, Unmapped) else "arguments", f"{prefix}: {why}")
 
 
 def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str | bytes] | None = None) -> bytes:
-    """The body of a FAILURE for an exception, small enough for any frame."""
+    """Encode an exception as the body of a FAILURE, small enough for any frame."""
     failure = describe_failure(error)
     failure.metadata = metadata or None
     bare = None if failure.exceptions is None else _without_tracebacks(failure.exceptions)
@@ -96,8 +96,8 @@ def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str
         body = _encoder.encode(msgspec.structs.replace(failure, **left_out))
         if len(body) <= max_frame:
             return body
-    name, code = _cut(failure.type_name, 100), _cut(failure.code, 100)
-    return _encoder.encode(Failure(failure.kind, _cut(failure.message, 150), name, failure.base, code))
+    name, code = _shorten(failure.type_name, 100), _shorten(failure.code, 100)
+    return _encoder.encode(Failure(failure.kind, _shorten(failure.message, 150), name, failure.base, code))
 
 
 def _without_tracebacks(failures: list[Failure]) -> list[Failure]:
@@ -112,16 +112,16 @@ def _without_tracebacks(failures: list[Failure]) -> list[Failure]:
 
 
 def describe_failure(error: BaseException) -> Failure:
-    """What to tell the caller of an exception."""
-    failure = _described(error)
+    """Return the failure that describes an exception to the caller."""
+    failure = _describe_one(error)
     if isinstance(error, BaseExceptionGroup):
         _describe_members(failure, error, [MAX_EXCEPTIONS], 1)
     return failure
 
 
 def _describe_members(failure: Failure, group: BaseExceptionGroup[Any], left: list[int], depth: int) -> None:
-    """Describe the exceptions of a group, of which ``left`` are left: the last one tells of those that are too many."""
-    failure.message = _cut(group.message)
+    """Add the exceptions of a group to its failure, at most ``left[0]`` of them: the last one counts those left out."""
+    failure.message = _shorten(group.message)
     failure.exceptions = []
     for number, error in enumerate(group.exceptions):
         left[0] -= 1
@@ -129,30 +129,30 @@ def _describe_members(failure: Failure, group: BaseExceptionGroup[Any], left: li
             more = f"{len(group.exceptions) - number} more exceptions of this group were left out"
             failure.exceptions.append(Failure("raised", more))
             return
-        member = _described(error)
-        member.message = _cut(member.message, _MAX_MEMBER_TEXT)
-        member.traceback = _cut(member.traceback, _MAX_MEMBER_TEXT)
+        member = _describe_one(error)
+        member.message = _shorten(member.message, _MAX_MEMBER_TEXT)
+        member.traceback = _shorten(member.traceback, _MAX_MEMBER_TEXT)
         failure.exceptions.append(member)
         if isinstance(error, BaseExceptionGroup) and depth < MAX_GROUPS:
             _describe_members(member, error, left, depth + 1)
 
 
-def _described(error: BaseException) -> Failure:
-    """Describe an exception, without the members of a group."""
-    if isinstance(error, Rejected):
-        return Failure(error.kind, _cut(str(error)))
-    failure = Failure("raised", _cut(_message(error)))
+def _describe_one(error: BaseException) -> Failure:
+    """Return the failure that describes an exception without the members of a group."""
+    if isinstance(error, CallRejected):
+        return Failure(error.kind, _shorten(str(error)))
+    failure = Failure("raised", _shorten(_message(error)))
     failure.type_name = (isinstance(error, errors.RemoteError) and error.type_name) or errors.class_name(type(error))
     failure.base = errors.base_of(type(error)).__name__
     if isinstance(error, errors.ApplicationError):
-        failure.code, failure.message = _cut(error.code), _cut(error.message)
-    failure.value, remark = _value_of(error)
-    failure.traceback = _cut(traceback_of(error) + remark)
+        failure.code, failure.message = _shorten(error.code), _shorten(error.message)
+    failure.value, remark = _encode_value(error)
+    failure.traceback = _shorten(traceback_of(error) + remark)
     return failure
 
 
-def _value_of(error: BaseException) -> tuple[bytes | None, str]:
-    """What a failure's ``value`` is for an exception; and what to say of what cannot be sent."""
+def _encode_value(error: BaseException) -> tuple[bytes | None, str]:
+    """Encode the ``value`` of a failure. Returns it, or None, with a remark for parts that cannot be sent."""
     kind = type(error)
     if isinstance(error, errors.RemoteError):
         if error._unread is not None:
@@ -168,11 +168,11 @@ def _value_of(error: BaseException) -> tuple[bytes | None, str]:
         return _encode_details(getattr(error, "details", {}))
     base = errors.base_of(kind)
     if base in (Exception, BaseException, ExceptionGroup, BaseExceptionGroup) or kind.__str__ is not base.__str__:
-        return None, ""  # Of its arguments the other side could make nothing that says the same.
+        return None, ""  # The other side could not rebuild the message from the arguments.
     try:
         known = errors.known_parts(base)
         return encode_inline({name: part for name, part in errors.parts_of(error).items() if name in known}), ""
-    except Exception:  # The message will do.
+    except Exception:  # The failure has the message at least.
         return None, ""
 
 
@@ -195,94 +195,94 @@ def _encode_details(details: dict[str, Any]) -> tuple[bytes | None, str]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as second:  # A __str__ that fails must not cost the caller the answer.
+    except Exception as second:  # A failing __str__ must not prevent the answer.
         return f"<{type(error).__qualname__}, whose __str__ raised {type(second).__name__}>"
 
 
 def traceback_of(error: BaseException) -> str:
-    """The text of an exception's traceback, from the endpoint on; of one that was passed on, each hop's. Bounded."""
-    _trimmed(error)
+    """Format the traceback of an exception from the endpoint on, with that of each hop if it was passed on. Bounded."""
+    _trim_traceback(error)
     try:
         if isinstance(error, errors.RemoteError) and error.remote_traceback:
-            hop = _hop(error)  # None from the child of a pool: our own frames alone have brought it here.
-            return _cut(f"{error.remote_traceback.rstrip()}\n" + (f"\nPassed on by:\n{hop}" if hop else ""))
-        return _cut("".join(traceback.format_exception(error)))
-    except Exception as second:  # As for a SyntaxError with odd arguments.
+            hop = _format_hop(error)  # Empty for an error from a worker of a pool: only frames of shmrpc passed it on.
+            return _shorten(f"{error.remote_traceback.rstrip()}\n" + (f"\nPassed on by:\n{hop}" if hop else ""))
+        return _shorten("".join(traceback.format_exception(error)))
+    except Exception as second:  # For example for a SyntaxError with unusual arguments.
         frames = "".join(traceback.format_tb(error.__traceback__))
         name = errors.class_name(type(error))
-        return _cut(f"{frames}{name} <to format it raised {type(second).__name__}>\n")
+        return _shorten(f"{frames}{name} <to format it raised {type(second).__name__}>\n")
 
 
-def _hop(error: errors.RemoteError) -> str:
-    """What this process adds to the traceback of an exception that came from another one."""
+def _format_hop(error: errors.RemoteError) -> str:
+    """Format the part that this process adds to the traceback of an exception from another process."""
     before, words = error.__cause__, "The above exception was the direct cause of this:"
     if before is None and not error.__suppress_context__:
         before, words = error.__context__, "It was passed on during handling of the above exception:"
     lines = [] if before is None else [*traceback.format_exception(before), f"\n{words}\n\n"]
-    frames = [f for f in traceback.walk_tb(error.__traceback__) if not _is_ours(f[0])]
+    frames = [f for f in traceback.walk_tb(error.__traceback__) if not _is_internal(f[0])]
     lines += traceback.StackSummary.extract(iter(frames)).format()
     lines += [f"{note}\n" for note in getattr(error, "__notes__", ()) if note not in error._came_with]
-    return _cut("".join(lines), _MAX_HOP)
+    return _shorten("".join(lines), _MAX_HOP_TEXT)
 
 
-def _trimmed(error: BaseException) -> BaseException:
-    """The same, its traceback from the endpoint on: our own frames above it tell the user nothing."""
+def _trim_traceback(error: BaseException) -> BaseException:
+    """Remove the frames of shmrpc above the endpoint from the traceback of an exception, and return it."""
     inner = error.__traceback__
-    while inner is not None and _is_ours(inner.tb_frame):
+    while inner is not None and _is_internal(inner.tb_frame):
         inner = inner.tb_next
     return error if inner is None else error.with_traceback(inner)
 
 
-def _is_ours(frame: Any) -> bool:
+def _is_internal(frame: Any) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("shmrpc.")
 
 
-_left_out = re.compile(r"\n… (\d+) characters left out …\n")
+_OMISSION = re.compile(r"\n… (\d+) characters left out …\n")
 
 
-def _cut(text: str, limit: int = _MAX_TEXT) -> str:
-    """The text, without its middle if it is too long. What was left out of it before is counted too."""
+def _shorten(text: str, limit: int = _MAX_TEXT) -> str:
+    """Return the text without its middle if it is too long. Earlier omissions in the text are counted again."""
     if len(text) > limit:
-        before = sum(int(found[1]) - len(found[0]) for found in _left_out.finditer(text))
+        before = sum(int(found[1]) - len(found[0]) for found in _OMISSION.finditer(text))
         half = (limit - 50) // 2
         begin, end = text[:half], text[-half:]
-        kept = sum(int(found[1]) - len(found[0]) for part in (begin, end) for found in _left_out.finditer(part))
+        kept = sum(int(found[1]) - len(found[0]) for part in (begin, end) for found in _OMISSION.finditer(part))
         text = f"{begin}\n… {len(text) - 2 * half + before - kept} characters left out …\n{end}"
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def decode_failure(body: Body) -> errors.ShmrpcError:
-    """The exception to raise at the caller; a DecodeError for a body that cannot be read."""
+    """Decode the exception to raise at the caller; a DecodeError for an invalid body."""
     failure = read_failure(body)
     return failure if isinstance(failure, errors.ShmrpcError) else failure_error(failure)
 
 
 def read_failure(body: Body) -> Failure | errors.DecodeError:
-    """The failure in a body, or the error that says why there is none."""
+    """Decode a failure. Returns it, or a DecodeError with the reason if the body is invalid."""
     try:
         return _failures().decode(body)
     except UNREADABLE as error:
-        return errors.DecodeError(f"the call failed, and why cannot be read: {error}")
+        return errors.DecodeError(f"the call failed, and its reason cannot be decoded: {error}")
 
 
 def failure_error(failure: Failure) -> errors.ShmrpcError:
-    """The exception that a failure is at the caller."""
+    """Return the exception to raise at the caller for a failure."""
     return _failure_error(failure, [MAX_EXCEPTIONS], 1)
 
 
 def _failure_error(failure: Failure, left: list[int], depth: int) -> errors.ShmrpcError:
-    """The same for a failure in so many groups, of whose exceptions so many are left."""
+    """Return the exception for a failure within ``depth`` groups, of whose exceptions at most ``left[0]`` are built."""
     if failure.kind == "raised":
-        return _raised_error(failure, _members(failure.exceptions or [], left, depth))
+        return _raised_error(failure, _member_errors(failure.exceptions or [], left, depth))
     if failure.kind == "draining":
         return errors.ServiceUnavailable(failure.message)
     return _KINDS[failure.kind](failure.message)
 
 
-def _members(failures: list[Failure], left: list[int], depth: int) -> list[Exception]:
-    """The exceptions of a group; none for more of them, or more groups in each other, than a sender tells of."""
+def _member_errors(failures: list[Failure], left: list[int], depth: int) -> list[Exception]:
+    """Return the exceptions of a group; none if there are more, or deeper groups, than a correct sender describes."""
     left[0] -= len(failures)
-    # Each group may end with one that tells of those left out.
+    # Each group may end with an additional exception that counts those left out.
     if left[0] < -MAX_GROUPS or depth > MAX_GROUPS:
         return []
     return [_failure_error(each, left, depth + 1) for each in failures]
@@ -294,7 +294,7 @@ def _raised_error(failure: Failure, exceptions: list[Exception]) -> errors.Remot
     if failure.value is not None:
         try:
             value = decode_inline(failure.value)
-        except Exception:  # Of a class whose functions are not here, or a lie.
+        except Exception:  # Its class has no converters here, or the peer sent invalid data.
             value = None
     registered = registry.name_in(failure.value) if failure.value is not None else None
     if isinstance(value, BaseException):

@@ -1,30 +1,30 @@
-"""Frames: what travels through a channel. docs/wire.md is the same for people without this code.
+"""The kinds of frames that travel through a channel. docs/wire.md describes them for other languages.
 
-A frame is an opcode (u32), a call id (u64) and a body. The low eight bits of the opcode are the kind, the
-rest is a number: of the endpoint in a request, as the welcome gave it; of the stream in what belongs to one,
-0 for the one to the caller, and for those from the caller 1 and on, in the order that their shape has them;
-else 0. Every frame carries the id of its call.
+A frame is an opcode (u32), a call id (u64) and a body. The low eight bits of the opcode are the kind of the
+frame, the other bits a number: in a request the number of the endpoint, which the welcome message lists; in
+a frame of a stream the number of the stream, 0 for the stream to the caller, 1 and up for the streams from
+the caller, in the order of the endpoint's shape; otherwise 0. Every frame carries the id of its call.
 
 =============  ======  ==================================================================================
 kind           from    body, in MessagePack
 =============  ======  ==================================================================================
 RESULT         server  the result; after a stream nil
-FAILURE        server  a :class:`Failure`
+FAILURE        server  a :class:`shmrpc.wire.failure.Failure`
 CALL           client  array of the positional arguments
 CALL_KEYWORDS  client  array of two: the positional ones, map of the others
 CALL_DEADLINE  client  array of the deadline and the positional arguments
 CALL_WITH      client  array of three: :class:`Header`, the positional arguments, map of the others
 BATCH          client  array of two: :class:`Header`, array of calls: each the array of its arguments; or, to
-                       number ANY, array of its endpoint's number, the positional arguments, map of the others
+                       number ANY_ENDPOINT, array of its endpoint's number, the positional arguments, map of the others
 DESCRIBE       client  nil; the result is a :class:`shmrpc.Description`
-CANCEL         client  nil: the caller does not wait for this call any more
+CANCEL         client  nil: the caller no longer waits for this call
 ITEM           both    an item of a stream
 END            client  nil: a stream from the caller has ended
-ABORT          client  a :class:`Failure`: a stream from the caller has failed
-STOP           server  nil: no more of a stream from the caller is wanted
-CREDIT         both    how many more bytes of a stream may be sent
+ABORT          client  a ``Failure``: a stream from the caller has failed
+STOP           server  nil: the handler needs no more items of a stream from the caller
+CREDIT         both    the number of further bytes of a stream that may be sent
 RESULT_WITH    server  array of two: metadata, the result
-METADATA       server  metadata that there is before the first item of a stream
+METADATA       server  the metadata set before the first item of a stream
 =============  ======  ==================================================================================
 """
 
@@ -54,57 +54,56 @@ CREDIT: Final = 13
 RESULT_WITH: Final = 14
 METADATA: Final = 15
 
-#: The kinds of frames that begin something; bytes, as the core takes them.
+#: Kinds of frames that begin a call, as bytes for the core.
 REQUESTS: Final = bytes((CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE))
-#: How a call ends.
+#: Kinds of frames that end a call.
 ANSWERS: Final = frozenset({RESULT, FAILURE, RESULT_WITH})
-#: The number in a BATCH whose calls name their endpoints themselves.
-ANY: Final = (1 << 24) - 1
+#: Endpoint number of a BATCH each of whose calls has the number of its own endpoint.
+ANY_ENDPOINT: Final = (1 << 24) - 1
 NIL: Final = b"\xc0"
-#: Begins an array; its length follows in four bytes.
+#: First byte of an array; its length follows in four bytes.
 ARRAY: Final = b"\xdd"
-#: Stands in the place of an opcode if a client broke the rules; the body is an exception then. No frame has it: opcodes
-#: have 32 bits.
-FAULT: Final = 1 << 32
+#: Pseudo opcode for a client that broke the protocol; its body is an exception. No frame has it: opcodes have 32 bits.
+PEER_FAULT: Final = 1 << 32
 
 DEFAULT_MAX_FRAME: Final = 64 << 20
-#: Room for the shortest words on a failure; and what the 32 bits of the length field can say.
+#: Bounds of ``max_frame`` in bytes: room for the shortest failure, and the largest value of the 32-bit length field.
 MIN_MAX_FRAME: Final = 1024
 MAX_MAX_FRAME: Final = (1 << 32) - (1 << 16)
 
 
 def opcode(kind: int, number: int) -> int:
-    """The opcode of this kind, to the endpoint or the stream of this number."""
+    """Return the opcode of a frame of this kind, for the endpoint or the stream of this number."""
     return kind | number << 8
 
 
-#: A parameter's place among the positional ones; -1 if it can only be given by name.
-Place = Annotated[int, msgspec.Meta(ge=-1, le=ANY)]
+#: Position of a parameter among the positional ones; -1 if it can only be given by name.
+Position = Annotated[int, msgspec.Meta(ge=-1, le=ANY_ENDPOINT)]
 
 
 class Shape(msgspec.Struct, omit_defaults=True, frozen=True):
-    """Which sides of an endpoint are streams."""
+    """Streams of an endpoint, to the caller and from it."""
 
-    #: Whether it streams to the caller.
+    #: True if the endpoint streams to the caller.
     streams: bool = False
-    #: The parameters that take a stream, in order, each with its place among the positional ones, or -1. The first one
-    #: is stream 1: an array, since the maps of many languages have no order.
-    inputs: tuple[tuple[str, Place], ...] = ()
+    #: Parameters that take a stream, each with its position among the positional ones, or -1; the first is stream 1. An
+    #: array, because the maps of many languages have no order.
+    inputs: tuple[tuple[str, Position], ...] = ()
 
 
 class Header(msgspec.Struct, omit_defaults=True):
-    """What a call carries besides its arguments."""
+    """Part of a request besides the arguments."""
 
-    #: The instant by which it must have ended, in nanoseconds of CLOCK_MONOTONIC.
+    #: Deadline of the call, in nanoseconds of the host's CLOCK_MONOTONIC.
     deadline: int | None = None
-    #: Text or bytes by name.
+    #: Metadata of the call: text or bytes by name.
     metadata: dict[str, Any] | None = None
-    #: Whether nobody waits for an answer: none is sent.
+    #: True if the server sends no answer, because no caller waits for one.
     one_way: bool = False
 
 
-def header(deadline: int | None, metadata: dict[str, Any] | None, *, one_way: bool = False) -> dict[str, Any]:
-    """A :class:`Header` to be encoded: what it says beyond the defaults, as a plain map."""
+def header_fields(deadline: int | None, metadata: dict[str, Any] | None, *, one_way: bool = False) -> dict[str, Any]:
+    """Return the fields of a :class:`Header` that differ from the defaults, ready to be encoded."""
     fields: dict[str, Any] = {}
     if deadline is not None:
         fields["deadline"] = deadline
@@ -119,25 +118,25 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_metadata(metadata: dict[str, Any]) -> bytes:
-    """What stands before the result in a RESULT_WITH."""
+    """Encode the metadata of a RESULT_WITH, which precedes the result."""
     return _encoder.encode(metadata)
 
 
-def behind(first: bytes, body: Body) -> Body:
-    """A body that begins with something else."""
+def prepend(first: bytes, body: Body) -> Body:
+    """Return a body that begins with ``first``."""
     return first + body if isinstance(body, bytes) else body.with_body(first + body.body)
 
 
 _first = msgspec.msgpack.Decoder(list[Any])
 
 
-def deadline_of(body: Body) -> int:
-    """The deadline in the body of a CALL_DEADLINE, which has been read before."""
+def read_deadline(body: Body) -> int:
+    """Read the deadline from a CALL_DEADLINE body that was decoded before, in nanoseconds of the host's clock."""
     return int(_first.decode(body)[0])
 
 
-def part_of(body: Body, part: msgspec.Raw | bytes) -> Body:
-    """A value within a body as a body of its own, which refers to the same buffers."""
+def sub_body(body: Body, part: msgspec.Raw | bytes) -> Body:
+    """Return a value within a body as a body of its own, which refers to the same buffers."""
     return body.with_body(bytes(part)) if isinstance(body, _core.Parcel) else bytes(part)
 
 
@@ -145,12 +144,12 @@ _credit = msgspec.msgpack.Decoder(int)
 
 
 def encode_credit(size: int) -> bytes:
-    """The body of a CREDIT."""
+    """Encode the body of a CREDIT: a number of bytes."""
     return _encoder.encode(size)
 
 
 def decode_credit(body: Body) -> int | None:
-    """Bytes; None for a body that is no CREDIT's."""
+    """Decode the body of a CREDIT. Returns a number of bytes, or None if the body is invalid."""
     try:
         size = _credit.decode(body)
     except UNREADABLE:

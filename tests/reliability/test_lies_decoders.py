@@ -26,7 +26,7 @@ from shmrpc.service.signature import Signature
 from shmrpc.values.expected import expected
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import UNREADABLE, get_codec
-from shmrpc.wire.failure import Failure, Rejected, decode_failure, encode_failure
+from shmrpc.wire.failure import CallRejected, Failure, decode_failure, encode_failure
 from tests.helpers import figures, lied_to_service
 from tests.helpers.core_types import KINDS as CORE_TYPES
 from tests.helpers.failing_service import make
@@ -176,7 +176,7 @@ def test_arguments_that_were_mutated() -> None:
             (decoders.keywords, keywords),
             (decoders.with_deadline, deadline),
         ):
-            bad, rate = beaten(read, sent, scaled(1000, 10_000), 2, (Rejected,))
+            bad, rate = beaten(read, sent, scaled(1000, 10_000), 2, (CallRejected,))
             refused += bad
     assert refused
     figures.note("lies: arguments", mutated=6 * scaled(1000, 10_000), refused=refused, per_second=f"{rate:.0f}")
@@ -201,7 +201,7 @@ def test_frames_and_messages_that_were_mutated() -> None:
         control.Hello(1, 1 << 20),
         control.Welcome("tested", 5, "shmrpc.tested.0", 65536, 1 << 20, ["add", "count", "total"], ("a", "b"), shapes),
         control.Goodbye("reason", True, 7),
-        control.Report("tested", 5, 1.5, ["add"], 3),
+        control.StatusReport("tested", 5, 1.5, ["add"], 3),
         control.Refuse("no", True),
         control.Confirm(),
     ]

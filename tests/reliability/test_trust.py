@@ -184,7 +184,7 @@ def test_a_stranger_learns_nothing_else_whatever_it_sends(meeting: Path) -> None
         source = """
             dialled = rendezvous.dial(shared_service.NAME)
             dialled.setblocking(True)
-            for packet in (control.encode(control.Status()), b"x" * 1000, b"y"):
+            for packet in (control.encode(control.StatusRequest()), b"x" * 1000, b"y"):
                 socket.send_fds(dialled, [packet], [0, 1, 2])
             print("sent", flush=True)
             print(dialled.recv(10_000))

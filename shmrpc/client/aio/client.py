@@ -62,7 +62,7 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 #: The header of a one-way call.
-_ONE_WAY: Final = frames.header(None, None, one_way=True)
+_ONE_WAY: Final = frames.header_fields(None, None, one_way=True)
 #: In the place of an answer: the call was certainly not begun, and is made again.
 _AGAIN: Final[Any] = object()
 

@@ -17,8 +17,8 @@ from shmrpc.service.call import Call
 from shmrpc.values.unsendable import UNSENDABLE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
-from shmrpc.wire.failure import Failure, Rejected, failure_error
-from shmrpc.wire.frames import opcode, part_of
+from shmrpc.wire.failure import CallRejected, Failure, failure_error
+from shmrpc.wire.frames import opcode, sub_body
 
 
 class OpenResult:
@@ -45,7 +45,7 @@ class ManyCalls:
         self, codec: Codec, call: Call, endpoint: str | None, calls: Sequence[Any], kind: Any, *, in_loop: bool
     ) -> None:
         self._codec = codec
-        self._header = frames.header(call.deadline, call._metadata)
+        self._header = frames.header_fields(call.deadline, call._metadata)
         self._endpoint = endpoint
         self._calls = calls
         self._kind = kind
@@ -59,7 +59,7 @@ class ManyCalls:
 
         Raises EndpointNotFound and InvalidArguments if the one endpoint is not there, or streams.
         """
-        number, numbers = frames.ANY, session.numbers
+        number, numbers = frames.ANY_ENDPOINT, session.numbers
         if self._endpoint is not None:
             number = find_endpoint(session.service, self._endpoint, numbers)
             check_no_streams(self._endpoint, session.shapes.get(number), "by map()", in_loop=self._in_loop)
@@ -69,7 +69,7 @@ class ManyCalls:
             if self._endpoint is None:
                 calls = [[numbers[name], [*args], kwargs] for name, args, kwargs in calls]
             body = self._codec.encode_all((self._header, calls))
-        except (KeyError, Rejected, *UNSENDABLE):
+        except (KeyError, CallRejected, *UNSENDABLE):
             sendable = self._sendable(session)
             body = encode_all(self._codec, self._endpoint or "batch", (self._header, sendable))
         return opcode(frames.BATCH, number), body
@@ -96,7 +96,7 @@ class ManyCalls:
 
     def _read_open(self, body: Body) -> Any:
         """A result that is converted next, to what its own endpoint declares."""
-        value, is_open = self._codec.decode_open(body)
+        value, is_open = self._codec.decode_unsettled(body)
         return OpenResult(value) if is_open else value
 
     def read(self, body: Body) -> Outcomes:
@@ -115,7 +115,7 @@ class ManyCalls:
             for index, (place, part) in enumerate(zip(places, parts, strict=False)):
                 if index not in failures:  # There is a nil in the place of each.
                     try:
-                        results[index] = one(part_of(body, part))
+                        results[index] = one(sub_body(body, part))
                     except UNREADABLE as error:
                         errors[place] = undecodable(self._endpoint or self._calls[place][0], error)
         if len(results) != len(places):

@@ -141,7 +141,7 @@ class CallEngine(BaseClient[_L]):
         async def send(session: Session[Any]) -> tuple[Session[Any], bool]:
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             check_no_streams(call.endpoint, session.shapes.get(number), "one way", in_loop=self._in_loop)
-            header = frames.header(call.deadline, call._metadata, one_way=True)
+            header = frames.header_fields(call.deadline, call._metadata, one_way=True)
             body = encode_all(self._codec, call.endpoint, (header, list(args), kwargs))
             sent = session.begin(opcode(frames.CALL_WITH, number), call.id, body)
             if type(body) is not bytes:

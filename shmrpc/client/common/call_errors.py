@@ -17,7 +17,7 @@ from shmrpc.transport.connection import End
 from shmrpc.transport.errors import Backlog, Oversize
 from shmrpc.values.blocks import Unmapped
 from shmrpc.values.unsendable import is_unsendable, reason
-from shmrpc.wire.failure import Rejected
+from shmrpc.wire.failure import CallRejected
 
 
 def not_opened(name: str, with_statement: str) -> LocalProtocolError:
@@ -44,7 +44,7 @@ def unsendable(name: str, error: Exception) -> Exception:
         )
     if isinstance(error, Backlog):
         return Overloaded(f"{name}(): the server is far behind, and the call was not sent: {error} (max_memory=)")
-    if isinstance(error, Rejected):
+    if isinstance(error, CallRejected):
         return EncodeError(f"{name}(): {error}")
     return error
 

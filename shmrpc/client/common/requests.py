@@ -183,7 +183,7 @@ def encode_call(
     ``with_header``: if the answer may bring metadata.
     """
     if call._metadata or with_header or (kwargs and call.deadline is not None):
-        header = frames.header(call.deadline, call._metadata)
+        header = frames.header_fields(call.deadline, call._metadata)
         return opcode(frames.CALL_WITH, number), encode_all(codec, call.endpoint, (header, list(args), kwargs))
     return encode_short(codec, number, call.endpoint, call.deadline, args, kwargs)
 
@@ -221,7 +221,7 @@ def body_of(frame: Frame, call: Call | None) -> Body:
             raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
         if call is not None:
             _receive_metadata(call, metadata)
-        return frames.part_of(body, result)
+        return frames.sub_body(body, result)
     failure = read_failure(body)
     if isinstance(failure, ShmrpcError):
         try:

@@ -32,7 +32,7 @@ from shmrpc.transport.connection import Connection
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.shm import loop_client as shm_client
 from shmrpc.values.pickling import Later
-from shmrpc.wire.codec import whole_codec
+from shmrpc.wire.codec import identity_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME
 
@@ -111,7 +111,7 @@ class RemoteWorker:
         self.known: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
         # The deadline of a handler that waits for a task is its own affair: when it ends, it cancels the task.
-        self._client = Client(reconnector, whole_codec(), Options(timeout=math.inf), {})
+        self._client = Client(reconnector, identity_codec(), Options(timeout=math.inf), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)

@@ -35,7 +35,7 @@ from shmrpc.service.call import internal
 from shmrpc.service.service import Service
 from shmrpc.streams.sending import Enclosed
 from shmrpc.values.pickling import Later
-from shmrpc.wire.codec import whole_codec
+from shmrpc.wire.codec import identity_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME
 
@@ -418,7 +418,7 @@ async def _serve(service: Service, control: socket.socket) -> None:
         max_frame=MAX_MAX_FRAME,
         max_memory=MAX_MAX_MEMORY,
     )
-    server.codec = whole_codec()
+    server.codec = identity_codec()
     server.tells_of_holds = False  # Tasks do so, and there is one client.
     # A pool that is closed while this worker connects knows that it is.
     logging.getLogger("shmrpc.server").addFilter(lambda record: bool(server.connections))

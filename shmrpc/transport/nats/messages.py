@@ -81,7 +81,7 @@ class Report(msgspec.Struct, tag="report"):
     """What a server says of itself."""
 
     host: str
-    report: control.Report
+    report: control.StatusReport
 
 
 Message = Hello | Welcome | Report | control.Refuse | control.GoAway | control.Goodbye

@@ -169,7 +169,7 @@ class Relay:
         poller, inbox = self._inbox.poller, self._inbox
         while not inbox.is_held and (frame := poller.next()) is not None:
             _, opcode, call_id, body = frame
-            if opcode == frames.FAULT:
+            if opcode == frames.PEER_FAULT:
                 assert self._peer is not None
                 self._peer.fault(str(body))
                 continue

@@ -219,11 +219,11 @@ class NatsListener(Listener[NatsPeer]):
             pipe.say(control.Refuse(reason or f"the server is {self.health}", try_again=reason is None))
             pipe.finish()
 
-    def report(self) -> control.Report:
+    def report(self) -> control.StatusReport:
         """What the server says of itself."""
         pid = messages.here()[1]
         uptime = time.monotonic() - self._started
-        return control.Report(self.service, pid, uptime, self.offer.endpoints, self.connections, self.health)
+        return control.StatusReport(self.service, pid, uptime, self.offer.endpoints, self.connections, self.health)
 
     def adopt(self, accepted: Any) -> None:
         """Raises LocalProtocolError: no client comes here by a socket."""

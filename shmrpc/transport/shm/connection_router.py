@@ -31,7 +31,7 @@ class FrontDesk:
     def __init__(
         self,
         service: str,
-        report: Callable[[FrontDesk], control.Report],
+        report: Callable[[FrontDesk], control.StatusReport],
         pass_on: Callable[[str, socket.socket], Awaitable[str | None]],
         allow_uids: frozenset[int] = NO_OTHER_USERS,
     ) -> None:
@@ -105,6 +105,6 @@ class FrontDesk:
 
 def _is_status(packet: bytes) -> bool:
     try:
-        return isinstance(control.decode(packet), control.Status)
+        return isinstance(control.decode(packet), control.StatusRequest)
     except RemoteProtocolError:
         return False  # The process that serves the client will tell it.

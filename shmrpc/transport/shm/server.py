@@ -177,7 +177,7 @@ class ShmPeer(Peer):
 
     def _on_hello(self, packet: bytes) -> None:
         hello = control.decode(packet)
-        if isinstance(hello, control.Status):
+        if isinstance(hello, control.StatusRequest):
             self._say(self._listener.report())
             self.abandon(closing=True)
             return
@@ -336,10 +336,12 @@ class ShmListener(Listener[ShmPeer]):
         """Clients whose handshake is over."""
         return sum(peer.channel is not None for peer in self.peers)
 
-    def report(self) -> control.Report:
+    def report(self) -> control.StatusReport:
         """What the server says of itself, as for ``shmrpc ls``."""
         uptime = time.monotonic() - self._started
-        return control.Report(self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health)
+        return control.StatusReport(
+            self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health
+        )
 
     def welcoming(self, hello: control.Hello, uid: int) -> handshake.Welcoming:
         """What is made for one client, of this user."""
@@ -386,7 +388,7 @@ class ShmInbox(Inbox):
 
     def __init__(self, options: ConnectionOptions, take: Callable[[], None]) -> None:
         super().__init__(take)
-        self._poller = _core.Poller(spin=options.spin, fault=frames.FAULT, answer=frames.RESULT)
+        self._poller = _core.Poller(spin=options.spin, fault=frames.PEER_FAULT, answer=frames.RESULT)
         self.set_spinning = self._poller.set_spinning
         self._options = options
         self._loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@
     24  values    u64   bytes of the values
     32  checksum  32 bytes: SHA-256 of all the others
     64  classes   JSON: a list of names with the names of their fields
-        values    see core/src/store/dump.rs
+        values    see core/src/store/encoding.rs
 
 All numbers are in little-endian order.
 """

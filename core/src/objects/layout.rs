@@ -22,7 +22,7 @@
 use super::members::{MEMBER_SIZE, SLOTS};
 use crate::memory::region::{Kind, Layout, signature};
 use crate::queue::{self, Limits};
-use crate::store::{self, readers};
+use crate::store::{self, reader_table};
 use crate::topic::directory::Capacity;
 use crate::wait::wait_set::mapped::size_for;
 
@@ -155,7 +155,7 @@ impl Shape {
     /// Where the queue or the store begins.
     pub fn contents_at(self) -> usize {
         let readers = match self.is_owned() {
-            true => readers::SIZE as usize,
+            true => reader_table::SIZE as usize,
             false => 0,
         };
         (self.readers_at() + readers).next_multiple_of(PAGE)

@@ -314,7 +314,7 @@ impl Membership {
         }
         if let Some(contents) = &membership.store {
             // It has nothing so far, whatever the last member of the slot had.
-            contents.store.follow(membership.members.slot(), 0);
+            contents.store.report_mapped(membership.members.slot(), 0);
         }
         membership.members.enter();
         crash::point!(MemberEntered);

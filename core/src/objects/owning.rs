@@ -18,7 +18,7 @@ use super::members::Holder;
 use super::membership::{Membership, NameError};
 use super::queueing::{PATIENCE, deadline};
 use super::registry::random;
-use super::replacing::passed_over;
+use super::replacing::skipped_ids;
 use super::stores::{Contents, Refusal, Shared};
 use crate::clock;
 use crate::crash;
@@ -27,7 +27,7 @@ use crate::memory::sealed;
 use crate::os::{done, fallocate};
 use crate::shared_heap::Words;
 use crate::store::Store;
-use crate::store::single_writer::{TITLE, Title};
+use crate::store::single_writer::{OWNER_HEADER, OwnerHeader};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -54,7 +54,7 @@ impl Contents {
     #[inline]
     pub(super) fn is_behind(&self, mapping: &SharedMapping) -> bool {
         // Acquire: pairs with the release of the new owner. Relaxed: changed by whoever is alone.
-        self.store.is_reading()
+        self.store.is_read_only()
             && mapping.u64_at(AT_CONTENTS).load(Acquire) != self.seen.load(Relaxed)
     }
 }
@@ -72,7 +72,7 @@ impl Membership {
     /// Whether this process can change the store.
     pub fn may_write(&self) -> bool {
         self.stored()
-            .is_ok_and(|contents| !contents.store.is_reading())
+            .is_ok_and(|contents| !contents.store.is_read_only())
     }
 
     /// Becomes the owner of a store, unless it has one.
@@ -82,7 +82,7 @@ impl Membership {
         };
         let _alone = contents.stay();
         let failed = || NameError::os("its lock file cannot be locked");
-        if !contents.store.is_reading() || !self.lock_file.own().map_err(failed())? {
+        if !contents.store.is_read_only() || !self.lock_file.own().map_err(failed())? {
             return Ok(());
         }
         crash::point!(OwnerBegun);
@@ -99,7 +99,7 @@ impl Membership {
             return Ok(());
         };
         let _alone = contents.stay();
-        if !contents.store.is_reading() {
+        if !contents.store.is_read_only() {
             return Ok(());
         }
         match self.find_contents(0, PATIENCE)? {
@@ -156,7 +156,7 @@ impl Membership {
         let (members, end) = (self.others(), deadline(FOLLOWING));
         let is_missing = |slot| {
             slot != members.slot()
-                && !contents.store.has_followed(slot, mark)
+                && !contents.store.has_mapped_or_left(slot, mark)
                 && members.lives(slot)
         };
         while members.used().any(is_missing) && clock::now() < end {
@@ -192,7 +192,7 @@ impl Membership {
         // First: what is mapped may be a new owner's by the time that we are alone.
         let _alone = contents.stay();
         if !contents.store.is_committing()
-            || !contents.store.is_reading()
+            || !contents.store.is_read_only()
             || self.lock_file.owner().map_err(failed())?.is_some()
         {
             return Ok(());
@@ -204,7 +204,10 @@ impl Membership {
             .exchange(file.as_fd(), start, Access::Private);
         mapped.map_err(failed())?;
         crash::point!(MendBegun);
-        contents.store.mend().map_err(|error| self.told_of(error))
+        contents
+            .store
+            .finish_commit()
+            .map_err(|error| self.told_of(error))
     }
 
     /// The number of the contents, as the memory of the name says: a claim.
@@ -226,7 +229,7 @@ impl Membership {
         &self,
         known: u64,
         patience: u64,
-    ) -> Result<Option<(File, Title)>, NameError> {
+    ) -> Result<Option<(File, OwnerHeader)>, NameError> {
         let failed = || NameError::os("its lock file cannot be read");
         let end = deadline(patience);
         loop {
@@ -269,7 +272,7 @@ impl Membership {
     }
 
     /// The contents that a process has open.
-    fn contents_of(&self, process: libc::pid_t) -> Option<(File, Title)> {
+    fn contents_of(&self, process: libc::pid_t) -> Option<(File, OwnerHeader)> {
         let (size, start) = (
             self.shape().layout().size as u64,
             self.shape().contents_at() as u64,
@@ -291,10 +294,10 @@ impl Membership {
                 file.read_exact_at(&mut bytes, start + at).ok()?;
                 Some(u64::from_ne_bytes(bytes))
             };
-            let title = Title {
-                mark: word(TITLE[0])?,
-                owner: word(TITLE[1])?,
-                name: word(TITLE[2])?,
+            let title = OwnerHeader {
+                mark: word(OWNER_HEADER[0])?,
+                owner: word(OWNER_HEADER[1])?,
+                name: word(OWNER_HEADER[2])?,
             };
             (title.mark != 0 && title.name == self.ending()).then_some((file, title))
         });
@@ -306,7 +309,7 @@ impl Membership {
         &self,
         contents: &Contents,
         file: &File,
-        title: Title,
+        title: OwnerHeader,
     ) -> Result<(), NameError> {
         let failed = || NameError::os("its memory cannot be mapped");
         let start = self.shape().contents_at();
@@ -320,7 +323,9 @@ impl Membership {
         contents.current.store(title.mark, Relaxed);
         contents.seen.store(word, Relaxed);
         crash::point!(ReaderFollows);
-        contents.store.follow(self.others().slot(), title.mark);
+        contents
+            .store
+            .report_mapped(self.others().slot(), title.mark);
         Ok(())
     }
 
@@ -349,7 +354,7 @@ impl Membership {
         let file = Arc::new(sealed::create(c"shmrpc-store", size as u64).map_err(failed())?);
         let mapping = Arc::new(SharedMapping::new(file.as_fd(), size).map_err(failed())?);
         sealed::seal(&file).map_err(failed())?;
-        let store: Shared = Store::of_owner(
+        let store: Shared = Store::create_owned(
             mapping.clone(),
             &file,
             start as u64,
@@ -358,11 +363,11 @@ impl Membership {
         )
         .map_err(failed())?;
         let filled = match is_new {
-            true => store.found(deadline(PATIENCE)),
+            true => store.initialize(deadline(PATIENCE)),
             false => {
                 let put = |at, bytes: &[u8]| put(&file, &mapping, start as u64, at, bytes);
                 let moment = contents.store.copy_to(put).map_err(failed())?;
-                store.inherit(moment, 0, passed_over()?, deadline(PATIENCE))
+                store.adopt_copy(moment, 0, skipped_ids()?, deadline(PATIENCE))
             }
         };
         filled.map_err(|error| match self.told_of(error) {
@@ -374,7 +379,7 @@ impl Membership {
         // Told from all others by the lower half.
         let owners = (before >> OWNERS).saturating_add(1).min(u64::MAX >> OWNERS);
         let mark = owners << OWNERS | u64::from(random()? as u32);
-        store.entitle(Title {
+        store.write_owner_header(OwnerHeader {
             mark,
             owner: self.others().us().0,
             name: self.ending(),
@@ -385,7 +390,7 @@ impl Membership {
         self.mapping().adopt(mapping, start).map_err(failed())?;
         let behind = contents.file().and_then(|ours| put_behind(&file, &ours));
         behind.map_err(failed())?;
-        contents.store.own().map_err(failed())?;
+        contents.store.take_ownership().map_err(failed())?;
         // Relaxed, both: changed by whoever is alone.
         contents.current.store(mark, Relaxed);
         contents.seen.store(mark, Relaxed);
@@ -396,9 +401,9 @@ impl Membership {
         crash::point!(ContentsFound);
         // What earlier owners looked at and waited for is over.
         let us = self.others().us().0;
-        let _ = contents.store.disinherit(us, deadline(PATIENCE));
+        let _ = contents.store.release_former_owners(us, deadline(PATIENCE));
         self.tell_watchers();
-        contents.store.tell_all_readers(); // The last owner may have committed what it has told nobody.
+        contents.store.notify_all_readers(); // The last owner may have committed what it has told nobody.
         self.wake_everybody();
         crash::point!(OwnerTold);
         self.wait_for_readers(contents, mark);
@@ -427,7 +432,7 @@ fn put(
         bytes.len() as u64,
     )?;
     let mut bytes = bytes.to_vec();
-    if let Some(from) = (start + TITLE[0]).checked_sub(at)
+    if let Some(from) = (start + OWNER_HEADER[0]).checked_sub(at)
         && let Some(mark) = bytes.get_mut(from as usize..from as usize + 8)
     {
         mark.fill(0);

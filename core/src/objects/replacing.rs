@@ -24,7 +24,7 @@ use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::named;
 use crate::os::done;
 use crate::shared_heap::HeapError;
-use crate::store::failover::numbers_to_pass_over;
+use crate::store::failover::ids_to_skip;
 use crate::store::{Store, StoreError};
 use std::fs::File;
 use std::io;
@@ -50,8 +50,8 @@ pub(super) fn too_often() -> NameError {
 }
 
 /// The number of container numbers that a copy skips.
-pub(super) fn passed_over() -> Result<u64, NameError> {
-    Ok(numbers_to_pass_over(random()? as u64))
+pub(super) fn skipped_ids() -> Result<u64, NameError> {
+    Ok(ids_to_skip(random()? as u64))
 }
 
 /// The name of the file of a copy.
@@ -171,10 +171,10 @@ impl Membership {
             if !is_current || store.fenced().is_some() || store.holder() != holder.0 {
                 return Ok(false);
             }
-            store.replace(holder.0);
+            store.mark_replaced(holder.0);
             crash::point!(ReplaceBegun);
             if store.holder() != holder.0 {
-                store.keep_on(); // It has gone on just now.
+                store.cancel_replacement(); // It has gone on just now.
                 return Ok(false);
             }
             self.move_to_copy(contents, holder.0).map(|()| true)
@@ -251,7 +251,7 @@ impl Membership {
         let file = contents.file().map_err(failed())?;
         let moved = contents
             .store
-            .move_by(deadline(PAUSE), || exchange(mapping, &file, &copy, shape));
+            .swap_memory(deadline(PAUSE), || exchange(mapping, &file, &copy, shape));
         match moved {
             Some(moved) => moved.map_err(failed())?,
             None => {
@@ -272,10 +272,10 @@ impl Membership {
                 // A clean-up took the file for dead before it was locked, if only to look.
                 Err(Refusal::Name(NameError::Os { error, .. }))
                     if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                done => return done.inspect_err(|_| contents.store.keep_on()),
+                done => return done.inspect_err(|_| contents.store.cancel_replacement()),
             }
         }
-        contents.store.keep_on();
+        contents.store.cancel_replacement();
         Err(too_often().into())
     }
 
@@ -322,7 +322,7 @@ impl Membership {
         )
         .map_err(failed())?;
         store
-            .inherit(moment, fenced, passed_over()?, deadline(PAUSE))
+            .adopt_copy(moment, fenced, skipped_ids()?, deadline(PAUSE))
             .map_err(|error| self.told_of(error))?;
         if !named::share(&file).map_err(failed())? {
             return Err(failed()(taken()).into());

@@ -10,8 +10,8 @@ use crate::crash;
 use crate::memory::mapping::SharedMapping;
 use crate::memory::named;
 use crate::shared_heap::HeapError;
-use crate::store::Place;
-use crate::store::{News, Open, Root, Store, StoreError};
+use crate::store::ContainerRef;
+use crate::store::{CommitNotice, OpenTransaction, Root, Store, StoreError};
 use crate::sync::lock;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ pub type Shared = Store<Arc<SharedMapping>, Arc<Members>>;
 
 /// A transaction that a task or a thread of this process has begun.
 pub struct Transaction {
-    open: Open,
+    open: OpenTransaction,
     /// The number of the task or thread.
     owner: u64,
     /// Whether it is a task: else whatever this thread does is within the transaction.
@@ -79,7 +79,7 @@ enum Turn<'o> {
     /// No transaction of its own.
     Free,
     /// The transaction that its task or thread has begun.
-    Ours(&'o mut Open),
+    Ours(&'o mut OpenTransaction),
     /// A transaction of another task of this thread, which cannot end before this one does.
     Stuck,
 }
@@ -102,7 +102,9 @@ impl Contents {
         let start = shape.contents_at() as u64;
         let (of, amount) = (&file, shape.amount);
         let store = match shape.is_owned() {
-            true => Store::of_reader(words, of, start, amount, members, shape.readers_at() as u64),
+            true => {
+                Store::open_read_only(words, of, start, amount, members, shape.readers_at() as u64)
+            }
             false => Store::new(words, of, start, amount, members),
         };
         Ok(Contents {
@@ -162,10 +164,10 @@ impl Contents {
         if let Some(transaction) = lock(&self.open).take() {
             self.store.abandon(transaction.open);
         }
-        if !self.store.is_reading() {
-            self.store.tell_all_readers(); // Nobody changes it any more until there is another owner.
+        if !self.store.is_read_only() {
+            self.store.notify_all_readers(); // Nobody changes it any more until there is another owner.
         }
-        self.store.stop_following(us.slot().unwrap_or_default());
+        self.store.report_leaving(us.slot().unwrap_or_default());
         // Other threads of ours first: a lease of somebody who is no member would be taken over.
         self.store.close(clock::now() + PATIENCE);
         let is_gone = |member| member == us.0;
@@ -183,10 +185,10 @@ fn beside_sibling() -> Refusal {
 
 impl Membership {
     /// Makes what a store begins with, and the place of its root.
-    pub fn found_store(&self) -> Result<Place, Refusal> {
+    pub fn found_store(&self) -> Result<ContainerRef, Refusal> {
         self.following(|contents| {
             let deadline = deadline(PATIENCE);
-            let founded = contents.store.found(deadline);
+            let founded = contents.store.initialize(deadline);
             crash::point!(StoreFounded);
             let place = founded.and_then(|()| contents.store.root(Root::Store, deadline));
             place.map_err(|error| self.told_of(error))
@@ -201,9 +203,9 @@ impl Membership {
         let is_gone = |member| Number(member).slot() == Some(slot);
         if let Some(contents) = &self.store
             && self.shape().is_owned()
-            && is_gone(contents.store.title().owner)
+            && is_gone(contents.store.owner_header().owner)
         {
-            contents.store.tell_all_readers(); // It may have committed what it has told nobody.
+            contents.store.notify_all_readers(); // It may have committed what it has told nobody.
         }
         let recovered = self.following(|contents| {
             let recovered = contents.store.recover(is_gone, clock::now() + PATIENCE);
@@ -235,7 +237,7 @@ impl Membership {
         &self,
         owner: impl Fn() -> u64,
         patience: u64,
-        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
+        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>,
     ) -> Result<R, Refusal> {
         if patience == 0 {
             return self.with_contents(self.stored()?, owner, 0, operate);
@@ -249,9 +251,9 @@ impl Membership {
         contents: &Contents,
         owner: impl Fn() -> u64,
         patience: u64,
-        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
+        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>,
     ) -> Result<R, Refusal> {
-        if contents.store.is_reading() {
+        if contents.store.is_read_only() {
             if contents.is_behind(self.mapping()) {
                 return Err(Refusal::Replaced);
             }
@@ -299,14 +301,14 @@ impl Membership {
         &self,
         contents: &Contents,
         patience: u64,
-        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError>,
+        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>,
     ) -> Result<R, Refusal> {
         let store = &contents.store;
         let mut done = operate(store, None, deadline(patience));
         // There may be room that readers have kept so far.
         if let Err(StoreError::Heap(HeapError::Limit { .. })) = done
             && self.shape().is_owned()
-            && store.sweep(deadline(patience)).is_ok()
+            && store.free_deferred(deadline(patience)).is_ok()
         {
             done = operate(store, None, deadline(patience));
         }
@@ -315,8 +317,8 @@ impl Membership {
 
     #[inline]
     fn told<R>(&self, contents: &Contents, done: Result<R, StoreError>) -> Result<R, Refusal> {
-        let news = contents.store.take_news();
-        if news != News::default() {
+        let news = contents.store.take_notice();
+        if news != CommitNotice::default() {
             crash::point!(StoreChanged);
             self.spread_news(news);
         }
@@ -375,7 +377,7 @@ impl Membership {
 
     /// Tells others of what was committed.
     #[cold]
-    fn spread_news(&self, news: News) {
+    fn spread_news(&self, news: CommitNotice) {
         if news.changes {
             self.wake_all(CHANGES);
         }
@@ -402,16 +404,22 @@ impl Membership {
     }
 
     /// Begins a part of the transaction that this task or thread is within: its number; None if it is within none.
-    pub fn begin_part(&self, owner: u64) -> Option<u64> {
-        self.with_open(owner, |store, open| store.begin_part(open))
+    pub fn begin_savepoint(&self, owner: u64) -> Option<u64> {
+        self.with_open(owner, |store, open| store.begin_savepoint(open))
     }
 
     /// Ends a part of it: what the part has done stays in the transaction, or is undone.
-    pub fn end_part(&self, owner: u64, part: u64, is_kept: bool) {
-        self.with_open(owner, |store, open| store.end_part(open, part, is_kept));
+    pub fn end_savepoint(&self, owner: u64, part: u64, is_kept: bool) {
+        self.with_open(owner, |store, open| {
+            store.end_savepoint(open, part, is_kept)
+        });
     }
 
-    fn with_open<R>(&self, owner: u64, act: impl FnOnce(&Shared, &mut Open) -> R) -> Option<R> {
+    fn with_open<R>(
+        &self,
+        owner: u64,
+        act: impl FnOnce(&Shared, &mut OpenTransaction) -> R,
+    ) -> Option<R> {
         let contents = self.stored().ok().filter(|contents| contents.is_open())?;
         let mut open = lock(&contents.open);
         let transaction = open.as_mut().filter(|open| open.owner == owner)?;
@@ -421,7 +429,7 @@ impl Membership {
     /// This process has one proxy more of a container.
     pub fn hold_container(&self, id: u64) {
         if let Ok(contents) = self.stored() {
-            contents.store.held().add(id);
+            contents.store.proxies().add(id);
         }
     }
 
@@ -429,7 +437,7 @@ impl Membership {
     pub fn let_container_go(&self, id: u64) {
         // Not in a forked child, where another thread of the parent may have had what counts them.
         if let Ok(contents) = self.stored() {
-            contents.store.held().remove(id);
+            contents.store.proxies().remove(id);
         }
     }
 
@@ -503,7 +511,11 @@ impl Membership {
     }
 
     /// Begins a transaction, or says why not.
-    fn begin_soon(&self, store: &Shared, patience: u64) -> Result<Result<Open, Begun>, StoreError> {
+    fn begin_soon(
+        &self,
+        store: &Shared,
+        patience: u64,
+    ) -> Result<Result<OpenTransaction, Begun>, StoreError> {
         let (mut since, mut soon) = (None, 0);
         loop {
             let error = match store.begin_long(deadline(soon)) {

@@ -8,27 +8,27 @@ pub enum StoreError {
     /// Something in shared memory.
     Heap(HeapError),
     /// The container is not in the store any more.
-    Gone,
+    ContainerDeleted,
     /// There is no such key.
-    NoKey,
+    KeyNotFound,
     /// There is no such index; the container has this many.
-    NoIndex(u64),
+    IndexOutOfRange(u64),
     /// What is there is no number that a cell has, or the sum is none.
-    NoNumber,
+    NotANumber,
     /// It cannot be done within a transaction of the program.
-    Within,
+    InTransaction,
     /// The container is of another type.
-    OtherType,
+    WrongType,
     /// It is not what the caller has read, and stays.
-    Other,
+    Unwanted,
     /// It has no room for this many entries.
-    TooLong,
+    CapacityExceeded,
     /// This process has no memory for a copy.
     NoMemory,
     /// There is more to copy than was to be.
-    TooMuch,
+    CopyTooLarge,
     /// Containers are nested deeper than [`DEPTH`](super::tree::DEPTH).
-    TooDeep,
+    NestingTooDeep,
 }
 
 impl From<HeapError> for StoreError {
@@ -48,12 +48,12 @@ impl Failure for StoreError {
 
 /// The error for a cell that cannot be.
 #[cold]
-pub(super) fn no_cell(at: u64, found: u64) -> StoreError {
+pub(super) fn corrupt_cell(at: u64, found: u64) -> StoreError {
     corrupt(Field::Cell, at, found).into()
 }
 
 /// The error for what a container cannot say of itself.
 #[cold]
-pub(super) fn no_container(at: u64, found: u64) -> StoreError {
+pub(super) fn corrupt_container(at: u64, found: u64) -> StoreError {
     corrupt(Field::Container, at, found).into()
 }

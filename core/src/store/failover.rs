@@ -14,18 +14,18 @@ const TRIES: usize = 8;
 
 /// Returns the number of container numbers that a copy skips, by chance: numbers that another copy of the same store has
 /// given out, and that others know, must not come again. Fewer are skipped when few of the 2^48 are left.
-pub fn numbers_to_pass_over(random: u64) -> u64 {
+pub fn ids_to_skip(random: u64) -> u64 {
     (random & 0xffff_ffff) << 4
 }
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Says that a copy is to take its place, without the member that holds the lease.
-    pub fn replace(&self, fenced: u64) {
+    pub fn mark_replaced(&self, fenced: u64) {
         self.log.exclusive().replace(fenced);
     }
 
     /// Takes that back.
-    pub fn keep_on(&self) {
+    pub fn cancel_replacement(&self) {
         self.log.keep_on();
     }
 
@@ -59,17 +59,19 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Makes a copy, which nobody else knows so far, what its members go on with: what was being committed is, and what the
     /// member that is fenced off has looked at and watched is given back. `passed_over`: how many numbers no container gets,
     /// since another copy of the same may have given them out; see [`numbers_to_pass_over`].
-    pub fn inherit(
+    pub fn adopt_copy(
         &self,
         moment: Moment,
         fenced: u64,
-        passed_over: u64,
+        skipped_ids: u64,
         deadline: u64,
     ) -> Result<(), StoreError> {
         self.log.inherit(moment);
-        self.operate(None, deadline, |hand, _| Ok(self.heap.fetch(hand.t)?))?;
+        self.operate(None, deadline, |mutator, _| {
+            Ok(self.heap.fetch(mutator.t)?)
+        })?;
         self.recover(|member| member == fenced, deadline)?;
-        self.pass_numbers_over(passed_over);
+        self.skip_ids(skipped_ids);
         crash::point!(CopyMade);
         match self.words().is_cut_off() {
             true => Err(HeapError::Poisoned(crate::shared_heap::Corruption::CUT_OFF).into()),
@@ -79,7 +81,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Lets no thread of this process change anything while `act` puts a copy in its place. None if some do not end before
     /// `deadline`.
-    pub fn move_by<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
+    pub fn swap_memory<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         self.log.exclusive().pause(deadline, || {
             let done = act();
             self.log.is_moved();

@@ -1,16 +1,16 @@
 //! A store as one process has it: where its parts lie, and how it is opened.
 
 use super::error::StoreError;
-use super::format::budget::Bound;
+use super::format::budget::Budget;
 use super::format::cell::Cell;
 use super::format::copy;
-use super::format::head;
+use super::format::header;
 use super::format::pins::{self, Pins};
 use super::format::roots::Root;
-use super::format::value::Place;
-use super::format::versions::{self, Watches};
-use super::proxies::Held;
-use super::readers::Readers;
+use super::format::value::ContainerRef;
+use super::format::versions::{self, Versions};
+use super::proxies::Proxies;
+use super::reader_table::ReaderTable;
 use crate::shared_heap::backing_file::{BackingFile, PAGE};
 use crate::shared_heap::heap::{self, Heap, HeapUsage};
 use crate::shared_heap::redo_log::{self, RedoLog};
@@ -26,7 +26,7 @@ pub(super) const AT_LAST_ID: u64 = 0;
 pub(super) const AT_ROOTS: u64 = 8;
 pub(super) const AT_COMMITTED_ID: u64 = 56;
 pub(super) const AT_PINS: u64 = 64;
-pub(super) const AT_PASSED_OVER: u64 = 72;
+pub(super) const AT_SKIPPED_IDS: u64 = 72;
 pub(super) const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
 
 /// The store that begins `start` bytes into a file: the bytes that it has, and those of them that need memory from the
@@ -46,15 +46,15 @@ pub struct Store<W, M> {
     pub(in crate::store) log: RedoLog<W, M>,
     pub(in crate::store) heap: Heap,
     pub(in crate::store) start: u64,
-    pub(in crate::store) bound: Bound,
-    pub(in crate::store) held: Held,
+    pub(in crate::store) budget: Budget,
+    pub(in crate::store) proxies: Proxies,
     /// Of a store with an owner: where its readers say what they look at.
     pub(in crate::store) readers_at: Option<u64>,
     /// Something was taken out of such a store that a reader may look at.
-    pub(in crate::store) dooms: AtomicBool,
+    pub(in crate::store) has_deferred_frees: AtomicBool,
     /// What was committed, of which nobody was told so far.
-    pub(in crate::store) changes: AtomicBool,
-    pub(in crate::store) messages: AtomicU32,
+    pub(in crate::store) pending_changes: AtomicBool,
+    pub(in crate::store) pending_messages: AtomicU32,
 }
 
 /// The bytes of a memory, and where its log begins.
@@ -78,11 +78,11 @@ impl<W: Words, M: Members> Store<W, M> {
         let (size, log_at) = extent_of(&words);
         let heap = Heap::new(file, heap_at(start), log_at, max_memory)?;
         let log = RedoLog::new(words, BackingFile::new(file), log_at, members)?;
-        Ok(Store::of_parts(log, heap, start, size, false))
+        Ok(Store::from_parts(log, heap, start, size, false))
     }
 
     /// The same in a sealed file, as one has it who only reads.
-    pub(in crate::store) fn sealed(
+    pub(in crate::store) fn open_sealed(
         words: W,
         file: &Arc<OwnedFd>,
         start: u64,
@@ -92,20 +92,26 @@ impl<W: Words, M: Members> Store<W, M> {
         let (size, log_at) = extent_of(&words);
         let heap = Heap::sealed(file, heap_at(start), log_at, max_memory);
         let log = RedoLog::of_reader(words, BackingFile::new(file), log_at, members)?;
-        Ok(Store::of_parts(log, heap, start, size, true))
+        Ok(Store::from_parts(log, heap, start, size, true))
     }
 
-    fn of_parts(log: RedoLog<W, M>, heap: Heap, start: u64, size: u64, dooms: bool) -> Self {
+    fn from_parts(
+        log: RedoLog<W, M>,
+        heap: Heap,
+        start: u64,
+        size: u64,
+        has_deferred_frees: bool,
+    ) -> Self {
         Store {
             log,
             heap,
             start,
-            bound: Bound::of(size),
-            held: Held::default(),
+            budget: Budget::of(size),
+            proxies: Proxies::default(),
             readers_at: None,
-            dooms: AtomicBool::new(dooms),
-            changes: AtomicBool::new(false),
-            messages: AtomicU32::new(0),
+            has_deferred_frees: AtomicBool::new(has_deferred_frees),
+            pending_changes: AtomicBool::new(false),
+            pending_messages: AtomicU32::new(0),
         }
     }
 
@@ -114,12 +120,16 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// One of the containers that it begins with.
-    pub fn root(&self, root: Root, deadline: u64) -> Result<Place, StoreError> {
-        self.log.read(deadline, |t| self.place_of(t, root))
+    pub fn root(&self, root: Root, deadline: u64) -> Result<ContainerRef, StoreError> {
+        self.log.read(deadline, |t| self.container_of(t, root))
     }
 
-    pub(in crate::store) fn place_of(&self, t: &impl See, root: Root) -> Result<Place, StoreError> {
-        copy::place_of(t, Cell(t.get(self.root_at(root))?))
+    pub(in crate::store) fn container_of(
+        &self,
+        t: &impl See,
+        root: Root,
+    ) -> Result<ContainerRef, StoreError> {
+        copy::container_of(t, Cell(t.get(self.root_at(root))?))
     }
 
     /// The memory.
@@ -148,16 +158,16 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Returns the number of containers ever made, also in transactions that were undone.
-    pub fn made(&self, deadline: u64) -> Result<u64, StoreError> {
+    pub fn containers_made(&self, deadline: u64) -> Result<u64, StoreError> {
         self.log.read(deadline, |t| {
-            let passed_over = t.get(self.start + AT_PASSED_OVER)?;
-            Ok(t.get(self.start + AT_LAST_ID)?.wrapping_sub(passed_over))
+            let skipped_ids = t.get(self.start + AT_SKIPPED_IDS)?;
+            Ok(t.get(self.start + AT_LAST_ID)?.wrapping_sub(skipped_ids))
         })
     }
 
     /// The containers that this process has proxies of.
-    pub fn held(&self) -> &Held {
-        &self.held
+    pub fn proxies(&self) -> &Proxies {
+        &self.proxies
     }
 
     /// An error for a container that was not committed so far: others see nothing of it.
@@ -165,28 +175,28 @@ impl<W: Words, M: Members> Store<W, M> {
     pub(in crate::store) fn check_committed(
         &self,
         t: &Look<'_, W>,
-        place: Option<Place>,
+        container: Option<ContainerRef>,
     ) -> Result<(), StoreError> {
-        let Some(place) = place else {
+        let Some(container) = container else {
             return Ok(());
         };
         let committed = t.get(self.start + AT_COMMITTED_ID)?;
-        match head::number(place.id) <= head::number(committed) {
+        match header::number(container.id) <= header::number(committed) {
             true => Ok(()),
-            false => Err(StoreError::Gone),
+            false => Err(StoreError::ContainerDeleted),
         }
     }
 
     /// Skips numbers that another copy of this store may have given out after the two parted, and of which nothing was kept:
     /// other processes may still know the containers of that copy by them. Skips a small part of the numbers that are left,
     /// so copies alone never use them up.
-    pub(in crate::store) fn pass_numbers_over(&self, count: u64) {
+    pub(in crate::store) fn skip_ids(&self, count: u64) {
         let last = self.words().word(self.start + AT_LAST_ID);
         // Relaxed: no other process knows this memory.
         let last = last.map_or(0, |word| word.load(Relaxed));
-        let left = head::NUMBERS - head::number(last);
+        let left = header::NUMBERS - header::number(last);
         let count = count % (left >> 12).max(1);
-        for at in [AT_LAST_ID, AT_PASSED_OVER] {
+        for at in [AT_LAST_ID, AT_SKIPPED_IDS] {
             if let Some(word) = self.words().word(self.start + at) {
                 // Relaxed: no other process knows this memory.
                 word.store(word.load(Relaxed).wrapping_add(count), Relaxed);
@@ -201,22 +211,22 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Whether this process only reads it.
     #[inline]
-    pub fn is_reading(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         self.log.exclusive().is_reading()
     }
 
-    pub(in crate::store) fn me(&self) -> u64 {
+    pub(in crate::store) fn self_id(&self) -> u64 {
         self.log.exclusive().members().me()
     }
 
     #[inline]
-    pub(in crate::store) fn readers(&self) -> Option<Readers<'_, W>> {
+    pub(in crate::store) fn reader_table(&self) -> Option<ReaderTable<'_, W>> {
         let at = self.readers_at?;
-        Some(Readers::new(self.words(), at))
+        Some(ReaderTable::new(self.words(), at))
     }
 
-    pub(in crate::store) fn watches(&self) -> Watches {
-        Watches(self.start + AT_WATCHES)
+    pub(in crate::store) fn versions(&self) -> Versions {
+        Versions(self.start + AT_WATCHES)
     }
 
     pub(in crate::store) fn pins(&self) -> Pins {

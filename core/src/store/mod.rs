@@ -26,16 +26,16 @@
 //! As in [`shared_heap`](crate::shared_heap): what is read may be anything. What cannot be true poisons the store, and no operation
 //! looks at more cells than there is room for.
 
-pub mod dump;
+pub mod encoding;
 mod error;
 pub mod failover;
 mod format;
 mod handle;
-mod notices;
+mod notifications;
 mod operations;
 mod proxies;
-mod reader_notices;
-pub mod readers;
+mod reader_notifications;
+pub mod reader_table;
 mod recovery;
 pub mod single_writer;
 mod transaction;
@@ -47,9 +47,9 @@ pub use error::StoreError;
 pub use format::budget::DEPTH;
 pub use format::cell::{Cell, Content, Type};
 pub use format::roots::Root;
-pub use format::value::{Bytes, Found, Key, Place, Value, trim};
+pub use format::value::{Bytes, ContainerRef, Key, StoredValue, Value, trim};
 pub use handle::{Store, sizes};
-pub use notices::News;
+pub use notifications::CommitNotice;
 pub use operations::buffers::Buffer;
 pub use operations::items::{Item, Number};
-pub use transaction::Open;
+pub use transaction::OpenTransaction;

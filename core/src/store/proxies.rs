@@ -5,7 +5,7 @@
 //! while it has a proxy of it is copied before, and can still be put as long as the proxy is there. To read or change it is
 //! an error all the same.
 
-use super::format::value::Found;
+use super::format::value::StoredValue;
 use crate::sync::lock;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex};
 struct Container {
     proxies: usize,
     /// The content that the container had when this process removed it.
-    last: Option<Arc<Found>>,
+    removed_content: Option<Arc<StoredValue>>,
 }
 
 /// By the ids of the containers.
 #[derive(Default)]
-pub struct Held(Mutex<HashMap<u64, Container, BuildHasherDefault<Ids>>>);
+pub struct Proxies(Mutex<HashMap<u64, Container, BuildHasherDefault<Ids>>>);
 
-impl Held {
+impl Proxies {
     /// Counts one proxy more.
     pub fn add(&self, id: u64) {
         lock(&self.0).entry(id).or_default().proxies += 1;
@@ -49,15 +49,15 @@ impl Held {
     }
 
     /// Keeps what a container held, if there is a proxy of it.
-    pub(super) fn keep(&self, id: u64, found: Arc<Found>) {
+    pub(super) fn set_removed(&self, id: u64, found: Arc<StoredValue>) {
         if let Some(container) = lock(&self.0).get_mut(&id) {
-            container.last = Some(found);
+            container.removed_content = Some(found);
         }
     }
 
     /// Returns the content that a container had when this process removed it.
-    pub(super) fn last(&self, id: u64) -> Option<Arc<Found>> {
-        lock(&self.0).get(&id)?.last.clone()
+    pub(super) fn removed_content(&self, id: u64) -> Option<Arc<StoredValue>> {
+        lock(&self.0).get(&id)?.removed_content.clone()
     }
 }
 

@@ -4,16 +4,16 @@ use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::{Cell, Type};
-use crate::store::format::head::Owner;
-use crate::store::format::pins::DOOMED;
+use crate::store::format::header::Parent;
+use crate::store::format::pins::DEFERRED_FREE;
 use crate::store::format::roots::Root;
 use crate::store::handle::Store;
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Makes what it begins with, unless it is there.
-    pub fn found(&self, deadline: u64) -> Result<(), StoreError> {
+    pub fn initialize(&self, deadline: u64) -> Result<(), StoreError> {
         // It may be open while somebody else is within a transaction.
-        let is_founded = self.log.read(deadline, |t| -> Result<bool, StoreError> {
+        let is_initialized = self.log.read(deadline, |t| -> Result<bool, StoreError> {
             for root in Root::ALL {
                 if t.get(self.root_at(root))? == 0 {
                     return Ok(false);
@@ -21,19 +21,19 @@ impl<W: Words, M: Members> Store<W, M> {
             }
             Ok(true)
         })?;
-        if is_founded {
+        if is_initialized {
             return Ok(());
         }
-        self.operate(None, deadline, |hand, _| {
+        self.operate(None, deadline, |mutator, _| {
             for root in Root::ALL {
                 let at = self.root_at(root);
-                if hand.t.get(at)? == 0 {
+                if mutator.t.get(at)? == 0 {
                     let kind = match root {
                         Root::Inbox => Type::List,
                         Root::Store | Root::Classes => Type::Dict,
                     };
-                    let head = hand.make_head(kind, 0, 0, Owner::NONE)?;
-                    hand.t.set(at, Cell::at(kind, head.at).0)?;
+                    let header = mutator.make_header(kind, 0, 0, Parent::NONE)?;
+                    mutator.t.set(at, Cell::at(kind, header.at).0)?;
                 }
             }
             Ok(())
@@ -42,8 +42,8 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Ends what members who are gone looked at.
     pub fn recover(&self, is_gone: impl Fn(u64) -> bool, deadline: u64) -> Result<(), StoreError> {
-        self.forget_readers(&is_gone);
-        match self.is_reading() {
+        self.clear_reader_entries(&is_gone);
+        match self.is_read_only() {
             true => Ok(()),
             false => self.recover_contents(&is_gone, deadline),
         }
@@ -54,21 +54,22 @@ impl<W: Words, M: Members> Store<W, M> {
         is_gone: &dyn Fn(u64) -> bool,
         deadline: u64,
     ) -> Result<(), StoreError> {
-        self.operate(None, deadline, |hand, _| {
-            let orphans = self.pins().remove(hand.t, |member, _| is_gone(member))?;
-            self.free_orphans(hand, orphans)?;
-            self.watches().remove(hand.t, |member, _| is_gone(member))
+        self.operate(None, deadline, |mutator, _| {
+            let unpinned = self.pins().remove(mutator.t, |member, _| is_gone(member))?;
+            self.free_unpinned(mutator, unpinned)?;
+            self.versions()
+                .remove(mutator.t, |member, _| is_gone(member))
         })
     }
 
-    pub(in crate::store) fn forget_readers(&self, is_gone: &dyn Fn(u64) -> bool) {
-        if let Some(readers) = self.readers() {
+    pub(in crate::store) fn clear_reader_entries(&self, is_gone: &dyn Fn(u64) -> bool) {
+        if let Some(readers) = self.reader_table() {
             readers.clear(is_gone);
         }
     }
 
     /// Gives back what all but this member looked at and waited for when they were owners.
-    pub fn disinherit(&self, us: u64, deadline: u64) -> Result<(), StoreError> {
-        self.recover_contents(&|member| member != us && member != DOOMED, deadline)
+    pub fn release_former_owners(&self, us: u64, deadline: u64) -> Result<(), StoreError> {
+        self.recover_contents(&|member| member != us && member != DEFERRED_FREE, deadline)
     }
 }

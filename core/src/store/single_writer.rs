@@ -25,7 +25,7 @@ const AT_OWNER: u64 = 40;
 const AT_NAME: u64 = 48;
 /// Who owns contents, and which they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Title {
+pub struct OwnerHeader {
     /// Their number; 0 while they are made.
     pub mark: u64,
     /// The number of the member that changes them.
@@ -35,7 +35,7 @@ pub struct Title {
 }
 
 /// Where the title lies, in bytes from the beginning of a store.
-pub const TITLE: [u64; 3] = [AT_MARK, AT_OWNER, AT_NAME];
+pub const OWNER_HEADER: [u64; 3] = [AT_MARK, AT_OWNER, AT_NAME];
 
 impl<W: Words, M: Members> Store<W, M> {
     /// A store with an owner, which begins `start` bytes into `words`, as one has it who only reads; `readers_at`: where readers
@@ -43,7 +43,7 @@ impl<W: Words, M: Members> Store<W, M> {
     ///
     /// # Panics
     /// If it does not begin with a page.
-    pub fn of_reader(
+    pub fn open_read_only(
         words: W,
         file: &Arc<OwnedFd>,
         start: u64,
@@ -51,7 +51,7 @@ impl<W: Words, M: Members> Store<W, M> {
         members: M,
         readers_at: u64,
     ) -> io::Result<Self> {
-        let store = Store::sealed(words, file, start, max_memory, members)?;
+        let store = Store::open_sealed(words, file, start, max_memory, members)?;
         Ok(Store {
             readers_at: Some(readers_at),
             ..store
@@ -59,20 +59,20 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// New contents of a store with an owner, in a file that nobody else knows so far: to be filled, and then published.
-    pub fn of_owner(
+    pub fn create_owned(
         words: W,
         file: &Arc<OwnedFd>,
         start: u64,
         max_memory: u64,
         members: M,
     ) -> io::Result<Self> {
-        let store = Store::sealed(words, file, start, max_memory, members)?;
-        store.own()?;
+        let store = Store::open_sealed(words, file, start, max_memory, members)?;
+        store.take_ownership()?;
         Ok(store)
     }
 
     /// This process changes it from now on: what is mapped is its own.
-    pub fn own(&self) -> io::Result<()> {
+    pub fn take_ownership(&self) -> io::Result<()> {
         self.log.keep_beginning()?;
         self.heap.keep_books(heap_at(self.start))?;
         self.log.is_moved();
@@ -82,7 +82,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Ends what a dead owner had committed in memory that this process alone sees.
-    pub fn mend(&self) -> Result<(), StoreError> {
+    pub fn finish_commit(&self) -> Result<(), StoreError> {
         Ok(self.log.mend()?)
     }
 
@@ -92,13 +92,13 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Whose contents these are.
-    pub fn title(&self) -> Title {
-        let words = TITLE.map(|at| {
+    pub fn owner_header(&self) -> OwnerHeader {
+        let words = OWNER_HEADER.map(|at| {
             let word = self.words().word(self.start + at);
             // Acquire: pairs with the release of the mark.
             word.map_or(0, |word| word.load(Ordering::Acquire))
         });
-        Title {
+        OwnerHeader {
             mark: words[0],
             owner: words[1],
             name: words[2],
@@ -106,10 +106,10 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Says whose contents these are, of which nobody knows so far.
-    pub fn entitle(&self, title: Title) {
-        for (at, value) in TITLE
+    pub fn write_owner_header(&self, header: OwnerHeader) {
+        for (at, value) in OWNER_HEADER
             .into_iter()
-            .zip([title.mark, title.owner, title.name])
+            .zip([header.mark, header.owner, header.name])
             .rev()
         {
             if let Some(word) = self.words().word(self.start + at) {
@@ -120,22 +120,22 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Says to the owner that the member of a slot has mapped the contents of this number; 0: none so far.
-    pub fn follow(&self, slot: u32, mark: u64) {
-        if let Some(readers) = self.readers() {
-            readers.follow(slot, mark);
+    pub fn report_mapped(&self, slot: u32, mark: u64) {
+        if let Some(readers) = self.reader_table() {
+            readers.report_mapped(slot, mark);
         }
     }
 
     /// Says to it that the member leaves, and will map nothing more.
-    pub fn stop_following(&self, slot: u32) {
-        if let Some(readers) = self.readers() {
-            readers.stop_following(slot);
+    pub fn report_leaving(&self, slot: u32) {
+        if let Some(readers) = self.reader_table() {
+            readers.report_leaving(slot);
         }
     }
 
     /// Whether the member of a slot has mapped the contents of this number, or leaves.
-    pub fn has_followed(&self, slot: u32, mark: u64) -> bool {
-        self.readers()
-            .is_none_or(|readers| readers.has_followed(slot, mark))
+    pub fn has_mapped_or_left(&self, slot: u32, mark: u64) -> bool {
+        self.reader_table()
+            .is_none_or(|readers| readers.has_mapped_or_left(slot, mark))
     }
 }

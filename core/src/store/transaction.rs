@@ -1,12 +1,12 @@
 //! Transactions: of one operation, or of many that a program begins and ends.
 
 use super::error::StoreError;
-use super::format::head;
-use super::format::mutator::Hand;
-use super::format::value::Place;
-use super::format::versions::Watches;
+use super::format::header;
+use super::format::mutator::Mutator;
+use super::format::value::ContainerRef;
+use super::format::versions::Versions;
 use super::handle::{AT_COMMITTED_ID, AT_LAST_ID, Store};
-use super::notices::{News, Seen, Tidings};
+use super::notifications::{CommitNotice, NotificationMark, PendingNotifications};
 use crate::crash;
 use crate::shared_heap::redo_log::{Mark, Pending, Writer};
 use crate::shared_heap::undo_log::{Look, See};
@@ -16,41 +16,41 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Looks at a store by an expression that is the same for what the transaction that is open has made of it, and for what is
 /// committed: those are of two types. The place is that of the container that is looked at, if it is known by that.
-macro_rules! look {
-    ($store:expr, $open:expr, $deadline:expr, $place:expr, |$t:ident| $found:expr) => {
-        $store.look(
+macro_rules! read {
+    ($store:expr, $open:expr, $deadline:expr, $container:expr, |$t:ident| $found:expr) => {
+        $store.read_with(
             $open,
             $deadline,
             |$t| $found,
             |$t| {
-                $store.check_committed($t, $place)?;
+                $store.check_committed($t, $container)?;
                 $found
             },
         )
     };
 }
 
-pub(super) use look;
+pub(super) use read;
 
 /// A transaction of many operations that a program has begun.
-pub struct Open {
+pub struct OpenTransaction {
     pub(super) pending: Pending,
-    pub(super) tidings: Tidings,
+    pub(super) notifications: PendingNotifications,
     /// Where the parts of it have begun that are under way, and may be undone alone.
-    parts: Vec<Part>,
+    savepoints: Vec<Savepoint>,
     is_long: bool,
 }
 
 /// Where a part of a transaction began.
-struct Part {
+struct Savepoint {
     number: u64,
     mark: Mark,
-    seen: Seen,
+    notified: NotificationMark,
 }
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Begins a transaction of many operations: it holds the lease until it is ended.
-    pub fn begin(&self, deadline: u64) -> Result<Open, StoreError> {
+    pub fn begin(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let mut pending = self.log.begin(deadline)?;
         if pending.is_taken_over() {
             let repaired = self.repair(&mut self.log.writer(&mut pending));
@@ -59,14 +59,14 @@ impl<W: Words, M: Members> Store<W, M> {
                 return self.log.exclusive().settled(Err(error));
             }
         }
-        let tidings = Tidings {
-            begun: self.readers().map_or(0, |readers| readers.begun()),
-            ..Tidings::default()
+        let notifications = PendingNotifications {
+            begun: self.reader_table().map_or(0, |readers| readers.begun()),
+            ..PendingNotifications::default()
         };
-        Ok(Open {
+        Ok(OpenTransaction {
             pending,
-            tidings,
-            parts: Vec::new(),
+            notifications,
+            savepoints: Vec::new(),
             is_long: false,
         })
     }
@@ -75,12 +75,12 @@ impl<W: Words, M: Members> Store<W, M> {
     /// know these, if it has sent them, and their numbers are committed ones once later containers are.
     #[cold]
     pub(in crate::store) fn repair(&self, t: &mut Writer<'_, W, M>) -> Result<(), StoreError> {
-        let committed = head::number(t.get(self.start + AT_COMMITTED_ID)?);
-        let last = head::number(t.get(self.start + AT_LAST_ID)?);
+        let committed = header::number(t.get(self.start + AT_COMMITTED_ID)?);
+        let last = header::number(t.get(self.start + AT_LAST_ID)?);
         if last != committed {
             self.heap.scrub(t, |word| {
-                let left = head::number(word).wrapping_sub(committed.wrapping_add(1));
-                head::is_id(word) && left < last.wrapping_sub(committed)
+                let left = header::number(word).wrapping_sub(committed.wrapping_add(1));
+                header::is_id(word) && left < last.wrapping_sub(committed)
             })?;
             crash::point!(LeftContainersGone);
         }
@@ -89,40 +89,44 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Begins a part of a transaction, which may be undone alone. Returns its number, which is not 0, and which no other part
     /// has had: one that is ended late ends no part of another transaction.
-    pub fn begin_part(&self, open: &mut Open) -> u64 {
+    pub fn begin_savepoint(&self, open: &mut OpenTransaction) -> u64 {
         static LAST: AtomicU64 = AtomicU64::new(0);
         // Relaxed: each caller gets another one.
         let number = LAST.fetch_add(1, Relaxed) + 1;
         let mark = self.log.mark(&mut open.pending);
-        let seen = open.tidings.seen();
-        open.parts.push(Part { number, mark, seen });
+        let notified = open.notifications.notified();
+        open.savepoints.push(Savepoint {
+            number,
+            mark,
+            notified,
+        });
         number
     }
 
     /// Ends the part of this number, and those that have begun in it: what it has done stays in the transaction, or is undone.
     /// Does nothing if it has ended before.
-    pub fn end_part(&self, open: &mut Open, number: u64, is_kept: bool) {
-        let is_meant = |part: &Part| part.number == number;
-        let Some(first) = open.parts.iter().position(is_meant) else {
+    pub fn end_savepoint(&self, open: &mut OpenTransaction, number: u64, is_kept: bool) {
+        let is_meant = |part: &Savepoint| part.number == number;
+        let Some(first) = open.savepoints.iter().position(is_meant) else {
             return;
         };
-        while open.parts.len() > first
-            && let Some(Part { mark, seen, .. }) = open.parts.pop()
+        while open.savepoints.len() > first
+            && let Some(Savepoint { mark, notified, .. }) = open.savepoints.pop()
         {
             self.log.end_mark(&mut open.pending, &mark, is_kept);
             if !is_kept {
-                open.tidings.go_back(seen);
+                open.notifications.roll_back_to(notified);
             }
         }
     }
 
     /// Begins one that a program goes on with: others can tell it from a single operation, which ends soon.
-    pub fn begin_long(&self, deadline: u64) -> Result<Open, StoreError> {
+    pub fn begin_long(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let open = self.begin(deadline)?;
         crash::point!(TransactionBegun);
         self.log.mark_long(true);
         crash::point!(TransactionMarked);
-        Ok(Open {
+        Ok(OpenTransaction {
             is_long: true,
             ..open
         })
@@ -133,18 +137,18 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.is_long()
     }
 
-    pub(in crate::store) fn ends(&self, open: &Open) {
+    pub(in crate::store) fn clear_long_held(&self, open: &OpenTransaction) {
         if open.is_long {
             self.log.mark_long(false);
         }
     }
 
     /// Makes all that was done everybody's. On an error nothing was done.
-    pub fn commit(&self, open: Open) -> Result<(), StoreError> {
-        self.ends(&open);
-        let Open {
+    pub fn commit(&self, open: OpenTransaction) -> Result<(), StoreError> {
+        self.clear_long_held(&open);
+        let OpenTransaction {
             mut pending,
-            tidings,
+            notifications,
             ..
         } = open;
         let finished = self.heap.finish(&mut self.log.writer(&mut pending));
@@ -158,81 +162,86 @@ impl<W: Words, M: Members> Store<W, M> {
                 .into());
         }
         self.log.commit(pending)?;
-        for (id, found) in &tidings.kept {
-            self.held.keep(*id, found.clone());
+        for (id, found) in &notifications.removed {
+            self.proxies.set_removed(*id, found.clone());
         }
-        self.spread(tidings.news);
-        self.tell_readers(&tidings);
+        self.queue_notice(notifications.notice);
+        self.notify_readers(&notifications);
         Ok(())
     }
 
-    pub(in crate::store) fn spread(&self, news: News) {
+    pub(in crate::store) fn queue_notice(&self, notice: CommitNotice) {
         // Relaxed, both: whoever looks for them does so after this, in this thread, or has done so in its own.
-        if news.changes {
-            self.changes.store(true, Relaxed);
+        if notice.changes {
+            self.pending_changes.store(true, Relaxed);
         }
-        if news.messages > 0 {
-            self.messages.fetch_add(news.messages, Relaxed);
+        if notice.messages > 0 {
+            self.pending_messages.fetch_add(notice.messages, Relaxed);
         }
     }
 
     /// What was committed, of which others are to be told now. Ask after each change.
     #[inline]
-    pub fn take_news(&self) -> News {
+    pub fn take_notice(&self) -> CommitNotice {
         // Relaxed, all: hints, and each is taken by somebody who tells of it.
-        News {
-            changes: self.changes.load(Relaxed) && self.changes.swap(false, Relaxed),
-            messages: match self.messages.load(Relaxed) {
+        CommitNotice {
+            changes: self.pending_changes.load(Relaxed)
+                && self.pending_changes.swap(false, Relaxed),
+            messages: match self.pending_messages.load(Relaxed) {
                 0 => 0,
-                _ => self.messages.swap(0, Relaxed),
+                _ => self.pending_messages.swap(0, Relaxed),
             },
             lease: self.log.take_held_long(),
         }
     }
 
     /// Ends it, and nothing was done.
-    pub fn abandon(&self, open: Open) {
-        self.ends(&open);
+    pub fn abandon(&self, open: OpenTransaction) {
+        self.clear_long_held(&open);
         self.log.abandon(open.pending);
     }
 
-    pub(in crate::store) fn hand<'t, 'w>(
+    pub(in crate::store) fn mutator<'t, 'w>(
         &'t self,
         t: &'t mut Writer<'w, W, M>,
-    ) -> Hand<'t, 'w, W, M> {
-        Hand {
+    ) -> Mutator<'t, 'w, W, M> {
+        Mutator {
             heap: &self.heap,
             t,
             last_id: self.start + AT_LAST_ID,
             committed_id: self.start + AT_COMMITTED_ID,
-            held: &self.held,
-            kept: Vec::new(),
+            proxies: &self.proxies,
+            removed: Vec::new(),
             pins: self.pins(),
-            dooms: self.readers_at.is_some().then_some(&self.dooms),
-            bound: self.bound,
+            has_deferred_frees: self
+                .readers_at
+                .is_some()
+                .then_some(&self.has_deferred_frees),
+            budget: self.budget,
         }
     }
 
     /// Changes a container, in the transaction that is open or in one of its own.
     #[inline]
-    pub(in crate::store) fn change<R>(
+    pub(in crate::store) fn change_container<R>(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
-        operate: impl FnOnce(&mut Hand<'_, '_, W, M>) -> Result<R, StoreError>,
+        container: ContainerRef,
+        operate: impl FnOnce(&mut Mutator<'_, '_, W, M>) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        let watches = self.watches();
-        self.operate(open, deadline, |hand, tidings| {
-            let frees = hand.frees();
-            let done = operate(hand)?;
-            if !watches.is_empty(hand.t)? {
-                let is_seen = watches.note(hand.t, place.at)? || hand.frees() > frees;
-                tidings.news.changes |= is_seen;
+        let versions = self.versions();
+        self.operate(open, deadline, |mutator, notifications| {
+            let frees_before = mutator.pending_frees();
+            let done = operate(mutator)?;
+            if !versions.is_empty(mutator.t)? {
+                let is_seen = versions.bump(mutator.t, container.at)?
+                    || mutator.pending_frees() > frees_before;
+                notifications.notice.changes |= is_seen;
             }
             if self.has_watching_readers() {
-                Watches::chain(hand.t, place.at, &mut tidings.touched)?;
-                tidings.news.changes |= hand.frees() > frees;
+                Versions::ancestor_ids(mutator.t, container.at, &mut notifications.touched)?;
+                notifications.notice.changes |= mutator.pending_frees() > frees_before;
             }
             Ok(done)
         })
@@ -240,28 +249,33 @@ impl<W: Words, M: Members> Store<W, M> {
 
     pub(in crate::store) fn operate<R>(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        operate: impl FnOnce(&mut Hand<'_, '_, W, M>, &mut Tidings) -> Result<R, StoreError>,
+        operate: impl FnOnce(
+            &mut Mutator<'_, '_, W, M>,
+            &mut PendingNotifications,
+        ) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        if let Some(Open {
-            pending, tidings, ..
+        if let Some(OpenTransaction {
+            pending,
+            notifications,
+            ..
         }) = open
         {
-            let seen = tidings.seen();
+            let notified = notifications.notified();
             let done = self.log.operate(pending, |t| {
-                let hand = &mut self.hand(t);
-                let done = operate(hand, tidings);
-                tidings.kept.append(&mut hand.kept);
+                let mutator = &mut self.mutator(t);
+                let done = operate(mutator, notifications);
+                notifications.removed.append(&mut mutator.removed);
                 done
             });
-            return done.inspect_err(|_| tidings.go_back(seen));
+            return done.inspect_err(|_| notifications.roll_back_to(notified));
         }
         let mut open = self.begin(deadline)?;
         let t = &mut self.log.writer(&mut open.pending);
-        let hand = &mut self.hand(t);
-        let done = operate(hand, &mut open.tidings);
-        open.tidings.kept.append(&mut hand.kept);
+        let mutator = &mut self.mutator(t);
+        let done = operate(mutator, &mut open.notifications);
+        open.notifications.removed.append(&mut mutator.removed);
         match done {
             Ok(done) => self.commit(open).map(|()| done),
             Err(error) => {
@@ -273,15 +287,15 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Looks at what the transaction that is open has made of the store, or at what is committed.
     #[inline]
-    pub(in crate::store) fn look<R>(
+    pub(in crate::store) fn read_with<R>(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
         in_open: impl FnOnce(&Writer<'_, W, M>) -> Result<R, StoreError>,
         committed: impl FnMut(&Look<'_, W>) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
         match open {
-            Some(Open { pending, .. }) => {
+            Some(OpenTransaction { pending, .. }) => {
                 self.log.exclusive().check()?;
                 let done = in_open(&self.log.writer(pending));
                 self.log.exclusive().settled(done)

@@ -4,9 +4,9 @@ use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
 use _core::memory::mapping::SharedMapping;
 use _core::shared_heap::{HeapError, Words, redo_log};
-use _core::store::{Bytes, Found, Key, Place, Value};
+use _core::store::{Bytes, ContainerRef, Key, StoredValue, Value};
 use _core::store::{Cell, Type};
-use _core::store::{Item, Number, Open, Root, Store, StoreError, sizes};
+use _core::store::{Item, Number, OpenTransaction, Root, Store, StoreError, sizes};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +32,7 @@ pub fn store(bytes: &[u8]) {
     let file = Arc::new(memfd(size, 0, false));
     let words = Arc::new(SharedMapping::new(file.as_fd(), size as usize).expect("a mapping"));
     let store = Store::new(words.clone(), &file, 0, MAX_MEMORY, Alone).expect("pages");
-    store.found(AT_ONCE).expect("a few pages");
+    store.initialize(AT_ONCE).expect("a few pages");
     let mut has = Has::new(&store, &words);
     while !script.is_over() {
         if script.byte() % 4 == 0 {
@@ -44,7 +44,7 @@ pub fn store(bytes: &[u8]) {
         let memory = memory.metadata().expect("a file").blocks() * 512;
         assert!(memory <= size, "it has grown to {memory}");
         if let Err(StoreError::Heap(HeapError::Poisoned(_))) = done {
-            let next = has.store.made(AT_ONCE);
+            let next = has.store.containers_made(AT_ONCE);
             let is_poisoned = matches!(next, Err(StoreError::Heap(HeapError::Poisoned(_))));
             assert!(is_poisoned, "{next:?}");
             break;
@@ -59,10 +59,10 @@ pub fn store(bytes: &[u8]) {
 struct Has<'s> {
     store: &'s Ours,
     words: &'s SharedMapping,
-    places: Vec<Place>,
+    places: Vec<ContainerRef>,
     pinned: Vec<u64>,
-    watched: Vec<(Place, u64)>,
-    open: Option<Open>,
+    watched: Vec<(ContainerRef, u64)>,
+    open: Option<OpenTransaction>,
     /// Parts of the transaction, and of others gone.
     parts: Vec<u64>,
 }
@@ -108,19 +108,19 @@ impl<'s> Has<'s> {
     }
 
     /// Begins a part of the transaction, or ends the last one, which may be one of another transaction.
-    fn part(&mut self, open: Option<&mut Open>, script: &mut Script) {
+    fn part(&mut self, open: Option<&mut OpenTransaction>, script: &mut Script) {
         let Some(open) = open else { return };
         let ends = script.byte() % 2 == 0;
         match self.parts.pop().filter(|_| ends) {
-            Some(part) => self.store.end_part(open, part, script.byte() % 2 == 0),
-            None => self.parts.push(self.store.begin_part(open)),
+            Some(part) => self.store.end_savepoint(open, part, script.byte() % 2 == 0),
+            None => self.parts.push(self.store.begin_savepoint(open)),
         }
     }
 
     fn operate(
         &mut self,
-        open: Option<&mut Open>,
-        place: Place,
+        open: Option<&mut OpenTransaction>,
+        place: ContainerRef,
         script: &mut Script,
     ) -> Result<(), StoreError> {
         let store = self.store;
@@ -145,11 +145,12 @@ impl<'s> Has<'s> {
                     0 => None,
                     _ => Some(
                         store
-                            .get_whole(open.as_deref_mut(), AT_ONCE, place, &item)?
+                            .get_copy(open.as_deref_mut(), AT_ONCE, place, &item)?
                             .1,
                     ),
                 };
-                let is_wanted = |found: &Found| known.as_ref().is_none_or(|known| known == found);
+                let is_wanted =
+                    |found: &StoredValue| known.as_ref().is_none_or(|known| known == found);
                 let removed = store.remove(open, AT_ONCE, place, &item, is_wanted);
                 removed.map(drop)
             }
@@ -162,7 +163,7 @@ impl<'s> Has<'s> {
             }
             10 => match script.byte() % 2 {
                 0 => store.copy(open, AT_ONCE, place),
-                _ => store.copy_to_put(open, AT_ONCE, place),
+                _ => store.copy_for_insert(open, AT_ONCE, place),
             }
             .map(|found| self.note(&found)),
             11 => {
@@ -191,10 +192,12 @@ impl<'s> Has<'s> {
             18 => store.discard(open, AT_ONCE, place, &key).map(drop),
             19 => store.contains(open, AT_ONCE, place, &key).map(drop),
             20 => store.send(open, AT_ONCE, &new, script.byte() % 2 == 0),
-            21 => store.receive(open, AT_ONCE, Found::is_plain).map(drop),
+            21 => store
+                .receive(open, AT_ONCE, StoredValue::is_plain)
+                .map(drop),
             22 => match script.byte() % 4 {
                 0 => store.first_message(open, AT_ONCE).map(drop),
-                1 => store.class(open, AT_ONCE, &key, &new).map(drop),
+                1 => store.define_class(open, AT_ONCE, &key, &new).map(drop),
                 2 => store.classes(open, AT_ONCE).map(drop),
                 _ => store.clear(open, AT_ONCE, place),
             },
@@ -203,7 +206,7 @@ impl<'s> Has<'s> {
     }
 
     /// What is done in no transaction.
-    fn alone(&mut self, place: Place, script: &mut Script) -> Result<(), StoreError> {
+    fn alone(&mut self, place: ContainerRef, script: &mut Script) -> Result<(), StoreError> {
         let store = self.store;
         match script.byte() % 8 {
             0 | 1 => {
@@ -238,17 +241,17 @@ impl<'s> Has<'s> {
         }
     }
 
-    fn place(&self, script: &mut Script) -> Place {
+    fn place(&self, script: &mut Script) -> ContainerRef {
         self.places[usize::from(script.byte()) % self.places.len()]
     }
 
     /// Keeps the places of containers that were found.
-    fn note(&mut self, found: &Found) {
-        if let Found::Container(_, place, _) = found {
+    fn note(&mut self, found: &StoredValue) {
+        if let StoredValue::Container(_, place, _) = found {
             if self.places.len() == PLACES {
-                self.store.held().remove(self.places.remove(3).id);
+                self.store.proxies().remove(self.places.remove(3).id);
             }
-            self.store.held().add(place.id);
+            self.store.proxies().add(place.id);
             self.places.push(*place);
         }
     }

@@ -8,13 +8,13 @@
 //! ```
 
 use super::cell::Type;
-use super::mutator::Hand;
+use super::mutator::Mutator;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 
 /// Appends the bytes of a text, bytes, an int, or what a codec has made; of a key, those of which it is made again.
-pub(in crate::store) fn bytes(
+pub(in crate::store) fn append_bytes(
     t: &impl See,
     kind: Type,
     at: u64,
@@ -52,7 +52,7 @@ pub(in crate::store) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64
 
 /// Appends the bytes that a key is compared by.
 #[inline]
-pub(in crate::store) fn key_bytes(
+pub(in crate::store) fn append_key_bytes(
     t: &impl See,
     kind: Type,
     at: u64,
@@ -64,7 +64,11 @@ pub(in crate::store) fn key_bytes(
 
 /// Whether a key is compared by these bytes, which are as many.
 #[inline]
-pub(in crate::store) fn key_is(t: &impl See, at: u64, bytes: &[u8]) -> Result<bool, StoreError> {
+pub(in crate::store) fn key_equals(
+    t: &impl See,
+    at: u64,
+    bytes: &[u8],
+) -> Result<bool, StoreError> {
     for (number, chunk) in (1..).zip(bytes.chunks(8)) {
         let found = t.get(at + 8 * number)?.to_ne_bytes();
         if found[..chunk.len()] != *chunk {
@@ -74,22 +78,22 @@ pub(in crate::store) fn key_is(t: &impl See, at: u64, bytes: &[u8]) -> Result<bo
     Ok(true)
 }
 
-impl<W: Words, M: Members> Hand<'_, '_, W, M> {
-    pub(in crate::store) fn put_blob(&mut self, bytes: &[u8]) -> Result<u64, StoreError> {
+impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
+    pub(in crate::store) fn write_blob(&mut self, bytes: &[u8]) -> Result<u64, StoreError> {
         let at = self.allocate(8 + bytes.len() as u64)?;
         self.t.init(at, bytes.len() as u64)?;
         self.t.init_bytes(at + 8, bytes)?;
         Ok(at)
     }
 
-    pub(in crate::store) fn put_key(
+    pub(in crate::store) fn write_key_blob(
         &mut self,
         canonical: &[u8],
         exact: &[u8],
     ) -> Result<u64, StoreError> {
         let [first, second] = [canonical, exact].map(|bytes| bytes.len() as u64);
         if first.max(second) >= 1 << 32 {
-            return Err(StoreError::TooLong);
+            return Err(StoreError::CapacityExceeded);
         }
         let rest = 8 + first.next_multiple_of(8);
         let at = self.allocate(rest + second)?;

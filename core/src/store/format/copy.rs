@@ -1,36 +1,36 @@
 //! How a container becomes a value again.
 
 use super::blob;
-use super::budget::Bound;
+use super::budget::Budget;
 use super::cell::{Cell, Content, Type};
-use super::head::head_of;
-use super::head::{self, Head};
+use super::header::header_of;
+use super::header::{self, Header};
 use super::list::Cells;
 use super::record::extra_of;
 use super::table::Table;
-use super::value::{Found, Place};
+use super::value::{ContainerRef, StoredValue};
 use crate::shared_heap::undo_log::See;
-use crate::store::error::{StoreError, no_cell};
+use crate::store::error::{StoreError, corrupt_cell};
 
 /// Copies what a cell says; containers too, if it is to be `deep`.
 pub(in crate::store) fn copy(
     t: &impl See,
     cell: Cell,
     deep: bool,
-    bound: &mut Bound,
-) -> Result<Found, StoreError> {
+    budget: &mut Budget,
+) -> Result<StoredValue, StoreError> {
     let (kind, at) = match cell.content() {
         Some(Content::At(kind, at)) => (kind, at),
         Some(_) => {
-            bound.look(1)?;
-            return Ok(Found::Immediate(cell));
+            budget.spend(1)?;
+            return Ok(StoredValue::Immediate(cell));
         }
-        None => return Err(no_cell(0, cell.0)),
+        None => return Err(corrupt_cell(0, cell.0)),
     };
-    bound.look(1)?;
-    bound.enter()?;
-    let found = copy_block(t, (kind, at), cell, deep, bound);
-    bound.depth += 1;
+    budget.spend(1)?;
+    budget.descend()?;
+    let found = copy_block(t, (kind, at), cell, deep, budget);
+    budget.depth += 1;
     found
 }
 
@@ -39,26 +39,30 @@ fn copy_block(
     (kind, at): (Type, u64),
     cell: Cell,
     deep: bool,
-    bound: &mut Bound,
-) -> Result<Found, StoreError> {
+    budget: &mut Budget,
+) -> Result<StoredValue, StoreError> {
     match kind {
         Type::Tuple | Type::FrozenSet => {
-            let items = copy_cells(t, at + 8, t.get(at)?, deep, bound)?;
+            let items = copy_cells(t, at + 8, t.get(at)?, deep, budget)?;
             Ok(match kind {
-                Type::Tuple => Found::Tuple(items),
-                _ => Found::FrozenSet(items),
+                Type::Tuple => StoredValue::Tuple(items),
+                _ => StoredValue::FrozenSet(items),
             })
         }
         kind if !kind.is_container() => {
-            let mut bytes = bound.room_for_bytes(blob::len(t, kind, at)?)?;
-            blob::bytes(t, kind, at, &mut bytes)?;
-            Ok(Found::Blob(kind, bytes))
+            let mut bytes = budget.allocate_bytes(blob::len(t, kind, at)?)?;
+            blob::append_bytes(t, kind, at, &mut bytes)?;
+            Ok(StoredValue::Blob(kind, bytes))
         }
         kind => {
-            let head = head_of(t, kind, at, cell)?;
+            let header = header_of(t, kind, at, cell)?;
             match deep {
-                true => copy_container(t, head, bound),
-                false => Ok(Found::Container(kind, head.place(t)?, head.class)),
+                true => copy_container(t, header, budget),
+                false => Ok(StoredValue::Container(
+                    kind,
+                    header.reference(t)?,
+                    header.class,
+                )),
             }
         }
     }
@@ -67,32 +71,34 @@ fn copy_block(
 /// Copies a container with all that is in it.
 pub(in crate::store) fn copy_container(
     t: &impl See,
-    head: Head,
-    bound: &mut Bound,
-) -> Result<Found, StoreError> {
-    Ok(match head.kind {
+    header: Header,
+    budget: &mut Budget,
+) -> Result<StoredValue, StoreError> {
+    Ok(match header.kind {
         Type::List => {
-            let cells = Cells::of(t, head)?;
-            Found::List(copy_cells(t, cells.at(0), cells.len(), true, bound)?)
+            let cells = Cells::of(t, header)?;
+            StoredValue::List(copy_cells(t, cells.at(0), cells.len(), true, budget)?)
         }
-        Type::Dict => Found::Dict(copy_dict(t, head, true, bound)?),
-        Type::Set => Found::Set(copy_keys(t, head, bound)?),
+        Type::Dict => StoredValue::Dict(copy_dict(t, header, true, budget)?),
+        Type::Set => StoredValue::Set(copy_keys(t, header, budget)?),
         Type::Record => {
-            let fields = copy_cells(t, head.at + head::SIZE, head.len, true, bound)?;
-            let extra = match extra_of(t, head)? {
-                Some(extra) => copy_dict(t, extra, true, bound)?,
+            let fields = copy_cells(t, header.at + header::SIZE, header.len, true, budget)?;
+            let extra = match extra_of(t, header)? {
+                Some(extra) => copy_dict(t, extra, true, budget)?,
                 None => Vec::new(),
             };
-            Found::Record(head.class, fields, extra)
+            StoredValue::Record(header.class, fields, extra)
         }
-        kind if bound.names_buffers => Found::Container(kind, head.place(t)?, head.class),
+        kind if budget.keeps_buffer_refs => {
+            StoredValue::Container(kind, header.reference(t)?, header.class)
+        }
         _ => {
             let mut meta = Vec::new();
-            let block = head.payload(t)?;
-            let mut bytes = bound.room_for_bytes(t.get(block)?)?;
-            blob::bytes(t, Type::Bytes, t.get(block + 8)?, &mut meta)?;
+            let block = header.payload(t)?;
+            let mut bytes = budget.allocate_bytes(t.get(block)?)?;
+            blob::append_bytes(t, Type::Bytes, t.get(block + 8)?, &mut meta)?;
             t.copy(block + 64, t.get(block)?, &mut bytes)?;
-            Found::Buffer(meta, bytes)
+            StoredValue::Buffer(meta, bytes)
         }
     })
 }
@@ -103,11 +109,11 @@ pub(in crate::store) fn copy_cells(
     at: u64,
     count: u64,
     deep: bool,
-    bound: &mut Bound,
-) -> Result<Vec<Found>, StoreError> {
-    let mut found = bound.room(count)?;
+    budget: &mut Budget,
+) -> Result<Vec<StoredValue>, StoreError> {
+    let mut found = budget.allocate(count)?;
     for index in 0..count {
-        found.push(copy(t, Cell(t.get(at + 8 * index)?), deep, bound)?);
+        found.push(copy(t, Cell(t.get(at + 8 * index)?), deep, budget)?);
     }
     Ok(found)
 }
@@ -115,17 +121,17 @@ pub(in crate::store) fn copy_cells(
 /// Copies the entries of a dict.
 pub(in crate::store) fn copy_dict(
     t: &impl See,
-    head: Head,
+    header: Header,
     deep: bool,
-    bound: &mut Bound,
-) -> Result<Vec<(Found, Found)>, StoreError> {
-    let table = Table::of(t, head)?;
-    bound.look(table.used)?;
-    let mut items = bound.room(head.len)?;
+    budget: &mut Budget,
+) -> Result<Vec<(StoredValue, StoredValue)>, StoreError> {
+    let table = Table::of(t, header)?;
+    budget.spend(table.used)?;
+    let mut items = budget.allocate(header.len)?;
     for number in 0..table.used {
         if let Some(key) = table.key(t, number)? {
-            let key = copy(t, key, true, bound)?;
-            items.push((key, copy(t, table.value(t, number)?, deep, bound)?));
+            let key = copy(t, key, true, budget)?;
+            items.push((key, copy(t, table.value(t, number)?, deep, budget)?));
         }
     }
     Ok(items)
@@ -134,24 +140,24 @@ pub(in crate::store) fn copy_dict(
 /// Copies the keys of a dict or a set.
 pub(in crate::store) fn copy_keys(
     t: &impl See,
-    head: Head,
-    bound: &mut Bound,
-) -> Result<Vec<Found>, StoreError> {
-    let table = Table::of(t, head)?;
-    bound.look(table.used)?;
-    let mut keys = bound.room(head.len)?;
+    header: Header,
+    budget: &mut Budget,
+) -> Result<Vec<StoredValue>, StoreError> {
+    let table = Table::of(t, header)?;
+    budget.spend(table.used)?;
+    let mut keys = budget.allocate(header.len)?;
     for number in 0..table.used {
         if let Some(key) = table.key(t, number)? {
-            keys.push(copy(t, key, true, bound)?);
+            keys.push(copy(t, key, true, budget)?);
         }
     }
     Ok(keys)
 }
 
 /// The place of a container that a cell leads to.
-pub(in crate::store) fn place_of(t: &impl See, cell: Cell) -> Result<Place, StoreError> {
+pub(in crate::store) fn container_of(t: &impl See, cell: Cell) -> Result<ContainerRef, StoreError> {
     match cell.content() {
-        Some(Content::At(kind, at)) if kind.is_container() => Head::at(t, at)?.place(t),
-        _ => Err(no_cell(0, cell.0)),
+        Some(Content::At(kind, at)) if kind.is_container() => Header::at(t, at)?.reference(t),
+        _ => Err(corrupt_cell(0, cell.0)),
     }
 }

@@ -1,23 +1,23 @@
 //! How a container is freed, with all that is in it.
 
-use super::budget::Bound;
+use super::budget::Budget;
 use super::cell::{Cell, Content, Type};
 use super::copy::copy_container;
-use super::head::Head;
-use super::head::head_of;
+use super::header::Header;
+use super::header::header_of;
 use super::list::Cells;
-use super::mutator::Hand;
+use super::mutator::Mutator;
 use super::table::Table;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
-use crate::store::error::{StoreError, no_cell};
+use crate::store::error::{StoreError, corrupt_cell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     /// Frees what a cell has led to, with all that is in it.
     #[inline]
-    pub(in crate::store) fn free_all(&mut self, cell: Cell) -> Result<(), StoreError> {
+    pub(in crate::store) fn free_cell(&mut self, cell: Cell) -> Result<(), StoreError> {
         match cell.is_immediate() && cell.content().is_some() {
             true => Ok(()),
             false => self.free_tree(cell),
@@ -25,29 +25,29 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     fn free_tree(&mut self, cell: Cell) -> Result<(), StoreError> {
-        self.free_each(vec![cell], self.bound)
+        self.free_cells(vec![cell], self.budget)
     }
 
     /// The same, of many cells.
-    pub(in crate::store) fn free_each(
+    pub(in crate::store) fn free_cells(
         &mut self,
         mut left: Vec<Cell>,
-        mut bound: Bound,
+        mut budget: Budget,
     ) -> Result<(), StoreError> {
         while let Some(cell) = left.pop() {
             let (kind, at) = match cell.content() {
                 Some(Content::At(kind, at)) => (kind, at),
                 Some(_) => continue,
-                None => return Err(no_cell(0, cell.0)),
+                None => return Err(corrupt_cell(0, cell.0)),
             };
             if kind.is_container() {
-                let head = head_of(self.t, kind, at, cell)?;
-                self.keep(head)?;
-                self.leave(head, &mut left, &mut bound)?;
+                let header = header_of(self.t, kind, at, cell)?;
+                self.keep_removed(header)?;
+                self.free_payload(header, &mut left, &mut budget)?;
                 self.t.set(at, 0)?;
             } else if matches!(kind, Type::Tuple | Type::FrozenSet) {
                 let count = self.t.get(at)?;
-                bound.look(count)?;
+                budget.spend(count)?;
                 for index in 1..=count {
                     left.push(Cell(self.t.get(at + 8 * index)?));
                 }
@@ -58,74 +58,74 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     /// Keeps what a container holds that is about to be removed, if this process has a proxy of it.
-    fn keep(&mut self, head: Head) -> Result<(), StoreError> {
-        let id = self.t.get(head.at)?;
-        if self.held.has(id) && head.kind != Type::Buffer {
+    fn keep_removed(&mut self, header: Header) -> Result<(), StoreError> {
+        let id = self.t.get(header.at)?;
+        if self.proxies.has(id) && header.kind != Type::Buffer {
             // What is nested too deep to be copied cannot be put either.
-            if let Ok(found) = copy_container(self.t, head, &mut { self.bound }) {
-                self.kept.push((id, Arc::new(found)));
+            if let Ok(found) = copy_container(self.t, header, &mut { self.budget }) {
+                self.removed.push((id, Arc::new(found)));
             }
         }
         Ok(())
     }
 
     /// Frees the payload of a container with all that is in it.
-    pub(in crate::store) fn empty(&mut self, head: Head) -> Result<(), StoreError> {
-        let (mut left, mut bound) = (Vec::new(), self.bound);
-        self.leave(head, &mut left, &mut bound)?;
-        self.free_each(left, bound)
+    pub(in crate::store) fn free_contents(&mut self, header: Header) -> Result<(), StoreError> {
+        let (mut left, mut budget) = (Vec::new(), self.budget);
+        self.free_payload(header, &mut left, &mut budget)?;
+        self.free_cells(left, budget)
     }
 
     /// Frees the payload of a container; what was in it is still to be freed.
-    fn leave(
+    fn free_payload(
         &mut self,
-        head: Head,
+        header: Header,
         left: &mut Vec<Cell>,
-        bound: &mut Bound,
+        budget: &mut Budget,
     ) -> Result<(), StoreError> {
-        let payload = match head.kind {
+        let payload = match header.kind {
             Type::Record => {
-                bound.look(head.len)?;
-                for number in 0..head.len {
-                    left.push(Cell(self.t.get(head.field(number)?)?));
+                budget.spend(header.len)?;
+                for number in 0..header.len {
+                    left.push(Cell(self.t.get(header.field(number)?)?));
                 }
-                left.push(head.extra(self.t)?);
+                left.push(header.extra(self.t)?);
                 return Ok(());
             }
-            _ => head.payload(self.t)?,
+            _ => header.payload(self.t)?,
         };
-        match head.kind {
+        match header.kind {
             Type::Buffer => {
                 let meta = self.t.get(payload + 8)?;
                 self.free(meta);
-                if self.pins.orphan(self.t, payload)? {
+                if self.pins.mark_free_on_unpin(self.t, payload)? {
                     return Ok(()); // Whoever looks at it frees it.
                 }
-                if let Some(dooms) = self.dooms {
+                if let Some(has_deferred_frees) = self.has_deferred_frees {
                     // Relaxed: looked at by whoever commits this, in this process.
-                    dooms.store(true, Relaxed);
-                    return match self.pins.doom(self.t, payload)? {
+                    has_deferred_frees.store(true, Relaxed);
+                    return match self.pins.defer_free(self.t, payload)? {
                         true => Ok(()),
-                        false => Err(StoreError::TooLong),
+                        false => Err(StoreError::CapacityExceeded),
                     };
                 }
             }
             Type::List => {
-                let cells = Cells::of(self.t, head)?;
-                bound.look(cells.len())?;
+                let cells = Cells::of(self.t, header)?;
+                budget.spend(cells.len())?;
                 for index in 0..cells.len() {
                     left.push(cells.cell(self.t, index)?);
                 }
             }
             _ => {
-                let table = Table::of(self.t, head)?;
-                bound.look(table.used)?;
+                let table = Table::of(self.t, header)?;
+                budget.spend(table.used)?;
                 for number in 0..table.used {
                     let Some(key) = table.key(self.t, number)? else {
                         continue;
                     };
                     left.push(key);
-                    if head.kind == Type::Dict {
+                    if header.kind == Type::Dict {
                         left.push(table.value(self.t, number)?);
                     }
                 }

@@ -9,11 +9,11 @@
 //! entries in the log.
 
 use super::cell::Cell;
-use super::head::{self, Head};
-use super::mutator::Hand;
+use super::header::{self, Header};
+use super::mutator::Mutator;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
-use crate::store::error::{StoreError, no_container};
+use crate::store::error::{StoreError, corrupt_container};
 
 /// Cells that are moved rather than written anew.
 const MOVED: u64 = 64;
@@ -21,15 +21,15 @@ const MOVED: u64 = 64;
 /// Where the cells of a list lie.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Cells {
-    head: Head,
+    header: Header,
     block: u64,
     room: u64,
     start: u64,
 }
 
 impl Cells {
-    pub(in crate::store) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
-        let block = head.payload(t)?;
+    pub(in crate::store) fn of(t: &impl See, header: Header) -> Result<Self, StoreError> {
+        let block = header.payload(t)?;
         let (room, start) = match block {
             0 => (0, 0),
             block => {
@@ -37,11 +37,11 @@ impl Cells {
                 (word >> 32, word & 0xffff_ffff)
             }
         };
-        if start + head.len > room {
-            return Err(no_container(head.at, head.len));
+        if start + header.len > room {
+            return Err(corrupt_container(header.at, header.len));
         }
         Ok(Cells {
-            head,
+            header,
             block,
             room,
             start,
@@ -49,7 +49,7 @@ impl Cells {
     }
 
     pub(in crate::store) fn len(&self) -> u64 {
-        self.head.len
+        self.header.len
     }
 
     /// Where a cell lies.
@@ -65,35 +65,35 @@ impl Cells {
 
 /// Where the cell of an index lies, which may count from the end.
 #[inline]
-pub(in crate::store) fn find(t: &impl See, head: Head, index: i64) -> Result<u64, StoreError> {
-    let cells = Cells::of(t, head)?;
-    let from = if index < 0 { head.len as i64 } else { 0 };
+pub(in crate::store) fn find(t: &impl See, header: Header, index: i64) -> Result<u64, StoreError> {
+    let cells = Cells::of(t, header)?;
+    let from = if index < 0 { header.len as i64 } else { 0 };
     match u64::try_from(index + from) {
-        Ok(index) if index < head.len => Ok(cells.at(index)),
-        _ => Err(StoreError::NoIndex(head.len)),
+        Ok(index) if index < header.len => Ok(cells.at(index)),
+        _ => Err(StoreError::IndexOutOfRange(header.len)),
     }
 }
 
-impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     /// Puts cells in the place of those from `from` up to `to`, which are the caller's then.
     pub(in crate::store) fn splice(
         &mut self,
-        head: Head,
+        header: Header,
         from: u64,
         to: u64,
         new: &[Cell],
     ) -> Result<Vec<Cell>, StoreError> {
-        let cells = Cells::of(self.t, head)?;
-        let (len, added) = (head.len, new.len() as u64);
+        let cells = Cells::of(self.t, header)?;
+        let (len, added) = (header.len, new.len() as u64);
         if from > to || to > len {
-            return Err(StoreError::NoIndex(len));
+            return Err(StoreError::IndexOutOfRange(len));
         }
         let old: Result<Vec<_>, _> = (from..to).map(|index| cells.cell(self.t, index)).collect();
         let old = old?;
         let (before, after) = (from, len - to);
         let longer = len - (to - from) + added;
-        if longer > head::MOST {
-            return Err(StoreError::TooLong);
+        if longer > header::MOST {
+            return Err(StoreError::CapacityExceeded);
         }
         let grown = added as i64 - (to - from) as i64;
         // As few cells as need be are moved: those behind, or those before.
@@ -102,28 +102,28 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         let is_small = added <= MOVED;
         if is_small && (grown == 0 || fits_behind && after <= MOVED) {
             self.move_cells(&cells, to, len, grown)?;
-            self.put_cells(&cells, from, new)?;
+            self.set_cells(&cells, from, new)?;
         } else if fits_before && is_small && before <= MOVED {
             let start = (cells.start as i64 - grown) as u64;
             let moved = Cells { start, ..cells };
-            let kept: Result<Vec<_>, _> =
+            let removed: Result<Vec<_>, _> =
                 (0..before).map(|index| cells.cell(self.t, index)).collect();
-            self.put_cells(&moved, 0, &kept?)?;
-            self.put_cells(&moved, from, new)?;
+            self.set_cells(&moved, 0, &removed?)?;
+            self.set_cells(&moved, from, new)?;
             self.t.set(cells.block, cells.room << 32 | start)?;
         } else {
-            self.renew(&cells, from, to, new, longer)?;
+            self.rewrite(&cells, from, to, new, longer)?;
         }
-        let (at, form) = Head {
+        let (at, form) = Header {
             len: longer,
-            ..head
+            ..header
         }
         .form();
         self.t.set(at, form)?;
         Ok(old)
     }
 
-    fn put_cells(&mut self, cells: &Cells, from: u64, new: &[Cell]) -> Result<(), StoreError> {
+    fn set_cells(&mut self, cells: &Cells, from: u64, new: &[Cell]) -> Result<(), StoreError> {
         for (index, cell) in (from..).zip(new) {
             self.t.set(cells.at(index), cell.0)?;
         }
@@ -136,11 +136,11 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
             return Ok(());
         }
         let moved: Result<Vec<_>, _> = (from..to).map(|index| cells.cell(self.t, index)).collect();
-        self.put_cells(cells, from.wrapping_add_signed(by), &moved?)
+        self.set_cells(cells, from.wrapping_add_signed(by), &moved?)
     }
 
     /// Writes all cells into another block.
-    fn renew(
+    fn rewrite(
         &mut self,
         cells: &Cells,
         from: u64,
@@ -150,7 +150,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     ) -> Result<(), StoreError> {
         let mut block = 0;
         if len > 0 {
-            let room = (len + len / 8 + 6).min(head::MOST);
+            let room = (len + len / 8 + 6).min(header::MOST);
             block = self.allocate(8 + 8 * room)?;
             self.t.init(block, room << 32)?;
             let mut at = block + 8;
@@ -172,18 +172,18 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         if cells.block != 0 {
             self.free(cells.block);
         }
-        Ok(self.t.set(cells.head.payload_at(), block)?)
+        Ok(self.t.set(cells.header.payload_at(), block)?)
     }
 
     /// Puts the cells of a list into this order; false if it is none of all of them.
     pub(in crate::store) fn permute(
         &mut self,
-        head: Head,
+        header: Header,
         order: &[u32],
     ) -> Result<bool, StoreError> {
-        let cells = Cells::of(self.t, head)?;
+        let cells = Cells::of(self.t, header)?;
         let mut seen = vec![false; order.len()];
-        let is_order = order.len() as u64 == head.len
+        let is_order = order.len() as u64 == header.len
             && order.iter().all(|&index| {
                 seen.get_mut(index as usize)
                     .is_some_and(|seen| !std::mem::replace(seen, true))
@@ -195,7 +195,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
             .iter()
             .map(|&index| cells.cell(self.t, u64::from(index)))
             .collect();
-        self.renew(&cells, 0, head.len, &new?, head.len)?;
+        self.rewrite(&cells, 0, header.len, &new?, header.len)?;
         Ok(true)
     }
 }

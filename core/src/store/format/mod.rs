@@ -5,7 +5,7 @@ pub mod budget;
 pub mod cell;
 pub(super) mod copy;
 pub(super) mod free;
-pub(super) mod head;
+pub(super) mod header;
 pub(super) mod list;
 pub(super) mod mutator;
 pub(super) mod pins;

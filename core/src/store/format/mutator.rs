@@ -1,41 +1,41 @@
 //! An operation that changes a store.
 
-use super::budget::Bound;
+use super::budget::Budget;
 use super::cell::Type;
-use super::head::{self, Head, Owner};
+use super::header::{self, Header, Parent};
 use super::pins::Pins;
-use super::value::Found;
+use super::value::StoredValue;
 use crate::crash;
 use crate::shared_heap::heap::Heap;
 use crate::shared_heap::redo_log::Writer;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
-use crate::store::proxies::Held;
+use crate::store::proxies::Proxies;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The id of a container, and what it held when it was removed.
-pub(in crate::store) type Kept = (u64, Arc<Found>);
+/// The id of a container, and what it proxies when it was removed.
+pub(in crate::store) type RemovedContainer = (u64, Arc<StoredValue>);
 
 /// An operation that changes a store.
-pub(in crate::store) struct Hand<'t, 'w, W, M> {
+pub(in crate::store) struct Mutator<'t, 'w, W, M> {
     pub(in crate::store) heap: &'t Heap,
     pub(in crate::store) t: &'t mut Writer<'w, W, M>,
     /// Where the number of the last container stands that was begun, and of the last one that was committed.
     pub(in crate::store) last_id: u64,
     pub(in crate::store) committed_id: u64,
     /// The containers that this process has proxies of.
-    pub(in crate::store) held: &'t Held,
+    pub(in crate::store) proxies: &'t Proxies,
     /// The contents of the containers that the operation removes.
-    pub(in crate::store) kept: Vec<Kept>,
+    pub(in crate::store) removed: Vec<RemovedContainer>,
     pub(in crate::store) pins: Pins,
     /// Of a store with an owner: whether something is out of it that a reader may look at.
-    pub(in crate::store) dooms: Option<&'t AtomicBool>,
-    pub(in crate::store) bound: Bound,
+    pub(in crate::store) has_deferred_frees: Option<&'t AtomicBool>,
+    pub(in crate::store) budget: Budget,
 }
 
-impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     pub(in crate::store) fn allocate(&mut self, len: u64) -> Result<u64, StoreError> {
         Ok(self.heap.allocate(self.t, len)?)
     }
@@ -45,40 +45,40 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     /// How many blocks are to be freed at the end of the transaction.
-    pub(in crate::store) fn frees(&self) -> usize {
+    pub(in crate::store) fn pending_frees(&self) -> usize {
         self.heap.frees(self.t)
     }
 
     /// A head with room for this many fields, which are not written.
-    pub(in crate::store) fn make_head(
+    pub(in crate::store) fn make_header(
         &mut self,
         kind: Type,
         class: u32,
         len: u64,
-        owner: Owner,
-    ) -> Result<Head, StoreError> {
-        if len > head::MOST {
-            return Err(StoreError::TooLong);
+        parent: Parent,
+    ) -> Result<Header, StoreError> {
+        if len > header::MOST {
+            return Err(StoreError::CapacityExceeded);
         }
         let fields = if kind == Type::Record { len } else { 0 };
-        let at = self.allocate(head::SIZE + 8 * fields)?;
+        let at = self.allocate(header::SIZE + 8 * fields)?;
         // The number is used up at once, whatever becomes of the transaction: no other container ever gets it.
         let number = self.t.get(self.last_id)?.wrapping_add(1);
         self.t.init(self.last_id, number)?;
         crash::point!(NumberTaken);
         self.t.set(self.committed_id, number)?;
         self.t.is_made(at);
-        let head = Head {
+        let header = Header {
             at,
             kind,
             class,
             len,
         };
-        self.t.init(at, head::id(number))?;
-        let (at_form, form) = head.form();
+        self.t.init(at, header::id(number))?;
+        let (at_form, form) = header.form();
         self.t.init(at_form, form)?;
-        self.t.init(head.owner_at(), owner.word())?;
-        self.t.init(head.payload_at(), 0)?;
-        Ok(head)
+        self.t.init(header.parent_at(), parent.word())?;
+        self.t.init(header.payload_at(), 0)?;
+        Ok(header)
     }
 }

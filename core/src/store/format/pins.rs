@@ -7,7 +7,7 @@
 //! ```
 
 use crate::shared_heap::undo_log::{Change, See};
-use crate::store::error::{StoreError, no_container};
+use crate::store::error::{StoreError, corrupt_container};
 
 /// Buffers that may be looked at, each counted once for a process.
 pub const MOST: u64 = 4096;
@@ -15,7 +15,7 @@ pub const MOST: u64 = 4096;
 pub(in crate::store) const SIZE: u64 = 16 + 16 * MOST;
 
 /// In the place of a member: nobody's, of a store with an owner.
-pub(in crate::store) const DOOMED: u64 = u64::MAX;
+pub(in crate::store) const DEFERRED_FREE: u64 = u64::MAX;
 
 /// Where the table lies.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ impl Pins {
     fn high(&self, t: &impl See) -> Result<u64, StoreError> {
         match t.get(self.0)? {
             high if high <= MOST => Ok(high),
-            high => Err(no_container(self.0, high)),
+            high => Err(corrupt_container(self.0, high)),
         }
     }
 
@@ -60,7 +60,7 @@ impl Pins {
     }
 
     /// Notes that a block is out of the store, and is to be freed once no reader looks at it. False if the table is full.
-    pub(in crate::store) fn doom(
+    pub(in crate::store) fn defer_free(
         &self,
         t: &mut impl Change,
         block: u64,
@@ -76,13 +76,13 @@ impl Pins {
         if number == high {
             t.set(self.0, high + 1)?;
         }
-        t.set(self.at(number), DOOMED)?;
+        t.set(self.at(number), DEFERRED_FREE)?;
         t.set(self.at(number) + 8, block | 1)?;
         Ok(true)
     }
 
     /// Marks a block as one that is to be freed once nobody looks at it. False if nobody does.
-    pub(in crate::store) fn orphan(
+    pub(in crate::store) fn mark_free_on_unpin(
         &self,
         t: &mut impl Change,
         block: u64,
@@ -103,24 +103,24 @@ impl Pins {
         t: &mut impl Change,
         is_gone: impl Fn(u64, u64) -> bool,
     ) -> Result<Vec<u64>, StoreError> {
-        let (mut orphans, high) = (Vec::new(), self.high(t)?);
+        let (mut unpinned, high) = (Vec::new(), self.high(t)?);
         for number in 0..high {
             let (member, word) = (t.get(self.at(number))?, t.get(self.at(number) + 8)?);
             if member != 0 && is_gone(member, word & !1) {
                 t.set(self.at(number), 0)?;
                 if word & 1 != 0 {
-                    orphans.push(word & !1);
+                    unpinned.push(word & !1);
                 }
             }
         }
         for number in 0..high {
             if t.get(self.at(number))? != 0 {
                 let word = t.get(self.at(number) + 8)?;
-                orphans.retain(|&block| block | 1 != word);
+                unpinned.retain(|&block| block | 1 != word);
             }
         }
-        orphans.sort_unstable();
-        orphans.dedup();
+        unpinned.sort_unstable();
+        unpinned.dedup();
         let mut high = high;
         while high > 0 && t.get(self.at(high - 1))? == 0 {
             high -= 1;
@@ -128,7 +128,7 @@ impl Pins {
         if high != self.high(t)? {
             t.set(self.0, high)?;
         }
-        Ok(orphans)
+        Ok(unpinned)
     }
 }
 

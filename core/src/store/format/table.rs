@@ -10,12 +10,12 @@
 
 use super::blob;
 use super::cell::{Cell, Content, Type};
-use super::head::{self, Head};
-use super::mutator::Hand;
+use super::header::{self, Header};
+use super::mutator::Mutator;
 use super::value::{Canonical, Key};
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
-use crate::store::error::{StoreError, no_cell, no_container};
+use crate::store::error::{StoreError, corrupt_cell, corrupt_container};
 
 const EMPTY: u64 = 0;
 const GONE: u64 = 1;
@@ -24,7 +24,7 @@ const LEAST_SLOTS: u64 = 8;
 /// Where the parts of a table lie.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Table {
-    head: Head,
+    header: Header,
     block: u64,
     slots: u64,
     room: u64,
@@ -35,7 +35,7 @@ pub(in crate::store) struct Table {
 }
 
 /// What was found of a key.
-enum Found {
+enum Lookup {
     /// The number of its slot, and of its entry.
     Entry(u64, u64),
     /// None: the slot for it.
@@ -43,11 +43,11 @@ enum Found {
 }
 
 impl Table {
-    pub(in crate::store) fn of(t: &impl See, head: Head) -> Result<Self, StoreError> {
-        let block = head.payload(t)?;
-        let width = if head.kind == Type::Set { 1 } else { 2 };
+    pub(in crate::store) fn of(t: &impl See, header: Header) -> Result<Self, StoreError> {
+        let block = header.payload(t)?;
+        let width = if header.kind == Type::Set { 1 } else { 2 };
         let mut table = Table {
-            head,
+            header,
             block,
             slots: 0,
             room: 0,
@@ -62,12 +62,12 @@ impl Table {
                 && table.room < slots
                 && table.used <= table.room;
             if !fits {
-                return Err(no_container(block, slots));
+                return Err(corrupt_container(block, slots));
             }
         }
-        match head.len <= table.used {
+        match header.len <= table.used {
             true => Ok(table),
-            false => Err(no_container(head.at, head.len)),
+            false => Err(corrupt_container(header.at, header.len)),
         }
     }
 
@@ -96,23 +96,23 @@ impl Table {
         Ok(Cell(t.get(self.entry(number) + 8)?))
     }
 
-    fn look(&self, t: &impl See, key: &Canonical<'_>, hash: u64) -> Result<Found, StoreError> {
+    fn lookup(&self, t: &impl See, key: &Canonical<'_>, hash: u64) -> Result<Lookup, StoreError> {
         if self.slots == 0 {
-            return Ok(Found::Slot(0));
+            return Ok(Lookup::Slot(0));
         }
         let (mut slot, mut free) = (hash & (self.slots - 1), None);
         for _ in 0..self.slots {
             let word = t.get(self.slot(slot))?;
             match word {
-                EMPTY => return Ok(Found::Slot(free.unwrap_or(slot))),
+                EMPTY => return Ok(Lookup::Slot(free.unwrap_or(slot))),
                 GONE => free = free.or(Some(slot)),
                 _ if word >> 32 == hash >> 32 => {
                     let number = (word & 0xffff_ffff).wrapping_sub(2);
                     if number >= self.used {
-                        return Err(no_container(self.slot(slot), word));
+                        return Err(corrupt_container(self.slot(slot), word));
                     }
                     if equals(t, Cell(t.get(self.entry(number))?), key)? {
-                        return Ok(Found::Entry(slot, number));
+                        return Ok(Lookup::Entry(slot, number));
                     }
                 }
                 _ => {}
@@ -120,8 +120,8 @@ impl Table {
             slot = (slot + 1) & (self.slots - 1);
         }
         match free {
-            Some(slot) => Ok(Found::Slot(slot)),
-            None => Err(no_container(self.block, self.slots)),
+            Some(slot) => Ok(Lookup::Slot(slot)),
+            None => Err(corrupt_container(self.block, self.slots)),
         }
     }
 
@@ -133,9 +133,9 @@ impl Table {
         key: &Key<'_>,
     ) -> Result<Option<u64>, StoreError> {
         let key = key.canonical();
-        match self.look(t, &key, key.hash())? {
-            Found::Entry(_, number) => Ok(Some(number)),
-            Found::Slot(_) => Ok(None),
+        match self.lookup(t, &key, key.hash())? {
+            Lookup::Entry(_, number) => Ok(Some(number)),
+            Lookup::Slot(_) => Ok(None),
         }
     }
 }
@@ -158,10 +158,10 @@ fn equals(t: &impl See, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreEr
             if kind != wanted || blob::key_len(t, kind, at)? != len {
                 return Ok(false);
             }
-            blob::key_is(t, at, key.bytes())
+            blob::key_equals(t, at, key.bytes())
         }
         Some(_) => Ok(Canonical::of(cell) == *key),
-        None => Err(no_cell(0, cell.0)),
+        None => Err(corrupt_cell(0, cell.0)),
     }
 }
 
@@ -173,8 +173,8 @@ fn alias<'b>(
     cell: Cell,
     bytes: &'b mut Vec<u8>,
 ) -> Result<Canonical<'b>, StoreError> {
-    blob::key_bytes(t, Type::Alias, at, bytes)?;
-    Canonical::of_flat(bytes).ok_or_else(|| no_cell(at, cell.0))
+    blob::append_key_bytes(t, Type::Alias, at, bytes)?;
+    Canonical::from_bytes(bytes).ok_or_else(|| corrupt_cell(at, cell.0))
 }
 
 /// The hash of the key of a cell.
@@ -186,11 +186,11 @@ fn hash_of(t: &impl See, cell: Cell) -> Result<u64, StoreError> {
         }
         Some(Content::At(kind, at)) => {
             let mut bytes = Vec::new();
-            blob::key_bytes(t, kind, at, &mut bytes)?;
+            blob::append_key_bytes(t, kind, at, &mut bytes)?;
             Ok(Canonical::Blob(kind, &bytes).hash())
         }
         Some(_) => Ok(Canonical::of(cell).hash()),
-        None => Err(no_cell(0, cell.0)),
+        None => Err(corrupt_cell(0, cell.0)),
     }
 }
 
@@ -201,7 +201,7 @@ fn slots_for(entries: u64) -> u64 {
         .max(LEAST_SLOTS)
 }
 
-impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     /// A table with room for this many entries, and these. No key is there twice.
     fn fill_table(
         &mut self,
@@ -209,8 +209,8 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         wanted: u64,
         width: u64,
     ) -> Result<u64, StoreError> {
-        if wanted > head::MOST / 2 {
-            return Err(StoreError::TooLong);
+        if wanted > header::MOST / 2 {
+            return Err(StoreError::CapacityExceeded);
         }
         let (slots, count) = (slots_for(wanted), entries.len() as u64);
         let room = slots / 4 * 3;
@@ -251,7 +251,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
     }
 
     /// Writes what is left of a table into another one, with room for more.
-    fn renew_table(&mut self, table: &Table) -> Result<Table, StoreError> {
+    fn rewrite_table(&mut self, table: &Table) -> Result<Table, StoreError> {
         let mut entries = Vec::new();
         for number in 0..table.used {
             let Some(key) = table.key(self.t, number)? else {
@@ -270,8 +270,8 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         if table.block != 0 {
             self.free(table.block);
         }
-        self.t.set(table.head.payload_at(), block)?;
-        Table::of(self.t, table.head)
+        self.t.set(table.header.payload_at(), block)?;
+        Table::of(self.t, table.header)
     }
 
     /// Adds an entry for a key that is not there, whose cell is `cell`.
@@ -283,12 +283,12 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         value: Cell,
     ) -> Result<(), StoreError> {
         if table.used == table.room {
-            table = self.renew_table(&table)?;
+            table = self.rewrite_table(&table)?;
         }
         let canonical = key.canonical();
         let hash = canonical.hash();
-        let Found::Slot(slot) = table.look(self.t, &canonical, hash)? else {
-            return Err(no_container(table.block, table.used));
+        let Lookup::Slot(slot) = table.lookup(self.t, &canonical, hash)? else {
+            return Err(corrupt_container(table.block, table.used));
         };
         let number = table.used;
         let at = table.entry(number);
@@ -300,7 +300,7 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         self.t.set(table.slot(slot), word)?;
         self.t
             .set(table.block + 8, table.room << 32 | (number + 1))?;
-        self.count(table.head, 1)
+        self.count(table.header, 1)
     }
 
     /// Removes the entry of a key: the cells of both, which are the caller's then.
@@ -310,7 +310,8 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
         key: &Key<'_>,
     ) -> Result<Option<(Cell, Cell)>, StoreError> {
         let canonical = key.canonical();
-        let Found::Entry(slot, number) = table.look(self.t, &canonical, canonical.hash())? else {
+        let Lookup::Entry(slot, number) = table.lookup(self.t, &canonical, canonical.hash())?
+        else {
             return Ok(None);
         };
         let at = table.entry(number);
@@ -324,13 +325,13 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
             self.t.set(at + 8, Cell::NOTHING.0)?;
         }
         self.t.set(table.slot(slot), GONE)?;
-        self.count(table.head, -1)?;
+        self.count(table.header, -1)?;
         Ok(Some((found, value)))
     }
 
-    fn count(&mut self, head: Head, by: i64) -> Result<(), StoreError> {
-        let len = head.len.wrapping_add_signed(by);
-        let (at, form) = Head { len, ..head }.form();
+    fn count(&mut self, header: Header, by: i64) -> Result<(), StoreError> {
+        let len = header.len.wrapping_add_signed(by);
+        let (at, form) = Header { len, ..header }.form();
         Ok(self.t.set(at, form)?)
     }
 }

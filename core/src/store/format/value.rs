@@ -78,19 +78,19 @@ impl PartialEq for Canonical<'_> {
 }
 
 /// The first byte of what a word is written as; of a blob it is the number of its type.
-const FLAT_WORD: u8 = 0;
+const WORD_TAG: u8 = 0;
 
 impl<'k> Canonical<'k> {
     /// The bytes from which [`of_flat`](Self::of_flat) makes it again.
-    pub fn flat(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, word);
         let (first, bytes) = match self {
             Canonical::Word(found) => {
                 word = found.to_le_bytes();
-                (FLAT_WORD, &word[..])
+                (WORD_TAG, &word[..])
             }
             _ => {
-                kind = self.form().map_or(FLAT_WORD, |(kind, _)| kind as u8);
+                kind = self.form().map_or(WORD_TAG, |(kind, _)| kind as u8);
                 (kind, self.bytes())
             }
         };
@@ -98,9 +98,9 @@ impl<'k> Canonical<'k> {
     }
 
     /// Reads such bytes; None if they are of no known form.
-    pub fn of_flat(bytes: &'k [u8]) -> Option<Self> {
+    pub fn from_bytes(bytes: &'k [u8]) -> Option<Self> {
         let (first, rest) = bytes.split_first()?;
-        if *first == FLAT_WORD {
+        if *first == WORD_TAG {
             let cell = Cell(u64::from_le_bytes(rest.try_into().ok()?));
             return match cell.content() {
                 None | Some(Content::At(..)) => None,
@@ -246,30 +246,32 @@ fn hash_bytes(kind: u64, bytes: &[u8]) -> u64 {
 
 /// A container in a store: where its head lies, and its number, which no other ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ContainerRef {
     /// Where its head lies.
     pub at: u64,
     /// Its number.
     pub id: u64,
 }
 
-impl Found {
+impl StoredValue {
     /// Returns true for a few values of the core's own types, which become Python objects without running the program's code
     /// and without much memory.
     pub fn is_plain(&self) -> bool {
-        fn is_plain(found: &Found, left: &mut usize) -> bool {
+        fn is_plain(found: &StoredValue, left: &mut usize) -> bool {
             let Some(rest) = left.checked_sub(1) else {
                 return false;
             };
             *left = rest;
             match found {
-                Found::Immediate(_) => true,
-                Found::Blob(Type::Text | Type::Bytes | Type::Int, bytes) => bytes.len() < 1 << 12,
-                Found::Tuple(items) | Found::FrozenSet(items) | Found::List(items) => {
-                    items.iter().all(|item| is_plain(item, left))
+                StoredValue::Immediate(_) => true,
+                StoredValue::Blob(Type::Text | Type::Bytes | Type::Int, bytes) => {
+                    bytes.len() < 1 << 12
                 }
-                Found::Set(items) => items.iter().all(|item| is_plain(item, left)),
-                Found::Dict(items) => items
+                StoredValue::Tuple(items)
+                | StoredValue::FrozenSet(items)
+                | StoredValue::List(items) => items.iter().all(|item| is_plain(item, left)),
+                StoredValue::Set(items) => items.iter().all(|item| is_plain(item, left)),
+                StoredValue::Dict(items) => items
                     .iter()
                     .all(|(key, item)| is_plain(key, left) && is_plain(item, left)),
                 _ => false,
@@ -281,25 +283,25 @@ impl Found {
 
 /// A value as it was found in a store, copied.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum StoredValue {
     /// What fits into a cell.
     Immediate(Cell),
     /// Text, bytes, an int, or what a codec has made: the type says which. Of a key, the bytes of which it is made again.
     Blob(Type, Vec<u8>),
     /// A tuple.
-    Tuple(Vec<Found>),
+    Tuple(Vec<StoredValue>),
     /// A frozenset.
-    FrozenSet(Vec<Found>),
+    FrozenSet(Vec<StoredValue>),
     /// A container, which was not copied: its type, and its class if it is a record.
-    Container(Type, Place, u32),
+    Container(Type, ContainerRef, u32),
     /// A list, copied.
-    List(Vec<Found>),
+    List(Vec<StoredValue>),
     /// A dict, copied.
-    Dict(Vec<(Found, Found)>),
+    Dict(Vec<(StoredValue, StoredValue)>),
     /// A set, copied.
-    Set(Vec<Found>),
+    Set(Vec<StoredValue>),
     /// A record, copied: its class, its fields, and what it has beyond them.
-    Record(u32, Vec<Found>, Vec<(Found, Found)>),
+    Record(u32, Vec<StoredValue>, Vec<(StoredValue, StoredValue)>),
     /// A buffer, copied: what a program says of it, and its bytes.
     Buffer(Vec<u8>, Vec<u8>),
 }

@@ -5,9 +5,9 @@
 //!    8  entries  u64 each: a member's number, or 0; the number of a container; how often that was changed since
 //! ```
 
-use super::head;
+use super::header;
 use crate::shared_heap::undo_log::{Change, See};
-use crate::store::error::{StoreError, no_container};
+use crate::store::error::{StoreError, corrupt_container};
 
 /// Waits that there may be at a time.
 pub const MOST: u64 = 1024;
@@ -16,14 +16,14 @@ pub(in crate::store) const SIZE: u64 = 8 + 24 * MOST;
 
 /// Where the table lies.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct Watches(pub(in crate::store) u64);
+pub(in crate::store) struct Versions(pub(in crate::store) u64);
 
-impl Watches {
+impl Versions {
     #[inline]
     fn high(&self, t: &impl See) -> Result<u64, StoreError> {
         match t.get(self.0)? {
             high if high <= MOST => Ok(high),
-            high => Err(no_container(self.0, high)),
+            high => Err(corrupt_container(self.0, high)),
         }
     }
 
@@ -93,7 +93,7 @@ impl Watches {
     }
 
     /// Adds the numbers of the container whose head lies there, and of all that it is in.
-    pub(in crate::store) fn chain(
+    pub(in crate::store) fn ancestor_ids(
         t: &impl See,
         at: u64,
         ids: &mut Vec<u64>,
@@ -107,13 +107,13 @@ impl Watches {
             if ids.last() != Some(&id) {
                 ids.push(id);
             }
-            at = head::owner_at(t, at)?;
+            at = header::parent_at(t, at)?;
         }
         Ok(())
     }
 
     /// Says that the container whose head lies there was changed, and so all that it is in. Whether somebody waits for that.
-    pub(in crate::store) fn note(&self, t: &mut impl Change, at: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn bump(&self, t: &mut impl Change, at: u64) -> Result<bool, StoreError> {
         let (high, mut found, mut at) = (self.high(t)?, false, at);
         for _ in 0..super::budget::COPIED {
             if at == 0 {
@@ -128,7 +128,7 @@ impl Watches {
                     found = true;
                 }
             }
-            at = head::owner_at(t, at)?;
+            at = header::parent_at(t, at)?;
         }
         Ok(found)
     }

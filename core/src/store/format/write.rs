@@ -2,32 +2,32 @@
 
 use super::budget::DEPTH;
 use super::cell::{Cell, Type};
-use super::head::{self, Owner};
-use super::mutator::Hand;
+use super::header::{self, Parent};
+use super::mutator::Mutator;
 use super::value::{Key, Value};
 use crate::shared_heap::undo_log::Change;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 
-impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     /// Writes a value into blocks that nobody can reach. The cell by which they can be.
-    pub(in crate::store) fn put(
+    pub(in crate::store) fn write(
         &mut self,
         value: &Value<'_>,
-        owner: Owner,
+        parent: Parent,
     ) -> Result<Cell, StoreError> {
-        let inner = owner.deeper();
-        if owner.depth > DEPTH as u64 && !matches!(value, Value::Immediate(_) | Value::Blob(..)) {
-            return Err(StoreError::TooDeep);
+        let inner = parent.deeper();
+        if parent.depth > DEPTH as u64 && !matches!(value, Value::Immediate(_) | Value::Blob(..)) {
+            return Err(StoreError::NestingTooDeep);
         }
         match value {
             Value::Immediate(cell) => Ok(*cell),
-            Value::Blob(kind, bytes) => Ok(Cell::at(*kind, self.put_blob(bytes.all())?)),
+            Value::Blob(kind, bytes) => Ok(Cell::at(*kind, self.write_blob(bytes.all())?)),
             Value::Tuple(items) => {
                 let at = self.allocate(8 + 8 * items.len() as u64)?;
                 self.t.init(at, items.len() as u64)?;
                 for (index, item) in (1..).zip(items) {
-                    let cell = self.put(item, inner)?;
+                    let cell = self.write(item, inner)?;
                     self.t.init(at + 8 * index, cell.0)?;
                 }
                 Ok(Cell::at(Type::Tuple, at))
@@ -36,89 +36,89 @@ impl<W: Words, M: Members> Hand<'_, '_, W, M> {
                 let at = self.allocate(8 + 8 * keys.len() as u64)?;
                 self.t.init(at, keys.len() as u64)?;
                 for (index, key) in (1..).zip(keys) {
-                    let cell = self.put_key_cell(key)?;
+                    let cell = self.write_key(key)?;
                     self.t.init(at + 8 * index, cell.0)?;
                 }
                 Ok(Cell::at(Type::FrozenSet, at))
             }
             Value::List(items) => {
-                let head = self.make_head(Type::List, 0, items.len() as u64, owner)?;
+                let header = self.make_header(Type::List, 0, items.len() as u64, parent)?;
                 if !items.is_empty() {
                     let block = self.allocate(8 + 8 * items.len() as u64)?;
                     self.t.init(block, (items.len() as u64) << 32)?;
                     for (index, item) in (1..).zip(items) {
-                        let cell = self.put(item, inner.within(head))?;
+                        let cell = self.write(item, inner.within(header))?;
                         self.t.init(block + 8 * index, cell.0)?;
                     }
-                    self.t.init(head.payload_at(), block)?;
+                    self.t.init(header.payload_at(), block)?;
                 }
-                Ok(Cell::at(Type::List, head.at))
+                Ok(Cell::at(Type::List, header.at))
             }
-            Value::Dict(items) => self.put_dict(items, owner),
+            Value::Dict(items) => self.write_dict(items, parent),
             Value::Set(keys) => {
                 let mut entries = Vec::with_capacity(keys.len());
                 for key in keys {
-                    let cell = self.put_key_cell(key)?;
+                    let cell = self.write_key(key)?;
                     entries.push((cell, Cell::NOTHING, key.canonical().hash()));
                 }
-                let head = self.make_head(Type::Set, 0, keys.len() as u64, owner)?;
+                let header = self.make_header(Type::Set, 0, keys.len() as u64, parent)?;
                 let block = self.make_table(&entries, 1)?;
-                self.t.init(head.payload_at(), block)?;
-                Ok(Cell::at(Type::Set, head.at))
+                self.t.init(header.payload_at(), block)?;
+                Ok(Cell::at(Type::Set, header.at))
             }
             Value::Record(class, fields, extra) => {
-                let head = self.make_head(Type::Record, *class, fields.len() as u64, owner)?;
+                let header = self.make_header(Type::Record, *class, fields.len() as u64, parent)?;
                 for (index, field) in (0..).zip(fields) {
-                    let cell = self.put(field, inner.within(head))?;
-                    self.t.init(head.at + head::SIZE + 8 * index, cell.0)?;
+                    let cell = self.write(field, inner.within(header))?;
+                    self.t.init(header.at + header::SIZE + 8 * index, cell.0)?;
                 }
                 if let Some(extra) = extra {
-                    let cell = self.put_dict(extra, inner.within(head))?;
-                    self.t.init(head.payload_at(), cell.0)?;
+                    let cell = self.write_dict(extra, inner.within(header))?;
+                    self.t.init(header.payload_at(), cell.0)?;
                 }
-                Ok(Cell::at(Type::Record, head.at))
+                Ok(Cell::at(Type::Record, header.at))
             }
             Value::Buffer(meta, bytes) => {
-                let head = self.make_head(Type::Buffer, 0, 0, owner)?;
-                let meta = self.put_blob(meta.all())?;
+                let header = self.make_header(Type::Buffer, 0, 0, parent)?;
+                let meta = self.write_blob(meta.all())?;
                 let block = self.allocate(64 + bytes.all().len() as u64)?;
                 self.t.init(block, bytes.all().len() as u64)?;
                 self.t.init(block + 8, meta)?;
                 self.t.init_bytes(block + 64, bytes.all())?;
-                self.t.init(head.payload_at(), block)?;
-                Ok(Cell::at(Type::Buffer, head.at))
+                self.t.init(header.payload_at(), block)?;
+                Ok(Cell::at(Type::Buffer, header.at))
             }
         }
     }
 
-    pub(in crate::store) fn put_dict(
+    pub(in crate::store) fn write_dict(
         &mut self,
         items: &[(Key<'_>, Value<'_>)],
-        owner: Owner,
+        parent: Parent,
     ) -> Result<Cell, StoreError> {
-        let head = self.make_head(Type::Dict, 0, items.len() as u64, owner)?;
+        let header = self.make_header(Type::Dict, 0, items.len() as u64, parent)?;
         let mut entries = Vec::with_capacity(items.len());
         for (key, value) in items {
-            let cell = self.put_key_cell(key)?;
-            let value = self.put(value, owner.deeper().within(head))?;
+            let cell = self.write_key(key)?;
+            let value = self.write(value, parent.deeper().within(header))?;
             entries.push((cell, value, key.canonical().hash()));
         }
         let block = self.make_table(&entries, 2)?;
-        self.t.init(head.payload_at(), block)?;
-        Ok(Cell::at(Type::Dict, head.at))
+        self.t.init(header.payload_at(), block)?;
+        Ok(Cell::at(Type::Dict, header.at))
     }
 
     /// Writes a key into a block that nobody can reach.
-    pub(in crate::store) fn put_key_cell(&mut self, key: &Key<'_>) -> Result<Cell, StoreError> {
+    pub(in crate::store) fn write_key(&mut self, key: &Key<'_>) -> Result<Cell, StoreError> {
         match key {
             Key::Immediate(cell) => Ok(*cell),
-            Key::Blob(kind, bytes) => Ok(Cell::at(*kind, self.put_blob(bytes.all())?)),
+            Key::Blob(kind, bytes) => Ok(Cell::at(*kind, self.write_blob(bytes.all())?)),
             Key::Other(canonical, exact) => {
-                Ok(Cell::at(Type::Key, self.put_key(canonical, exact)?))
+                Ok(Cell::at(Type::Key, self.write_key_blob(canonical, exact)?))
             }
             Key::Alias(equal, exact) => {
-                let equal = equal.canonical().flat();
-                Ok(Cell::at(Type::Alias, self.put_key(&equal, exact)?))
+                let equal = equal.canonical().to_bytes();
+                Ok(Cell::at(Type::Alias, self.write_key_blob(&equal, exact)?))
             }
         }
     }

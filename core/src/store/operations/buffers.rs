@@ -4,11 +4,11 @@ use crate::crash;
 use crate::shared_heap::HeapError;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
-use crate::store::error::{StoreError, no_container};
+use crate::store::error::{StoreError, corrupt_container};
 use crate::store::format::blob;
 use crate::store::format::cell::Type;
-use crate::store::format::head::Head;
-use crate::store::format::value::Place;
+use crate::store::format::header::Header;
+use crate::store::format::value::ContainerRef;
 use crate::store::handle::Store;
 use crate::sync::{Ordering, fence};
 
@@ -21,15 +21,15 @@ const TRIES: usize = 64;
 impl<W: Words, M: Members> Store<W, M> {
     /// Where the bytes of a buffer lie, how many, and what a program says of them; for this process to look at until
     /// [`unpin`](Self::unpin).
-    pub fn pin(&self, deadline: u64, place: Place) -> Result<Buffer, StoreError> {
-        if self.is_reading() {
-            return self.pin_as_reader(deadline, place);
+    pub fn pin(&self, deadline: u64, container: ContainerRef) -> Result<Buffer, StoreError> {
+        if self.is_read_only() {
+            return self.pin_as_reader(deadline, container);
         }
-        let pinned = self.operate(None, deadline, |hand, _| {
-            let found = self.buffer(hand.t, place)?;
-            match self.pins().add(hand.t, found.0)? {
+        let pinned = self.operate(None, deadline, |mutator, _| {
+            let found = self.buffer(mutator.t, container)?;
+            match self.pins().add(mutator.t, found.0)? {
                 true => Ok(found),
-                false => Err(StoreError::TooLong),
+                false => Err(StoreError::CapacityExceeded),
             }
         });
         crash::point!(BufferPinned);
@@ -39,17 +39,17 @@ impl<W: Words, M: Members> Store<W, M> {
     pub(in crate::store) fn buffer(
         &self,
         t: &impl See,
-        place: Place,
+        container: ContainerRef,
     ) -> Result<Buffer, StoreError> {
-        let head = Head::of(t, place)?.is(Type::Buffer)?;
-        let block = head.payload(t)?;
+        let header = Header::of(t, container)?.is(Type::Buffer)?;
+        let block = header.payload(t)?;
         let len = t.get(block)?;
         let mut meta = Vec::new();
-        blob::bytes(t, Type::Bytes, t.get(block + 8)?, &mut meta)?;
+        blob::append_bytes(t, Type::Bytes, t.get(block + 8)?, &mut meta)?;
         let end = block.checked_add(64).and_then(|at| at.checked_add(len));
         match end.is_some_and(|end| end <= self.words().size() as u64) {
             true => Ok((block, len, meta)),
-            false => Err(no_container(block, len)),
+            false => Err(corrupt_container(block, len)),
         }
     }
 
@@ -58,11 +58,11 @@ impl<W: Words, M: Members> Store<W, M> {
         if self.unpin_as_reader(block) {
             return Ok(());
         }
-        let unpinned = self.operate(None, deadline, |hand, _| {
-            let (me, ended) = (hand.t.me(), std::cell::Cell::new(false));
+        let unpinned = self.operate(None, deadline, |mutator, _| {
+            let (me, ended) = (mutator.t.me(), std::cell::Cell::new(false));
             let is_it = |member, at| member == me && at == block && !ended.replace(true);
-            let orphans = self.pins().remove(hand.t, is_it)?;
-            self.free_orphans(hand, orphans)
+            let unpinned = self.pins().remove(mutator.t, is_it)?;
+            self.free_unpinned(mutator, unpinned)
         });
         crash::point!(BufferUnpinned);
         unpinned
@@ -71,21 +71,21 @@ impl<W: Words, M: Members> Store<W, M> {
     pub(in crate::store) fn pin_as_reader(
         &self,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
     ) -> Result<Buffer, StoreError> {
-        let readers = self.readers().ok_or(StoreError::Gone)?;
+        let readers = self.reader_table().ok_or(StoreError::ContainerDeleted)?;
         for _ in 0..TRIES {
-            let found = self.committed_buffer(deadline, place)?;
-            if !readers.pin(self.me(), found.0) {
-                return Err(StoreError::TooLong);
+            let found = self.committed_buffer(deadline, container)?;
+            if !readers.pin(self.self_id(), found.0) {
+                return Err(StoreError::CapacityExceeded);
             }
             crash::point!(ReaderPinned);
             // SeqCst: the pin is before this look, and the end of the buffer before the owner's look at the pins.
             fence(Ordering::SeqCst);
-            match self.committed_buffer(deadline, place) {
+            match self.committed_buffer(deadline, container) {
                 Ok(again) if again == found => return Ok(found),
                 other => {
-                    readers.unpin(self.me(), found.0);
+                    readers.unpin(self.self_id(), found.0);
                     other?;
                 }
             }
@@ -96,17 +96,17 @@ impl<W: Words, M: Members> Store<W, M> {
     pub(in crate::store) fn committed_buffer(
         &self,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
     ) -> Result<Buffer, StoreError> {
         self.log.read(deadline, |t| {
-            self.check_committed(t, Some(place))?;
-            self.buffer(t, place)
+            self.check_committed(t, Some(container))?;
+            self.buffer(t, container)
         })
     }
 
     /// Whether this process looked at a block as a reader, and does not any more.
     pub(in crate::store) fn unpin_as_reader(&self, block: u64) -> bool {
-        self.readers()
-            .is_some_and(|readers| readers.unpin(self.me(), block))
+        self.reader_table()
+            .is_some_and(|readers| readers.unpin(self.self_id(), block))
     }
 }

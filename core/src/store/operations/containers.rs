@@ -5,84 +5,84 @@ use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::{Cell, Type};
 use crate::store::format::copy;
-use crate::store::format::head::Head;
+use crate::store::format::header::Header;
 use crate::store::format::roots::Root;
-use crate::store::format::value::{Found, Place};
+use crate::store::format::value::{ContainerRef, StoredValue};
 use crate::store::handle::Store;
-use crate::store::transaction::{Open, look};
+use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
     /// How many items a container has; of a buffer, how many bytes.
     #[inline]
     pub fn len(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
     ) -> Result<u64, StoreError> {
-        fn len(t: &impl See, place: Place) -> Result<u64, StoreError> {
-            let head = Head::of(t, place)?;
-            match head.kind {
-                Type::Buffer => Ok(t.get(head.payload(t)?)?),
-                _ => Ok(head.len),
+        fn len(t: &impl See, container: ContainerRef) -> Result<u64, StoreError> {
+            let header = Header::of(t, container)?;
+            match header.kind {
+                Type::Buffer => Ok(t.get(header.payload(t)?)?),
+                _ => Ok(header.len),
             }
         }
-        look!(self, open, deadline, Some(place), |t| len(t, place))
+        read!(self, open, deadline, Some(container), |t| len(t, container))
     }
 
     /// Copies a container with all that is in it, as it was at one moment.
     pub fn copy(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
-    ) -> Result<Found, StoreError> {
-        self.copy_of(open, deadline, place, u64::MAX)
+        container: ContainerRef,
+    ) -> Result<StoredValue, StoreError> {
+        self.copy_at_most(open, deadline, container, u64::MAX)
     }
 
     /// The same; [`StoreError::TooMuch`] if that is more words than `most`.
-    pub fn copy_of(
+    pub fn copy_at_most(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         most: u64,
-    ) -> Result<Found, StoreError> {
-        look!(self, open, deadline, Some(place), |t| copy::copy_container(
-            t,
-            Head::of(t, place)?,
-            &mut self.bound.at_most(most)
-        ))
+    ) -> Result<StoredValue, StoreError> {
+        read!(self, open, deadline, Some(container), |t| {
+            copy::copy_container(t, Header::of(t, container)?, &mut self.budget.at_most(most))
+        })
     }
 
     /// Copies a container that is to be put elsewhere: if this process has removed it and has a proxy of it, as it was then.
-    pub fn copy_to_put(
+    pub fn copy_for_insert(
         &self,
-        mut open: Option<&mut Open>,
+        mut open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
-    ) -> Result<Found, StoreError> {
-        let copied = self.copy(open.as_deref_mut(), deadline, place);
-        let Err(StoreError::Gone) = copied else {
+        container: ContainerRef,
+    ) -> Result<StoredValue, StoreError> {
+        let copied = self.copy(open.as_deref_mut(), deadline, container);
+        let Err(StoreError::ContainerDeleted) = copied else {
             return copied;
         };
-        let kept = open.iter().flat_map(|open| open.tidings.kept.iter().rev());
-        let mut kept = kept.filter(|(id, _)| *id == place.id);
-        let last = kept.next().map(|(_, found)| found.clone());
-        let last = last.or_else(|| self.held.last(place.id));
-        last.map_or(copied, |found| Ok(Found::clone(&found)))
+        let removed = open
+            .iter()
+            .flat_map(|open| open.notifications.removed.iter().rev());
+        let mut removed = removed.filter(|(id, _)| *id == container.id);
+        let last = removed.next().map(|(_, found)| found.clone());
+        let last = last.or_else(|| self.proxies.removed_content(container.id));
+        last.map_or(copied, |found| Ok(StoredValue::clone(&found)))
     }
 
     /// Copies all classes, and what a program sees as the store, as both were at one moment.
     pub fn snapshot(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-    ) -> Result<(Found, Found), StoreError> {
-        look!(self, open, deadline, None, |t| {
+    ) -> Result<(StoredValue, StoredValue), StoreError> {
+        read!(self, open, deadline, None, |t| {
             let copy = |root| {
                 let cell = Cell(t.get(self.root_at(root))?);
-                copy::copy(t, cell, true, &mut { self.bound })
+                copy::copy(t, cell, true, &mut { self.budget })
             };
             Ok((copy(Root::Classes)?, copy(Root::Store)?))
         })
@@ -91,19 +91,19 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Takes all out of a container.
     pub fn clear(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
     ) -> Result<(), StoreError> {
-        self.change(open, deadline, place, |hand| {
-            let head = Head::of(hand.t, place)?;
-            if !matches!(head.kind, Type::List | Type::Dict | Type::Set) {
-                return Err(StoreError::OtherType);
+        self.change_container(open, deadline, container, |mutator| {
+            let header = Header::of(mutator.t, container)?;
+            if !matches!(header.kind, Type::List | Type::Dict | Type::Set) {
+                return Err(StoreError::WrongType);
             }
-            hand.empty(head)?;
-            hand.t.set(head.payload_at(), 0)?;
-            let (at, form) = Head { len: 0, ..head }.form();
-            Ok(hand.t.set(at, form)?)
+            mutator.free_contents(header)?;
+            mutator.t.set(header.payload_at(), 0)?;
+            let (at, form) = Header { len: 0, ..header }.form();
+            Ok(mutator.t.set(at, form)?)
         })
     }
 }

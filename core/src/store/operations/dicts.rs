@@ -3,28 +3,28 @@
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
-use crate::store::format::budget::Bound;
+use crate::store::format::budget::Budget;
 use crate::store::format::cell::Type;
 use crate::store::format::copy;
-use crate::store::format::head::{Head, Owner};
+use crate::store::format::header::{Header, Parent};
 use crate::store::format::record::extra_of;
 use crate::store::format::table::Table;
-use crate::store::format::value::{Found, Key, Place, Value};
+use crate::store::format::value::{ContainerRef, Key, StoredValue, Value};
 use crate::store::handle::Store;
-use crate::store::transaction::{Open, look};
+use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Whether a dict or a set has a key.
     #[inline]
     pub fn contains(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         key: &Key<'_>,
     ) -> Result<bool, StoreError> {
-        look!(self, open, deadline, Some(place), |t| {
-            let table = Table::of(t, with_keys(t, place)?)?;
+        read!(self, open, deadline, Some(container), |t| {
+            let table = Table::of(t, with_keys(t, container)?)?;
             Ok(table.find(t, key)?.is_some())
         })
     }
@@ -32,69 +32,71 @@ impl<W: Words, M: Members> Store<W, M> {
     /// The keys of a dict or a set, in the order in which they came.
     pub fn keys(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
-    ) -> Result<Vec<Found>, StoreError> {
-        look!(self, open, deadline, Some(place), |t| copy::copy_keys(
+        container: ContainerRef,
+    ) -> Result<Vec<StoredValue>, StoreError> {
+        read!(self, open, deadline, Some(container), |t| copy::copy_keys(
             t,
-            with_keys(t, place)?,
-            &mut { self.bound }
+            with_keys(t, container)?,
+            &mut { self.budget }
         ))
     }
 
     /// The items of a dict, or what a record has beyond its fields. Containers are not copied.
     pub fn items(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
-    ) -> Result<Vec<(Found, Found)>, StoreError> {
+        container: ContainerRef,
+    ) -> Result<Vec<(StoredValue, StoredValue)>, StoreError> {
         fn items(
             t: &impl See,
-            place: Place,
-            mut bound: Bound,
-        ) -> Result<Vec<(Found, Found)>, StoreError> {
-            let head = Head::of(t, place)?;
-            let head = match head.kind {
-                Type::Dict => head,
-                Type::Record => match extra_of(t, head)? {
+            container: ContainerRef,
+            mut budget: Budget,
+        ) -> Result<Vec<(StoredValue, StoredValue)>, StoreError> {
+            let header = Header::of(t, container)?;
+            let header = match header.kind {
+                Type::Dict => header,
+                Type::Record => match extra_of(t, header)? {
                     Some(extra) => extra,
                     None => return Ok(Vec::new()),
                 },
-                _ => return Err(StoreError::OtherType),
+                _ => return Err(StoreError::WrongType),
             };
-            copy::copy_dict(t, head, false, &mut bound)
+            copy::copy_dict(t, header, false, &mut budget)
         }
-        look!(self, open, deadline, Some(place), |t| items(
-            t, place, self.bound
+        read!(self, open, deadline, Some(container), |t| items(
+            t,
+            container,
+            self.budget
         ))
     }
 
     /// Puts these items in the place of all that a dict has.
-    pub fn refill(
+    pub fn replace_items(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         items: &[(Key<'_>, Value<'_>)],
     ) -> Result<(), StoreError> {
-        self.change(open, deadline, place, |hand| {
-            let head = Head::of(hand.t, place)?.is(Type::Dict)?;
-            hand.empty(head)?;
-            hand.t.set(head.payload_at(), 0)?;
-            let (at, form) = Head { len: 0, ..head }.form();
-            hand.t.set(at, form)?;
-            let owner = Owner::of(hand.t, head.at)?;
+        self.change_container(open, deadline, container, |mutator| {
+            let header = Header::of(mutator.t, container)?.is(Type::Dict)?;
+            mutator.free_contents(header)?;
+            mutator.t.set(header.payload_at(), 0)?;
+            let (at, form) = Header { len: 0, ..header }.form();
+            mutator.t.set(at, form)?;
+            let parent = Parent::of(mutator.t, header.at)?;
             for (key, value) in items {
-                let cell = hand.put_key_cell(key)?;
-                let value = hand.put(value, owner)?;
-                let head = Head::of(hand.t, place)?;
-                let table = Table::of(hand.t, head)?;
-                if table.find(hand.t, key)?.is_some() {
-                    return Err(StoreError::OtherType);
+                let cell = mutator.write_key(key)?;
+                let value = mutator.write(value, parent)?;
+                let header = Header::of(mutator.t, container)?;
+                let table = Table::of(mutator.t, header)?;
+                if table.find(mutator.t, key)?.is_some() {
+                    return Err(StoreError::WrongType);
                 }
-                hand.add_entry(table, key, cell, value)?;
+                mutator.add_entry(table, key, cell, value)?;
             }
             Ok(())
         })
@@ -102,9 +104,12 @@ impl<W: Words, M: Members> Store<W, M> {
 }
 
 /// The head of a dict or a set.
-pub(in crate::store) fn with_keys(t: &impl See, place: Place) -> Result<Head, StoreError> {
-    match Head::of(t, place)? {
-        head if matches!(head.kind, Type::Dict | Type::Set) => Ok(head),
-        _ => Err(StoreError::OtherType),
+pub(in crate::store) fn with_keys(
+    t: &impl See,
+    container: ContainerRef,
+) -> Result<Header, StoreError> {
+    match Header::of(t, container)? {
+        header if matches!(header.kind, Type::Dict | Type::Set) => Ok(header),
+        _ => Err(StoreError::WrongType),
     }
 }

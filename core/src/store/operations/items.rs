@@ -6,14 +6,14 @@ use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::{Cell, Content, Type};
 use crate::store::format::copy;
-use crate::store::format::head::{Head, Owner};
+use crate::store::format::header::{Header, Parent};
 use crate::store::format::list::{self, Cells};
-use crate::store::format::mutator::Hand;
+use crate::store::format::mutator::Mutator;
 use crate::store::format::record::extra_of;
 use crate::store::format::table::Table;
-use crate::store::format::value::{Found, Key, Place, Value};
+use crate::store::format::value::{ContainerRef, Key, StoredValue, Value};
 use crate::store::handle::Store;
-use crate::store::transaction::{Open, look};
+use crate::store::transaction::{OpenTransaction, read};
 
 /// Which item of a container.
 #[derive(Debug)]
@@ -43,22 +43,23 @@ impl<W: Words, M: Members> Store<W, M> {
     pub(in crate::store) fn cell_at(
         &self,
         t: &impl See,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
     ) -> Result<u64, StoreError> {
-        let head = Head::of(t, place)?;
+        let header = Header::of(t, container)?;
         match item {
-            Item::Field(number) => head.is(Type::Record)?.field(*number),
-            Item::Index(index) => list::find(t, head.is(Type::List)?, *index),
+            Item::Field(number) => header.is(Type::Record)?.field(*number),
+            Item::Index(index) => list::find(t, header.is(Type::List)?, *index),
             Item::Key(key) => {
-                let table = Table::of(t, head.is(Type::Dict)?)?;
-                let number = table.find(t, key)?.ok_or(StoreError::NoKey)?;
+                let table = Table::of(t, header.is(Type::Dict)?)?;
+                let number = table.find(t, key)?.ok_or(StoreError::KeyNotFound)?;
                 Ok(table.entry(number) + 8)
             }
             Item::Extra(key) => {
-                let extra = extra_of(t, head.is(Type::Record)?)?.ok_or(StoreError::NoKey)?;
+                let extra =
+                    extra_of(t, header.is(Type::Record)?)?.ok_or(StoreError::KeyNotFound)?;
                 let table = Table::of(t, extra)?;
-                let number = table.find(t, key)?.ok_or(StoreError::NoKey)?;
+                let number = table.find(t, key)?.ok_or(StoreError::KeyNotFound)?;
                 Ok(table.entry(number) + 8)
             }
         }
@@ -68,39 +69,39 @@ impl<W: Words, M: Members> Store<W, M> {
     #[inline]
     pub fn get(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
-    ) -> Result<Found, StoreError> {
-        look!(self, open, deadline, Some(place), |t| {
-            let at = self.cell_at(t, place, item)?;
-            copy::copy(t, Cell(t.get(at)?), false, &mut { self.bound })
+    ) -> Result<StoredValue, StoreError> {
+        read!(self, open, deadline, Some(container), |t| {
+            let at = self.cell_at(t, container, item)?;
+            copy::copy(t, Cell(t.get(at)?), false, &mut { self.budget })
         })
     }
 
     /// Returns an item, copied with all that is in it, together with its buffers, as [`remove`](Self::remove) does.
-    pub fn get_whole(
+    pub fn get_copy(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
-    ) -> Result<(Found, Found), StoreError> {
-        look!(self, open, deadline, Some(place), |t| {
-            let at = self.cell_at(t, place, item)?;
-            self.whole(t, Cell(t.get(at)?))
+    ) -> Result<(StoredValue, StoredValue), StoreError> {
+        read!(self, open, deadline, Some(container), |t| {
+            let at = self.cell_at(t, container, item)?;
+            self.copy_with_refs(t, Cell(t.get(at)?))
         })
     }
 
-    pub(in crate::store) fn whole(
+    pub(in crate::store) fn copy_with_refs(
         &self,
         t: &impl See,
         cell: Cell,
-    ) -> Result<(Found, Found), StoreError> {
+    ) -> Result<(StoredValue, StoredValue), StoreError> {
         Ok((
-            copy::copy(t, cell, true, &mut { self.bound })?,
-            copy::copy(t, cell, true, &mut self.bound.naming_buffers())?,
+            copy::copy(t, cell, true, &mut { self.budget })?,
+            copy::copy(t, cell, true, &mut self.budget.without_buffers())?,
         ))
     }
 
@@ -108,55 +109,57 @@ impl<W: Words, M: Members> Store<W, M> {
     /// such key. Whether there was one.
     pub fn set(
         &self,
-        mut open: Option<&mut Open>,
+        mut open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
         value: &Value<'_>,
     ) -> Result<bool, StoreError> {
         if let (None, Value::Immediate(new)) = (&mut open, value) {
-            let begun = self.begun_by_readers();
+            let begun = self.reader_watch_count();
             let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
-                if !self.watches().is_empty(t)? || self.has_watching_readers() {
+                if !self.versions().is_empty(t)? || self.has_watching_readers() {
                     return Ok((None, false));
                 }
-                let at = match self.cell_at(t, place, item) {
-                    Err(StoreError::NoKey) => return Ok((None, false)),
+                let at = match self.cell_at(t, container, item) {
+                    Err(StoreError::KeyNotFound) => return Ok((None, false)),
                     at => at?,
                 };
                 let is_immediate = Cell(t.get(at)?).is_immediate();
                 Ok((is_immediate.then_some((at, new.0)), is_immediate))
             });
             if stored? {
-                self.tell_of_word(begun);
+                self.notify_of_word(begun);
                 return Ok(true);
             }
         }
-        self.change(open, deadline, place, |hand| {
-            match self.cell_at(hand.t, place, item) {
+        self.change_container(open, deadline, container, |mutator| {
+            match self.cell_at(mutator.t, container, item) {
                 Ok(at) => {
-                    let old = Cell(hand.t.get(at)?);
-                    let owner = match item {
-                        Item::Extra(_) => hand.extra(Head::of(hand.t, place)?)?.at,
-                        _ => place.at,
+                    let old = Cell(mutator.t.get(at)?);
+                    let parent = match item {
+                        Item::Extra(_) => mutator.extra_dict(Header::of(mutator.t, container)?)?.at,
+                        _ => container.at,
                     };
-                    let owner = Owner::of(hand.t, owner)?;
-                    let new = hand.put(value, owner)?;
-                    hand.t.set(at, new.0)?;
-                    hand.free_all(old)?;
+                    let parent = Parent::of(mutator.t, parent)?;
+                    let new = mutator.write(value, parent)?;
+                    mutator.t.set(at, new.0)?;
+                    mutator.free_cell(old)?;
                     Ok(true)
                 }
-                Err(StoreError::NoKey) => {
-                    let (head, key) = match item {
-                        Item::Key(key) => (Head::of(hand.t, place)?, key),
-                        Item::Extra(key) => (hand.extra(Head::of(hand.t, place)?)?, key),
-                        _ => return Err(StoreError::NoKey),
+                Err(StoreError::KeyNotFound) => {
+                    let (header, key) = match item {
+                        Item::Key(key) => (Header::of(mutator.t, container)?, key),
+                        Item::Extra(key) => {
+                            (mutator.extra_dict(Header::of(mutator.t, container)?)?, key)
+                        }
+                        _ => return Err(StoreError::KeyNotFound),
                     };
-                    let table = Table::of(hand.t, head)?;
-                    let cell = hand.put_key_cell(key)?;
-                    let owner = Owner::of(hand.t, head.at)?;
-                    let value = hand.put(value, owner)?;
-                    hand.add_entry(table, key, cell, value)?;
+                    let table = Table::of(mutator.t, header)?;
+                    let cell = mutator.write_key(key)?;
+                    let parent = Parent::of(mutator.t, header.at)?;
+                    let value = mutator.write(value, parent)?;
+                    mutator.add_entry(table, key, cell, value)?;
                     Ok(false)
                 }
                 Err(error) => Err(error),
@@ -167,9 +170,9 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Adds to a number, and returns the sum. [`StoreError::NoNumber`] if one of them does not fit into a cell.
     pub fn add(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
         by: Number,
     ) -> Result<Cell, StoreError> {
@@ -184,27 +187,27 @@ impl<W: Words, M: Members> Store<W, M> {
                 (Some(Content::Int(old)), Number::Float(by)) => Some(Cell::float(old as f64 + by)),
                 _ => None,
             };
-            sum.ok_or(StoreError::NoNumber)
+            sum.ok_or(StoreError::NotANumber)
         };
         if open.is_none() {
-            let begun = self.begun_by_readers();
+            let begun = self.reader_watch_count();
             let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
-                if !self.watches().is_empty(t)? || self.has_watching_readers() {
+                if !self.versions().is_empty(t)? || self.has_watching_readers() {
                     return Ok((None, None));
                 }
-                let at = self.cell_at(t, place, item)?;
+                let at = self.cell_at(t, container, item)?;
                 let sum = sum(&|at| t.get(at), at)?;
                 Ok((Some((at, sum.0)), Some(sum)))
             });
             if let Some(sum) = stored? {
-                self.tell_of_word(begun);
+                self.notify_of_word(begun);
                 return Ok(sum);
             }
         }
-        self.change(open, deadline, place, |hand| {
-            let at = self.cell_at(hand.t, place, item)?;
-            let sum = sum(&|at| hand.t.get(at), at)?;
-            hand.t.set(at, sum.0)?;
+        self.change_container(open, deadline, container, |mutator| {
+            let at = self.cell_at(mutator.t, container, item)?;
+            let sum = sum(&|at| mutator.t.get(at), at)?;
+            mutator.t.set(at, sum.0)?;
             Ok(sum)
         })
     }
@@ -212,14 +215,14 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Removes an item, however deep what is in it is nested.
     pub fn delete(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
     ) -> Result<(), StoreError> {
-        self.change(open, deadline, place, |hand| {
-            let old = hand.take_out(place, item)?;
-            hand.free_all(old)
+        self.change_container(open, deadline, container, |mutator| {
+            let old = mutator.detach(container, item)?;
+            mutator.free_cell(old)
         })
     }
 
@@ -227,49 +230,52 @@ impl<W: Words, M: Members> Store<W, M> {
     /// [`StoreError::Other`], and nothing is changed, if it is not `wanted`: one that could not make a value of it would lose it.
     pub fn remove(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
-        wanted: impl Fn(&Found) -> bool,
-    ) -> Result<Found, StoreError> {
-        self.change(open, deadline, place, |hand| {
-            let old = hand.take_out(place, item)?;
-            let found = copy::copy(hand.t, old, true, &mut self.bound.naming_buffers())?;
+        wanted: impl Fn(&StoredValue) -> bool,
+    ) -> Result<StoredValue, StoreError> {
+        self.change_container(open, deadline, container, |mutator| {
+            let old = mutator.detach(container, item)?;
+            let found = copy::copy(mutator.t, old, true, &mut self.budget.without_buffers())?;
             if !wanted(&found) {
-                return Err(StoreError::Other);
+                return Err(StoreError::Unwanted);
             }
-            hand.free_all(old)?;
+            mutator.free_cell(old)?;
             Ok(found)
         })
     }
 }
 
-impl<W: Words, M: Members> Hand<'_, '_, W, M> {
+impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     /// Takes an item out of its container: its cell, which is still to be freed.
-    pub(in crate::store) fn take_out(
+    pub(in crate::store) fn detach(
         &mut self,
-        place: Place,
+        container: ContainerRef,
         item: &Item<'_>,
     ) -> Result<Cell, StoreError> {
-        let head = Head::of(self.t, place)?;
+        let header = Header::of(self.t, container)?;
         match item {
-            Item::Field(_) => Err(StoreError::OtherType),
+            Item::Field(_) => Err(StoreError::WrongType),
             Item::Index(index) => {
-                let head = head.is(Type::List)?;
-                let at = list::find(self.t, head, *index)?;
-                let first = Cells::of(self.t, head)?.at(0);
+                let header = header.is(Type::List)?;
+                let at = list::find(self.t, header, *index)?;
+                let first = Cells::of(self.t, header)?.at(0);
                 let index = (at - first) / 8;
-                Ok(self.splice(head, index, index + 1, &[])?[0])
+                Ok(self.splice(header, index, index + 1, &[])?[0])
             }
             Item::Key(key) | Item::Extra(key) => {
-                let head = match item {
-                    Item::Key(_) => head.is(Type::Dict)?,
-                    _ => extra_of(self.t, head.is(Type::Record)?)?.ok_or(StoreError::NoKey)?,
+                let header = match item {
+                    Item::Key(_) => header.is(Type::Dict)?,
+                    _ => extra_of(self.t, header.is(Type::Record)?)?
+                        .ok_or(StoreError::KeyNotFound)?,
                 };
-                let table = Table::of(self.t, head)?;
-                let (key, old) = self.remove_entry(&table, key)?.ok_or(StoreError::NoKey)?;
-                self.free_all(key)?;
+                let table = Table::of(self.t, header)?;
+                let (key, old) = self
+                    .remove_entry(&table, key)?
+                    .ok_or(StoreError::KeyNotFound)?;
+                self.free_cell(key)?;
                 Ok(old)
             }
         }

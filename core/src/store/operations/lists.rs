@@ -3,62 +3,64 @@
 use crate::shared_heap::undo_log::See;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
-use crate::store::format::budget::Bound;
+use crate::store::format::budget::Budget;
 use crate::store::format::cell::Type;
 use crate::store::format::copy;
-use crate::store::format::head::{Head, Owner};
+use crate::store::format::header::{Header, Parent};
 use crate::store::format::list::Cells;
-use crate::store::format::value::{Found, Place, Value};
+use crate::store::format::value::{ContainerRef, StoredValue, Value};
 use crate::store::handle::Store;
-use crate::store::transaction::{Open, look};
+use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
     /// The items of a list from one index up to another. Containers are not copied.
     pub fn range(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         from: u64,
         to: u64,
-    ) -> Result<Vec<Found>, StoreError> {
+    ) -> Result<Vec<StoredValue>, StoreError> {
         fn range(
             t: &impl See,
-            place: Place,
+            container: ContainerRef,
             (from, to): (u64, u64),
-            mut bound: Bound,
-        ) -> Result<Vec<Found>, StoreError> {
-            let cells = Cells::of(t, Head::of(t, place)?.is(Type::List)?)?;
+            mut budget: Budget,
+        ) -> Result<Vec<StoredValue>, StoreError> {
+            let cells = Cells::of(t, Header::of(t, container)?.is(Type::List)?)?;
             let (from, to) = (from.min(cells.len()), to.min(cells.len()));
             let count = to.saturating_sub(from);
-            copy::copy_cells(t, cells.at(from), count, false, &mut bound)
+            copy::copy_cells(t, cells.at(from), count, false, &mut budget)
         }
-        look!(self, open, deadline, Some(place), |t| range(
+        read!(self, open, deadline, Some(container), |t| range(
             t,
-            place,
+            container,
             (from, to),
-            self.bound
+            self.budget
         ))
     }
 
     /// Puts values in the place of those from one index of a list up to another.
     pub fn splice(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         from: u64,
         to: u64,
         values: &[Value<'_>],
     ) -> Result<(), StoreError> {
-        self.change(open, deadline, place, |hand| {
-            let head = Head::of(hand.t, place)?.is(Type::List)?;
-            let (from, to) = (from.min(head.len), to.min(head.len));
-            let owner = Owner::of(hand.t, head.at)?;
-            let new: Result<Vec<_>, _> =
-                values.iter().map(|value| hand.put(value, owner)).collect();
-            let old = hand.splice(head, from, to.max(from), &new?)?;
-            hand.free_each(old, hand.bound)
+        self.change_container(open, deadline, container, |mutator| {
+            let header = Header::of(mutator.t, container)?.is(Type::List)?;
+            let (from, to) = (from.min(header.len), to.min(header.len));
+            let parent = Parent::of(mutator.t, header.at)?;
+            let new: Result<Vec<_>, _> = values
+                .iter()
+                .map(|value| mutator.write(value, parent))
+                .collect();
+            let old = mutator.splice(header, from, to.max(from), &new?)?;
+            mutator.free_cells(old, mutator.budget)
         })
     }
 
@@ -66,14 +68,14 @@ impl<W: Words, M: Members> Store<W, M> {
     /// now.
     pub fn permute(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
         order: &[u32],
     ) -> Result<bool, StoreError> {
-        self.change(open, deadline, place, |hand| {
-            let head = Head::of(hand.t, place)?.is(Type::List)?;
-            hand.permute(head, order)
+        self.change_container(open, deadline, container, |mutator| {
+            let header = Header::of(mutator.t, container)?.is(Type::List)?;
+            mutator.permute(header, order)
         })
     }
 }

@@ -3,32 +3,32 @@
 use crate::crash;
 use crate::shared_heap::undo_log::See;
 use crate::shared_heap::{Members, Words};
-use crate::store::error::{StoreError, no_container};
+use crate::store::error::{StoreError, corrupt_container};
 use crate::store::format::cell::Type;
 use crate::store::format::copy;
-use crate::store::format::head::{Head, Owner};
+use crate::store::format::header::{Header, Parent};
 use crate::store::format::list::Cells;
 use crate::store::format::roots::Root;
-use crate::store::format::value::{Found, Value};
+use crate::store::format::value::{StoredValue, Value};
 use crate::store::handle::Store;
-use crate::store::transaction::{Open, look};
+use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Puts a message behind the others, or before them: one that was taken is given back.
     pub fn send(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
         value: &Value<'_>,
         is_back: bool,
     ) -> Result<(), StoreError> {
-        self.operate(open, deadline, |hand, tidings| {
-            let head = self.inbox(hand.t)?;
-            let owner = Owner::of(hand.t, head.at)?;
-            let cell = hand.put(value, owner)?;
-            let index = if is_back { 0 } else { head.len };
-            hand.splice(head, index, index, &[cell])?;
-            tidings.news.messages += 1;
+        self.operate(open, deadline, |mutator, notifications| {
+            let header = self.inbox(mutator.t)?;
+            let parent = Parent::of(mutator.t, header.at)?;
+            let cell = mutator.write(value, parent)?;
+            let index = if is_back { 0 } else { header.len };
+            mutator.splice(header, index, index, &[cell])?;
+            notifications.notice.messages += 1;
             Ok(())
         })
     }
@@ -36,22 +36,22 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Takes the first message, copied as [`remove`](Self::remove) does, if it is `wanted`; None if there is none.
     pub fn receive(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-        wanted: impl Fn(&Found) -> bool,
-    ) -> Result<Option<Found>, StoreError> {
-        let received = self.operate(open, deadline, |hand, _| {
-            let head = self.inbox(hand.t)?;
-            if head.len == 0 {
+        wanted: impl Fn(&StoredValue) -> bool,
+    ) -> Result<Option<StoredValue>, StoreError> {
+        let received = self.operate(open, deadline, |mutator, _| {
+            let header = self.inbox(mutator.t)?;
+            if header.len == 0 {
                 return Ok(None);
             }
-            let cell = Cells::of(hand.t, head)?.cell(hand.t, 0)?;
-            let found = copy::copy(hand.t, cell, true, &mut self.bound.naming_buffers())?;
+            let cell = Cells::of(mutator.t, header)?.cell(mutator.t, 0)?;
+            let found = copy::copy(mutator.t, cell, true, &mut self.budget.without_buffers())?;
             if !wanted(&found) {
-                return Err(StoreError::Other);
+                return Err(StoreError::Unwanted);
             }
-            hand.splice(head, 0, 1, &[])?;
-            hand.free_all(cell)?;
+            mutator.splice(header, 0, 1, &[])?;
+            mutator.free_cell(cell)?;
             Ok(Some(found))
         });
         crash::point!(MessageTaken);
@@ -61,22 +61,22 @@ impl<W: Words, M: Members> Store<W, M> {
     /// The first message, copied as [`get_whole`](Self::get_whole) does; it stays. None if there is none.
     pub fn first_message(
         &self,
-        open: Option<&mut Open>,
+        open: Option<&mut OpenTransaction>,
         deadline: u64,
-    ) -> Result<Option<(Found, Found)>, StoreError> {
-        look!(self, open, deadline, None, |t| self.peek(t))
+    ) -> Result<Option<(StoredValue, StoredValue)>, StoreError> {
+        read!(self, open, deadline, None, |t| self.peek(t))
     }
 
     pub(in crate::store) fn peek(
         &self,
         t: &impl See,
-    ) -> Result<Option<(Found, Found)>, StoreError> {
-        let head = self.inbox(t)?;
-        if head.len == 0 {
+    ) -> Result<Option<(StoredValue, StoredValue)>, StoreError> {
+        let header = self.inbox(t)?;
+        if header.len == 0 {
             return Ok(None);
         }
-        let cell = Cells::of(t, head)?.cell(t, 0)?;
-        self.whole(t, cell).map(Some)
+        let cell = Cells::of(t, header)?.cell(t, 0)?;
+        self.copy_with_refs(t, cell).map(Some)
     }
 
     /// Whether there are messages.
@@ -84,12 +84,12 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.read(deadline, |t| Ok(self.inbox(t)?.len > 0))
     }
 
-    pub(in crate::store) fn inbox(&self, t: &impl See) -> Result<Head, StoreError> {
-        let head = Head::of(t, self.place_of(t, Root::Inbox)?)?;
-        match head.kind {
-            Type::List => Ok(head),
+    pub(in crate::store) fn inbox(&self, t: &impl See) -> Result<Header, StoreError> {
+        let header = Header::of(t, self.container_of(t, Root::Inbox)?)?;
+        match header.kind {
+            Type::List => Ok(header),
             // It is the store's own: no program has said so.
-            _ => Err(no_container(head.form().0, head.form().1)),
+            _ => Err(corrupt_container(header.form().0, header.form().1)),
         }
     }
 }

@@ -4,10 +4,10 @@ use crate::crash;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
-use crate::store::format::head::Head;
-use crate::store::format::value::Place;
+use crate::store::format::header::Header;
+use crate::store::format::value::ContainerRef;
 use crate::store::handle::Store;
-use crate::store::readers::Readers;
+use crate::store::reader_table::ReaderTable;
 use crate::sync::{Ordering, fence};
 
 /// In the number of a watch: it is one of a reader.
@@ -15,27 +15,32 @@ const OF_READER: u64 = 1 << 32;
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Begins to watch a container, for this process: the number of the watch, to be ended by [`unwatch`](Self::unwatch).
-    pub fn watch(&self, deadline: u64, place: Place) -> Result<u64, StoreError> {
-        if self.is_reading() {
-            return self.watch_as_reader(deadline, place);
+    pub fn watch(&self, deadline: u64, container: ContainerRef) -> Result<u64, StoreError> {
+        if self.is_read_only() {
+            return self.watch_as_reader(deadline, container);
         }
-        let watch = self.operate(None, deadline, |hand, _| {
-            Head::of(hand.t, place)?;
-            let number = self.watches().add(hand.t, place.id)?;
-            number.ok_or(StoreError::TooLong)
+        let watch = self.operate(None, deadline, |mutator, _| {
+            Header::of(mutator.t, container)?;
+            let number = self.versions().add(mutator.t, container.id)?;
+            number.ok_or(StoreError::CapacityExceeded)
         });
         crash::point!(WatchBegun);
         watch
     }
 
     /// Whether the container was changed since, or is gone.
-    pub fn has_changed(&self, deadline: u64, place: Place, watch: u64) -> Result<bool, StoreError> {
+    pub fn has_changed(
+        &self,
+        deadline: u64,
+        container: ContainerRef,
+        watch: u64,
+    ) -> Result<bool, StoreError> {
         self.log.read(deadline, |t| {
-            let is_gone = t.get(place.at)? != place.id;
+            let is_gone = t.get(container.at)? != container.id;
             Ok(is_gone
                 || match self.readers_of(watch) {
                     Some((readers, number)) => readers.has_changed(number),
-                    None => self.watches().has_changed(t, watch)?,
+                    None => self.versions().has_changed(t, watch)?,
                 })
         })
     }
@@ -43,13 +48,13 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Ends a watch.
     pub fn unwatch(&self, deadline: u64, watch: u64) -> Result<(), StoreError> {
         if let Some((readers, number)) = self.readers_of(watch) {
-            readers.unwatch(self.me(), number);
+            readers.unwatch(self.self_id(), number);
             return Ok(());
         }
-        let ended = self.operate(None, deadline, |hand, _| {
-            let me = hand.t.me();
-            self.watches()
-                .remove(hand.t, |member, number| member == me && number == watch)
+        let ended = self.operate(None, deadline, |mutator, _| {
+            let me = mutator.t.me();
+            self.versions()
+                .remove(mutator.t, |member, number| member == me && number == watch)
         });
         crash::point!(WatchEnded);
         ended
@@ -58,27 +63,27 @@ impl<W: Words, M: Members> Store<W, M> {
     pub(in crate::store) fn watch_as_reader(
         &self,
         deadline: u64,
-        place: Place,
+        container: ContainerRef,
     ) -> Result<u64, StoreError> {
-        let readers = self.readers().ok_or(StoreError::Gone)?;
+        let readers = self.reader_table().ok_or(StoreError::ContainerDeleted)?;
         self.log.read(deadline, |t| {
-            self.check_committed(t, Some(place))?;
-            Head::of(t, place).map(drop)
+            self.check_committed(t, Some(container))?;
+            Header::of(t, container).map(drop)
         })?;
-        let number = readers.watch(self.me(), place.id);
+        let number = readers.watch(self.self_id(), container.id);
         crash::point!(ReaderWatches);
         // SeqCst: the watch is before whatever the program looks at next.
         fence(Ordering::SeqCst);
         number
             .map(|number| number | OF_READER)
-            .ok_or(StoreError::TooLong)
+            .ok_or(StoreError::CapacityExceeded)
     }
 
     /// The number of a watch in the table of readers, if it is there.
-    pub(in crate::store) fn readers_of(&self, watch: u64) -> Option<(Readers<'_, W>, u64)> {
+    pub(in crate::store) fn readers_of(&self, watch: u64) -> Option<(ReaderTable<'_, W>, u64)> {
         match watch & OF_READER {
             0 => None,
-            _ => Some((self.readers()?, watch & !OF_READER)),
+            _ => Some((self.reader_table()?, watch & !OF_READER)),
         }
     }
 }

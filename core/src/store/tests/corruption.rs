@@ -15,35 +15,39 @@ const MAX_MEMORY: u64 = 2 * MIB;
 struct Victim {
     store: Ours,
     keys: Rc<Keys>,
-    places: Vec<Place>,
+    containers: Vec<ContainerRef>,
     pins: Vec<u64>,
 }
 
 impl Victim {
     fn new(shared: &Shared, keys: &Rc<Keys>) -> Self {
         let store = store(shared, US);
-        let places = Root::ALL
+        let containers = Root::ALL
             .map(|each| store.root(each, soon()).unwrap())
             .to_vec();
         let (keys, pins) = (keys.clone(), Vec::new());
         Victim {
             store,
             keys,
-            places,
+            containers,
             pins,
         }
     }
 
-    fn note(&mut self, found: &Found) {
-        if let Found::Container(_, place, _) = found {
-            self.places.push(*place);
+    fn note(&mut self, found: &StoredValue) {
+        if let StoredValue::Container(_, container, _) = found {
+            self.containers.push(*container);
         }
     }
 
     /// Does something to a container.
-    fn operate(&mut self, mut open: Option<&mut Open>, dice: &mut Dice) -> Result<(), StoreError> {
+    fn operate(
+        &mut self,
+        mut open: Option<&mut OpenTransaction>,
+        dice: &mut Dice,
+    ) -> Result<(), StoreError> {
         let deadline = clock::now() + PATIENCE;
-        let place = self.places[dice.below(self.places.len() as u64) as usize];
+        let container = self.containers[dice.below(self.containers.len() as u64) as usize];
         let (chosen, new) = (self.keys.any(dice), self.keys.value(dice, 2));
         let (key, new) = (key(&chosen), value(&new));
         let item = match dice.below(4) {
@@ -55,41 +59,48 @@ impl Victim {
         let store = &self.store;
         match dice.below(16) {
             0..4 => {
-                store.set(open.as_deref_mut(), deadline, place, &item, &new)?;
-                let found = store.get(open, deadline, place, &item)?;
+                store.set(open.as_deref_mut(), deadline, container, &item, &new)?;
+                let found = store.get(open, deadline, container, &item)?;
                 self.note(&found);
             }
-            4 => drop(take(store, open, place, &item)?),
-            5 => drop(store.add(open, deadline, place, &item, Number::Int(1))?),
-            6 => drop(store.copy(open, deadline, place)?),
+            4 => drop(take(store, open, container, &item)?),
+            5 => drop(store.add(open, deadline, container, &item, Number::Int(1))?),
+            6 => drop(store.copy(open, deadline, container)?),
             7 => {
-                for (_, found) in store.items(open, deadline, place)? {
+                for (_, found) in store.items(open, deadline, container)? {
                     self.note(&found);
                 }
             }
-            8 => drop(store.keys(open, deadline, place)?),
+            8 => drop(store.keys(open, deadline, container)?),
             9 => {
                 let values = [new, Value::Immediate(Cell::NONE)];
-                store.splice(open, deadline, place, dice.below(4), dice.below(4), &values)?;
+                store.splice(
+                    open,
+                    deadline,
+                    container,
+                    dice.below(4),
+                    dice.below(4),
+                    &values,
+                )?;
             }
             10 => {
-                let len = store.len(open.as_deref_mut(), deadline, place)?;
+                let len = store.len(open.as_deref_mut(), deadline, container)?;
                 let order: Vec<u32> = (0..len.min(100) as u32).rev().collect();
-                store.permute(open, deadline, place, &order)?;
+                store.permute(open, deadline, container, &order)?;
             }
-            11 => drop(store.insert(open, deadline, place, &key)?),
-            12 => drop(store.discard(open, deadline, place, &key)?),
+            11 => drop(store.insert(open, deadline, container, &key)?),
+            12 => drop(store.discard(open, deadline, container, &key)?),
             13 if open.is_none() => {
-                let (block, ..) = store.pin(deadline, place)?;
+                let (block, ..) = store.pin(deadline, container)?;
                 self.pins.push(block);
                 if dice.below(2) == 0 {
                     store.unpin(deadline, self.pins.swap_remove(0))?;
                 }
             }
             14 => store.send(open, deadline, &new, false)?,
-            15 => drop(store.receive(open, deadline, Found::is_plain)?),
+            15 => drop(store.receive(open, deadline, StoredValue::is_plain)?),
             _ => {
-                for found in store.range(open, deadline, place, 0, u64::MAX)? {
+                for found in store.range(open, deadline, container, 0, u64::MAX)? {
                     self.note(&found);
                 }
             }
@@ -100,8 +111,8 @@ impl Victim {
     /// Does something, in time. What was found wrong, if anything was.
     fn step(&mut self, dice: &mut Dice) -> Option<Corruption> {
         let begun = clock::now();
-        if self.places.len() > 100 {
-            self.places.drain(10..60);
+        if self.containers.len() > 100 {
+            self.containers.drain(10..60);
         }
         let done = match dice.below(8) {
             0 => self.store.begin(begun + PATIENCE).and_then(|mut open| {
@@ -114,7 +125,7 @@ impl Victim {
             2 => self.store.usage(begun + PATIENCE).map(drop),
             3 => self
                 .store
-                .class(
+                .define_class(
                     None,
                     begun + PATIENCE,
                     &Key::Immediate(Cell::NONE),
@@ -138,17 +149,17 @@ impl Victim {
     fn somewhere(&self, shared: &Shared, dice: &mut Dice) -> u64 {
         let books = heap_at(START);
         let data = self.store.heap.tests_data();
-        let place = self.places[dice.below(self.places.len() as u64) as usize].at;
+        let container = self.containers[dice.below(self.containers.len() as u64) as usize].at;
         match dice.below(16) {
             0 => self.store.log.exclusive().start() + dice.below(40) * 8,
             1 => START + AT_LAST_ID + dice.below(40) * 8,
             2 => START + AT_WATCHES + dice.below(40) * 8,
             3 => books + dice.below(1100) * 8,
             4 => books + heap::BOOKS_SIZE + dice.below(300) * 8,
-            5..10 => place + dice.below(8) * 8,
+            5..10 => container + dice.below(8) * 8,
             10 | 11 => {
                 // What its payload begins with.
-                let payload = shared.mapping.word(place + 24);
+                let payload = shared.mapping.word(container + 24);
                 let payload = payload.map_or(0, |word| word.load(Ordering::Relaxed));
                 let low = (payload & ((1 << 40) - 1)) / 8 * 8;
                 (low + dice.below(20) * 8).min(shared.mapping.size() as u64 - 8)
@@ -167,7 +178,7 @@ impl Victim {
             return;
         }
         let found = shared.load(at);
-        let place = self.places[dice.below(self.places.len() as u64) as usize];
+        let container = self.containers[dice.below(self.containers.len() as u64) as usize];
         let kinds = [
             Type::List,
             Type::Dict,
@@ -186,9 +197,9 @@ impl Victim {
             6 => dice.below(1 << 32) << 32 | dice.below(16),
             7 => u64::MAX >> dice.below(64),
             // A circle, or what two have.
-            8 | 9 => Cell::at(kind, place.at).0,
-            10 => Cell::at(Type::Tuple, place.at).0,
-            11 => place.at,
+            8 | 9 => Cell::at(kind, container.at).0,
+            10 => Cell::at(Type::Tuple, container.at).0,
+            11 => container.at,
             12 => START + dice.below(shared.mapping.size() as u64 / 8) * 8,
             _ => {
                 let other = self
@@ -238,13 +249,13 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
         std::thread::scope(|scope| {
             let over = &over;
             // It has the same memory, and knows of the roots.
-            let (store, places) = (store(shared, US), victim.places.clone());
+            let (store, containers) = (store(shared, US), victim.containers.clone());
             scope.spawn(move || {
                 let mut dice = Dice(round + 1);
                 let liar = Victim {
                     store,
                     keys: Rc::new(Keys::none()),
-                    places,
+                    containers,
                     pins: Vec::new(),
                 };
                 while !over.load(Ordering::Relaxed) {
@@ -294,7 +305,7 @@ fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
         let done = store.recover(|_| false, soon());
         assert_eq!(done.is_err(), is_lie, "{at}: {done:?}");
         assert!(is_lie || shared.load(at) == 5);
-        assert!(store.len(None, soon(), Place { at, id: 5 }).is_err());
+        assert!(store.len(None, soon(), ContainerRef { at, id: 5 }).is_err());
     }
     for count in [redo_log::CAPACITY as u64 + 1, 1 << 32, u64::MAX] {
         let shared = shared(MAX_MEMORY);
@@ -312,8 +323,8 @@ fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
 fn an_inbox_that_is_no_list_is_a_lie_and_no_mistake_of_a_program() {
     let shared = shared(MAX_MEMORY);
     let store = store(&shared, US);
-    let place = store.root(Root::Inbox, soon()).unwrap();
-    let at = place.at + head::AT_FORM;
+    let container = store.root(Root::Inbox, soon()).unwrap();
+    let at = container.at + header::AT_FORM;
     shared.store(at, shared.load(at) & !0xFF | Type::Dict as u64);
     let done = store.receive(None, soon(), |_| true);
     assert!(matches!(done, Err(StoreError::Heap(_))), "{done:?}");

@@ -203,7 +203,7 @@ fn the_log_of_a_dead_member_gives_its_memory_back() {
             let found = store
                 .get(None, soon(), root(&store), &Item::Key(&key))
                 .unwrap();
-            let Found::Container(_, list, _) = found else {
+            let StoredValue::Container(_, list, _) = found else {
                 panic!()
             };
             let mut open = store.begin(soon()).unwrap();
@@ -227,11 +227,13 @@ fn the_log_of_a_dead_member_gives_its_memory_back() {
         assert!(ours.allocated().unwrap() <= before.1 + redo_log::KEPT);
     }
     let found = take(&ours, None, root(&ours), &Item::Key(&key)).unwrap();
-    let Found::List(found) = found else { panic!() };
+    let StoredValue::List(found) = found else {
+        panic!()
+    };
     assert!(
         found
             .iter()
-            .all(|each| *each == Found::Immediate(Cell::int(2).unwrap()))
+            .all(|each| *each == StoredValue::Immediate(Cell::int(2).unwrap()))
     );
 }
 
@@ -265,14 +267,14 @@ fn what_one_made_that_died_before_the_commit_is_gone_whoever_knows_it() {
                 store
                     .set(Some(&mut open), soon(), there, &item, &value())
                     .unwrap();
-                let before = places(&store, None);
-                let mut places = places(&store, Some(&mut open));
-                places.retain(|place| !before.contains(place));
-                for (index, place) in places.iter().enumerate() {
-                    shared.store(MADE + 8 + 16 * index as u64, place.at);
-                    shared.store(MADE + 16 + 16 * index as u64, place.id);
+                let before = containers(&store, None);
+                let mut containers = containers(&store, Some(&mut open));
+                containers.retain(|container| !before.contains(container));
+                for (index, container) in containers.iter().enumerate() {
+                    shared.store(MADE + 8 + 16 * index as u64, container.at);
+                    shared.store(MADE + 16 + 16 * index as u64, container.id);
                 }
-                shared.store(MADE, places.len() as u64);
+                shared.store(MADE, containers.len() as u64);
                 if generation == 3 {
                     crash::arm(Point::LogCounted as usize, 1, libc::SIGKILL, -1);
                     store.commit(open).unwrap();
@@ -281,16 +283,20 @@ fn what_one_made_that_died_before_the_commit_is_gone_whoever_knows_it() {
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             });
             assert_eq!(child.wait(), libc::SIGKILL);
-            let made: Vec<Place> = (0..shared.load(MADE))
-                .map(|index| Place {
+            let made: Vec<ContainerRef> = (0..shared.load(MADE))
+                .map(|index| ContainerRef {
                     at: shared.load(MADE + 8 + 16 * index),
                     id: shared.load(MADE + 16 + 16 * index),
                 })
                 .collect();
             assert_eq!(made.len(), 21);
             let are_gone = || {
-                made.iter()
-                    .all(|&place| matches!(ours.len(None, soon(), place), Err(StoreError::Gone)))
+                made.iter().all(|&container| {
+                    matches!(
+                        ours.len(None, soon(), container),
+                        Err(StoreError::ContainerDeleted)
+                    )
+                })
             };
             // An heir that dies before its end leaves the rest to the next one.
             let heir = shared.fork(|| {

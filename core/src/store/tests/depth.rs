@@ -16,23 +16,23 @@ fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
     let store = store(&shared, US);
     let key = Key::Immediate(Cell::NONE);
     let item = Item::Key(&key);
-    let mut place = root(&store);
+    let mut container = root(&store);
     for _ in 0..DEPTH {
         store
-            .set(None, soon(), place, &item, &Value::Dict(Vec::new()))
+            .set(None, soon(), container, &item, &Value::Dict(Vec::new()))
             .unwrap();
-        place = match store.get(None, soon(), place, &item).unwrap() {
-            Found::Container(_, place, _) => place,
+        container = match store.get(None, soon(), container, &item).unwrap() {
+            StoredValue::Container(_, container, _) => container,
             other => panic!("{other:?}"),
         };
     }
     let long = Value::Blob(Type::Text, Bytes::Owned(vec![b'x'; 100]));
     for open in [false, true] {
         let mut open = open.then(|| store.begin(soon()).unwrap());
-        let refused = store.set(open.as_mut(), soon(), place, &item, &tuples(1));
-        assert!(matches!(refused, Err(StoreError::TooDeep)));
+        let refused = store.set(open.as_mut(), soon(), container, &item, &tuples(1));
+        assert!(matches!(refused, Err(StoreError::NestingTooDeep)));
         store
-            .set(open.as_mut(), soon(), place, &item, &long)
+            .set(open.as_mut(), soon(), container, &item, &long)
             .unwrap();
         store.copy(open.as_mut(), soon(), root(&store)).unwrap();
         store.snapshot(open.as_mut(), soon()).unwrap();
@@ -43,8 +43,8 @@ fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
     metadata::checked(&store);
     take(&store, None, root(&store), &item).unwrap();
     assert!(matches!(
-        store.len(None, soon(), place),
-        Err(StoreError::Gone)
+        store.len(None, soon(), container),
+        Err(StoreError::ContainerDeleted)
     ));
     metadata::checked(&store);
 }
@@ -65,15 +65,18 @@ fn tuples_count_among_what_containers_are_nested_in() {
         .set(None, soon(), root(&store), &item, &value)
         .unwrap();
     let mut found = store.get(None, soon(), root(&store), &item).unwrap();
-    let place = loop {
+    let container = loop {
         found = match found {
-            Found::Tuple(mut items) => items.remove(0),
-            Found::Container(_, place, _) => break place,
+            StoredValue::Tuple(mut items) => items.remove(0),
+            StoredValue::Container(_, container, _) => break container,
             other => panic!("{other:?}"),
         };
     };
-    let put = |value| store.splice(None, soon(), place, 0, 0, &[value]);
-    assert!(matches!(put(tuples(half + 1)), Err(StoreError::TooDeep)));
+    let put = |value| store.splice(None, soon(), container, 0, 0, &[value]);
+    assert!(matches!(
+        put(tuples(half + 1)),
+        Err(StoreError::NestingTooDeep)
+    ));
     put(tuples(half)).unwrap();
     store.copy(None, soon(), root(&store)).unwrap();
     metadata::checked(&store);

@@ -34,15 +34,15 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
     let theirs = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
     for is_kept in [true, false] {
         number.store(1 << 32 | 9, Relaxed);
-        let (place, item) = (root(&ours), Item::Key(&NAME));
+        let (container, item) = (root(&ours), Item::Key(&NAME));
         let mut left = theirs.begin(soon()).unwrap();
         theirs
-            .set(Some(&mut left), soon(), place, &item, &large())
+            .set(Some(&mut left), soon(), container, &item, &large())
             .unwrap();
         number.store(0, Relaxed);
         // It is taken over, and its memory is had by another one.
         let mut open = ours.begin(soon()).unwrap();
-        ours.set(Some(&mut open), soon(), place, &item, &large())
+        ours.set(Some(&mut open), soon(), container, &item, &large())
             .unwrap();
         match is_kept {
             true => {
@@ -53,8 +53,8 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
         }
         assert_eq!(ours.holder(), US);
         ours.commit(open).unwrap();
-        let found = take(&ours, None, place, &item).unwrap();
-        assert_eq!(found, Found::Blob(Type::Bytes, vec![7; 500_000]));
+        let found = take(&ours, None, container, &item).unwrap();
+        assert_eq!(found, StoredValue::Blob(Type::Bytes, vec![7; 500_000]));
         checked(&ours);
     }
 }
@@ -63,27 +63,27 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
 fn a_forked_child_does_nothing_with_a_transaction_of_its_parent() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);
-    let (place, item) = (root(&ours), Item::Key(&NAME));
+    let (container, item) = (root(&ours), Item::Key(&NAME));
     for is_kept in [true, false] {
         let mut open = ours.begin(soon()).unwrap();
-        ours.set(Some(&mut open), soon(), place, &item, &large())
+        ours.set(Some(&mut open), soon(), container, &item, &large())
             .unwrap();
         let mut open = Some(open);
         let child = shared.fork(|| {
             let mut open = open.take().unwrap();
-            let done = ours.set(Some(&mut open), soon(), place, &item, &large());
+            let done = ours.set(Some(&mut open), soon(), container, &item, &large());
             assert!(matches!(done, Err(StoreError::Heap(HeapError::Detached))));
             match is_kept {
                 true => assert!(ours.commit(open).is_err()),
                 false => ours.abandon(open),
             }
-            assert!(ours.len(None, soon(), place).is_err());
+            assert!(ours.len(None, soon(), container).is_err());
         });
         assert_eq!(child.wait(), 0);
         assert_eq!(ours.holder(), US);
         ours.commit(open.take().unwrap()).unwrap();
-        let found = take(&ours, None, place, &item).unwrap();
-        assert_eq!(found, Found::Blob(Type::Bytes, vec![7; 500_000]));
+        let found = take(&ours, None, container, &item).unwrap();
+        assert_eq!(found, StoredValue::Blob(Type::Bytes, vec![7; 500_000]));
         checked(&ours);
     }
 }

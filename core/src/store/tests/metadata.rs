@@ -20,7 +20,7 @@ struct Walk<'a, T> {
     /// The blocks of the heap that were not reached so far.
     left: BTreeMap<u64, u64>,
     ids: BTreeSet<u64>,
-    orphans: BTreeSet<u64>,
+    unpinned: BTreeSet<u64>,
 }
 
 impl<T: See> Walk<'_, T> {
@@ -35,7 +35,7 @@ impl<T: See> Walk<'_, T> {
         assert!(len <= size, "{len} bytes in a block of {size}");
     }
 
-    fn cell(&mut self, cell: Cell, owner: Owner) {
+    fn cell(&mut self, cell: Cell, parent: Parent) {
         let Content::At(kind, at) = cell.content().unwrap() else {
             return;
         };
@@ -53,59 +53,59 @@ impl<T: See> Walk<'_, T> {
                 let count = self.get(at);
                 self.block(at, 8 + 8 * count);
                 for index in 1..=count {
-                    self.cell(Cell(self.get(at + 8 * index)), owner.deeper());
+                    self.cell(Cell(self.get(at + 8 * index)), parent.deeper());
                 }
             }
-            _ => self.container(kind, at, owner),
+            _ => self.container(kind, at, parent),
         }
     }
 
-    fn container(&mut self, kind: Type, at: u64, owner: Owner) {
-        let head = Head::at(self.t, at).unwrap();
-        assert_eq!(head.kind, kind);
-        let fields = if kind == Type::Record { head.len } else { 0 };
-        self.block(at, head::SIZE + 8 * fields);
+    fn container(&mut self, kind: Type, at: u64, parent: Parent) {
+        let header = Header::at(self.t, at).unwrap();
+        assert_eq!(header.kind, kind);
+        let fields = if kind == Type::Record { header.len } else { 0 };
+        self.block(at, header::SIZE + 8 * fields);
         let id = self.get(at);
         assert!(self.ids.insert(id), "two containers have the number {id}");
         assert_eq!(
-            self.get(head.owner_at()),
-            owner.word(),
-            "the owner of {head:?}"
+            self.get(header.parent_at()),
+            parent.word(),
+            "the parent of {header:?}"
         );
-        let payload = self.get(head.payload_at());
-        let inner = owner.deeper().within(head);
+        let payload = self.get(header.payload_at());
+        let inner = parent.deeper().within(header);
         match kind {
             Type::Record => {
-                for number in 0..head.len {
-                    self.cell(Cell(self.get(head.field(number).unwrap())), inner);
+                for number in 0..header.len {
+                    self.cell(Cell(self.get(header.field(number).unwrap())), inner);
                 }
                 self.cell(Cell(payload), inner);
             }
             Type::Buffer => {
                 let len = self.get(payload);
                 self.block(payload, 64 + len);
-                assert!(!self.orphans.contains(&payload));
+                assert!(!self.unpinned.contains(&payload));
                 self.cell(Cell::at(Type::Bytes, self.get(payload + 8)), inner);
             }
             Type::List => {
-                let cells = Cells::of(self.t, head).unwrap();
+                let cells = Cells::of(self.t, header).unwrap();
                 if payload != 0 {
                     let room = self.get(payload) >> 32;
                     self.block(payload, 8 + 8 * room);
                 }
-                for index in 0..head.len {
+                for index in 0..header.len {
                     self.cell(cells.cell(self.t, index).unwrap(), inner);
                 }
             }
-            _ => self.table(head, payload, inner),
+            _ => self.table(header, payload, inner),
         }
     }
 
-    fn table(&mut self, head: Head, payload: u64, inner: Owner) {
-        let table = Table::of(self.t, head).unwrap();
+    fn table(&mut self, header: Header, payload: u64, inner: Parent) {
+        let table = Table::of(self.t, header).unwrap();
         if payload != 0 {
             let (slots, room) = (self.get(payload), self.get(payload + 8) >> 32);
-            let width = if head.kind == Type::Dict { 2 } else { 1 };
+            let width = if header.kind == Type::Dict { 2 } else { 1 };
             self.block(payload, 16 + 8 * slots + 8 * width * room);
             let mut entries: Vec<u64> = (0..slots)
                 .map(|slot| self.get(payload + 16 + 8 * slot))
@@ -123,12 +123,12 @@ impl<T: See> Walk<'_, T> {
             if let Some(key) = table.key(self.t, number).unwrap() {
                 count += 1;
                 self.cell(key, inner);
-                if head.kind == Type::Dict {
+                if header.kind == Type::Dict {
                     self.cell(table.value(self.t, number).unwrap(), inner);
                 }
             }
         }
-        assert_eq!(count, head.len);
+        assert_eq!(count, header.len);
     }
 }
 
@@ -141,13 +141,13 @@ pub(super) fn checked(store: &Ours) -> Books {
         t,
         left: heap.blocks.clone(),
         ids: BTreeSet::new(),
-        orphans: store.pins().tests_orphans(t),
+        unpinned: store.pins().tests_orphans(t),
     };
-    for orphan in walk.orphans.clone() {
-        walk.block(orphan, 64);
+    for block in walk.unpinned.clone() {
+        walk.block(block, 64);
     }
     for root in Root::ALL {
-        walk.cell(Cell(walk.get(store.root_at(root))), Owner::NONE);
+        walk.cell(Cell(walk.get(store.root_at(root))), Parent::NONE);
     }
     assert!(walk.left.is_empty(), "{:?} are nobody's", walk.left);
     let last = walk.get(store.start + AT_LAST_ID);

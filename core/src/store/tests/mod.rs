@@ -9,10 +9,10 @@ mod model;
 mod moments;
 mod values;
 
-use super::format::head::{Head, Owner};
+use super::format::header::{Header, Parent};
 use super::format::list::Cells;
 use super::format::table::Table;
-use super::format::{copy, head, value};
+use super::format::{copy, header, value};
 use super::handle::{AT_LAST_ID, AT_PINS, AT_WATCHES, heap_at};
 use super::*;
 use crate::shared_heap::backing_file::PAGE;
@@ -40,51 +40,53 @@ fn store(shared: &Shared, number: u64) -> Ours {
     let (file, mapping) = (shared.file.clone(), shared.mapping.clone());
     let member = shared.member(number);
     let store = Store::new(mapping, &file, START, shared.max_memory, member).unwrap();
-    store.found(soon()).unwrap();
+    store.initialize(soon()).unwrap();
     store
 }
 
 /// Removes an item as a program does: looks first, and then removes what it has seen.
 fn take(
     store: &Ours,
-    mut open: Option<&mut Open>,
-    place: Place,
+    mut open: Option<&mut OpenTransaction>,
+    container: ContainerRef,
     item: &Item<'_>,
-) -> Result<Found, StoreError> {
-    match store.get_whole(open.as_deref_mut(), soon(), place, item) {
+) -> Result<StoredValue, StoreError> {
+    match store.get_copy(open.as_deref_mut(), soon(), container, item) {
         Ok((whole, known)) => {
-            let removed = store.remove(open, soon(), place, item, |found| *found == known);
+            let removed = store.remove(open, soon(), container, item, |found| *found == known);
             removed.map(|_| whole)
         }
-        Err(_) => store.remove(open, soon(), place, item, |_| true),
+        Err(_) => store.remove(open, soon(), container, item, |_| true),
     }
 }
 
 /// Where all containers lie that can be reached from the root.
-fn places(store: &Ours, mut open: Option<&mut Open>) -> Vec<Place> {
-    let mut places = vec![root(store)];
+fn containers(store: &Ours, mut open: Option<&mut OpenTransaction>) -> Vec<ContainerRef> {
+    let mut containers = vec![root(store)];
     let mut next = 0;
-    while let Some(&place) = places.get(next) {
+    while let Some(&container) = containers.get(next) {
         next += 1;
         let mut found = Vec::new();
-        let items = store.items(open.as_deref_mut(), soon(), place);
+        let items = store.items(open.as_deref_mut(), soon(), container);
         found.extend(items.into_iter().flatten().map(|(_, item)| item));
-        let items = store.range(open.as_deref_mut(), soon(), place, 0, u64::MAX);
+        let items = store.range(open.as_deref_mut(), soon(), container, 0, u64::MAX);
         found.extend(items.into_iter().flatten());
         let fields = (0..).map_while(|number| {
             let field = Item::Field(number);
-            store.get(open.as_deref_mut(), soon(), place, &field).ok()
+            store
+                .get(open.as_deref_mut(), soon(), container, &field)
+                .ok()
         });
         found.extend(fields);
         while let Some(found) = found.pop() {
-            if let Found::Container(_, place, _) = found {
-                places.push(place);
+            if let StoredValue::Container(_, container, _) = found {
+                containers.push(container);
             }
         }
     }
-    places
+    containers
 }
 
-fn root(store: &Ours) -> Place {
+fn root(store: &Ours) -> ContainerRef {
     store.root(Root::Store, soon()).unwrap()
 }

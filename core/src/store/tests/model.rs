@@ -20,27 +20,31 @@ enum Step {
 }
 
 /// The items of a container that are containers.
-fn steps(found: &Found) -> Vec<Step> {
-    let is_container = |found: &Found| {
+fn steps(found: &StoredValue) -> Vec<Step> {
+    let is_container = |found: &StoredValue| {
         matches!(
             found,
-            Found::List(_) | Found::Dict(_) | Found::Set(_) | Found::Record(..) | Found::Buffer(..)
+            StoredValue::List(_)
+                | StoredValue::Dict(_)
+                | StoredValue::Set(_)
+                | StoredValue::Record(..)
+                | StoredValue::Buffer(..)
         )
     };
-    let entries = |items: &[(Found, Found)]| -> Vec<usize> {
+    let entries = |items: &[(StoredValue, StoredValue)]| -> Vec<usize> {
         let items = items.iter().enumerate();
         let those = items.filter(|(_, (_, item))| is_container(item));
         those.map(|(index, _)| index).collect()
     };
-    let items = |items: &[Found]| -> Vec<usize> {
+    let items = |items: &[StoredValue]| -> Vec<usize> {
         let items = items.iter().enumerate();
         let those = items.filter(|(_, item)| is_container(item));
         those.map(|(index, _)| index).collect()
     };
     match found {
-        Found::Dict(all) => entries(all).into_iter().map(Step::Entry).collect(),
-        Found::List(all) => items(all).into_iter().map(Step::Index).collect(),
-        Found::Record(_, fields, extra) => {
+        StoredValue::Dict(all) => entries(all).into_iter().map(Step::Entry).collect(),
+        StoredValue::List(all) => items(all).into_iter().map(Step::Index).collect(),
+        StoredValue::Record(_, fields, extra) => {
             let fields = items(fields).into_iter().map(Step::Field);
             fields
                 .chain(entries(extra).into_iter().map(Step::Extra))
@@ -50,24 +54,25 @@ fn steps(found: &Found) -> Vec<Step> {
     }
 }
 
-fn at(found: &mut Found, step: Step) -> &mut Found {
+fn at(found: &mut StoredValue, step: Step) -> &mut StoredValue {
     match (found, step) {
-        (Found::Dict(items), Step::Entry(index)) => &mut items[index].1,
-        (Found::List(items), Step::Index(index)) => &mut items[index],
-        (Found::Record(_, fields, _), Step::Field(index)) => &mut fields[index],
-        (Found::Record(_, _, extra), Step::Extra(index)) => &mut extra[index].1,
+        (StoredValue::Dict(items), Step::Entry(index)) => &mut items[index].1,
+        (StoredValue::List(items), Step::Index(index)) => &mut items[index],
+        (StoredValue::Record(_, fields, _), Step::Field(index)) => &mut fields[index],
+        (StoredValue::Record(_, _, extra), Step::Extra(index)) => &mut extra[index].1,
         (found, step) => panic!("{step:?} of {found:?}"),
     }
 }
 
 /// How many values there are.
-fn size(found: &Found) -> usize {
+fn size(found: &StoredValue) -> usize {
     1 + match found {
-        Found::Tuple(items) | Found::List(items) | Found::Set(items) | Found::FrozenSet(items) => {
-            items.iter().map(size).sum()
-        }
-        Found::Dict(items) => items.iter().map(|(_, item)| 1 + size(item)).sum(),
-        Found::Record(_, fields, extra) => {
+        StoredValue::Tuple(items)
+        | StoredValue::List(items)
+        | StoredValue::Set(items)
+        | StoredValue::FrozenSet(items) => items.iter().map(size).sum(),
+        StoredValue::Dict(items) => items.iter().map(|(_, item)| 1 + size(item)).sum(),
+        StoredValue::Record(_, fields, extra) => {
             let extra = extra.iter().map(|(_, item)| 1 + size(item));
             fields.iter().map(size).sum::<usize>() + extra.sum::<usize>()
         }
@@ -76,22 +81,22 @@ fn size(found: &Found) -> usize {
 }
 
 /// Whether this was found where the model has that; containers are not copied.
-fn agrees(found: &Found, model: &Found) -> bool {
+fn agrees(found: &StoredValue, model: &StoredValue) -> bool {
     match (found, model) {
-        (Found::Container(kind, _, class), model) => match model {
-            Found::List(_) => *kind == Type::List,
-            Found::Dict(_) => *kind == Type::Dict,
-            Found::Set(_) => *kind == Type::Set,
-            Found::Record(number, ..) => *kind == Type::Record && class == number,
-            Found::Buffer(..) => *kind == Type::Buffer,
+        (StoredValue::Container(kind, _, class), model) => match model {
+            StoredValue::List(_) => *kind == Type::List,
+            StoredValue::Dict(_) => *kind == Type::Dict,
+            StoredValue::Set(_) => *kind == Type::Set,
+            StoredValue::Record(number, ..) => *kind == Type::Record && class == number,
+            StoredValue::Buffer(..) => *kind == Type::Buffer,
             _ => false,
         },
-        (Found::Tuple(found), Found::Tuple(model)) => all_agree(found, model),
+        (StoredValue::Tuple(found), StoredValue::Tuple(model)) => all_agree(found, model),
         _ => found == model,
     }
 }
 
-fn all_agree(found: &[Found], model: &[Found]) -> bool {
+fn all_agree(found: &[StoredValue], model: &[StoredValue]) -> bool {
     found.len() == model.len()
         && found
             .iter()
@@ -99,22 +104,25 @@ fn all_agree(found: &[Found], model: &[Found]) -> bool {
             .all(|(one, other)| agrees(one, other))
 }
 
-fn entries_agree(found: &[(Found, Found)], model: &[(Found, Found)]) -> bool {
+fn entries_agree(
+    found: &[(StoredValue, StoredValue)],
+    model: &[(StoredValue, StoredValue)],
+) -> bool {
     let mut pairs = found.iter().zip(model);
     found.len() == model.len()
         && pairs.all(|(one, other)| one.0 == other.0 && agrees(&one.1, &other.1))
 }
 
-fn position(items: &[(Found, Found)], key: &Found) -> Option<usize> {
+fn position(items: &[(StoredValue, StoredValue)], key: &StoredValue) -> Option<usize> {
     items.iter().position(|(each, _)| is_same(each, key))
 }
 
-fn sum(old: &Found, by: Number) -> Option<Found> {
-    let Found::Immediate(cell) = old else {
+fn sum(old: &StoredValue, by: Number) -> Option<StoredValue> {
+    let StoredValue::Immediate(cell) = old else {
         return None;
     };
     Some(match (cell.content()?, by) {
-        (Content::Int(old), Number::Int(by)) => Found::Immediate(Cell::int(old + by)?),
+        (Content::Int(old), Number::Int(by)) => StoredValue::Immediate(Cell::int(old + by)?),
         (Content::Int(old), Number::Float(by)) => values::float(old as f64 + by),
         (Content::Float(old), Number::Int(by)) => values::float(old + by as f64),
         (Content::Float(old), Number::Float(by)) => values::float(old + by),
@@ -136,10 +144,10 @@ enum End {
 fn end<R>(done: &Result<R, StoreError>) -> End {
     match done {
         Ok(_) => End::Done,
-        Err(StoreError::NoKey) => End::NoKey,
-        Err(StoreError::NoIndex(_)) => End::NoIndex,
-        Err(StoreError::NoNumber) => End::NoNumber,
-        Err(StoreError::OtherType) => End::OtherType,
+        Err(StoreError::KeyNotFound) => End::NoKey,
+        Err(StoreError::IndexOutOfRange(_)) => End::NoIndex,
+        Err(StoreError::NotANumber) => End::NoNumber,
+        Err(StoreError::WrongType) => End::OtherType,
         Err(StoreError::Heap(HeapError::Limit { .. })) => End::Full,
         Err(error) => panic!("{error:?}"),
     }
@@ -148,10 +156,10 @@ fn end<R>(done: &Result<R, StoreError>) -> End {
 /// A store, and what it should hold.
 pub(super) struct Trial {
     pub(super) store: Ours,
-    pub(super) model: Found,
+    pub(super) model: StoredValue,
     keys: Rc<Keys>,
     /// Containers that are not in it any more.
-    gone: Vec<Place>,
+    gone: Vec<ContainerRef>,
     pins: Vec<u64>,
     /// Operations that there was no room for.
     pub(super) refused: u64,
@@ -161,7 +169,7 @@ impl Trial {
     pub(super) fn new(store: Ours) -> Self {
         Trial {
             store,
-            model: Found::Dict(Vec::new()),
+            model: StoredValue::Dict(Vec::new()),
             keys: Rc::new(Keys::new()),
             gone: Vec::new(),
             pins: Vec::new(),
@@ -214,15 +222,15 @@ impl Trial {
             return;
         }
         // What others may know of it is nothing before its end, and nothing after it.
-        let within = places(&self.store, Some(&mut open));
-        let outside: HashSet<Place> = places(&self.store, None).into_iter().collect();
-        let made: Vec<Place> = within
+        let within = containers(&self.store, Some(&mut open));
+        let outside: HashSet<ContainerRef> = containers(&self.store, None).into_iter().collect();
+        let made: Vec<ContainerRef> = within
             .into_iter()
-            .filter(|place| !outside.contains(place))
+            .filter(|container| !outside.contains(container))
             .collect();
-        for &place in &made {
-            let len = self.store.len(None, soon(), place);
-            assert!(matches!(len, Err(StoreError::Gone)), "{len:?}");
+        for &container in &made {
+            let len = self.store.len(None, soon(), container);
+            assert!(matches!(len, Err(StoreError::ContainerDeleted)), "{len:?}");
         }
         self.store.abandon(open);
         (self.model, self.gone) = before;
@@ -230,9 +238,9 @@ impl Trial {
     }
 
     /// Several operations of a transaction that may be undone alone, and parts of these.
-    fn part(&mut self, open: &mut Open, dice: &mut Dice) {
+    fn part(&mut self, open: &mut OpenTransaction, dice: &mut Dice) {
         let before = (self.model.clone(), self.gone.clone());
-        let part = self.store.begin_part(open);
+        let part = self.store.begin_savepoint(open);
         for _ in 0..dice.below(8) {
             match dice.below(8) {
                 0 => self.part(open, dice),
@@ -241,76 +249,90 @@ impl Trial {
         }
         let is_kept = dice.below(2) == 0;
         if dice.below(4) == 0 {
-            self.store.begin_part(open); // It ends with the one that it is in.
+            self.store.begin_savepoint(open); // It ends with the one that it is in.
         }
         let is_looked_at = !is_kept && dice.below(8) == 0;
-        let within = is_looked_at.then(|| places(&self.store, Some(open)));
-        self.store.end_part(open, part, is_kept);
+        let within = is_looked_at.then(|| containers(&self.store, Some(open)));
+        self.store.end_savepoint(open, part, is_kept);
         if !is_kept {
             (self.model, self.gone) = before;
         }
         if let Some(within) = within {
-            let left: HashSet<Place> = places(&self.store, Some(open)).into_iter().collect();
-            let made = within.into_iter().filter(|place| !left.contains(place));
+            let left: HashSet<ContainerRef> =
+                containers(&self.store, Some(open)).into_iter().collect();
+            let made = within
+                .into_iter()
+                .filter(|container| !left.contains(container));
             self.gone.extend(made.take(100));
         }
     }
 
-    fn operate(&mut self, mut open: Option<&mut Open>, dice: &mut Dice) {
-        if let Some(&place) = self.gone.last()
+    fn operate(&mut self, mut open: Option<&mut OpenTransaction>, dice: &mut Dice) {
+        if let Some(&container) = self.gone.last()
             && dice.below(8) == 0
         {
             let index = dice.below(self.gone.len() as u64) as usize;
-            let place = if dice.below(2) == 0 {
-                place
+            let container = if dice.below(2) == 0 {
+                container
             } else {
                 self.gone[index]
             };
             let found = self
                 .store
-                .get(open.as_deref_mut(), soon(), place, &Item::Index(0));
-            assert!(matches!(found, Err(StoreError::Gone)), "{found:?}");
+                .get(open.as_deref_mut(), soon(), container, &Item::Index(0));
+            assert!(
+                matches!(found, Err(StoreError::ContainerDeleted)),
+                "{found:?}"
+            );
         }
-        let mut model = std::mem::replace(&mut self.model, Found::Dict(Vec::new()));
+        let mut model = std::mem::replace(&mut self.model, StoredValue::Dict(Vec::new()));
         let is_large = dice.below(64) == 0 && size(&model) > 3000;
-        let (mut place, mut part) = (root(&self.store), &mut model);
+        let (mut container, mut part) = (root(&self.store), &mut model);
         while !is_large && dice.below(4) > 0 {
             let steps = steps(part);
             if steps.is_empty() {
                 break;
             }
             let step = steps[dice.below(steps.len() as u64) as usize];
-            place = self.place(open.as_deref_mut(), place, part, step);
+            container = self.container(open.as_deref_mut(), container, part, step);
             part = at(part, step);
         }
         if is_large || dice.below(300) == 0 {
-            self.clear(open, place, part);
+            self.clear(open, container, part);
         } else {
             match part {
-                Found::Dict(_) => self.change_dict(open, place, part, dice),
-                Found::List(_) => self.change_list(open, place, part, dice),
-                Found::Set(_) => self.change_set(open, place, part, dice),
-                Found::Record(..) => self.change_record(open, place, part, dice),
-                _ => self.change_buffer(open, place, part, dice),
+                StoredValue::Dict(_) => self.change_dict(open, container, part, dice),
+                StoredValue::List(_) => self.change_list(open, container, part, dice),
+                StoredValue::Set(_) => self.change_set(open, container, part, dice),
+                StoredValue::Record(..) => self.change_record(open, container, part, dice),
+                _ => self.change_buffer(open, container, part, dice),
             }
         }
         self.model = model;
     }
 
     /// Where the container lies that an item is.
-    fn place(&self, open: Option<&mut Open>, place: Place, part: &Found, step: Step) -> Place {
-        let get = |item: &Item<'_>| self.store.get(open, soon(), place, item);
+    fn container(
+        &self,
+        open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        part: &StoredValue,
+        step: Step,
+    ) -> ContainerRef {
+        let get = |item: &Item<'_>| self.store.get(open, soon(), container, item);
         let found = match (part, step) {
-            (Found::Dict(items), Step::Entry(index)) => get(&Item::Key(&key(&items[index].0))),
+            (StoredValue::Dict(items), Step::Entry(index)) => {
+                get(&Item::Key(&key(&items[index].0)))
+            }
             (_, Step::Index(index)) => get(&Item::Index(index as i64)),
             (_, Step::Field(index)) => get(&Item::Field(index as u64)),
-            (Found::Record(_, _, extra), Step::Extra(index)) => {
+            (StoredValue::Record(_, _, extra), Step::Extra(index)) => {
                 get(&Item::Extra(&key(&extra[index].0)))
             }
             _ => panic!("{step:?} of {part:?}"),
         };
         match found {
-            Ok(Found::Container(_, place, _)) => place,
+            Ok(StoredValue::Container(_, container, _)) => container,
             other => panic!("{other:?} instead of a container"),
         }
     }
@@ -318,12 +340,12 @@ impl Trial {
     /// What is there, if it is a container, is about to go.
     fn part_with(
         &mut self,
-        open: Option<&mut Open>,
-        place: Place,
+        open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
         item: &Item<'_>,
-    ) -> Option<Place> {
-        match self.store.get(open, soon(), place, item) {
-            Ok(Found::Container(_, place, _)) => Some(place),
+    ) -> Option<ContainerRef> {
+        match self.store.get(open, soon(), container, item) {
+            Ok(StoredValue::Container(_, container, _)) => Some(container),
             _ => None,
         }
     }
@@ -333,7 +355,7 @@ impl Trial {
         &mut self,
         done: &Result<R, StoreError>,
         expected: End,
-        left: Option<Place>,
+        left: Option<ContainerRef>,
     ) -> bool {
         let end = end(done);
         if end == End::Full {
@@ -353,8 +375,8 @@ impl Trial {
     /// Something for which there is no room, of which much is done before that is known.
     fn overdo(
         &mut self,
-        open: Option<&mut Open>,
-        place: Place,
+        open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
         item: Option<&Item<'_>>,
         dice: &mut Dice,
     ) {
@@ -362,34 +384,42 @@ impl Trial {
         let large = Value::Blob(Type::Bytes, value::Bytes::Borrowed(&TOO_MUCH));
         let new = Value::List(vec![value(&first), Value::Tuple(vec![large])]);
         let done = match item {
-            Some(item) => self.store.set(open, soon(), place, item, &new).map(drop),
+            Some(item) => self
+                .store
+                .set(open, soon(), container, item, &new)
+                .map(drop),
             None => self
                 .store
-                .splice(open, soon(), place, 0, 3, &[value(&first), new]),
+                .splice(open, soon(), container, 0, 3, &[value(&first), new]),
         };
         assert_eq!(end(&done), End::Full);
     }
 
-    fn clear(&mut self, mut open: Option<&mut Open>, place: Place, part: &mut Found) {
+    fn clear(
+        &mut self,
+        mut open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        part: &mut StoredValue,
+    ) {
         let left = steps(part)
             .first()
-            .map(|&step| self.place(open.as_deref_mut(), place, part, step));
-        let done = self.store.clear(open, soon(), place);
+            .map(|&step| self.container(open.as_deref_mut(), container, part, step));
+        let done = self.store.clear(open, soon(), container);
         let expected = match part {
-            Found::Dict(_) | Found::List(_) | Found::Set(_) => End::Done,
+            StoredValue::Dict(_) | StoredValue::List(_) | StoredValue::Set(_) => End::Done,
             _ => End::OtherType,
         };
         if self.is_done(&done, expected, left) {
             match part {
-                Found::Dict(items) => items.clear(),
-                Found::List(items) | Found::Set(items) => items.clear(),
+                StoredValue::Dict(items) => items.clear(),
+                StoredValue::List(items) | StoredValue::Set(items) => items.clear(),
                 _ => {}
             }
         }
     }
 
     /// A key of these, or another one.
-    fn key_of(&self, items: &[(Found, Found)], dice: &mut Dice) -> Found {
+    fn key_of(&self, items: &[(StoredValue, StoredValue)], dice: &mut Dice) -> StoredValue {
         match dice.below(3) {
             0 if !items.is_empty() => items[dice.below(items.len() as u64) as usize].0.clone(),
             _ => self.keys.any(dice),
@@ -398,23 +428,25 @@ impl Trial {
 
     fn change_dict(
         &mut self,
-        open: Option<&mut Open>,
-        place: Place,
-        part: &mut Found,
+        open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        part: &mut StoredValue,
         dice: &mut Dice,
     ) {
-        let Found::Dict(items) = part else { panic!() };
+        let StoredValue::Dict(items) = part else {
+            panic!()
+        };
         let chosen = self.key_of(items, dice);
         let key = key(&chosen);
-        self.change_entries(open, place, items, &chosen, &Item::Key(&key), dice);
+        self.change_entries(open, container, items, &chosen, &Item::Key(&key), dice);
     }
 
     fn change_entries(
         &mut self,
-        mut open: Option<&mut Open>,
-        place: Place,
-        items: &mut Vec<(Found, Found)>,
-        chosen: &Found,
+        mut open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        items: &mut Vec<(StoredValue, StoredValue)>,
+        chosen: &StoredValue,
         item: &Item<'_>,
         dice: &mut Dice,
     ) {
@@ -428,8 +460,8 @@ impl Trial {
         match dice.below(16) {
             0..6 => {
                 let new = self.keys.value(dice, 2);
-                let left = self.part_with(open.as_deref_mut(), place, item);
-                let done = self.store.set(open, soon(), place, item, &value(&new));
+                let left = self.part_with(open.as_deref_mut(), container, item);
+                let done = self.store.set(open, soon(), container, item, &value(&new));
                 if self.is_done(&done, End::Done, left) {
                     assert_eq!(done.unwrap(), index.is_some());
                     match index {
@@ -439,24 +471,24 @@ impl Trial {
                 }
             }
             6..10 => {
-                let left = self.part_with(open.as_deref_mut(), place, item);
-                let done = take(&self.store, open, place, item);
+                let left = self.part_with(open.as_deref_mut(), container, item);
+                let done = take(&self.store, open, container, item);
                 if self.is_done(&done, there, left) {
                     assert_eq!(done.unwrap(), items.remove(index.unwrap()).1);
                 }
             }
             10 | 11 => {
-                let found = store.get(open, soon(), place, item);
+                let found = store.get(open, soon(), container, item);
                 assert_eq!(end(&found), there);
                 assert!(found.is_err() || agrees(&found.unwrap(), &items[index.unwrap()].1));
             }
             12 => {
                 let Item::Key(key) = item else { return };
-                let has = store.contains(open, soon(), place, key).unwrap();
+                let has = store.contains(open, soon(), container, key).unwrap();
                 assert_eq!(has, index.is_some());
             }
             13 => {
-                let found = store.items(open, soon(), place).unwrap();
+                let found = store.items(open, soon(), container).unwrap();
                 assert!(
                     entries_agree(&found, items),
                     "{found:?} instead of {items:?}"
@@ -473,25 +505,27 @@ impl Trial {
                     Some(None) => End::NoNumber,
                     Some(Some(_)) => End::Done,
                 };
-                let done = self.store.add(open, soon(), place, item, by);
+                let done = self.store.add(open, soon(), container, item, by);
                 if self.is_done(&done, expected, None) {
                     let new = new.flatten().unwrap();
-                    assert_eq!(Found::Immediate(done.unwrap()), new);
+                    assert_eq!(StoredValue::Immediate(done.unwrap()), new);
                     items[index.unwrap()].1 = new;
                 }
             }
-            _ => self.overdo(open, place, Some(item), dice),
+            _ => self.overdo(open, container, Some(item), dice),
         }
     }
 
     fn change_list(
         &mut self,
-        mut open: Option<&mut Open>,
-        place: Place,
-        part: &mut Found,
+        mut open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        part: &mut StoredValue,
         dice: &mut Dice,
     ) {
-        let Found::List(items) = part else { panic!() };
+        let StoredValue::List(items) = part else {
+            panic!()
+        };
         let len = items.len() as i64;
         let index = dice.below(2 * len as u64 + 3) as i64 - len - 1;
         let found = if index < 0 { index + len } else { index };
@@ -507,8 +541,8 @@ impl Trial {
         match dice.below(16) {
             0..3 => {
                 let new = self.keys.value(dice, 2);
-                let left = self.part_with(open.as_deref_mut(), place, &item);
-                let done = self.store.set(open, soon(), place, &item, &value(&new));
+                let left = self.part_with(open.as_deref_mut(), container, &item);
+                let done = self.store.set(open, soon(), container, &item, &value(&new));
                 if self.is_done(&done, there, left) {
                     items[found] = new;
                 }
@@ -521,7 +555,7 @@ impl Trial {
                 };
                 let (from, to) = (end(dice), end(dice));
                 let many = [3, 3, 3, 70, 200][dice.below(5) as usize];
-                let new: Vec<Found> = match dice.below(3) {
+                let new: Vec<StoredValue> = match dice.below(3) {
                     0 => (0..dice.below(4))
                         .map(|_| self.keys.value(dice, 2))
                         .collect(),
@@ -531,7 +565,9 @@ impl Trial {
                         .collect(),
                 };
                 let values: Vec<_> = new.iter().map(value).collect();
-                let done = self.store.splice(open, soon(), place, from, to, &values);
+                let done = self
+                    .store
+                    .splice(open, soon(), container, from, to, &values);
                 if self.is_done(&done, End::Done, None) {
                     let from = (from as usize).min(items.len());
                     let to = (to as usize).min(items.len()).max(from);
@@ -539,14 +575,14 @@ impl Trial {
                 }
             }
             8..11 => {
-                let left = self.part_with(open.as_deref_mut(), place, &item);
-                let done = take(&self.store, open, place, &item);
+                let left = self.part_with(open.as_deref_mut(), container, &item);
+                let done = take(&self.store, open, container, &item);
                 if self.is_done(&done, there, left) {
                     assert_eq!(done.unwrap(), items.remove(found));
                 }
             }
             11 => {
-                let done = self.store.get(open, soon(), place, &item);
+                let done = self.store.get(open, soon(), container, &item);
                 assert_eq!(end(&done), there);
                 assert!(done.is_err() || agrees(&done.unwrap(), &items[found]));
             }
@@ -559,7 +595,7 @@ impl Trial {
                 if !is_order {
                     order.push(0);
                 }
-                let done = self.store.permute(open, soon(), place, &order);
+                let done = self.store.permute(open, soon(), container, &order);
                 if self.is_done(&done, End::Done, None) {
                     assert_eq!(done.unwrap(), is_order);
                     if is_order {
@@ -570,29 +606,31 @@ impl Trial {
             }
             13 => {
                 let (from, to) = (dice.below(len as u64 + 2), dice.below(len as u64 + 2));
-                let done = self.store.range(open, soon(), place, from, to).unwrap();
+                let done = self.store.range(open, soon(), container, from, to).unwrap();
                 let to = (to as usize).min(items.len());
                 let from = (from as usize).min(to);
                 assert!(all_agree(&done, &items[from..to]));
             }
             14 => {
-                let keys = self.store.keys(open.as_deref_mut(), soon(), place);
+                let keys = self.store.keys(open.as_deref_mut(), soon(), container);
                 assert_eq!(end(&keys), End::OtherType);
-                let len = self.store.len(open, soon(), place).unwrap();
+                let len = self.store.len(open, soon(), container).unwrap();
                 assert_eq!(len, items.len() as u64);
             }
-            _ => self.overdo(open, place, None, dice),
+            _ => self.overdo(open, container, None, dice),
         }
     }
 
     fn change_set(
         &mut self,
-        open: Option<&mut Open>,
-        place: Place,
-        part: &mut Found,
+        open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        part: &mut StoredValue,
         dice: &mut Dice,
     ) {
-        let Found::Set(items) = part else { panic!() };
+        let StoredValue::Set(items) = part else {
+            panic!()
+        };
         let chosen = match dice.below(3) {
             0 if !items.is_empty() => items[dice.below(items.len() as u64) as usize].clone(),
             _ => self.keys.any(dice),
@@ -603,7 +641,7 @@ impl Trial {
         );
         match dice.below(8) {
             0..3 => {
-                let done = self.store.insert(open, soon(), place, &key);
+                let done = self.store.insert(open, soon(), container, &key);
                 if self.is_done(&done, End::Done, None) {
                     assert_eq!(done.unwrap(), index.is_none());
                     if index.is_none() {
@@ -612,7 +650,7 @@ impl Trial {
                 }
             }
             3..5 => {
-                let done = self.store.discard(open, soon(), place, &key);
+                let done = self.store.discard(open, soon(), container, &key);
                 if self.is_done(&done, End::Done, None) {
                     assert_eq!(done.unwrap(), index.is_some());
                     if let Some(index) = index {
@@ -621,12 +659,12 @@ impl Trial {
                 }
             }
             5 => {
-                let has = self.store.contains(open, soon(), place, &key).unwrap();
+                let has = self.store.contains(open, soon(), container, &key).unwrap();
                 assert_eq!(has, index.is_some());
             }
-            6 => assert_eq!(self.store.keys(open, soon(), place).unwrap(), *items),
+            6 => assert_eq!(self.store.keys(open, soon(), container).unwrap(), *items),
             _ => {
-                let done = take(&self.store, open, place, &Item::Key(&key));
+                let done = take(&self.store, open, container, &Item::Key(&key));
                 assert_eq!(end(&done), End::OtherType);
             }
         }
@@ -634,18 +672,18 @@ impl Trial {
 
     fn change_record(
         &mut self,
-        mut open: Option<&mut Open>,
-        place: Place,
-        part: &mut Found,
+        mut open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        part: &mut StoredValue,
         dice: &mut Dice,
     ) {
-        let Found::Record(_, fields, extra) = part else {
+        let StoredValue::Record(_, fields, extra) = part else {
             panic!()
         };
         if dice.below(3) == 0 {
             let chosen = self.key_of(extra, dice);
             let key = key(&chosen);
-            return self.change_entries(open, place, extra, &chosen, &Item::Extra(&key), dice);
+            return self.change_entries(open, container, extra, &chosen, &Item::Extra(&key), dice);
         }
         let index = dice.below(fields.len() as u64 + 1);
         let (item, found) = (Item::Field(index), index as usize);
@@ -657,8 +695,8 @@ impl Trial {
         match dice.below(8) {
             0..4 => {
                 let new = self.keys.value(dice, 2);
-                let left = self.part_with(open.as_deref_mut(), place, &item);
-                let done = self.store.set(open, soon(), place, &item, &value(&new));
+                let left = self.part_with(open.as_deref_mut(), container, &item);
+                let done = self.store.set(open, soon(), container, &item, &value(&new));
                 if self.is_done(&done, there, left) {
                     fields[found] = new;
                 }
@@ -671,41 +709,41 @@ impl Trial {
                     Some(None) => End::NoNumber,
                     Some(Some(_)) => End::Done,
                 };
-                let done = self.store.add(open, soon(), place, &item, by);
+                let done = self.store.add(open, soon(), container, &item, by);
                 if self.is_done(&done, expected, None) {
-                    fields[found] = Found::Immediate(done.unwrap());
+                    fields[found] = StoredValue::Immediate(done.unwrap());
                     assert_eq!(new, Some(Some(fields[found].clone())));
                 }
             }
             5 => {
-                let done = self.store.get(open, soon(), place, &item);
+                let done = self.store.get(open, soon(), container, &item);
                 assert_eq!(end(&done), there);
                 assert!(done.is_err() || agrees(&done.unwrap(), &fields[found]));
             }
             6 => {
-                let done = take(&self.store, open, place, &item);
+                let done = take(&self.store, open, container, &item);
                 assert_eq!(end(&done), End::OtherType);
             }
-            _ if found < fields.len() => self.overdo(open, place, Some(&item), dice),
+            _ if found < fields.len() => self.overdo(open, container, Some(&item), dice),
             _ => {}
         }
     }
 
     fn change_buffer(
         &mut self,
-        open: Option<&mut Open>,
-        place: Place,
-        part: &mut Found,
+        open: Option<&mut OpenTransaction>,
+        container: ContainerRef,
+        part: &mut StoredValue,
         dice: &mut Dice,
     ) {
-        let Found::Buffer(meta, bytes) = part else {
+        let StoredValue::Buffer(meta, bytes) = part else {
             panic!()
         };
         if open.is_some() || dice.below(2) == 0 {
-            let len = self.store.len(open, soon(), place).unwrap();
+            let len = self.store.len(open, soon(), container).unwrap();
             return assert_eq!(len, bytes.len() as u64);
         }
-        let (block, len, said) = self.store.pin(soon(), place).unwrap();
+        let (block, len, said) = self.store.pin(soon(), container).unwrap();
         assert_eq!((len, &said), (bytes.len() as u64, &*meta));
         let mut found = Vec::new();
         assert!(self.store.words().copy_out(block + 64, len, &mut found));
@@ -729,7 +767,7 @@ impl Trial {
     pub(super) fn empty(&mut self) {
         self.forget();
         self.store.clear(None, soon(), root(&self.store)).unwrap();
-        self.model = Found::Dict(Vec::new());
+        self.model = StoredValue::Dict(Vec::new());
     }
 }
 

@@ -13,13 +13,13 @@ fn name(number: u64) -> Key<'static> {
     Key::Immediate(text)
 }
 
-fn int(found: &Found) -> i64 {
+fn int(found: &StoredValue) -> i64 {
     match found {
-        Found::Immediate(cell) => match cell.content() {
+        StoredValue::Immediate(cell) => match cell.content() {
             Some(Content::Int(int)) => int,
             other => panic!("{other:?}"),
         },
-        Found::Blob(Type::Text, bytes) => {
+        StoredValue::Blob(Type::Text, bytes) => {
             // The number of its bytes, and as often.
             assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a torn text");
             0
@@ -29,14 +29,14 @@ fn int(found: &Found) -> i64 {
 }
 
 /// The places of the accounts, and of the list of two counts that are equal.
-fn places(store: &Ours) -> [Place; 2] {
+fn containers(store: &Ours) -> [ContainerRef; 2] {
     ["accts", "count"].map(|name| {
         let key = Key::Immediate(Cell::text(name.as_bytes()).unwrap());
         match store
             .get(None, soon(), root(store), &Item::Key(&key))
             .unwrap()
         {
-            Found::Container(_, place, _) => place,
+            StoredValue::Container(_, container, _) => container,
             other => panic!("{other:?}"),
         }
     })
@@ -59,7 +59,7 @@ fn open_accounts(store: &Ours) {
 
 /// Moves money from one account to another, which may be closed or opened by that, and counts that twice.
 fn write(store: &Ours, dice: &mut Dice) {
-    let [accounts, counts] = places(store);
+    let [accounts, counts] = containers(store);
     let one = Number::Int(1);
     let mut open = store.begin(soon()).unwrap();
     let t = &mut Some(&mut open);
@@ -67,13 +67,13 @@ fn write(store: &Ours, dice: &mut Dice) {
     let [from, to] = names.each_ref().map(Item::Key);
     let amount = match take(store, t.as_deref_mut(), accounts, &from) {
         Ok(amount) => int(&amount),
-        Err(StoreError::NoKey) => 0,
+        Err(StoreError::KeyNotFound) => 0,
         Err(error) => panic!("{error:?}"),
     };
     // Seen by nobody: the sum is wrong.
     match store.add(t.as_deref_mut(), soon(), accounts, &to, Number::Int(amount)) {
         Ok(_) => {}
-        Err(StoreError::NoKey) => {
+        Err(StoreError::KeyNotFound) => {
             let value = Value::Immediate(Cell::int(amount).unwrap());
             store
                 .set(t.as_deref_mut(), soon(), accounts, &to, &value)
@@ -101,13 +101,14 @@ fn write(store: &Ours, dice: &mut Dice) {
 
 /// What is found is of one moment.
 fn read(store: &Ours, dice: &mut Dice, counted: &mut i64) {
-    let [accounts, counts] = places(store);
+    let [accounts, counts] = containers(store);
     match dice.below(4) {
         0 => {
-            let Found::Dict(all) = store.copy(None, soon(), root(store)).unwrap() else {
+            let StoredValue::Dict(all) = store.copy(None, soon(), root(store)).unwrap() else {
                 panic!("no dict");
             };
-            let [Found::Dict(accounts), Found::List(counts)] = [&all[0].1, &all[1].1] else {
+            let [StoredValue::Dict(accounts), StoredValue::List(counts)] = [&all[0].1, &all[1].1]
+            else {
                 panic!("{all:?}");
             };
             let sum: i64 = accounts.iter().map(|(_, amount)| int(amount)).sum();
@@ -132,7 +133,7 @@ fn read(store: &Ours, dice: &mut Dice, counted: &mut i64) {
             let key = Key::Immediate(Cell::int(dice.below(20) as i64).unwrap());
             match store.get(None, soon(), accounts, &Item::Key(&key)) {
                 Ok(text) => drop(int(&text)),
-                Err(StoreError::NoKey) => {}
+                Err(StoreError::KeyNotFound) => {}
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -186,7 +187,7 @@ fn no_increment_of_threads_and_processes_is_lost() {
     open_accounts(&ours);
     let rounds = scaled(30_000, 1_000_000) as i64;
     let count = |store: &Ours| {
-        let [accounts, counts] = places(store);
+        let [accounts, counts] = containers(store);
         for _ in 0..rounds {
             store
                 .add(None, soon(), accounts, &Item::Key(&name(3)), Number::Int(1))
@@ -203,7 +204,7 @@ fn no_increment_of_threads_and_processes_is_lost() {
         }
     });
     assert_eq!(child.wait(), 0);
-    let [accounts, counts] = places(&ours);
+    let [accounts, counts] = containers(&ours);
     let found = ours
         .get(None, soon(), accounts, &Item::Key(&name(3)))
         .unwrap();
@@ -217,7 +218,7 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
     let shared = shared(MIB);
     let (ours, theirs) = (store(&shared, US), store(&shared, 1 << 32 | 5));
     open_accounts(&ours);
-    let [_, counts] = places(&ours);
+    let [_, counts] = containers(&ours);
     let one = Number::Int(1);
     let mut looks = 0;
     let read: Result<i64, StoreError> = ours.log.read(soon(), |t| {
@@ -225,7 +226,7 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
         assert_eq!(ours.is_long(), looks > 1, "others wait for its end");
         assert_eq!(ours.holder(), if looks > 1 { US } else { 0 });
         let at = ours.cell_at(t, counts, &Item::Index(0))?;
-        let count = copy::copy(t, Cell(t.get(at)?), false, &mut { ours.bound })?;
+        let count = copy::copy(t, Cell(t.get(at)?), false, &mut { ours.budget })?;
         if looks == 1 {
             // So much happens meanwhile that another look would be as vain.
             for _ in 0..100 {
@@ -235,8 +236,8 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
         Ok(int(&count))
     });
     assert_eq!((read.unwrap(), looks), (100, 2));
-    assert!(ours.take_news().lease, "those that wait are told");
-    assert!(!ours.take_news().lease, "and once");
+    assert!(ours.take_notice().lease, "those that wait are told");
+    assert!(!ours.take_notice().lease, "and once");
     assert!(!ours.is_long());
     assert_eq!(ours.holder(), 0);
     theirs
@@ -250,15 +251,22 @@ fn a_copy_of_more_than_was_to_be_is_refused_and_poisons_nothing() {
     let ours = store(&shared, US);
     open_accounts(&ours);
     let root = root(&ours);
-    let refused = ours.copy_of(None, soon(), root, ACCOUNTS);
-    assert!(matches!(refused, Err(StoreError::TooMuch)), "{refused:?}");
+    let refused = ours.copy_at_most(None, soon(), root, ACCOUNTS);
+    assert!(
+        matches!(refused, Err(StoreError::CopyTooLarge)),
+        "{refused:?}"
+    );
     let mut open = ours.begin(soon()).unwrap();
-    let refused = ours.copy_of(Some(&mut open), soon(), root, ACCOUNTS);
-    assert!(matches!(refused, Err(StoreError::TooMuch)), "{refused:?}");
+    let refused = ours.copy_at_most(Some(&mut open), soon(), root, ACCOUNTS);
+    assert!(
+        matches!(refused, Err(StoreError::CopyTooLarge)),
+        "{refused:?}"
+    );
     ours.abandon(open);
     let all = ours.copy(None, soon(), root).unwrap();
     assert_eq!(
-        ours.copy_of(None, soon(), root, 10 * ACCOUNTS).unwrap(),
+        ours.copy_at_most(None, soon(), root, 10 * ACCOUNTS)
+            .unwrap(),
         all
     );
 }
@@ -272,33 +280,33 @@ fn fields_that_are_read_one_after_the_other_are_no_halves_of_a_transaction() {
     let record = Value::Record(0, vec![zero(), zero(), zero()], None);
     ours.set(None, soon(), root(&ours), &Item::Key(&key), &record)
         .unwrap();
-    let place = |store: &Ours| match store
+    let container = |store: &Ours| match store
         .get(None, soon(), root(store), &Item::Key(&key))
         .unwrap()
     {
-        Found::Container(_, place, _) => place,
+        StoredValue::Container(_, container, _) => container,
         other => panic!("{other:?}"),
     };
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..scaled(20_000, 2_000_000) {
-                let place = place(&ours);
+                let container = container(&ours);
                 let mut open = ours.begin(soon()).unwrap();
                 for field in [0, 1] {
                     let (t, one) = (Some(&mut open), Number::Int(1));
-                    ours.add(t, soon(), place, &Item::Field(field), one)
+                    ours.add(t, soon(), container, &Item::Field(field), one)
                         .unwrap();
                 }
                 ours.commit(open).unwrap();
                 if round % 64 == 0 {
                     // The record is another one, with the same fields, and its memory is something else's.
-                    let found = ours.copy(None, soon(), place).unwrap();
-                    let Found::Record(_, fields, _) = found else {
+                    let found = ours.copy(None, soon(), container).unwrap();
+                    let StoredValue::Record(_, fields, _) = found else {
                         panic!()
                     };
                     let fields = fields.iter().map(|field| {
-                        let Found::Immediate(cell) = field else {
+                        let StoredValue::Immediate(cell) = field else {
                             panic!()
                         };
                         Value::Immediate(*cell)
@@ -321,11 +329,13 @@ fn fields_that_are_read_one_after_the_other_are_no_halves_of_a_transaction() {
         });
         let mut last = 0;
         while !end.load(Ordering::Relaxed) {
-            let place = place(&ours);
-            let get = |field| ours.get(None, soon(), place, &Item::Field(field));
+            let container = container(&ours);
+            let get = |field| ours.get(None, soon(), container, &Item::Field(field));
             let (first, second) = match (get(0), get(1)) {
                 (Ok(first), Ok(second)) => (int(&first), int(&second)),
-                (Err(StoreError::Gone), _) | (_, Err(StoreError::Gone)) => continue,
+                (Err(StoreError::ContainerDeleted), _) | (_, Err(StoreError::ContainerDeleted)) => {
+                    continue;
+                }
                 other => panic!("{other:?}"),
             };
             assert!(last <= first && first <= second, "{last} {first} {second}");

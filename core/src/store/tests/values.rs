@@ -8,18 +8,18 @@ use crate::store::format::value::{self, Bytes};
 enum Meaning {
     Int(i128),
     Float(f64),
-    Other(Found),
+    Other(StoredValue),
 }
 
-fn meaning(key: &Found) -> Meaning {
+fn meaning(key: &StoredValue) -> Meaning {
     match key {
-        Found::Immediate(cell) => match cell.content() {
+        StoredValue::Immediate(cell) => match cell.content() {
             Some(Content::Int(int)) => Meaning::Int(int.into()),
             Some(Content::Bool(bool)) => Meaning::Int(bool.into()),
             Some(Content::Float(float)) => Meaning::Float(float),
             _ => Meaning::Other(key.clone()),
         },
-        Found::Blob(Type::Int, bytes) => {
+        StoredValue::Blob(Type::Int, bytes) => {
             let sign = if bytes[bytes.len() - 1] >= 0x80 {
                 0xff
             } else {
@@ -29,16 +29,16 @@ fn meaning(key: &Found) -> Meaning {
             all[..bytes.len()].copy_from_slice(bytes);
             Meaning::Int(i128::from_le_bytes(all))
         }
-        Found::Blob(Type::Alias, exact) => meaning(&aliased(exact)),
-        Found::Blob(Type::Key, exact) => {
-            Meaning::Other(Found::Blob(Type::Key, canonical(exact).to_vec()))
+        StoredValue::Blob(Type::Alias, exact) => meaning(&aliased(exact)),
+        StoredValue::Blob(Type::Key, exact) => {
+            Meaning::Other(StoredValue::Blob(Type::Key, canonical(exact).to_vec()))
         }
         _ => Meaning::Other(key.clone()),
     }
 }
 
 /// Whether Python takes two keys for one; other than it, it takes a NaN for itself.
-pub(super) fn is_same(one: &Found, other: &Found) -> bool {
+pub(super) fn is_same(one: &StoredValue, other: &StoredValue) -> bool {
     let is_equal = |int: i128, float: f64| {
         float == float.trunc() && float.abs() < 1e38 && float as i128 == int
     };
@@ -56,7 +56,7 @@ pub(super) fn is_same(one: &Found, other: &Found) -> bool {
 }
 
 /// The key that an alias of the tests equals; one more byte says which of those that are equal it is.
-fn aliased(exact: &[u8]) -> Found {
+fn aliased(exact: &[u8]) -> StoredValue {
     match exact[0] {
         number @ 0..20 => int(number.into()),
         number @ 20..30 => float(f64::from(number) + 0.5),
@@ -70,70 +70,70 @@ fn canonical(exact: &[u8]) -> &[u8] {
     &exact[..exact.len() - 1]
 }
 
-pub(super) fn int(value: i128) -> Found {
+pub(super) fn int(value: i128) -> StoredValue {
     let small = i64::try_from(value).ok().and_then(Cell::int);
-    small.map(Found::Immediate).unwrap_or_else(|| {
+    small.map(StoredValue::Immediate).unwrap_or_else(|| {
         let mut bytes = value.to_le_bytes().to_vec();
         value::trim(&mut bytes);
-        Found::Blob(Type::Int, bytes)
+        StoredValue::Blob(Type::Int, bytes)
     })
 }
 
-pub(super) fn float(value: f64) -> Found {
-    Found::Immediate(Cell::float(value))
+pub(super) fn float(value: f64) -> StoredValue {
+    StoredValue::Immediate(Cell::float(value))
 }
 
-pub(super) fn text(bytes: &[u8]) -> Found {
-    let short = Cell::text(bytes).map(Found::Immediate);
-    short.unwrap_or_else(|| Found::Blob(Type::Text, bytes.to_vec()))
+pub(super) fn text(bytes: &[u8]) -> StoredValue {
+    let short = Cell::text(bytes).map(StoredValue::Immediate);
+    short.unwrap_or_else(|| StoredValue::Blob(Type::Text, bytes.to_vec()))
 }
 
-fn bytes(bytes: &[u8]) -> Found {
-    let short = Cell::bytes(bytes).map(Found::Immediate);
-    short.unwrap_or_else(|| Found::Blob(Type::Bytes, bytes.to_vec()))
+fn bytes(bytes: &[u8]) -> StoredValue {
+    let short = Cell::bytes(bytes).map(StoredValue::Immediate);
+    short.unwrap_or_else(|| StoredValue::Blob(Type::Bytes, bytes.to_vec()))
 }
 
 /// What a program puts in to find this.
-pub(super) fn value(found: &Found) -> Value<'_> {
+pub(super) fn value(found: &StoredValue) -> Value<'_> {
     let borrowed = |bytes| Bytes::Borrowed(bytes);
     match found {
-        Found::Immediate(cell) => Value::Immediate(*cell),
-        Found::Blob(kind, bytes) => Value::Blob(*kind, borrowed(bytes)),
-        Found::Tuple(items) => Value::Tuple(items.iter().map(value).collect()),
-        Found::FrozenSet(items) => Value::FrozenSet(items.iter().map(key).collect()),
-        Found::List(items) => Value::List(items.iter().map(value).collect()),
-        Found::Dict(items) => Value::Dict(entries(items)),
-        Found::Set(items) => Value::Set(items.iter().map(key).collect()),
-        Found::Record(class, fields, extra) => {
+        StoredValue::Immediate(cell) => Value::Immediate(*cell),
+        StoredValue::Blob(kind, bytes) => Value::Blob(*kind, borrowed(bytes)),
+        StoredValue::Tuple(items) => Value::Tuple(items.iter().map(value).collect()),
+        StoredValue::FrozenSet(items) => Value::FrozenSet(items.iter().map(key).collect()),
+        StoredValue::List(items) => Value::List(items.iter().map(value).collect()),
+        StoredValue::Dict(items) => Value::Dict(entries(items)),
+        StoredValue::Set(items) => Value::Set(items.iter().map(key).collect()),
+        StoredValue::Record(class, fields, extra) => {
             let extra = (!extra.is_empty()).then(|| entries(extra));
             Value::Record(*class, fields.iter().map(value).collect(), extra)
         }
-        Found::Buffer(meta, bytes) => Value::Buffer(borrowed(meta), borrowed(bytes)),
-        Found::Container(..) => panic!("{found:?} is in a store"),
+        StoredValue::Buffer(meta, bytes) => Value::Buffer(borrowed(meta), borrowed(bytes)),
+        StoredValue::Container(..) => panic!("{found:?} is in a store"),
     }
 }
 
-fn entries(items: &[(Found, Found)]) -> Vec<(Key<'_>, Value<'_>)> {
+fn entries(items: &[(StoredValue, StoredValue)]) -> Vec<(Key<'_>, Value<'_>)> {
     let entries = items.iter().map(|(each, item)| (key(each), value(item)));
     entries.collect()
 }
 
-pub(super) fn key(found: &Found) -> Key<'_> {
+pub(super) fn key(found: &StoredValue) -> Key<'_> {
     match found {
-        Found::Immediate(cell) => Key::Immediate(*cell),
-        Found::Blob(Type::Alias, exact) => {
+        StoredValue::Immediate(cell) => Key::Immediate(*cell),
+        StoredValue::Blob(Type::Alias, exact) => {
             let equal = key(&aliased(exact)).into_owned();
             Key::Alias(Box::new(equal), exact.clone())
         }
-        Found::Blob(Type::Key, exact) => Key::Other(canonical(exact).to_vec(), exact.clone()),
-        Found::Blob(kind, bytes) => Key::Blob(*kind, Bytes::Borrowed(bytes)),
+        StoredValue::Blob(Type::Key, exact) => Key::Other(canonical(exact).to_vec(), exact.clone()),
+        StoredValue::Blob(kind, bytes) => Key::Blob(*kind, Bytes::Borrowed(bytes)),
         _ => panic!("{found:?} is no key"),
     }
 }
 
 /// Keys of many kinds, of which many are one: by their value, or by the half of the hash that is kept, or by their slot.
 pub(super) struct Keys {
-    colliding: Vec<Found>,
+    colliding: Vec<StoredValue>,
 }
 
 impl Keys {
@@ -148,7 +148,7 @@ impl Keys {
             .collect();
         all.sort_unstable();
         let pairs = all.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        let colliding: Vec<Found> = pairs
+        let colliding: Vec<StoredValue> = pairs
             .flat_map(|pair| [int(pair[0].1.into()), int(pair[1].1.into())])
             .collect();
         assert!(!colliding.is_empty());
@@ -161,13 +161,13 @@ impl Keys {
         Keys { colliding }
     }
 
-    pub(super) fn any(&self, dice: &mut Dice) -> Found {
+    pub(super) fn any(&self, dice: &mut Dice) -> StoredValue {
         let number = dice.below(40);
         match dice.below(16) {
             0..3 => int(number.into()),
             3 => float(number as f64),
             4 => float(number as f64 + 0.5),
-            5 => Found::Immediate(Cell::bool(number % 2 == 1)),
+            5 => StoredValue::Immediate(Cell::bool(number % 2 == 1)),
             // About where ints do not fit into a cell, or floats are no ints any more.
             6 | 7 => {
                 let power = [46, 47, 48, 52, 53, 63, 64, 100][dice.below(8) as usize];
@@ -180,7 +180,7 @@ impl Keys {
                 float(if number % 2 == 1 { -near } else { near })
             }
             9 => [
-                Found::Immediate(Cell::NONE),
+                StoredValue::Immediate(Cell::NONE),
                 float(-0.0),
                 float(f64::NAN),
                 float(f64::NEG_INFINITY),
@@ -191,12 +191,12 @@ impl Keys {
             12 => bytes(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..number as usize % 36]),
             13 if number % 2 == 1 => {
                 let exact = vec![number as u8, dice.below(2) as u8];
-                Found::Blob(Type::Alias, exact)
+                StoredValue::Blob(Type::Alias, exact)
             }
             13 => {
                 let mut exact = vec![b'k'; dice.below(20) as usize];
                 exact.push(dice.below(2) as u8);
-                Found::Blob(Type::Key, exact)
+                StoredValue::Blob(Type::Key, exact)
             }
             _ => {
                 let index = dice.below(self.colliding.len() as u64);
@@ -205,8 +205,8 @@ impl Keys {
         }
     }
 
-    fn some(&self, dice: &mut Dice, most: u64) -> Vec<Found> {
-        let mut some: Vec<Found> = Vec::new();
+    fn some(&self, dice: &mut Dice, most: u64) -> Vec<StoredValue> {
+        let mut some: Vec<StoredValue> = Vec::new();
         for _ in 0..dice.below(most + 1) {
             let each = self.any(dice);
             if !some.iter().any(|other| is_same(other, &each)) {
@@ -217,33 +217,35 @@ impl Keys {
     }
 
     /// A value, which holds others at most so deep.
-    pub(super) fn value(&self, dice: &mut Dice, depth: u64) -> Found {
+    pub(super) fn value(&self, dice: &mut Dice, depth: u64) -> StoredValue {
         let deeper = |dice: &mut Dice| self.value(dice, depth - 1);
         let most = if dice.below(20) == 0 { 100 } else { 6 };
         match dice.below(if depth == 0 { 10 } else { 18 }) {
             0..4 => int(dice.below(1000).into()),
             4 => float(dice.below(1000) as f64 / 8.0),
             5 => match self.any(dice) {
-                Found::Blob(Type::Key | Type::Alias, exact) => Found::Blob(Type::Packed, exact),
+                StoredValue::Blob(Type::Key | Type::Alias, exact) => {
+                    StoredValue::Blob(Type::Packed, exact)
+                }
                 other => other,
             },
             6 => text(&vec![b'x'; dice.any_size(12) as usize]),
             7 if dice.below(40) == 0 => bytes(&vec![0xfe; 400_000]),
             7 => bytes(&vec![0xff; dice.any_size(6) as usize]),
-            8 => Found::Buffer(bytes_of(dice, 20), bytes_of(dice, 5000)),
-            9 => Found::FrozenSet(self.some(dice, 5)),
-            10 => Found::Tuple((0..dice.below(4)).map(|_| deeper(dice)).collect()),
-            11 | 12 => Found::List((0..dice.below(most)).map(|_| deeper(dice)).collect()),
+            8 => StoredValue::Buffer(bytes_of(dice, 20), bytes_of(dice, 5000)),
+            9 => StoredValue::FrozenSet(self.some(dice, 5)),
+            10 => StoredValue::Tuple((0..dice.below(4)).map(|_| deeper(dice)).collect()),
+            11 | 12 => StoredValue::List((0..dice.below(most)).map(|_| deeper(dice)).collect()),
             13 | 14 => {
                 let keys = self.some(dice, most);
-                Found::Dict(keys.into_iter().map(|key| (key, deeper(dice))).collect())
+                StoredValue::Dict(keys.into_iter().map(|key| (key, deeper(dice))).collect())
             }
-            15 => Found::Set(self.some(dice, most)),
+            15 => StoredValue::Set(self.some(dice, most)),
             _ => {
                 let fields = (0..dice.below(8)).map(|_| deeper(dice)).collect();
                 let extra = self.some(dice, 3).into_iter();
                 let extra = extra.map(|key| (key, deeper(dice))).collect();
-                Found::Record(dice.below(100) as u32, fields, extra)
+                StoredValue::Record(dice.below(100) as u32, fields, extra)
             }
         }
     }
@@ -258,21 +260,21 @@ fn bytes_of(dice: &mut Dice, most: u64) -> Vec<u8> {
 fn copies_alone_never_use_up_the_numbers_of_containers() {
     let shared = shared(8 * MIB);
     let store = store(&shared, US);
-    let made = store.made(soon()).unwrap();
+    let made = store.containers_made(soon()).unwrap();
     for round in 1..100_000_u64 {
         let random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
-        store.pass_numbers_over(failover::numbers_to_pass_over(random));
+        store.skip_ids(failover::ids_to_skip(random));
     }
-    assert_eq!(store.made(soon()).unwrap(), made);
-    let place = root(&store);
+    assert_eq!(store.containers_made(soon()).unwrap(), made);
+    let container = root(&store);
     let key = Key::Immediate(Cell::NONE);
     let inner = Value::List(Vec::new());
     store
-        .set(None, soon(), place, &Item::Key(&key), &inner)
+        .set(None, soon(), container, &Item::Key(&key), &inner)
         .unwrap();
     // The old containers and the new one are there.
-    for place in places(&store, None) {
-        store.len(None, soon(), place).unwrap();
+    for container in containers(&store, None) {
+        store.len(None, soon(), container).unwrap();
     }
 }
 
@@ -280,20 +282,26 @@ fn copies_alone_never_use_up_the_numbers_of_containers() {
 fn a_part_that_is_ended_late_ends_no_part_of_another_transaction() {
     let shared = shared(8 * MIB);
     let store = store(&shared, US);
-    let place = root(&store);
+    let container = root(&store);
     let mut first = store.begin(soon()).unwrap();
-    let late = store.begin_part(&mut first);
+    let late = store.begin_savepoint(&mut first);
     store.abandon(first);
     let mut second = store.begin(soon()).unwrap();
-    let part = store.begin_part(&mut second);
+    let part = store.begin_savepoint(&mut second);
     let key = Key::Immediate(Cell::NONE);
     let value = Value::Immediate(Cell::int(7).unwrap());
     store
-        .set(Some(&mut second), soon(), place, &Item::Key(&key), &value)
+        .set(
+            Some(&mut second),
+            soon(),
+            container,
+            &Item::Key(&key),
+            &value,
+        )
         .unwrap();
-    store.end_part(&mut second, late, false);
-    store.end_part(&mut second, part, true);
-    store.end_part(&mut second, part, false);
+    store.end_savepoint(&mut second, late, false);
+    store.end_savepoint(&mut second, part, true);
+    store.end_savepoint(&mut second, part, false);
     store.commit(second).unwrap();
-    assert_eq!(store.len(None, soon(), place).unwrap(), 1);
+    assert_eq!(store.len(None, soon(), container).unwrap(), 1);
 }

@@ -2,7 +2,7 @@
 
 use crate::python::objects::stores::store::Carrier;
 use crate::python::support::buffer::copy_of;
-use crate::store::{Bytes, Cell, Content, DEPTH, Found, Key, Type, Value, trim};
+use crate::store::{Bytes, Cell, Content, DEPTH, Key, StoredValue, Type, Value, trim};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError, PyUnicodeEncodeError};
 use pyo3::intern;
@@ -270,20 +270,22 @@ impl Hooks {
     pub(crate) fn seen<'py>(
         &self,
         carrier: &Bound<'py, Carrier>,
-        found: Found,
+        found: StoredValue,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = carrier.py();
         Ok(match found {
-            Found::Immediate(cell) => immediate(py, cell)?,
-            Found::Blob(kind, bytes) => match kind {
+            StoredValue::Immediate(cell) => immediate(py, cell)?,
+            StoredValue::Blob(kind, bytes) => match kind {
                 Type::Text => text_of(py, &bytes)?.into_any(),
                 Type::Bytes => copy_of(py, &bytes)?.into_any(),
                 Type::Int => int_of(py, &bytes)?,
                 _ => self.unpack.bind(py).call1((copy_of(py, &bytes)?,))?,
             },
-            Found::Tuple(items) => PyTuple::new(py, self.all(carrier, items)?)?.into_any(),
-            Found::FrozenSet(items) => PyFrozenSet::new(py, self.all(carrier, items)?)?.into_any(),
-            Found::Container(kind, place, class) => {
+            StoredValue::Tuple(items) => PyTuple::new(py, self.all(carrier, items)?)?.into_any(),
+            StoredValue::FrozenSet(items) => {
+                PyFrozenSet::new(py, self.all(carrier, items)?)?.into_any()
+            }
+            StoredValue::Container(kind, place, class) => {
                 let place = (carrier, place.at, place.id);
                 match kind {
                     Type::Record => self.record.bind(py).call1((class,))?.call1(place)?,
@@ -293,15 +295,15 @@ impl Hooks {
                     _ => self.views[0].bind(py).call1(place)?,
                 }
             }
-            Found::List(items) => PyList::new(py, self.all(carrier, items)?)?.into_any(),
-            Found::Set(items) => PySet::new(py, self.all(carrier, items)?)?.into_any(),
-            Found::Dict(items) => self.dict(carrier, items)?.into_any(),
-            Found::Record(class, fields, extra) => {
+            StoredValue::List(items) => PyList::new(py, self.all(carrier, items)?)?.into_any(),
+            StoredValue::Set(items) => PySet::new(py, self.all(carrier, items)?)?.into_any(),
+            StoredValue::Dict(items) => self.dict(carrier, items)?.into_any(),
+            StoredValue::Record(class, fields, extra) => {
                 let fields = PyList::new(py, self.all(carrier, fields)?)?;
                 let extra = self.dict(carrier, extra)?;
                 self.instance.bind(py).call1((class, fields, extra))?
             }
-            Found::Buffer(said, bytes) => {
+            StoredValue::Buffer(said, bytes) => {
                 let said = (PyBytes::new(py, &said), copy_of(py, &bytes)?);
                 self.copied.bind(py).call1(said)?
             }
@@ -311,7 +313,7 @@ impl Hooks {
     pub(crate) fn all<'py>(
         &self,
         carrier: &Bound<'py, Carrier>,
-        items: Vec<Found>,
+        items: Vec<StoredValue>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut seen = Vec::new();
         if seen.try_reserve_exact(items.len()).is_err() {
@@ -329,7 +331,7 @@ impl Hooks {
     fn dict<'py>(
         &self,
         carrier: &Bound<'py, Carrier>,
-        items: Vec<(Found, Found)>,
+        items: Vec<(StoredValue, StoredValue)>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(carrier.py());
         for (key, value) in items {

@@ -7,7 +7,9 @@ use crate::python::objects::name::{Name, failed};
 use crate::python::objects::stores::convert::{Hooks, Keeper, immediate};
 use crate::python::support::buffer::fill;
 use crate::python::support::owner::current_owner;
-use crate::store::{DEPTH, Found, Item, Number, Open, Place, StoreError, Type, dump};
+use crate::store::{
+    ContainerRef, DEPTH, Item, Number, OpenTransaction, StoreError, StoredValue, Type, encoding,
+};
 use pyo3::exceptions::{
     PyIndexError, PyKeyError, PyMemoryError, PyOverflowError, PyRecursionError, PyReferenceError,
     PyTypeError, PyValueError,
@@ -89,7 +91,7 @@ impl Carrier {
         let said = us.hooks.value(said, &keeper, 0)?;
         let key = us.hooks.key(name.as_any(), &keeper)?;
         us.run_whole(py, |store, open, deadline| {
-            store.class(open, deadline, &key, &said)
+            store.define_class(open, deadline, &key, &said)
         })
     }
 
@@ -115,7 +117,7 @@ pub struct Inner {
     hooks: Hooks,
     /// What this process has of it, as Python sees it.
     opened: Py<PyAny>,
-    root: Place,
+    root: ContainerRef,
     /// In nanoseconds: the longest that a handle was given.
     patience: AtomicU64,
     /// Set as soon as this is made.
@@ -156,7 +158,7 @@ impl Inner {
     }
 
     #[inline]
-    fn seen<'py>(&self, py: Python<'py>, found: Found) -> PyResult<Bound<'py, PyAny>> {
+    fn seen<'py>(&self, py: Python<'py>, found: StoredValue) -> PyResult<Bound<'py, PyAny>> {
         self.hooks.seen(self.carrier(py), found)
     }
 
@@ -165,7 +167,7 @@ impl Inner {
     fn run<R: Send>(
         &self,
         py: Python<'_>,
-        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError> + Sync,
+        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError> + Sync,
     ) -> PyResult<Result<R, StoreError>> {
         self.name.get().open(py)?;
         let owner = || current_owner(py).unwrap_or(0);
@@ -184,7 +186,7 @@ impl Inner {
     fn run_detached<R: Send>(
         &self,
         py: Python<'_>,
-        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError> + Sync,
+        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError> + Sync,
     ) -> PyResult<Result<R, StoreError>> {
         let owner = current_owner(py)?;
         let patience = self.patience_of_waits();
@@ -200,7 +202,7 @@ impl Inner {
     fn run_whole<R: Send>(
         &self,
         py: Python<'_>,
-        operate: impl Fn(&Shared, Option<&mut Open>, u64) -> Result<R, StoreError> + Sync,
+        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError> + Sync,
     ) -> PyResult<R> {
         self.run(py, operate)?
             .map_err(|error| self.raised(py, error))
@@ -237,33 +239,33 @@ impl Inner {
     #[cold]
     fn raised(&self, py: Python<'_>, error: StoreError) -> PyErr {
         match error {
-            StoreError::Gone => self.error(
+            StoreError::ContainerDeleted => self.error(
                 py,
                 "Gone",
                 "does not have this container any more: it was removed or replaced".to_owned(),
             ),
-            StoreError::NoIndex(len) => {
+            StoreError::IndexOutOfRange(len) => {
                 PyIndexError::new_err(format!("index out of range: there are {len}"))
             }
-            StoreError::Within => self.error(
+            StoreError::InTransaction => self.error(
                 py,
                 "LocalProtocolError",
                 "cannot do this within a transaction: look at a buffer, or wait for a change, before it or after it"
                     .to_owned(),
             ),
-            StoreError::NoKey => PyKeyError::new_err("no such key"),
-            StoreError::NoNumber => PyTypeError::new_err("expected a number to add to"),
-            StoreError::OtherType => PyTypeError::new_err("the container is of another type"),
-            StoreError::Other => PyKeyError::new_err("the item is another one by now"),
-            StoreError::TooDeep => PyRecursionError::new_err(format!(
+            StoreError::KeyNotFound => PyKeyError::new_err("no such key"),
+            StoreError::NotANumber => PyTypeError::new_err("expected a number to add to"),
+            StoreError::WrongType => PyTypeError::new_err("the container is of another type"),
+            StoreError::Unwanted => PyKeyError::new_err("the item is another one by now"),
+            StoreError::NestingTooDeep => PyRecursionError::new_err(format!(
                 "containers and tuples of a store are nested {DEPTH} deep at most: store parts of this under keys of their own"
             )),
             StoreError::NoMemory => PyMemoryError::new_err(format!(
                 "store '{}': no memory for a copy of this; copy a part of it",
                 self.membership.name()
             )),
-            StoreError::TooMuch => PyOverflowError::new_err("there is more to copy than was to be"),
-            StoreError::TooLong => PyOverflowError::new_err(
+            StoreError::CopyTooLarge => PyOverflowError::new_err("there is more to copy than was to be"),
+            StoreError::CapacityExceeded => PyOverflowError::new_err(
                 "a container of a store has less than 2^32 items; of one store 4,096 views of buffers are open, and \
                  1,024 waits for changes under way, at most",
             ),
@@ -287,17 +289,17 @@ impl Inner {
     fn get<'py>(
         &self,
         py: Python<'py>,
-        place: Place,
+        place: ContainerRef,
         item: &Item<'_>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = self.run(py, |store, open, deadline| {
             store.get(open, deadline, place, item)
         })?;
         match found {
-            Ok(Found::Immediate(cell)) => immediate(py, cell).map(Some),
-            Ok(Found::Container(Type::Buffer, at, _)) => self.get_buffer(py, place, item, at),
+            Ok(StoredValue::Immediate(cell)) => immediate(py, cell).map(Some),
+            Ok(StoredValue::Container(Type::Buffer, at, _)) => self.get_buffer(py, place, item, at),
             Ok(found) => self.seen(py, found).map(Some),
-            Err(StoreError::NoKey) => Ok(None),
+            Err(StoreError::KeyNotFound) => Ok(None),
             Err(error) => Err(self.raised(py, error)),
         }
     }
@@ -306,9 +308,9 @@ impl Inner {
     fn get_buffer<'py>(
         &self,
         py: Python<'py>,
-        place: Place,
+        place: ContainerRef,
         item: &Item<'_>,
-        at: Place,
+        at: ContainerRef,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let is_gone = |error: &PyErr| {
             let gone = py.import("shmrpc.errors").and_then(|it| it.getattr("Gone"));
@@ -316,27 +318,27 @@ impl Inner {
         };
         let mut at = at;
         for _ in 0..TRIES {
-            match self.seen(py, Found::Container(Type::Buffer, at, 0)) {
+            match self.seen(py, StoredValue::Container(Type::Buffer, at, 0)) {
                 Err(error) if is_gone(&error) => {}
                 seen => return seen.map(Some),
             }
             match self.run(py, |store, open, deadline| {
                 store.get(open, deadline, place, item)
             })? {
-                Ok(Found::Container(Type::Buffer, again, _)) => at = again,
+                Ok(StoredValue::Container(Type::Buffer, again, _)) => at = again,
                 Ok(found) => return self.seen(py, found).map(Some),
-                Err(StoreError::NoKey) => return Ok(None),
+                Err(StoreError::KeyNotFound) => return Ok(None),
                 Err(error) => return Err(self.raised(py, error)),
             }
         }
-        Err(self.raised(py, StoreError::Gone))
+        Err(self.raised(py, StoreError::ContainerDeleted))
     }
 
     #[inline]
     fn set(
         &self,
         py: Python<'_>,
-        place: Place,
+        place: ContainerRef,
         item: &Item<'_>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
@@ -352,23 +354,23 @@ impl Inner {
     fn pop<'py>(
         &self,
         py: Python<'py>,
-        place: Place,
+        place: ContainerRef,
         item: &Item<'_>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.run(py, |store, open, deadline| {
-            store.remove(open, deadline, place, item, Found::is_plain)
+            store.remove(open, deadline, place, item, StoredValue::is_plain)
         })? {
             Ok(found) => return self.seen(py, found).map(Some),
-            Err(StoreError::NoKey) => return Ok(None),
-            Err(StoreError::Other) => {}
+            Err(StoreError::KeyNotFound) => return Ok(None),
+            Err(StoreError::Unwanted) => {}
             Err(error) => return Err(self.raised(py, error)),
         }
         for _ in 0..TRIES {
             let (whole, known) = match self.run(py, |store, open, deadline| {
-                store.get_whole(open, deadline, place, item)
+                store.get_copy(open, deadline, place, item)
             })? {
                 Ok(found) => found,
-                Err(StoreError::NoKey) => return Ok(None),
+                Err(StoreError::KeyNotFound) => return Ok(None),
                 Err(error) => return Err(self.raised(py, error)),
             };
             let made = self.seen(py, whole)?;
@@ -377,7 +379,7 @@ impl Inner {
             })? {
                 Ok(_) => return Ok(Some(made)),
                 // It is another one by now.
-                Err(StoreError::NoKey | StoreError::Other) => {}
+                Err(StoreError::KeyNotFound | StoreError::Unwanted) => {}
                 Err(error) => return Err(self.raised(py, error)),
             }
         }
@@ -387,10 +389,10 @@ impl Inner {
     /// Takes the first message and returns it, copied; None if there is none. As [`pop`](Self::pop): what cannot be made stays.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.run(py, |store, open, deadline| {
-            store.receive(open, deadline, Found::is_plain)
+            store.receive(open, deadline, StoredValue::is_plain)
         })? {
             Ok(found) => return found.map(|found| self.seen(py, found)).transpose(),
-            Err(StoreError::Other) => {}
+            Err(StoreError::Unwanted) => {}
             Err(error) => return Err(self.raised(py, error)),
         }
         for _ in 0..TRIES {
@@ -409,7 +411,7 @@ impl Inner {
                 Ok(Some(_)) => return Ok(Some(made)),
                 Ok(None) => return Ok(None),
                 // Another process has taken it.
-                Err(StoreError::Other) => {}
+                Err(StoreError::Unwanted) => {}
                 Err(error) => return Err(self.raised(py, error)),
             }
         }
@@ -426,12 +428,12 @@ impl Inner {
     }
 
     /// Removes an item; false if there is no such key.
-    fn delete(&self, py: Python<'_>, place: Place, item: &Item<'_>) -> PyResult<bool> {
+    fn delete(&self, py: Python<'_>, place: ContainerRef, item: &Item<'_>) -> PyResult<bool> {
         match self.run(py, |store, open, deadline| {
             store.delete(open, deadline, place, item)
         })? {
             Ok(()) => Ok(true),
-            Err(StoreError::NoKey) => Ok(false),
+            Err(StoreError::KeyNotFound) => Ok(false),
             Err(error) => Err(self.raised(py, error)),
         }
     }
@@ -440,7 +442,7 @@ impl Inner {
     fn add<'py>(
         &self,
         py: Python<'py>,
-        place: Place,
+        place: ContainerRef,
         item: &Item<'_>,
         by: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -458,14 +460,18 @@ impl Inner {
             store.add(open, deadline, place, item, by)
         })? {
             Ok(cell) => immediate(py, cell).map(Some),
-            Err(StoreError::NoNumber) => Ok(None),
+            Err(StoreError::NotANumber) => Ok(None),
             Err(error) => Err(self.raised(py, error)),
         }
     }
 
     /// The value of a key. Raises KeyError.
     #[inline]
-    fn get_item<'py>(&self, place: Place, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn get_item<'py>(
+        &self,
+        place: ContainerRef,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let found = with_key!(self, key, |item| self.get(key.py(), place, item))?;
         found.ok_or_else(|| PyKeyError::new_err((key.clone().unbind(),)))
     }
@@ -473,7 +479,7 @@ impl Inner {
     #[inline]
     fn set_item(
         &self,
-        place: Place,
+        place: ContainerRef,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
@@ -481,19 +487,24 @@ impl Inner {
     }
 
     /// Removes a key. Raises KeyError.
-    fn delete_item(&self, place: Place, key: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn delete_item(&self, place: ContainerRef, key: &Bound<'_, PyAny>) -> PyResult<()> {
         match with_key!(self, key, |item| self.delete(key.py(), place, item))? {
             true => Ok(()),
             false => Err(PyKeyError::new_err((key.clone().unbind(),))),
         }
     }
 
-    fn len(&self, py: Python<'_>, place: Place) -> PyResult<usize> {
+    fn len(&self, py: Python<'_>, place: ContainerRef) -> PyResult<usize> {
         let len = self.run_whole(py, |store, open, deadline| store.len(open, deadline, place))?;
         Ok(len as usize)
     }
 
-    fn contains(&self, py: Python<'_>, place: Place, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn contains(
+        &self,
+        py: Python<'_>,
+        place: ContainerRef,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
         let keeper = Keeper::default();
         let key = self.hooks.key(key, &keeper)?;
         self.run_whole(py, |store, open, deadline| {
@@ -501,14 +512,14 @@ impl Inner {
         })
     }
 
-    fn keys<'py>(&self, py: Python<'py>, place: Place) -> PyResult<Bound<'py, PyList>> {
+    fn keys<'py>(&self, py: Python<'py>, place: ContainerRef) -> PyResult<Bound<'py, PyList>> {
         let keys = self.run_whole(py, |store, open, deadline| {
             store.keys(open, deadline, place)
         })?;
         PyList::new(py, self.hooks.all(self.carrier(py), keys)?)
     }
 
-    fn items<'py>(&self, py: Python<'py>, place: Place) -> PyResult<Bound<'py, PyList>> {
+    fn items<'py>(&self, py: Python<'py>, place: ContainerRef) -> PyResult<Bound<'py, PyList>> {
         let items = self.run_whole(py, |store, open, deadline| {
             store.items(open, deadline, place)
         })?;
@@ -519,11 +530,11 @@ impl Inner {
         PyList::new(py, items?)
     }
 
-    fn copy<'py>(&self, py: Python<'py>, place: Place) -> PyResult<Bound<'py, PyAny>> {
+    fn copy<'py>(&self, py: Python<'py>, place: ContainerRef) -> PyResult<Bound<'py, PyAny>> {
         let copied = match self.run(py, |store, open, deadline| {
-            store.copy_of(open, deadline, place, LITTLE)
+            store.copy_at_most(open, deadline, place, LITTLE)
         })? {
-            Err(StoreError::TooMuch) => self.run_detached(py, |store, open, deadline| {
+            Err(StoreError::CopyTooLarge) => self.run_detached(py, |store, open, deadline| {
                 store.copy(open, deadline, place)
             })?,
             copied => copied,
@@ -532,7 +543,7 @@ impl Inner {
         self.seen(py, found)
     }
 
-    fn clear(&self, py: Python<'_>, place: Place) -> PyResult<()> {
+    fn clear(&self, py: Python<'_>, place: ContainerRef) -> PyResult<()> {
         self.run_whole(py, |store, open, deadline| {
             store.clear(open, deadline, place)
         })
@@ -576,7 +587,7 @@ impl Store {
             membership,
             hooks: Hooks::new(&opened.getattr("values")?, limit)?,
             opened: opened.clone().unbind(),
-            root: Place { at: 0, id: 0 },
+            root: ContainerRef { at: 0, id: 0 },
             patience: AtomicU64::new(patience),
             carrier: OnceLock::new(),
         };
@@ -707,7 +718,7 @@ impl Store {
             us.run_whole(py, |store, open, deadline| store.snapshot(open, deadline))?;
         let bytes = py.detach(|| {
             let mut bytes = Vec::new();
-            let written = dump::write(&all, &mut bytes);
+            let written = encoding::encode(&all, &mut bytes);
             drop(all);
             written.map(|()| bytes)
         });
@@ -724,18 +735,18 @@ impl Store {
     fn _load(&self, py: Python<'_>, bytes: PyBackedBytes, numbers: Vec<u32>) -> PyResult<()> {
         let us = self.inner(py)?;
         let again = |exact: &[u8]| us.hooks.key_again(py, exact);
-        let items = dump::Reader::new(&bytes, &numbers, again).dict();
+        let items = encoding::Decoder::new(&bytes, &numbers, again).dict();
         let items = items.map_err(|error| match error {
-            dump::Unreadable::At(at) => {
+            encoding::DecodeError::InvalidAt(at) => {
                 PyValueError::new_err(format!("no value begins at byte {at} of its values"))
             }
-            dump::Unreadable::Class(number) => {
+            encoding::DecodeError::UnknownClass(number) => {
                 PyValueError::new_err(format!("it has no class of number {number}"))
             }
-            dump::Unreadable::Key(error) => error,
+            encoding::DecodeError::Key(error) => error,
         })?;
         us.run_whole(py, |store, open, deadline| {
-            store.refill(open, deadline, us.root, &items)
+            store.replace_items(open, deadline, us.root, &items)
         })
     }
 
@@ -751,7 +762,7 @@ impl Store {
     fn _usage(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
         let us = self.inner(py)?;
         let (usage, made) = us.run_whole(py, |store, _, deadline| {
-            Ok((store.usage(deadline)?, store.made(deadline)?))
+            Ok((store.usage(deadline)?, store.containers_made(deadline)?))
         })?;
         Ok((usage.backed, usage.spare, usage.limit, made))
     }
@@ -796,14 +807,14 @@ impl Inner {
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Proxy {
     inner: Arc<Inner>,
-    place: Place,
+    place: ContainerRef,
 }
 
 #[pymethods]
 impl Proxy {
     #[new]
     fn new(carrier: &Bound<'_, Carrier>, at: u64, id: u64) -> PyResult<Self> {
-        let (inner, place) = (carrier.get().inner()?, Place { at, id });
+        let (inner, place) = (carrier.get().inner()?, ContainerRef { at, id });
         inner.membership.hold_container(id);
         Ok(Proxy { inner, place })
     }
@@ -844,7 +855,7 @@ impl Proxy {
     fn _copy_to_put<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let us = &*self.inner;
         let found = us.run_whole(py, |store, open, deadline| {
-            store.copy_to_put(open, deadline, self.place)
+            store.copy_for_insert(open, deadline, self.place)
         })?;
         us.seen(py, found)
     }
@@ -947,7 +958,7 @@ impl Proxy {
     /// Removes an item of a list, and returns it, copied.
     fn _remove<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyAny>> {
         let found = self.inner.pop(py, self.place, &Item::Index(index))?;
-        found.ok_or_else(|| self.inner.raised(py, StoreError::NoIndex(0)))
+        found.ok_or_else(|| self.inner.raised(py, StoreError::IndexOutOfRange(0)))
     }
 
     // --- what a record has beyond its fields ---
@@ -987,7 +998,7 @@ impl Proxy {
     fn _watch(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner
             .run_whole(py, |store, open, deadline| match open {
-                Some(_) => Err(StoreError::Within),
+                Some(_) => Err(StoreError::InTransaction),
                 None => store.watch(deadline, self.place),
             })
     }
@@ -1016,7 +1027,7 @@ impl Proxy {
     fn _pin<'py>(&self, py: Python<'py>) -> PyResult<(Pinned, Bound<'py, PyBytes>)> {
         let us = &*self.inner;
         let (block, len, said) = us.run_whole(py, |store, open, deadline| match open {
-            Some(_) => Err(StoreError::Within),
+            Some(_) => Err(StoreError::InTransaction),
             None => store.pin(deadline, self.place),
         })?;
         let address = us.membership.store_bytes(block + 64, len);
@@ -1148,7 +1159,7 @@ impl Field {
         let found = record
             .inner
             .get(py, record.place, &Item::Field(slf.get().number))?;
-        found.ok_or_else(|| record.inner.raised(py, StoreError::Gone))
+        found.ok_or_else(|| record.inner.raised(py, StoreError::ContainerDeleted))
     }
 
     fn __set__(&self, record: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {

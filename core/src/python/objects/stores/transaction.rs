@@ -45,7 +45,7 @@ impl Transaction {
         self.name.get().open(py)?;
         let (owner, members) = (self.owner.load(Relaxed), &self.inner.membership);
         if self.joins
-            && let Some(part) = members.begin_part(owner)
+            && let Some(part) = members.begin_savepoint(owner)
         {
             self.part.store(part, Relaxed);
             return Ok(true);
@@ -159,7 +159,7 @@ impl Transaction {
             }
         }
         if !is_open {
-            self.inner.membership.end_part(owner, part, is_kept);
+            self.inner.membership.end_savepoint(owner, part, is_kept);
             return forgotten;
         }
         let ended = self.inner.membership.end_transaction(owner, is_kept);

@@ -11,9 +11,9 @@
 //! ```
 
 use super::cell::{Cell, Type};
-use super::value::Place;
+use super::value::ContainerRef;
 use crate::shared_heap::undo_log::See;
-use crate::store::error::{StoreError, no_container};
+use crate::store::error::{StoreError, corrupt_container};
 
 /// Bytes of a head.
 pub(in crate::store) const SIZE: u64 = 32;
@@ -25,7 +25,7 @@ pub(in crate::store) const MOST: u64 = u32::MAX as u64 - 1;
 pub(in crate::store) const CLASSES: u32 = 1 << 24;
 
 pub(in crate::store) const AT_FORM: u64 = 8;
-const AT_OWNER: u64 = 16;
+const AT_PARENT: u64 = 16;
 /// The bit of the word of an owner from which on it says a depth.
 const DEPTH: u32 = 40;
 pub(in crate::store) const AT_PAYLOAD: u64 = 24;
@@ -55,27 +55,27 @@ pub(in crate::store) fn is_id(word: u64) -> bool {
 
 /// The container that a value is put into: the place of its head, and the number of containers and tuples around the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Owner {
+pub(in crate::store) struct Parent {
     pub(in crate::store) at: u64,
     pub(in crate::store) depth: u64,
 }
 
-impl Owner {
+impl Parent {
     /// That of the containers of the store itself.
-    pub(in crate::store) const NONE: Owner = Owner { at: 0, depth: 0 };
+    pub(in crate::store) const NONE: Parent = Parent { at: 0, depth: 0 };
 
     /// That of a container whose head lies there, which says so itself.
     #[inline]
     pub(in crate::store) fn of(t: &impl See, at: u64) -> Result<Self, StoreError> {
-        let depth = (t.get(at + AT_OWNER)? >> DEPTH) + 1;
-        Ok(Owner { at, depth })
+        let depth = (t.get(at + AT_PARENT)? >> DEPTH) + 1;
+        Ok(Parent { at, depth })
     }
 
     /// That of what is in a container, which is as deep.
     #[inline]
-    pub(in crate::store) fn within(self, head: Head) -> Self {
-        Owner {
-            at: head.at,
+    pub(in crate::store) fn within(self, header: Header) -> Self {
+        Parent {
+            at: header.at,
             ..self
         }
     }
@@ -83,7 +83,7 @@ impl Owner {
     /// That of what is in a tuple within it.
     #[inline]
     pub(in crate::store) fn deeper(self) -> Self {
-        Owner {
+        Parent {
             depth: self.depth + 1,
             ..self
         }
@@ -98,27 +98,27 @@ impl Owner {
 
 /// Where the head of the container lies that one is in; 0 for those of the store itself.
 #[inline]
-pub(in crate::store) fn owner_at(t: &impl See, at: u64) -> Result<u64, StoreError> {
-    Ok(t.get(at + AT_OWNER)? & (OFFSETS - 1))
+pub(in crate::store) fn parent_at(t: &impl See, at: u64) -> Result<u64, StoreError> {
+    Ok(t.get(at + AT_PARENT)? & (OFFSETS - 1))
 }
 
 /// What a head says, but for its owner and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Head {
+pub(in crate::store) struct Header {
     pub(in crate::store) at: u64,
     pub(in crate::store) kind: Type,
     pub(in crate::store) class: u32,
     pub(in crate::store) len: u64,
 }
 
-impl Head {
+impl Header {
     /// That of a container, if it is not gone.
     #[inline]
-    pub(in crate::store) fn of(t: &impl See, place: Place) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl See, container: ContainerRef) -> Result<Self, StoreError> {
         // What a program says of a place may be of another store, or be made up.
-        match t.get(place.at) {
-            Ok(found) if found == place.id && is_id(found) => Self::at(t, place.at),
-            _ => Err(StoreError::Gone),
+        match t.get(container.at) {
+            Ok(found) if found == container.id && is_id(found) => Self::at(t, container.at),
+            _ => Err(StoreError::ContainerDeleted),
         }
     }
 
@@ -127,13 +127,13 @@ impl Head {
     pub(in crate::store) fn at(t: &impl See, at: u64) -> Result<Self, StoreError> {
         let form = t.get(at + AT_FORM)?;
         match Type::of(form as u8) {
-            Some(kind) if kind.is_container() => Ok(Head {
+            Some(kind) if kind.is_container() => Ok(Header {
                 at,
                 kind,
                 class: (form >> 8) as u32 & (CLASSES - 1),
                 len: form >> 32,
             }),
-            _ => Err(no_container(at + AT_FORM, form)),
+            _ => Err(corrupt_container(at + AT_FORM, form)),
         }
     }
 
@@ -142,7 +142,7 @@ impl Head {
     pub(in crate::store) fn is(self, kind: Type) -> Result<Self, StoreError> {
         match self.kind == kind {
             true => Ok(self),
-            false => Err(StoreError::OtherType),
+            false => Err(StoreError::WrongType),
         }
     }
 
@@ -154,8 +154,8 @@ impl Head {
     }
 
     /// Where it is said in what it is.
-    pub(in crate::store) fn owner_at(self) -> u64 {
-        self.at + AT_OWNER
+    pub(in crate::store) fn parent_at(self) -> u64 {
+        self.at + AT_PARENT
     }
 
     /// Where it is said where its items lie.
@@ -169,7 +169,7 @@ impl Head {
     pub(in crate::store) fn payload(self, t: &impl See) -> Result<u64, StoreError> {
         match t.get(self.payload_at())? {
             at if at < OFFSETS => Ok(at),
-            at => Err(no_container(self.payload_at(), at)),
+            at => Err(corrupt_container(self.payload_at(), at)),
         }
     }
 
@@ -184,13 +184,13 @@ impl Head {
     pub(in crate::store) fn field(self, number: u64) -> Result<u64, StoreError> {
         match number < self.len {
             true => Ok(self.at + SIZE + 8 * number),
-            false => Err(StoreError::NoIndex(self.len)),
+            false => Err(StoreError::IndexOutOfRange(self.len)),
         }
     }
 
     /// Which container it is.
-    pub(in crate::store) fn place(self, t: &impl See) -> Result<Place, StoreError> {
-        Ok(Place {
+    pub(in crate::store) fn reference(self, t: &impl See) -> Result<ContainerRef, StoreError> {
+        Ok(ContainerRef {
             at: self.at,
             id: t.get(self.at)?,
         })
@@ -198,15 +198,15 @@ impl Head {
 }
 
 /// The head that a cell leads to.
-pub(in crate::store) fn head_of(
+pub(in crate::store) fn header_of(
     t: &impl See,
     kind: Type,
     at: u64,
     cell: Cell,
-) -> Result<Head, StoreError> {
-    let head = Head::at(t, at)?;
-    match head.kind == kind && is_id(t.get(at)?) {
-        true => Ok(head),
-        false => Err(no_container(at, cell.0)),
+) -> Result<Header, StoreError> {
+    let header = Header::at(t, at)?;
+    match header.kind == kind && is_id(t.get(at)?) {
+        true => Ok(header),
+        false => Err(corrupt_container(at, cell.0)),
     }
 }

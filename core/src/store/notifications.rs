@@ -1,10 +1,10 @@
 //! What a commit has changed, as far as others wait for it.
 
-use super::format::mutator::Kept;
+use super::format::mutator::RemovedContainer;
 
 /// What members may wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct CommitNotice {
     /// A container was changed that somebody watches, or one has gone.
     pub changes: bool,
     /// This many more messages are there.
@@ -15,10 +15,10 @@ pub struct News {
 
 /// Of what others are to be told at the end of a transaction, and this process is to know.
 #[derive(Default)]
-pub(super) struct Tidings {
-    pub(super) news: News,
+pub(super) struct PendingNotifications {
+    pub(super) notice: CommitNotice,
     /// The contents of removed containers of which this process has proxies.
-    pub(super) kept: Vec<Kept>,
+    pub(super) removed: Vec<RemovedContainer>,
     /// Of a store with an owner: the containers that it has changed, if readers may watch some; and how many watches readers
     /// had begun before it.
     pub(super) touched: Vec<u64>,
@@ -27,25 +27,25 @@ pub(super) struct Tidings {
 
 /// The amount of news at some moment.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) news: News,
-    pub(super) kept: usize,
+pub(super) struct NotificationMark {
+    pub(super) notice: CommitNotice,
+    pub(super) removed: usize,
     pub(super) touched: usize,
 }
 
-impl Tidings {
-    pub(in crate::store) fn seen(&self) -> Seen {
-        Seen {
-            news: self.news,
-            kept: self.kept.len(),
+impl PendingNotifications {
+    pub(in crate::store) fn notified(&self) -> NotificationMark {
+        NotificationMark {
+            notice: self.notice,
+            removed: self.removed.len(),
             touched: self.touched.len(),
         }
     }
 
     /// Forgets what has come since.
-    pub(in crate::store) fn go_back(&mut self, seen: Seen) {
-        self.news = seen.news;
-        self.kept.truncate(seen.kept);
-        self.touched.truncate(seen.touched);
+    pub(in crate::store) fn roll_back_to(&mut self, notified: NotificationMark) {
+        self.notice = notified.notice;
+        self.removed.truncate(notified.removed);
+        self.touched.truncate(notified.touched);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   text, bytes, int, packed        length, bytes
-//!   key, alias                      length, bytes of which it is made again
+//!   key, alias                      length, bytes of which it is made make_key
 //!   tuple, frozenset, list, set     count, values
 //!   dict                            count, keys with their values
 //!   record                          number of the class u32, count, fields, count, attributes with their values
@@ -13,7 +13,7 @@
 //! ```
 
 use super::format::cell::{Cell, Content, Type};
-use super::format::value::{Bytes, Found, Key, Value};
+use super::format::value::{Bytes, Key, StoredValue, Value};
 use std::collections::TryReserveError;
 
 /// The greatest nesting of values: deeper than in any store, which checks by itself.
@@ -21,7 +21,7 @@ const DEPTH: usize = super::format::budget::COPIED;
 const CELL: u8 = 0;
 
 /// Appends a value, copied as a whole. An error if there is no memory for it.
-pub fn write(found: &Found, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
+pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
     fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
         out.try_reserve(bytes.len())?;
         out.extend_from_slice(bytes);
@@ -34,17 +34,20 @@ pub fn write(found: &Found, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
         count(out, bytes.len())?;
         put(out, bytes)
     }
-    fn pairs(out: &mut Vec<u8>, items: &[(Found, Found)]) -> Result<(), TryReserveError> {
+    fn pairs(
+        out: &mut Vec<u8>,
+        items: &[(StoredValue, StoredValue)],
+    ) -> Result<(), TryReserveError> {
         count(out, items.len())?;
         for (key, value) in items {
-            write(key, out)?;
-            write(value, out)?;
+            encode(key, out)?;
+            encode(value, out)?;
         }
         Ok(())
     }
-    fn all(out: &mut Vec<u8>, items: &[Found]) -> Result<(), TryReserveError> {
+    fn all(out: &mut Vec<u8>, items: &[StoredValue]) -> Result<(), TryReserveError> {
         count(out, items.len())?;
-        items.iter().try_for_each(|item| write(item, out))
+        items.iter().try_for_each(|item| encode(item, out))
     }
     let cell = |out: &mut Vec<u8>, cell: Cell| {
         put(out, &[CELL])?;
@@ -52,76 +55,76 @@ pub fn write(found: &Found, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
     };
     let kind = |out: &mut Vec<u8>, kind: Type| put(out, &[kind as u8]);
     match found {
-        Found::Immediate(word) => cell(out, *word),
-        Found::Blob(of, bytes) => {
+        StoredValue::Immediate(word) => cell(out, *word),
+        StoredValue::Blob(of, bytes) => {
             kind(out, *of)?;
             blob(out, bytes)
         }
-        Found::Tuple(items) => {
+        StoredValue::Tuple(items) => {
             kind(out, Type::Tuple)?;
             all(out, items)
         }
-        Found::FrozenSet(items) => {
+        StoredValue::FrozenSet(items) => {
             kind(out, Type::FrozenSet)?;
             all(out, items)
         }
-        Found::List(items) => {
+        StoredValue::List(items) => {
             kind(out, Type::List)?;
             all(out, items)
         }
-        Found::Set(items) => {
+        StoredValue::Set(items) => {
             kind(out, Type::Set)?;
             all(out, items)
         }
-        Found::Dict(items) => {
+        StoredValue::Dict(items) => {
             kind(out, Type::Dict)?;
             pairs(out, items)
         }
-        Found::Record(class, fields, extra) => {
+        StoredValue::Record(class, fields, extra) => {
             kind(out, Type::Record)?;
             put(out, &class.to_le_bytes())?;
             all(out, fields)?;
             pairs(out, extra)
         }
-        Found::Buffer(said, bytes) => {
+        StoredValue::Buffer(said, bytes) => {
             kind(out, Type::Buffer)?;
             blob(out, said)?;
             blob(out, bytes)
         }
         // A whole copy has none.
-        Found::Container(..) => cell(out, Cell::NONE),
+        StoredValue::Container(..) => cell(out, Cell::NONE),
     }
 }
 
 /// Why a value cannot be read.
 #[derive(Debug)]
-pub enum Unreadable<E> {
+pub enum DecodeError<E> {
     /// No value begins at this byte.
-    At(usize),
+    InvalidAt(usize),
     /// There is no class of this number.
-    Class(u32),
+    UnknownClass(u32),
     /// What the function for keys says.
     Key(E),
 }
 
 /// Reads values, which borrow from the bytes.
-pub struct Reader<'v, F> {
+pub struct Decoder<'v, F> {
     bytes: &'v [u8],
     at: usize,
     /// The numbers that classes have in the store that is written to.
     classes: &'v [u32],
-    /// Makes a key again of its bytes.
-    again: F,
+    /// Makes a key make_key of its bytes.
+    make_key: F,
 }
 
-impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Reader<'v, F> {
+impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
     /// Reads these.
-    pub fn new(bytes: &'v [u8], classes: &'v [u32], again: F) -> Self {
-        Reader {
+    pub fn new(bytes: &'v [u8], classes: &'v [u32], make_key: F) -> Self {
+        Decoder {
             bytes,
             at: 0,
             classes,
-            again,
+            make_key,
         }
     }
 
@@ -130,72 +133,72 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Reader<'v, F> {
         clippy::type_complexity,
         reason = "items of a dict, as `Value` has them"
     )]
-    pub fn dict(mut self) -> Result<Vec<(Key<'v>, Value<'v>)>, Unreadable<E>> {
+    pub fn dict(mut self) -> Result<Vec<(Key<'v>, Value<'v>)>, DecodeError<E>> {
         if self.byte()? != Type::Dict as u8 {
-            return Err(Unreadable::At(0));
+            return Err(DecodeError::InvalidAt(0));
         }
         let items = self.pairs(0)?;
         match self.at == self.bytes.len() {
             true => Ok(items),
-            false => Err(Unreadable::At(self.at)),
+            false => Err(DecodeError::InvalidAt(self.at)),
         }
     }
 
-    fn take(&mut self, len: usize) -> Result<&'v [u8], Unreadable<E>> {
+    fn take(&mut self, len: usize) -> Result<&'v [u8], DecodeError<E>> {
         let taken = self.bytes[self.at..].get(..len);
-        let taken = taken.ok_or(Unreadable::At(self.at))?;
+        let taken = taken.ok_or(DecodeError::InvalidAt(self.at))?;
         self.at += len;
         Ok(taken)
     }
 
-    fn byte(&mut self) -> Result<u8, Unreadable<E>> {
+    fn byte(&mut self) -> Result<u8, DecodeError<E>> {
         Ok(self.take(1)?[0])
     }
 
-    fn number(&mut self) -> Result<u64, Unreadable<E>> {
+    fn number(&mut self) -> Result<u64, DecodeError<E>> {
         let mut word = [0; 8];
         word.copy_from_slice(self.take(8)?);
         Ok(u64::from_le_bytes(word))
     }
 
     /// A count of what takes at least a byte each.
-    fn count(&mut self) -> Result<usize, Unreadable<E>> {
+    fn count(&mut self) -> Result<usize, DecodeError<E>> {
         let (at, count) = (self.at, self.number()?);
         match usize::try_from(count) {
             Ok(count) if count <= self.bytes.len() - self.at => Ok(count),
-            _ => Err(Unreadable::At(at)),
+            _ => Err(DecodeError::InvalidAt(at)),
         }
     }
 
-    fn blob(&mut self) -> Result<Bytes<'v>, Unreadable<E>> {
+    fn blob(&mut self) -> Result<Bytes<'v>, DecodeError<E>> {
         let len = self.count()?;
         self.take(len).map(Bytes::Borrowed)
     }
 
-    fn cell(&mut self) -> Result<Cell, Unreadable<E>> {
+    fn cell(&mut self) -> Result<Cell, DecodeError<E>> {
         let (at, cell) = (self.at, Cell(self.number()?));
         match cell.content() {
-            Some(Content::At(..)) | None => Err(Unreadable::At(at)),
+            Some(Content::At(..)) | None => Err(DecodeError::InvalidAt(at)),
             Some(_) => Ok(cell),
         }
     }
 
-    fn values(&mut self, depth: usize) -> Result<Vec<Value<'v>>, Unreadable<E>> {
+    fn values(&mut self, depth: usize) -> Result<Vec<Value<'v>>, DecodeError<E>> {
         (0..self.count()?).map(|_| self.value(depth)).collect()
     }
 
-    fn keys(&mut self) -> Result<Vec<Key<'v>>, Unreadable<E>> {
+    fn keys(&mut self) -> Result<Vec<Key<'v>>, DecodeError<E>> {
         (0..self.count()?).map(|_| self.key()).collect()
     }
 
     #[allow(clippy::type_complexity, reason = "as above")]
-    fn pairs(&mut self, depth: usize) -> Result<Vec<(Key<'v>, Value<'v>)>, Unreadable<E>> {
+    fn pairs(&mut self, depth: usize) -> Result<Vec<(Key<'v>, Value<'v>)>, DecodeError<E>> {
         (0..self.count()?)
             .map(|_| Ok((self.key()?, self.value(depth)?)))
             .collect()
     }
 
-    fn key(&mut self) -> Result<Key<'v>, Unreadable<E>> {
+    fn key(&mut self) -> Result<Key<'v>, DecodeError<E>> {
         let at = self.at;
         match self.byte()? {
             CELL => self.cell().map(Key::Immediate),
@@ -205,22 +208,22 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Reader<'v, F> {
                 }
                 Some(Type::Key | Type::Alias) => {
                     let exact = self.blob()?;
-                    (self.again)(exact.all()).map_err(Unreadable::Key)
+                    (self.make_key)(exact.all()).map_err(DecodeError::Key)
                 }
-                _ => Err(Unreadable::At(at)),
+                _ => Err(DecodeError::InvalidAt(at)),
             },
         }
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value<'v>, Unreadable<E>> {
+    fn value(&mut self, depth: usize) -> Result<Value<'v>, DecodeError<E>> {
         let at = self.at;
         let kind = match self.byte()? {
             CELL => return self.cell().map(Value::Immediate),
             kind => Type::of(kind).filter(|_| depth < DEPTH),
         };
         let depth = depth + 1;
-        Ok(match kind.ok_or(Unreadable::At(at))? {
-            Type::Key | Type::Alias => return Err(Unreadable::At(at)),
+        Ok(match kind.ok_or(DecodeError::InvalidAt(at))? {
+            Type::Key | Type::Alias => return Err(DecodeError::InvalidAt(at)),
             kind @ (Type::Text | Type::Bytes | Type::Int | Type::Packed) => {
                 Value::Blob(kind, self.blob()?)
             }
@@ -234,7 +237,7 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Reader<'v, F> {
                 number.copy_from_slice(self.take(4)?);
                 let number = u32::from_le_bytes(number);
                 let class = self.classes.get(number as usize);
-                let class = *class.ok_or(Unreadable::Class(number))?;
+                let class = *class.ok_or(DecodeError::UnknownClass(number))?;
                 let fields = self.values(depth)?;
                 let extra = self.pairs(depth)?;
                 Value::Record(class, fields, (!extra.is_empty()).then_some(extra))

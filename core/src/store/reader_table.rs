@@ -28,13 +28,13 @@ const AT_PINNED: u64 = 8;
 const AT_WATCHED: u64 = 16;
 const AT_PINS: u64 = 64;
 const AT_WATCHES: u64 = AT_PINS + 16 * PINS;
-const AT_FOLLOWS: u64 = AT_WATCHES + 24 * WATCHES;
+const AT_MAPPED: u64 = AT_WATCHES + 24 * WATCHES;
 /// Members that may say what they have mapped.
 const SLOTS: u64 = 256;
 /// What a member says that leaves.
-const LEAVES: u64 = u64::MAX;
+const LEAVING: u64 = u64::MAX;
 /// Bytes of all of it.
-pub const SIZE: u64 = AT_FOLLOWS + 8 * SLOTS;
+pub const SIZE: u64 = AT_MAPPED + 8 * SLOTS;
 
 /// A table of entries.
 #[derive(Clone, Copy)]
@@ -46,14 +46,14 @@ struct Entries {
 }
 
 /// Where it lies.
-pub(super) struct Readers<'w, W> {
+pub(super) struct ReaderTable<'w, W> {
     words: &'w W,
     start: u64,
 }
 
-impl<'w, W: Words> Readers<'w, W> {
+impl<'w, W: Words> ReaderTable<'w, W> {
     pub(super) fn new(words: &'w W, start: u64) -> Self {
-        Readers { words, start }
+        ReaderTable { words, start }
     }
 
     fn pins(&self) -> Entries {
@@ -168,7 +168,7 @@ impl<'w, W: Words> Readers<'w, W> {
     }
 
     /// Says that these containers were changed, or all if None. Whether somebody watches one.
-    pub(super) fn note(&self, ids: Option<&[u64]>) -> bool {
+    pub(super) fn mark_changed(&self, ids: Option<&[u64]>) -> bool {
         let mut found = false;
         for at in self.used(self.watches()) {
             let id = self.word(at + 8).load(Ordering::SeqCst);
@@ -179,13 +179,13 @@ impl<'w, W: Words> Readers<'w, W> {
             }
         }
         if !found {
-            self.forget_watches();
+            self.reset_watch_count();
         }
         found
     }
 
     /// If nobody watches anything any more, the next look at that is short.
-    fn forget_watches(&self) {
+    fn reset_watch_count(&self) {
         let high = self.word(AT_WATCHED).load(Ordering::SeqCst);
         let begun = self.begun();
         let is_free = |at| self.word(at).load(Ordering::SeqCst) == 0;
@@ -200,24 +200,24 @@ impl<'w, W: Words> Readers<'w, W> {
         }
     }
 
-    fn follows(&self, slot: u32) -> &AtomicU64 {
-        self.word(AT_FOLLOWS + 8 * u64::from(slot).min(SLOTS - 1))
+    fn mapped_word(&self, slot: u32) -> &AtomicU64 {
+        self.word(AT_MAPPED + 8 * u64::from(slot).min(SLOTS - 1))
     }
 
     /// Says that the member of a slot has mapped the contents of this number; 0: none so far.
-    pub(super) fn follow(&self, slot: u32, mark: u64) {
+    pub(super) fn report_mapped(&self, slot: u32, mark: u64) {
         // SeqCst, as all: they are mapped before.
-        self.follows(slot).store(mark, Ordering::SeqCst);
+        self.mapped_word(slot).store(mark, Ordering::SeqCst);
     }
 
     /// Says that it leaves, and will map nothing more.
-    pub(super) fn stop_following(&self, slot: u32) {
-        self.follow(slot, LEAVES);
+    pub(super) fn report_leaving(&self, slot: u32) {
+        self.report_mapped(slot, LEAVING);
     }
 
     /// Whether the member of a slot has mapped the contents of this number, or leaves.
-    pub(super) fn has_followed(&self, slot: u32, mark: u64) -> bool {
-        [mark, LEAVES].contains(&self.follows(slot).load(Ordering::SeqCst))
+    pub(super) fn has_mapped_or_left(&self, slot: u32, mark: u64) -> bool {
+        [mark, LEAVING].contains(&self.mapped_word(slot).load(Ordering::SeqCst))
     }
 
     /// Ends all that members have said who are gone.

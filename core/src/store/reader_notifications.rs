@@ -1,0 +1,99 @@
+//! What the owner of a store does for those who read it: it tells them what has changed, and frees what they have looked at.
+
+use super::error::StoreError;
+use super::format::mutator::Mutator;
+use super::format::pins::DEFERRED_FREE;
+use super::handle::Store;
+use super::notifications::PendingNotifications;
+use super::reader_table::ReaderTable;
+use crate::crash;
+use crate::shared_heap::{Members, Words};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl<W: Words, M: Members> Store<W, M> {
+    #[inline]
+    pub(in crate::store) fn has_watching_readers(&self) -> bool {
+        self.reader_table()
+            .is_some_and(|readers| readers.has_watches())
+    }
+
+    #[inline]
+    pub(in crate::store) fn reader_watch_count(&self) -> u64 {
+        self.reader_table().map_or(0, |readers| readers.begun())
+    }
+
+    /// After a commit: tells those readers who watch what it has changed.
+    #[inline]
+    pub(in crate::store) fn notify_readers(&self, notifications: &PendingNotifications) {
+        if let Some(readers) = self.reader_table() {
+            let is_late = readers.begun() != notifications.begun;
+            if is_late || !notifications.touched.is_empty() {
+                crash::point!(ChangeUntold);
+                // One that has begun to watch meanwhile may watch any of it.
+                let ids = (!is_late).then_some(&notifications.touched[..]);
+                if readers.mark_changed(ids) {
+                    self.pending_changes.store(true, Relaxed);
+                }
+            }
+            if self.has_deferred_frees.load(Relaxed) {
+                // If that is not to be had now, at the next commit.
+                let _ = self.free_deferred(0);
+            }
+        }
+    }
+
+    /// The same, after a commit of one word that nobody watched before.
+    #[inline]
+    pub(in crate::store) fn notify_of_word(&self, begun: u64) {
+        if let Some(readers) = self.reader_table()
+            && readers.begun() != begun
+            && readers.mark_changed(None)
+        {
+            self.pending_changes.store(true, Relaxed);
+        }
+    }
+
+    /// Says to all readers that something has changed, as far as anybody knows: the owner has gone.
+    pub fn notify_all_readers(&self) {
+        if let Some(readers) = self.reader_table() {
+            readers.mark_changed(None);
+        }
+    }
+
+    pub(in crate::store) fn free_unpinned(
+        &self,
+        mutator: &mut Mutator<'_, '_, W, M>,
+        unpinned: Vec<u64>,
+    ) -> Result<(), StoreError> {
+        let readers = self.reader_table();
+        for block in unpinned {
+            let is_pinned = |readers: &ReaderTable<'_, W>| readers.is_pinned(block);
+            match readers.as_ref().is_some_and(is_pinned) {
+                true if mutator.pins.defer_free(mutator.t, block)? => {}
+                true => return Err(StoreError::CapacityExceeded),
+                false => mutator.free(block),
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees what was taken out of the store, and no reader looks at any more.
+    pub fn free_deferred(&self, deadline: u64) -> Result<(), StoreError> {
+        if self.readers_at.is_none() {
+            return Ok(());
+        }
+        // Relaxed: a hint.
+        self.has_deferred_frees.store(false, Relaxed);
+        self.operate(None, deadline, |mutator, _| {
+            let Some(readers) = self.reader_table() else {
+                return Ok(());
+            };
+            let is_over = |member, block| member == DEFERRED_FREE && !readers.is_pinned(block);
+            for block in mutator.pins.remove(mutator.t, is_over)? {
+                mutator.free(block);
+            }
+            Ok(())
+        })
+        .inspect_err(|_| self.has_deferred_frees.store(true, Relaxed))
+    }
+}

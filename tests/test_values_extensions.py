@@ -13,7 +13,7 @@ import msgpack
 import pytest
 
 from shmrpc import values
-from shmrpc.introspection import foreign
+from shmrpc.introspection import known_types
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.extension import Extension
 from shmrpc.values.reading import Reading
@@ -111,7 +111,7 @@ def test_no_module_that_adds_types_is_left_out() -> None:
 
 def test_no_class_that_an_extension_names_is_described_as_anything() -> None:
     classes = [kind for each in ALL_EXTENSIONS for kind in each.writers if isinstance(kind, type)]
-    assert [kind for kind in classes if foreign.received(kind) == ["Any"]] == []
+    assert [kind for kind in classes if known_types.received_texts(kind) == ["Any"]] == []
 
 
 def test_no_two_extensions_have_one_code_or_one_name() -> None:

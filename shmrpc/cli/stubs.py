@@ -17,8 +17,8 @@ from shmrpc.introspection.describe import (
     Description,
     EndpointDescription,
     ParameterDescription,
-    written,
-    written_signature,
+    format_parameters,
+    format_signature,
 )
 
 #: The modules of the names in the texts of types.
@@ -198,7 +198,7 @@ def _method(name: str, endpoint: EndpointDescription, names: _Names, *, in_loop:
     start = f"async def {name}" if in_loop and not endpoint.streams else f"def {name}"
     parameters = _parameters(endpoint.parameters, names, in_loop=in_loop)
     end = f" -> {gives}:" + ("" if endpoint.docstring else " ...")
-    signature = written_signature(start, parameters, end, _LINE_LENGTH - 4)
+    signature = format_signature(start, parameters, end, _LINE_LENGTH - 4)
     if not endpoint.docstring:
         return signature
     lines = endpoint.docstring + "\n" * ("\n" in endpoint.docstring)
@@ -216,7 +216,7 @@ def _parameters(parameters: list[ParameterDescription], names: _Names, *, in_loo
     yield "_self" if hides_self else "self"
     if hides_self and not any(each.kind == "positional only" for each in parameters):
         yield "/"
-    yield from written(parameters, write)
+    yield from format_parameters(parameters, write)
 
 
 def _argument(each: ParameterDescription, names: _Names, *, in_loop: bool) -> str:

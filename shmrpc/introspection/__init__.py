@@ -1,1 +1,1 @@
-"""What a service offers, in words and types."""
+"""Descriptions of services, for people and for tools without the source."""

@@ -1,4 +1,4 @@
-"""What a service offers, in words and types: for people, and for tools without its source."""
+"""Description of a service: its endpoints, their signatures and the classes in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from shmrpc.introspection.client_types import ClientTypes, TypeDescription
-from shmrpc.introspection.type_facts import default_text
+from shmrpc.introspection.type_facts import format_default
 from shmrpc.service.endpoints import Endpoint, RunIn
 from shmrpc.service.service import Service
 from shmrpc.values.type_names import type_name
@@ -22,48 +22,48 @@ _LINE_LENGTH: Final = 100
 
 
 class ParameterDescription(msgspec.Struct, frozen=True):
-    """A parameter of an endpoint."""
+    """Parameter of an endpoint."""
 
     name: str
     kind: ParameterKind
-    #: Its type as declared.
+    #: Declared type.
     type: str
-    #: What may be sent without the server's classes; for a stream, as each item.
+    #: Type that a client without the server's classes may send; for a stream, the type of each item.
     accepts: str
     required: bool = True
-    #: Its default as source code.
+    #: Default as source code.
     default: str | None = None
-    #: Whether it takes a stream.
+    #: True if the parameter takes a stream.
     stream: bool = False
 
 
 class EndpointDescription(msgspec.Struct, frozen=True):
-    """An endpoint: how it is called, and what it gives."""
+    """Endpoint, with its parameters and its result."""
 
     name: str
     kind: EndpointKind
     parameters: list[ParameterDescription]
-    #: The type of its result as declared; of a stream, of each item.
+    #: Declared type of the result; for a stream, the type of each item.
     result: str
-    #: What arrives of the result, or of an item, without the server's classes.
+    #: Type of the result, or of an item, at a client without the server's classes.
     gives: str
     docstring: str = ""
     run_in: RunIn = "loop"
 
     @property
     def streams(self) -> bool:
-        """Whether its result is a stream."""
+        """True if the result is a stream."""
         return self.kind in ("server stream", "bidirectional")
 
     @property
     def text(self) -> str:
-        """Its signature: ``add(a: int, b: int = 2) -> int``; a long one on several lines."""
+        """Signature, such as ``add(a: int, b: int = 2) -> int``; a long one on several lines."""
         result = f"stream of {self.result}" if self.streams else self.result
-        return written_signature(self.name, written(self.parameters, _declared), f" -> {result}", _LINE_LENGTH)
+        return format_signature(self.name, format_parameters(self.parameters, _declared), f" -> {result}", _LINE_LENGTH)
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A service: its endpoints, and the classes in their types."""
+    """Service, with its endpoints and the classes in their types."""
 
     service: str
     endpoints: list[EndpointDescription]
@@ -71,17 +71,17 @@ class Description(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The whole description, for people."""
+        """Description as text, for people."""
         blocks = [f"{self.service}: {len(self.endpoints)} endpoint{'s' * (len(self.endpoints) != 1)}"]
         for endpoint in self.endpoints:
-            place = "" if endpoint.run_in == "loop" else f"    [runs in a {endpoint.run_in}]"
-            blocks.append(f"{endpoint.text}{place}\n{textwrap.indent(endpoint.docstring, ' ' * 4)}".rstrip())
+            where = "" if endpoint.run_in == "loop" else f"    [runs in a {endpoint.run_in}]"
+            blocks.append(f"{endpoint.text}{where}\n{textwrap.indent(endpoint.docstring, ' ' * 4)}".rstrip())
         blocks.extend(_type_texts(self.types))
         return "\n\n".join(blocks)
 
 
 def describe_service(service: Service) -> Description:
-    """What a service offers."""
+    """Describe a service."""
     endpoints = list(service.endpoints.values())
     received = [endpoint.signature.result for endpoint in endpoints]
     sent = [kind for endpoint in endpoints for kind in _sent_types(endpoint).values()]
@@ -98,14 +98,14 @@ def _describe(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
             "Any" if each.annotation is each.empty else type_name(each.annotation),
             types.accepts(sent[each.name]),
             each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD),
-            None if each.default is each.empty else default_text(each.default),
+            None if each.default is each.empty else format_default(each.default),
             each.name in signature.inputs,
         )
         for each in signature.signature.parameters.values()
     ]
     return EndpointDescription(
         endpoint.name,
-        _kind(streams=signature.streams, takes_streams=bool(signature.inputs)),
+        _kind(streams=signature.streams, streams_in=bool(signature.inputs)),
         parameters,
         type_name(signature.result),
         types.gives(signature.result),
@@ -115,7 +115,7 @@ def _describe(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
 
 
 def _sent_types(endpoint: Endpoint) -> dict[str, Any]:
-    """The type of each argument; of a stream, of its items."""
+    """Return the type of each argument; for a stream, the type of its items."""
     signature = endpoint.signature
     annotations = {
         name: Any if each.annotation is each.empty else each.annotation
@@ -124,14 +124,16 @@ def _sent_types(endpoint: Endpoint) -> dict[str, Any]:
     return annotations | signature.inputs
 
 
-def _kind(*, streams: bool, takes_streams: bool) -> EndpointKind:
+def _kind(*, streams: bool, streams_in: bool) -> EndpointKind:
     if streams:
-        return "bidirectional" if takes_streams else "server stream"
-    return "client stream" if takes_streams else "unary"
+        return "bidirectional" if streams_in else "server stream"
+    return "client stream" if streams_in else "unary"
 
 
-def written(parameters: Iterable[ParameterDescription], write: Callable[[ParameterDescription], str]) -> Iterator[str]:
-    """The parameters of a signature, each as ``write`` has it, with the marks between their kinds."""
+def format_parameters(
+    parameters: Iterable[ParameterDescription], write: Callable[[ParameterDescription], str]
+) -> Iterator[str]:
+    """Yield the parameters of a signature, formatted by ``write``, with the markers ``/`` and ``*`` between them."""
     before: ParameterKind | None = None
     for each in parameters:
         if before == "positional only" and each.kind != before:
@@ -144,8 +146,8 @@ def written(parameters: Iterable[ParameterDescription], write: Callable[[Paramet
         yield "/"
 
 
-def written_signature(start: str, parameters: Iterable[str], end: str, length: int) -> str:
-    """A signature in one line of this length at most, or with a line for each parameter."""
+def format_signature(start: str, parameters: Iterable[str], end: str, length: int) -> str:
+    """Format a signature on one line of at most ``length`` characters, or with a line for each parameter."""
     parameters = list(parameters)
     line = f"{start}({', '.join(parameters)}){end}"
     if len(line) <= length:
@@ -158,7 +160,7 @@ def _declared(each: ParameterDescription) -> str:
 
 
 def _type_texts(types: list[TypeDescription]) -> Iterable[str]:
-    """The classes, each once; a registered Struct twice if it is sent with other fields than it arrives with."""
+    """Return the text of each class, once; twice for a registered Struct with other fields to send."""
     arriving = {each.registered for each in types if each.received}
     only_sent = [not each.received and each.registered in arriving - {None} for each in types]
     return dict.fromkeys(map(_type_text, types, only_sent))

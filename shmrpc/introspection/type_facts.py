@@ -1,4 +1,4 @@
-"""Facts about types, and about the fields of classes, beyond what ``msgspec.inspect`` says."""
+"""Facts about types and about fields of classes that ``msgspec.inspect`` does not have."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shmrpc.values import fields, registry
 from shmrpc.values.aliases import type_hints, with_parameters
 
 ClassKind = Literal["dataclass", "struct", "typed dict", "named tuple", "enum"]
-#: Where a type stands: in what is sent to the server, in what arrives as it is, and in what arrives as plain
-#: MessagePack, as fields of a class that is not registered may: there a set is a list, and a UUID is text.
-Place = Literal["sent", "received", "plain"]
+#: Form of a type: sent to the server, received unchanged, or received as plain MessagePack, as fields of a class may be
+#: that is not registered: there a set is a list, and a UUID is text.
+Form = Literal["sent", "received", "plain"]
 
 CLASSES: Final = (mi.DataclassType, mi.StructType, mi.TypedDictType, mi.NamedTupleType, mi.EnumType)
 _KINDS: Final[dict[type[mi.Type], ClassKind]] = {
@@ -32,7 +32,7 @@ ARRAYS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.
 
 
 def parts(info: Any) -> Sequence[Any]:
-    """The types of which a type consists, unless it is a class."""
+    """Return the types within a type; none for a class."""
     match info:
         case mi.UnionType():
             return info.types
@@ -44,7 +44,7 @@ def parts(info: Any) -> Sequence[Any]:
 
 
 def classes_in(info: Any) -> Iterable[Any]:
-    """The classes in the types of a class's fields."""
+    """Yield the classes in the types of the fields of a class."""
     rest = [] if isinstance(info, mi.EnumType) else [field.type for field in info.fields]
     while rest:
         part = rest.pop()
@@ -54,8 +54,8 @@ def classes_in(info: Any) -> Iterable[Any]:
             rest.extend(parts(part))
 
 
-def holds_itself(info: Any) -> bool:
-    """Whether a class occurs within its own fields."""
+def is_recursive(info: Any) -> bool:
+    """Return True if a class occurs within its own fields."""
     seen, rest = set(), [info]
     while rest:
         for each in classes_in(rest.pop()):
@@ -68,52 +68,52 @@ def holds_itself(info: Any) -> bool:
 
 
 def is_array(info: Any) -> bool:
-    """Whether the values of a class travel as arrays."""
+    """Return True if instances of a class travel as arrays."""
     return isinstance(info, mi.NamedTupleType) or (isinstance(info, mi.StructType) and info.array_like)
 
 
-def tag_of(info: Any) -> list[str]:
-    """The type of the tag that tells a Struct from others in a union; empty for a class without a tag."""
+def tag_texts(info: Any) -> list[str]:
+    """Return the type of the tag that distinguishes a Struct in a union; empty for a class without a tag."""
     tag = info.tag if isinstance(info, mi.StructType) else None
     return [] if tag is None else [f"Literal[{tag!r}]"]
 
 
 def registered_name(info: Any) -> str | None:
-    """The name under which a class is registered; None if it is not."""
+    """Return the name under which a class is registered, or None."""
     entry = registry.entry_of(get_origin(info.cls) or info.cls)
     return None if entry is None else entry.name
 
 
 def is_registered(info: Any) -> bool:
-    """Whether a class is registered: the fields of its instances then travel by name, whatever kind of class it is."""
+    """Return True if a class is registered: the fields of its instances then travel by name."""
     return registered_name(info) is not None
 
 
 def is_opaque(info: Any) -> bool:
-    """Whether a class is registered with functions of its own: only a client that has it registered can read it."""
+    """Return True if a class is registered with converters: only a client that has registered it, too, can read it."""
     return isinstance(registry.entry_of(get_origin(info.cls) or info.cls), registry.Custom)
 
 
-def depends_on_place(info: Any) -> bool:
-    """Whether the fields of a class are plain MessagePack exactly where the class itself is."""
+def inherits_form(info: Any) -> bool:
+    """Return True if the fields of a class have the form of the class itself."""
     return isinstance(info, mi.TypedDictType | mi.NamedTupleType) and not is_registered(info)
 
 
-def place_of(info: Any, field: mi.Field, place: Place) -> Place:
-    """Where a field stands, of a class that stands at ``place``."""
-    if place == "sent" or depends_on_place(info):
-        return place
+def field_form(info: Any, field: mi.Field, form: Form) -> Form:
+    """Return the form of a field of a class in this form."""
+    if form == "sent" or inherits_form(info):
+        return form
     loose = fields.loose_names(get_origin(info.cls) or info.cls, (field.name,))
     return "received" if is_registered(info) or field.name in loose else "plain"
 
 
 def class_kind(info: Any) -> ClassKind:
-    """What kind of class it is."""
+    """Return the kind of a class."""
     return _KINDS[type(info)]
 
 
-def is_always_there(info: Any, field: mi.Field, declared: Any) -> bool:
-    """Whether every instance that arrives has this field."""
+def is_always_present(info: Any, field: mi.Field, declared: Any) -> bool:
+    """Return True if every instance that arrives has this field."""
     if isinstance(info, mi.TypedDictType):
         return field.required
     cls = get_origin(info.cls) or info.cls
@@ -122,28 +122,28 @@ def is_always_there(info: Any, field: mi.Field, declared: Any) -> bool:
             return False
     elif isinstance(info, mi.DataclassType):
         known = getattr(cls, "__dataclass_fields__", {}).get(field.name)
-        if known is not None and not _is_set(cls, known, registered=is_registered(info)):
+        if known is not None and not _is_encoded(cls, known, registered=is_registered(info)):
             return False
     return msgspec.UnsetType not in (declared, *get_args(declared))
 
 
-def _is_set(cls: Any, known: dataclasses.Field[Any], *, registered: bool) -> bool:
-    """Whether every instance of a dataclass has a field where the encoder looks for it."""
+def _is_encoded(cls: Any, known: dataclasses.Field[Any], *, registered: bool) -> bool:
+    """Return True if the encoder finds a field in every instance of a dataclass."""
     if registered:
         return known.init or hasattr(cls, known.name)
-    return known.init and not _stands_in_class(cls, known.name)
+    return known.init and not _is_class_attribute(cls, known.name)
 
 
-def _stands_in_class(cls: Any, name: str) -> bool:
-    """Whether a field's default is an attribute of the class, which instances made by decoding do without."""
+def _is_class_attribute(cls: Any, name: str) -> bool:
+    """Return True if the default of a field is an attribute of the class, which a decoded instance may lack."""
     slot = types.MemberDescriptorType
     return hasattr(cls, name) and not isinstance(inspect.getattr_static(cls, name), slot)
 
 
 def field_default(field: mi.Field) -> str | None:
-    """A field's default as source code; None if it has none."""
+    """Return the default of a field as source code, or None."""
     if field.default is not msgspec.NODEFAULT:
-        return default_text(field.default)
+        return format_default(field.default)
     if field.default_factory is msgspec.NODEFAULT:
         return None
     if field.default_factory in (list, dict):
@@ -151,23 +151,23 @@ def field_default(field: mi.Field) -> str | None:
     return f"{getattr(field.default_factory, '__name__', '...')}()"
 
 
-def default_text(value: Any) -> str:
-    """A default as source code, shortened."""
+def format_default(value: Any) -> str:
+    """Return a default as source code, at most 80 characters."""
     try:
         if isinstance(value, enum.Enum):
             return f"{type(value).__name__}.{value.name}"
         text = repr(value)
-    except Exception as error:  # The rest of the description is useful without it.
+    except Exception as error:  # A failing __repr__ must not prevent the description.
         return f"<{type(value).__qualname__}, whose __repr__ raised {type(error).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def declared_types(cls: Any) -> dict[str, Any]:
-    """The types of a class's fields; for ``Box[int]``, with int in place of the parameter."""
+    """Return the types of the fields of a class; for ``Box[int]``, with int in place of the parameter."""
     origin = get_origin(cls)
     try:
         hints = type_hints(origin or cls)
-    except Exception:  # A name in an annotation may mean something else by now.
+    except Exception:  # A name in an annotation may have changed its meaning.
         return {}
     if origin is None:
         return hints

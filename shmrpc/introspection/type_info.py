@@ -1,7 +1,7 @@
-"""What a type consists of: what ``msgspec.inspect`` says, and what it leaves out.
+"""Structure of types: that of ``msgspec.inspect``, and the parts that it leaves out.
 
-msgspec refuses a union of an array with something else, takes a Sequence for a list, and drops the dtype of an array.
-Here a ``CustomType`` has the type as declared, ``NDArray[np.float32]`` and not ``ndarray``.
+msgspec refuses a union of an array with another type, takes a Sequence for a list, and drops the dtype of an array.
+Here a ``CustomType`` has the declared type, ``NDArray[np.float32]``, not ``ndarray``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ARRAYS: Final[dict[Any, Any]] = {
     frozenset: mi.FrozenSetType,
     collections.abc.MutableSet: mi.SetType,
 }
-#: The names that they have in the texts of types.
+#: Names of abstract types in the texts of types.
 _ABSTRACT: Final[dict[Any, str]] = {
     collections.abc.Collection: "Collection",
     collections.abc.Sequence: "Sequence",
@@ -35,19 +35,19 @@ _ABSTRACT: Final[dict[Any, str]] = {
 
 
 class AbstractType(mi.CollectionType, kw_only=True):
-    """A type that several classes fulfil; an instance arrives as whichever of them the server has."""
+    """Type that several classes implement; an instance arrives as the class that the server has."""
 
     name: str
 
 
 class TypeReader:
-    """Takes types apart; each class once."""
+    """Reader of the structure of types, which reads each class once."""
 
     def __init__(self) -> None:
         self._classes: dict[Any, Any] = {}
 
     def read(self, kind: Any) -> Any:
-        """What a type consists of; ``AnyType`` if that cannot be found out."""
+        """Return the structure of a type; ``AnyType`` if it is unknown."""
         origin, args = get_origin(kind), get_args(kind)
         if origin is Annotated:
             return _in_zone(self.read(args[0]), args[1:])
@@ -76,7 +76,7 @@ class TypeReader:
             if kind in self._classes:
                 return self._classes[kind]
             info = mi.type_info(kind)
-        except Exception:  # A name in an annotation may mean something else by now.
+        except Exception:  # A name in an annotation may have changed its meaning.
             return mi.AnyType()
         if isinstance(info, mi.CustomType):
             return mi.CustomType(kind)
@@ -88,7 +88,7 @@ class TypeReader:
 
     def _field(self, field: mi.Field, declared: Any) -> mi.Field:
         if declared is None or isinstance(declared, TypeVar) or getattr(declared, "__parameters__", None):
-            return field  # Only msgspec knows what the parameter of a base class stands for.
+            return field  # Only msgspec knows the type of a base class's parameter.
         return msgspec.structs.replace(field, type=self.read(declared))
 
 

@@ -1,4 +1,4 @@
-"""Types in Python's notation, as a client without the server's classes has them."""
+"""Texts of types in Python's notation, for a client without the server's classes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, Final
 
 from msgspec import inspect as mi
 
-from shmrpc.introspection import foreign
+from shmrpc.introspection import known_types
 from shmrpc.introspection.type_facts import (
     ARRAYS,
     CLASSES,
-    Place,
-    holds_itself,
+    Form,
+    field_form,
     is_array,
     is_opaque,
+    is_recursive,
     is_registered,
     parts,
-    place_of,
-    tag_of,
+    tag_texts,
 )
 from shmrpc.introspection.type_info import AbstractType
 from shmrpc.values.notation import list_of, tuple_of, union
 
 _BYTES: Final = (mi.BytesType, mi.ByteArrayType, mi.MemoryViewType)
 _ANY_BYTES: Final = "bytes | bytearray | memoryview"
-#: The texts, by place, of types without parts. Any other is Any.
-_LEAVES: Final[dict[type[mi.Type], dict[Place, str]]] = {
+#: Texts of types without parts, by form. Any other type is Any.
+_LEAVES: Final[dict[type[mi.Type], dict[Form, str]]] = {
     **{
         kind: dict.fromkeys(("received", "plain", "sent"), text)
         for kind, text in {
@@ -56,67 +56,67 @@ _LEAVES: Final[dict[type[mi.Type], dict[Place, str]]] = {
 
 
 class TypeTexts:
-    """The texts of types, each as alternatives. ``name_of``: what a class is called in a place."""
+    """Texts of types, each as a list of alternatives. ``name_of`` returns the name of a class in a form."""
 
-    def __init__(self, name_of: Callable[[Any, Place], str]) -> None:
+    def __init__(self, name_of: Callable[[Any, Form], str]) -> None:
         self._name_of = name_of
 
-    def texts(self, info: Any, place: Place, *, as_key: bool = False) -> list[str]:
-        """What a type is in a place. A key of a map must be hashable: arrays become tuples."""
+    def texts(self, info: Any, form: Form, *, as_key: bool = False) -> list[str]:
+        """Return the texts of a type in a form. A key of a map must be hashable: there arrays are tuples."""
         match info:
             case mi.UnionType():
-                return [text for part in info.types for text in self.texts(part, place, as_key=as_key)]
+                return [text for part in info.types for text in self.texts(part, form, as_key=as_key)]
             case mi.CustomType():
-                return foreign.sent(info.cls) if place == "sent" else foreign.received(info.cls)
+                return known_types.sent_texts(info.cls) if form == "sent" else known_types.received_texts(info.cls)
             case mi.LiteralType():
                 return [f"Literal[{', '.join(map(repr, info.values))}]"]
             case mi.DictType():
-                keys = self.texts(info.key_type, place, as_key=True)
-                value = union(self.texts(info.value_type, place))
-                if place == "sent":  # Mapping is invariant in its key, so each kind of key has its own.
+                keys = self.texts(info.key_type, form, as_key=True)
+                value = union(self.texts(info.value_type, form))
+                if form == "sent":  # Mapping is invariant in its key type, so each key type has a Mapping.
                     return [f"Mapping[{key}, {value}]" for key in keys]
                 return [f"dict[{union(keys)}, {value}]"]
             case mi.TupleType():
-                items = [union(self.texts(part, place, as_key=as_key)) for part in info.item_types]
-                as_tuple = [tuple_of(items)] if place != "plain" or as_key else []
-                return [*as_tuple, list_of(items)] if place != "received" and not as_key else as_tuple
-            case mi.DateTimeType() if place == "plain" and info.tz is not None:
-                return ["datetime.datetime" if info.tz else "str"]  # With a zone it is a timestamp.
+                items = [union(self.texts(part, form, as_key=as_key)) for part in info.item_types]
+                as_tuple = [tuple_of(items)] if form != "plain" or as_key else []
+                return [*as_tuple, list_of(items)] if form != "received" and not as_key else as_tuple
+            case mi.DateTimeType() if form == "plain" and info.tz is not None:
+                return ["datetime.datetime" if info.tz else "str"]  # A datetime with a zone is a timestamp.
         if isinstance(info, CLASSES):
-            return self._class(info, place, as_key=as_key)
+            return self._class(info, form, as_key=as_key)
         if isinstance(info, ARRAYS):
-            return self._items(info, place, as_key=as_key)
-        if isinstance(info, _BYTES) and as_key and place == "sent":
+            return self._items(info, form, as_key=as_key)
+        if isinstance(info, _BYTES) and as_key and form == "sent":
             return ["bytes"]
-        return _LEAVES[type(info)][place].split(" | ") if type(info) in _LEAVES else ["Any"]
+        return _LEAVES[type(info)][form].split(" | ") if type(info) in _LEAVES else ["Any"]
 
-    def fields(self, info: Any, place: Place, *, as_key: bool = False) -> list[str]:
-        """What each field of a class is, when the class stands in a place."""
-        return [union(self.texts(each.type, place_of(info, each, place), as_key=as_key)) for each in info.fields]
+    def fields(self, info: Any, form: Form, *, as_key: bool = False) -> list[str]:
+        """Return the text of each field of a class in a form."""
+        return [union(self.texts(each.type, field_form(info, each, form), as_key=as_key)) for each in info.fields]
 
-    def array(self, info: Any, place: Place, *, as_key: bool = False) -> list[str]:
-        """What a class that travels as an array is in a place. When sending, the last fields may be left out."""
-        before, items = tag_of(info), self.fields(info, place, as_key=as_key)
-        least = sum(field.required for field in info.fields) if place == "sent" else len(items)
+    def array(self, info: Any, form: Form, *, as_key: bool = False) -> list[str]:
+        """Return the texts of a class that travels as an array. The last fields may be left out of a sent one."""
+        before, items = tag_texts(info), self.fields(info, form, as_key=as_key)
+        least = sum(field.required for field in info.fields) if form == "sent" else len(items)
         tuples = [tuple_of([*before, *items[:length]]) for length in range(least, len(items) + 1)]
-        if as_key or _stays_tuple(info, place):
+        if as_key or _stays_tuple(info, form):
             return tuples
-        return [*(tuples if place == "sent" else []), list_of([*before, *items])]
+        return [*(tuples if form == "sent" else []), list_of([*before, *items])]
 
-    def _class(self, info: Any, place: Place, *, as_key: bool) -> list[str]:
-        if place != "sent" and is_opaque(info):
+    def _class(self, info: Any, form: Form, *, as_key: bool) -> list[str]:
+        if form != "sent" and is_opaque(info):
             return ["Any"]
-        by_name = place != "sent" and (is_registered(info) or _stays_tuple(info, place))
+        by_name = form != "sent" and (is_registered(info) or _stays_tuple(info, form))
         if as_key and is_array(info) and not by_name:
-            return ["tuple[Any, ...]"] if holds_itself(info) else self.array(info, place, as_key=True)
-        return [self._name_of(info.cls, place)]
+            return ["tuple[Any, ...]"] if is_recursive(info) else self.array(info, form, as_key=True)
+        return [self._name_of(info.cls, form)]
 
-    def _items(self, info: Any, place: Place, *, as_key: bool) -> list[str]:
-        """What a type with any number of items of one type is in a place."""
-        item = union(self.texts(info.item_type, place, as_key=as_key))
-        if place == "sent":
+    def _items(self, info: Any, form: Form, *, as_key: bool) -> list[str]:
+        """Return the texts of a type with any number of items of one type."""
+        item = union(self.texts(info.item_type, form, as_key=as_key))
+        if form == "sent":
             return [f"tuple[{item}, ...]", f"frozenset[{item}]"] if as_key else _arrays(item)
-        if place == "plain":
+        if form == "plain":
             return [f"tuple[{item}, ...]" if as_key else f"list[{item}]"]
         match info:
             case mi.VarTupleType():
@@ -130,7 +130,7 @@ class TypeTexts:
         return [f"{info.name if isinstance(info, AbstractType) else 'list'}[{item}]"]
 
     def _set(self, name: str, item: Any) -> list[str]:
-        """A set, or a list if some element arrives unhashable, as a frozen dataclass does, which becomes a dict."""
+        """Return the text of a set, or of a list if an element arrives unhashable, as a frozen dataclass does."""
         alternatives = item.types if isinstance(item, mi.UnionType) else (item,)
         hashable = [each for each in alternatives if _is_hashable(each)]
         texts = [f"{name}[{union(text for each in hashable for text in self.texts(each, 'received'))}]"]
@@ -140,21 +140,21 @@ class TypeTexts:
 
 
 def _arrays(item: str) -> list[str]:
-    """What may be sent as an array. Where Sequence would let a str or bytes pass as one, it is spelled out."""
+    """Return the types that may be sent as an array, without Sequence where a str or bytes would pass as one."""
     if item in ("Any", "str", "int"):
         return [f"list[{item}]", f"tuple[{item}, ...]", f"set[{item}]", f"frozenset[{item}]"]
     return [f"Sequence[{item}]", f"AbstractSet[{item}]"]
 
 
-def _stays_tuple(info: Any, place: Place) -> bool:
-    """Whether a class arrives as a tuple."""
-    return isinstance(info, mi.NamedTupleType) and place == "received"
+def _stays_tuple(info: Any, form: Form) -> bool:
+    """Return True if a class arrives as a tuple."""
+    return isinstance(info, mi.NamedTupleType) and form == "received"
 
 
 def _is_hashable(info: Any) -> bool:
-    """Whether an instance that is hashable at the sender still is when it arrives."""
+    """Return True if an instance that is hashable at the sender is hashable at the receiver, too."""
     if isinstance(info, mi.NamedTupleType):
-        if is_registered(info) or holds_itself(info):
+        if is_registered(info) or is_recursive(info):
             return False
         return all(_is_hashable(each.type) for each in info.fields)
     if isinstance(info, CLASSES) and not isinstance(info, mi.EnumType):

@@ -177,7 +177,7 @@ class ArgumentDecoders:
         ]
 
     def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any], is_open: bool = False) -> Arguments:
-        """Bind arguments to parameters as Python does, each validated. ``is_open``: see :meth:`Codec.decode_unsettled`."""
+        """Bind arguments to parameters as Python does, and validate each. ``is_open``: see `Codec.decode_unsettled`."""
         signature = self._signature
         try:
             bound = signature.signature.bind(*positional, **keywords)

@@ -145,7 +145,7 @@ class Codec(ABC):
 
     @abstractmethod
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
-        """Return a function that decodes and validates a body. It raises one of UNREADABLE if the value does not fit."""
+        """Return a decoder of bodies, which validates them: it raises one of UNREADABLE if the value does not fit."""
 
     def decode(self, body: Body) -> Any:
         """Decode a body. Raises one of UNREADABLE if it is invalid."""

@@ -53,11 +53,11 @@ test-python: build crashpoints compiled nats-server
 	$(BIN)/python $(PYTEST)
 
 test-long: build nats-server  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB; tests on both loops that are run on either.
-	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/test_large_streams.py $$(grep -rl --include='*.py' '^LOOP = "either"' tests)
+	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/streams/test_large_streams.py $$(grep -rl --include='*.py' '^LOOP = "either"' tests)
 
 test-browser: build  ## The fractals' page in a headless Chromium, which has to be installed (Debian: apt install chromium).
 	$(BIN)/python -m pip install --quiet --group browser
-	SHMRPC_BROWSER=1 $(BIN)/python -m pytest tests/test_fractals_page.py
+	SHMRPC_BROWSER=1 $(BIN)/python -m pytest tests/examples/test_fractals_page.py
 
 test-lowest: build crashpoints nats-server  ## The Python tests with the lowest versions of what we depend on, in .venv-lowest.
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
@@ -70,7 +70,7 @@ torture: build crashpoints compiled nats-server  ## The long forms of tests, abo
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test hostile_peer -- --nocapture
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --lib -- shared_heap:: topic:: --nocapture
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest $(LONG) tests/reliability \
-		tests/test_interrupted_loops.py tests/test_lease_workload.py tests/test_codec.py tests/test_core_values.py
+		tests/client/test_interrupted_loops.py tests/transport/test_lease_workload.py tests/values/test_codec.py tests/values/test_core_values.py
 
 compiled: build  ## Bytecode, as an installation has it, and pytest's: what the tests start need not compile us.
 	$(BIN)/python -m compileall -q shmrpc tests benchmark examples

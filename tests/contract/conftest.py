@@ -12,7 +12,7 @@ import pytest
 import shmrpc
 from shmrpc.testing import Network
 from tests.contract import service as contract
-from tests.helpers.awaited_client import AwaitedClient
+from tests.contract.awaited_client import AwaitedClient
 from tests.helpers.server_process import PATIENCE
 
 #: Makes one more client of the tested service, with these options; to be entered by ``async with``.

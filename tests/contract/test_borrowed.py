@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests import test_calls, test_cancellation, test_errors, test_handlers, test_streams
+from tests.calls import test_calls, test_cancellation, test_errors
 from tests.contract.conftest import Place, place_of
 from tests.helpers import services, stream_service
+from tests.server import test_handlers
+from tests.streams import test_streams
 
 
 @pytest.fixture(params=["memory", "nats"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shmrpc.wire import control
-from tests.helpers import figures
+from tests.reliability import figures
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""Tests of the rendezvous directory, addresses and clean-up."""

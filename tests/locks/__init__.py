@@ -1,0 +1,1 @@
+"""Tests of locks, semaphores and their holders."""

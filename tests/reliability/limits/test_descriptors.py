@@ -1,0 +1,307 @@
+"""No descriptor left, on either side: it is said whose limit it is and how to raise it; the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import itertools
+import logging
+import os
+import re
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from unittest.mock import Mock
+
+import pytest
+
+import shmrpc
+from shmrpc.host.log_throttle import LogThrottle
+from shmrpc.supervisor import messages
+from shmrpc.supervisor.worker import Worker
+from tests.helpers import traces
+from tests.helpers.server_process import ServerProcess, eventually, timeouts
+from tests.helpers.time_bound import bounded
+from tests.reliability import figures
+
+TARGET = "tests.reliability.watched_service:service"
+
+NAME = "tested.watched"
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
+
+
+def words(pid: int, limit: int) -> str:
+    """What a client reads, whoever has none left."""
+    return (
+        rf"no descriptor left for a connection: process {pid} has as many files open as it may: {limit} \(RLIMIT_NOFIL"
+    )
+
+
+def limit_of(server: ServerProcess, limit: int) -> None:
+    _, most = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, most))
+
+
+@contextlib.contextmanager
+def own_limit(limit: int) -> Iterator[None]:
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+
+
+def test_a_server_at_its_limit_refuses_and_serves_those_it_has(server: ServerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(shmrpc.sync.connect(NAME)) for _ in range(3)]
+        limit = clients[0].holds()["descriptors"] + 12
+        limit_of(server, limit)
+        with pytest.raises(shmrpc.ServiceUnavailable, match=words(server.pid, limit)):
+            for _ in range(20):
+                clients.append(stack.enter_context(shmrpc.sync.connect(NAME, timeout=1)))
+        assert 3 < len(clients) < 10
+        for i, client in enumerate(clients):
+            assert client.add(i, 1) == i + 1
+        clients.pop(0).close()
+        with shmrpc.sync.connect(NAME, timeout=20) as next_one:
+            assert next_one.add(1, 2) == 3
+        figures.note("a server at its limit of descriptors", connections=len(clients) + 1, limit=limit)
+
+
+def why_refused() -> str:
+    """What a client is told, from a server that has got a CPU in time."""
+    for timeout in timeouts():
+        with pytest.raises(shmrpc.ServiceUnavailable) as refused:
+            shmrpc.sync.connect(NAME, timeout=timeout).__enter__()
+        if "it gets no CPU" not in str(refused.value):
+            return str(refused.value)
+    raise AssertionError
+
+
+def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) -> None:
+    """It cannot even accept whoever comes, but for the one descriptor that it keeps for this."""
+    with shmrpc.sync.connect(NAME) as client:
+        base = client.holds()["descriptors"]
+        limit = base + 10
+        limit_of(server, limit)
+        for _ in range(3):
+            assert eventually(lambda: client.holds()["descriptors"] == base, 30)
+            assert client.take_descriptors() > 0
+            said = rf"nobody serves '{NAME}'.*the last one that was there said: .*{words(server.pid, limit)}"
+            for _ in range(3):
+                assert re.search(said, why_refused())
+            assert client.add(1, 2) == 3
+            client.give_descriptors(1000)
+            with shmrpc.sync.connect(NAME, timeout=20) as other:
+                assert other.add(1, 2) == 3
+        assert "turned away" in server_log(server)
+
+
+def test_a_worker_without_any_descriptor_tells_who_is_passed_to_it_why() -> None:
+    """The kernel drops the descriptor of a client for which there is none, and says nothing."""
+    with ServerProcess(TARGET, "--workers", "1") as server:
+        with shmrpc.sync.connect(NAME) as client:
+            worker = client.pid()
+            base = client.holds()["descriptors"]
+            _, most = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+            limit = base + 10
+            resource.prlimit(worker, resource.RLIMIT_NOFILE, (limit, most))
+            assert client.take_descriptors() > 0
+            with pytest.raises(shmrpc.ServiceUnavailable, match=words(worker, limit)):
+                shmrpc.sync.connect(NAME, timeout=1).__enter__()  # On a busy machine a worker answers late.
+            client.give_descriptors(1000)
+            with shmrpc.sync.connect(NAME, timeout=20) as other:
+                assert other.add(1, 2) == 3
+        log = server_log(server)
+        assert "a client was lost" not in log
+        assert log.count("no descriptor left") == 1, log
+
+
+async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where another thread has just taken the one that was kept for it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker, hoard = Worker(theirs.detach()), list[int]()
+    worker._loop = Mock()
+    monkeypatch.setattr(worker._reserve, "give_up", lambda: None)
+    with ours:
+        socket.send_fds(ours, [messages.encode(messages.Adopt(NAME))], [ours.fileno()])
+        with own_limit(max(map(int, os.listdir("/proc/self/fd"))) + 1), contextlib.suppress(OSError):
+            while True:
+                hoard.append(os.dup(0))
+        try:
+            with own_limit(max(hoard) + 1):
+                worker._on_order()
+        finally:
+            for each in hoard:
+                os.close(each)
+        monkeypatch.undo()
+        worker.abandon()
+    assert worker._adopted == 1, "the supervisor takes it for a client that is about to come, for ever"
+    assert re.search(words(os.getpid(), max(hoard) + 1), caplog.text)
+
+
+@pytest.mark.parametrize("some", [True, False], ids=["too few left", "none left"])
+def test_the_log_says_once_that_there_is_none_left_and_not_at_each_retry(server: ServerProcess, some: bool) -> None:
+    with shmrpc.sync.connect(NAME) as client:
+        limit_of(server, client.holds()["descriptors"] + 5)
+        if not some:
+            assert client.take_descriptors() > 0
+        for _ in range(3):
+            with pytest.raises(shmrpc.ServiceUnavailable, match="no descriptor left"):
+                shmrpc.sync.connect(NAME, timeout=0.5).__enter__()
+        client.give_descriptors(1000)
+    log = server_log(server)
+    assert log.count("no descriptor left") == 1, log
+
+
+def test_each_episode_of_refusals_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = LogThrottle()
+    levels = []
+    for now in (0.0, 1.0, 9.0, 18.0, 40.0, 41.0):
+        monkeypatch.setattr(time, "monotonic", functools.partial(float, now))
+        levels.append(refusals.level_for("full", logging.WARNING))
+        refusals.level_for("another reason", logging.WARNING)
+    monkeypatch.undo()
+    warning, debug = logging.WARNING, logging.DEBUG
+    assert levels == [warning, debug, debug, debug, warning, debug]
+
+
+def server_log(server: ServerProcess) -> str:
+    """What it has logged; it stops for that."""
+    return server.stop()
+
+
+async def test_a_client_that_waits_comes_in_when_there_are_some_again(server: ServerProcess) -> None:
+    async with shmrpc.connect(NAME) as client:
+        limit_of(server, (await client.holds())["descriptors"] + 10)
+        await client.take_descriptors()
+        with pytest.raises(shmrpc.ServiceUnavailable, match="no descriptor left"):
+            await shmrpc.connect(NAME, timeout=0.05)
+        waiting = shmrpc.connect(NAME, timeout=30)
+        await client.notify("give_descriptors", 1000)
+        async with waiting:
+            assert await waiting.add(1, 2) == 3
+
+
+def is_unused(descriptor: int) -> bool:
+    """Whether no open file has this number. A limit is one of numbers, and there may be gaps below the highest one."""
+    return not os.path.exists(f"/proc/self/fd/{descriptor}")
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, blocking: bool) -> None:
+    """At every step of connecting there may be none left: it is the same error, and nothing stays open."""
+    base = traces.settled_descriptors()
+    unused = list(itertools.islice(filter(is_unused, itertools.count()), 20))
+    refused = 0
+
+    async def connect() -> None:
+        if blocking:
+            with shmrpc.sync.connect(NAME, timeout=30) as client:
+                client.add(1, 2)
+        else:
+            async with shmrpc.connect(NAME, timeout=30) as near:
+                await near.add(1, 2)
+
+    for limit in unused:
+        said: list[str] = []
+        with own_limit(limit):
+            try:
+                await connect()
+            except shmrpc.SharedMemoryError as error:
+                said.append(str(error))
+        if not said:
+            break
+        refused += 1
+        assert re.search(words(os.getpid(), limit), said[0])
+        assert traces.descriptors() == base
+    assert 3 < refused < 12
+    assert eventually(lambda: traces.descriptors() == base, 30)
+    await connect()
+
+
+#: What is read when memory of the peer cannot be taken, after the name of the endpoint.
+UNTAKEN = r"cannot be read: the process to receive it cannot take the descriptor of extent 0 .*RLIMIT_NOFILE.*ulimit -n"
+LARGE = 1 << 20
+
+
+def test_a_server_that_cannot_take_what_is_lent_refuses_that_call_and_no_other(server: ServerProcess) -> None:
+    with shmrpc.sync.connect(NAME) as client, shmrpc.sync.connect(NAME) as other:
+        other.add(1, 2)  # From here on the server has what it keeps of this client.
+        limit_of(server, client.holds()["descriptors"] + 10)
+        assert client.take_descriptors() > 0
+        for _ in range(2):
+            with pytest.raises(shmrpc.Overloaded, match=UNTAKEN):
+                client.length(bytes(LARGE))
+            assert client.add(1, 2) == other.add(1, 2) == 3
+        other.give_descriptors(1000)
+        for each in (client, other):
+            assert each.length(bytes(LARGE)) == LARGE, "on the same connection, once there are some"
+
+
+@contextlib.contextmanager
+def none_left() -> Iterator[None]:
+    """All descriptors of this process are taken."""
+    hoard: list[int] = []
+    with own_limit(traces.settled_descriptors() + 10):
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    hoard.append(os.dup(0))
+            yield
+        finally:
+            for descriptor in hoard:
+                os.close(descriptor)
+
+
+def test_a_client_in_threads_that_cannot_take_what_is_lent_has_all_other_answers(server: ServerProcess) -> None:
+    with shmrpc.sync.connect(NAME) as client:
+        client.add(1, 2)
+        with none_left():
+            for _ in range(2):
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN) as raised:
+                    client.body_of(LARGE)
+                assert raised.value.errno == errno.EMFILE
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN):
+                    next(client.flood(LARGE))
+                assert client.add(1, 2) == 3
+        assert len(client.body_of(LARGE)) == LARGE
+
+
+async def test_a_client_in_a_loop_that_cannot_take_what_is_lent_has_all_other_answers(server: ServerProcess) -> None:
+    async with shmrpc.connect(NAME) as client:
+        await client.add(1, 2)
+        with none_left():
+            for _ in range(2):
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN) as raised:
+                    await client.body_of(LARGE)
+                assert raised.value.errno == errno.EMFILE
+                with pytest.raises(shmrpc.SharedMemoryError, match=UNTAKEN):
+                    async for _ in client.flood(LARGE):
+                        pass
+                assert await client.add(1, 2) == 3
+        assert len(await client.body_of(LARGE)) == LARGE
+
+
+def test_a_client_without_a_descriptor_to_lend_with_says_so(server: ServerProcess) -> None:
+    """What is built in shared memory needs it. What is copied travels in the frame then."""
+    with shmrpc.sync.connect(NAME) as client:
+        client.add(1, 2)
+        with none_left():
+            with pytest.raises(
+                shmrpc.SharedMemoryError, match="no descriptor left for a buffer in shared memory: .*ulimit -n"
+            ) as raised:
+                client.buffer(LARGE)
+            assert raised.value.errno == errno.EMFILE
+            assert client.length(bytes(LARGE)) == LARGE
+        assert len(client.buffer(LARGE)) == LARGE

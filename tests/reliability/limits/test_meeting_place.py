@@ -1,0 +1,88 @@
+"""What can lie where a service meets its clients, beside what tests/transport/test_hostile_server.py puts there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+from tests.reliability.watched_service import service
+
+#: Somebody else.
+NOBODY = 65534
+
+CLIENT = f"""
+import os, sys, shmrpc
+os.environ["XDG_RUNTIME_DIR"] = sys.argv[1]
+try:  # What connecting imports may be in a folder that is closed to others.
+    shmrpc.sync.connect("tested.watched", timeout=0).__enter__()
+except shmrpc.ShmrpcError:
+    pass
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+try:
+    shmrpc.sync.connect("tested.watched", timeout=0.05).__enter__()
+except shmrpc.ShmrpcError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def a_link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("tested.watched.lock", a_link),
+        ("tested.watched.lock", Path.mkdir),
+        ("tested.watched.lock", os.mkfifo),
+        ("tested.watched.sock", Path.mkdir),
+    ],
+)
+async def test_a_name_that_is_taken_by_something_else(runtime: Path, name: str, make: Callable[[Path], object]) -> None:
+    os.mkdir(runtime, 0o700)
+    make(runtime / name)
+    before = os.lstat(runtime / name)
+    with pytest.raises(shmrpc.LocalProtocolError, match=rf"{name} is in the way"):
+        async with shmrpc.serve(service):
+            pass
+    assert os.path.samestat(os.lstat(runtime / name), before), "it is not ours to remove"
+    with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves"):
+        await shmrpc.connect("tested.watched", timeout=0)
+    os.rmdir(runtime / name) if (runtime / name).is_dir() else os.unlink(runtime / name)
+    async with shmrpc.serve(service), shmrpc.connect("tested.watched") as client:
+        assert await client.add(1, 2) == 3
+
+
+@pytest.mark.parametrize("make", [a_link, Path.touch])
+async def test_what_lies_in_the_place_of_the_socket_is_replaced_and_not_followed(
+    runtime: Path, make: Callable[[Path], object]
+) -> None:
+    os.mkdir(runtime, 0o700)
+    make(runtime / "tested.watched.sock")
+    written = os.stat("/etc/passwd").st_mtime_ns
+    async with shmrpc.serve(service), shmrpc.connect("tested.watched") as client:
+        assert await client.add(1, 2) == 3
+    assert os.stat("/etc/passwd").st_mtime_ns == written
+    assert os.listdir(runtime) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [(0o755, f"shmrpc belongs to uid 0 and not to you (uid {NOBODY})"), (0o700, f"is closed to you (uid {NOBODY})")],
+)
+def test_somebody_else_is_told_whose_place_it_is(mode: int, words: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, mode)
+        (Path(place) / "shmrpc").mkdir(mode=0o700)
+        done = subprocess.run([sys.executable, "-c", CLIENT, place], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.startswith("LocalProtocolError") and words in done.stdout

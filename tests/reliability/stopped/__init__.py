@@ -1,0 +1,1 @@
+"""Tests of stopped processes, signals and clocks."""

@@ -1,0 +1,189 @@
+"""A member of a queue stands still: it keeps what it has, others are told who it is, and go on once it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.host import cleanup
+from tests.helpers import crash_points
+from tests.helpers.host_names import host_to_oneself
+from tests.helpers.member_process import MemberProcess
+from tests.helpers.server_process import eventually
+from tests.helpers.stopped_processes import PATIENCE, stands_still, stopped
+from tests.helpers.time_bound import bounded
+from tests.reliability import figures
+
+#: A name that no other run of these tests has.
+OURS = f"standing{os.getpid()}"
+#: Of an array that lies in memory of its own.
+WORDS = 50_000
+#: Tasks of a loop that want something at the same time.
+TASKS = 30
+#: Seconds for which no loop may be held up: each task for itself would hold it for a tenth.
+HOLD = 1.5
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    with bounded():
+        yield
+    with host_to_oneself():
+        cleanup.clean()
+
+
+@pytest.fixture
+def other() -> Iterator[MemberProcess]:
+    crash_points.require_core()
+    with MemberProcess(points=True) as member:
+        yield member
+
+
+@pytest.fixture
+def q() -> Iterator[shmrpc.sync.Queue]:
+    with shmrpc.sync.queue(OURS) as opened:
+        yield opened
+
+
+def test_a_holder_of_a_claim_that_is_stopped_keeps_it(q: shmrpc.sync.Queue, other: MemberProcess) -> None:
+    q.put_many(["held", "next"])
+    other.do(f"q = sync.attach({OURS!r}, 5); c = q.claim()")
+    with stopped(other.pid):
+        assert q.get() == "next"
+        with pytest.raises(shmrpc.QueueEmpty, match=rf"process {other.pid}.* holds 1.*stopped"):
+            q.get(timeout=0.2)
+    other.do("c.ack()")
+    assert q.empty() and q.stats().held == []
+
+
+def test_a_lease_takes_a_claim_from_one_that_is_stopped(q: shmrpc.sync.Queue, other: MemberProcess) -> None:
+    q.put("item")
+    other.do(f"q = sync.attach({OURS!r}, 5); c = q.claim(lease_timeout=0.3)")
+    with stopped(other.pid), q.claim(timeout=PATIENCE) as again:
+        assert again.value == "item" and again.redelivered
+    with pytest.raises(RuntimeError, match="StaleClaim"):
+        other.do("c.ack()")
+    assert q.empty() and q.stats().held == []
+
+
+@contextlib.contextmanager
+def stopped_at(other: MemberProcess, point: str) -> Iterator[None]:
+    """A member stands still within a transaction, and goes on at the end."""
+    other.do(f"q = sync.attach({OURS!r}, 5)")
+    other.begin(f"crash_points.stop_at_point({point!r}, 1); q.put('of the other')")
+    assert eventually(lambda: stands_still(other.pid), PATIENCE)
+    try:
+        yield
+    finally:
+        other.signal(signal.SIGCONT)
+        other.end()
+
+
+#: Points at which a member has the lease.
+POINTS = ["LeaseTaken", "SequenceOdd", "EntryCounted", "WordChanged", "ItemsWritten", "Committed", "SequenceEven"]
+#: What is done meanwhile.
+USES: dict[str, Callable[[Any], Any]] = {
+    "put": lambda q: q.put("ours", 0.2),
+    "put many": lambda q: q.put_many([b"x" * 50_000] * 3, 0.2),
+    "get": lambda q: q.get(0.2),
+    "get many": lambda q: q.get_many(5, 0.2),
+    "claim": lambda q: q.claim(0.2),
+    "put at once": lambda q: q.put_nowait(1),
+    "get at once": lambda q: q.get_nowait(),
+    "shut down": lambda q: q.shutdown(),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_who_is_stopped_within_a_change_is_named_and_goes_on(
+    q: shmrpc.sync.Queue, other: MemberProcess, point: str
+) -> None:
+    q.put("first")
+    with stopped_at(other, point):
+        for use in USES.values():
+            with pytest.raises(shmrpc.WaitTimeout, match=rf"process {other.pid} is in the middle of changing it"):
+                use(q)
+    assert q.get_many(5) == ["first", "of the other"]
+    assert q.stats().held == [] and not q.stats().is_shut_down
+
+
+@pytest.mark.parametrize("use", ["put", "get", "claim"])
+async def test_no_loop_is_held_up_by_one_that_is_stopped(q: shmrpc.sync.Queue, other: MemberProcess, use: str) -> None:
+    q.put("first")
+    held, last = 0.0, time.monotonic()
+
+    async def tick() -> None:
+        nonlocal held, last
+        while True:
+            held, last = max(held, time.monotonic() - last), time.monotonic()
+            await asyncio.sleep(0.001)
+
+    async def one(opened: shmrpc.Queue) -> None:
+        with pytest.raises(shmrpc.WaitTimeout, match=rf"process {other.pid} is in the middle of changing it"):
+            await USES[use](opened)
+
+    async with shmrpc.queue(OURS) as opened:
+        with stopped_at(other, "WordChanged"):
+            ticking = asyncio.create_task(tick())
+            await asyncio.sleep(0.01)
+            await asyncio.gather(*(one(opened) for _ in range(TASKS)))
+            await asyncio.sleep(0.01)
+            ticking.cancel()
+        assert held < HOLD
+        assert await opened.get_many(5, PATIENCE) == ["first", "of the other"]
+    figures.note(f"a loop whose {TASKS} tasks {use} while a member is stopped", held=f"{held * 1e3:.0f} ms")
+
+
+def _claims(q: shmrpc.sync.Queue) -> Any:
+    q.put(np.arange(WORDS))
+    return q.claim()
+
+
+def _looks_at_what_was_acknowledged(q: shmrpc.sync.Queue) -> Any:
+    with _claims(q) as claim:
+        return claim.value
+
+
+def _fills(q: shmrpc.sync.Queue) -> Any:
+    reservation = q.reserve(WORDS, "i8")
+    reservation.__enter__()
+    return reservation
+
+
+#: What a member has, that it ends by referring to it no more; and the items that wait then.
+HELD: dict[str, tuple[Callable[[shmrpc.sync.Queue], Any], int]] = {
+    "a claim": (_claims, 1),
+    "a view": (_looks_at_what_was_acknowledged, 0),
+    "a reservation": (_fills, 0),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_what_a_stopped_one_keeps_us_from_ending_is_ended_later(
+    q: shmrpc.sync.Queue, other: MemberProcess, what: str
+) -> None:
+    """Also if this process does nothing more with the queue."""
+    take, left = HELD[what]
+    with MemberProcess() as witness:
+        witness.do(f"q = sync.attach({OURS!r}, 5)")
+        held = take(q)
+        with stopped_at(other, "WordChanged"):
+            del held
+            gc.collect()
+        is_ended = "result = [q.qsize(), len(q.stats().held)]"
+        assert eventually(lambda: witness.do(is_ended) == [1 + left, 0], PATIENCE)
+        if left:
+            assert witness.do("c = q.claim(); result = [c.redelivered, len(c.value)]; c.ack(); del c") == [True, WORDS]
+        assert witness.do("result = q.get()") == "of the other"
+        assert eventually(lambda: witness.do("result = q.stats().used") < WORDS * 8, PATIENCE)

@@ -1,0 +1,293 @@
+"""A server that is stopped while a client connects: connecting ends at its timeout and says whose fault it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmrpc
+from shmrpc.host.status import collect_reports
+from shmrpc.wire import control
+from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
+from tests.helpers.stopped_processes import stopped
+from tests.helpers.time_bound import bounded
+from tests.reliability.watched_service import as_new
+
+LOOP = "either"
+TARGET = "tests.reliability.watched_service:service"
+NAME = "tested.watched"
+SOON = 0.2
+
+
+@pytest.fixture
+def server(lasting_server: ServerProcess) -> ServerProcess:
+    return as_new(lasting_server)
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    """Nothing here waits for its bound of 30 s, which stands for the handshake's own patience."""
+    with bounded():
+        yield
+
+
+def silent(pid: int, awaited: str = "welcome", timeout: float = SOON) -> str:
+    return (
+        rf"cannot connect within {timeout:g} s: the server of '{NAME}' \(process {pid}\) does not answer: waited "
+        rf"[0-9.e-]+ s for its '{awaited}'; it is stopped, and goes on after kill -CONT {pid}"
+    )
+
+
+async def in_a_loop(timeout: float) -> None:
+    await shmrpc.connect(NAME, timeout=timeout)
+
+
+async def in_threads(timeout: float) -> None:
+    await asyncio.to_thread(shmrpc.sync.connect(NAME, timeout=timeout).__enter__)
+
+
+Connect = Callable[[float], Any]
+BOTH = pytest.mark.parametrize("connect", [in_a_loop, in_threads])
+
+
+@BOTH
+@pytest.mark.parametrize("timeout", [SOON, 0])
+async def test_connecting_ends_at_its_timeout(
+    server: ServerProcess, connect: Connect, timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MOMENT", SOON)
+    with stopped(server.pid):
+        with pytest.raises(shmrpc.ServiceUnavailable, match=silent(server.pid, timeout=timeout)):
+            await connect(timeout)
+    async with shmrpc.connect(NAME) as client:
+        assert await client.add(1, 2) == 3
+
+
+#: A server that stops itself when it first comes to a method of its peers.
+STOPS_AT = """
+    import os, signal, asyncio, shmrpc
+    from shmrpc.transport.shm import server
+    from tests.reliability.watched_service import service
+
+    def stop(self, *arguments):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    server.ShmPeer.{} = stop
+
+    async def main():
+        async with shmrpc.serve(service):
+            print("serving", flush=True)
+            await asyncio.sleep(1000)
+    asyncio.run(main())
+"""
+
+
+@BOTH
+async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, connect: Connect) -> None:
+    """It has accepted the client, and is stopped before it has made a segment."""
+    with Script(STOPS_AT.format("begin")) as script:
+        assert script.line() == "serving"
+        with pytest.raises(shmrpc.ServiceUnavailable, match=silent(script.process.pid, timeout=2)):
+            await connect(2)
+        script.kill()
+
+
+async def test_a_server_that_is_stopped_once_it_has_welcomed_its_client(runtime: Path) -> None:
+    """For the client the connection stands. Its calls have deadlines, and the server's death is heard of as ever."""
+    with Script(STOPS_AT.format("_on_confirm")) as script:
+        assert script.line() == "serving"
+        async with shmrpc.connect(NAME, call_timeout=SOON) as client:
+            with pytest.raises(shmrpc.DeadlineExceeded, match=f"kill -CONT {script.process.pid}"):
+                await client.add(1, 2)
+            script.kill()
+            with pytest.raises(shmrpc.ConnectionLost):
+                await client.add(1, 2)
+
+
+@BOTH
+async def test_a_server_whose_line_is_full(runtime: Path, connect: Connect) -> None:
+    """As many clients wait for it as the kernel lets wait."""
+    os.mkdir(runtime, 0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(runtime / f"{NAME}.sock"))
+        listening.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(str(runtime / f"{NAME}.sock"))
+            with pytest.raises(shmrpc.ServiceUnavailable, match="its line is full: it accepts nobody"):
+                await connect(0)
+
+
+async def test_a_client_that_reconnects_ends_at_the_deadline_of_its_call(runtime: Path) -> None:
+    """The next server is there, and is stopped."""
+    with ServerProcess(TARGET) as first, shmrpc.sync.connect(NAME, reconnect=True, call_timeout=SOON) as near:
+        async with shmrpc.connect(NAME, reconnect=True, call_timeout=SOON) as far:
+            assert near.with_options(timeout=30).add(1, 2) == await far.with_options(timeout=30).add(1, 2) == 3
+            first.kill()
+            with contextlib.suppress(shmrpc.ConnectionLost, shmrpc.ServiceUnavailable):
+                near.add(1, 2)  # Now it knows.
+            assert await eventually_in_loop(lambda: far._reconnector.current() is None)
+            with ServerProcess(TARGET) as second:
+                # The loop's client connects in the background: it is to meet a server that is stopped.
+                with stopped(second.pid):
+                    said = rf"process {second.pid}\) does not answer: .*kill -CONT {second.pid}"
+                    with pytest.raises(shmrpc.ServiceUnavailable, match=said):
+                        near.add(1, 2)
+                    there = rf"process {second.pid} is there, and its 'welcome' is waited for"
+                    with pytest.raises(shmrpc.ServiceUnavailable, match=there):
+                        for _ in range(1000):  # It looks for a server now and then, and has met this one once.
+                            with contextlib.suppress(shmrpc.ServiceUnavailable):
+                                await far.add(1, 2)
+                            if far._reconnector._obstacle:
+                                await far.add(1, 2)
+                    with pytest.raises(shmrpc.ServiceUnavailable, match=said):
+                        near.wait_for_ready(SOON)
+                assert near.with_options(timeout=30).add(1, 2) == await far.with_options(timeout=30).add(1, 2) == 3
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-m", "shmrpc", *arguments], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["call", "--timeout", "0.2", NAME, "add", "1", "2"],
+        ["describe", "--timeout", "0.2", NAME],
+        ["stub", "--timeout", "0.2", NAME],
+    ],
+)
+def test_commands_end_at_their_timeout(server: ServerProcess, arguments: list[str]) -> None:
+    with stopped(server.pid):
+        code, text = command(arguments[0], "--timeout", str(SOON), *arguments[1:])
+    assert code != 0
+    assert re.search(silent(server.pid), text), text
+
+
+def test_ls_names_the_server_that_does_not_answer(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "STEP_TIMEOUT", SOON)
+    words: list[str] = []
+    with stopped(server.pid):
+        assert collect_reports(silent=words.append) == []
+    said = rf"{NAME}: process {server.pid} has not answered within 0\.2 s: it is stopped, and goes on after kill -CONT"
+    assert len(words) == 1 and re.match(said, words[0])
+    monkeypatch.setattr(control, "STEP_TIMEOUT", 30.0)
+    assert [report.pid for report in collect_reports()] == [server.pid]
+
+
+#: What has no timeout of its own ends at once.
+async def test_closing_does_not_wait(server: ServerProcess) -> None:
+    near, far = shmrpc.sync.connect(NAME), shmrpc.connect(NAME)
+    near.__enter__()
+    await far
+    with stopped(server.pid):
+        waiting = asyncio.ensure_future(far.add(1, 2))
+        await asyncio.sleep(0)
+        near.close()
+        await far.close()
+        with pytest.raises(shmrpc.ConnectionLost):
+            await waiting
+
+
+async def calls_of(client: Any) -> list[Callable[[], Any]]:
+    """Each way to ask something of a server."""
+
+    async def batch() -> None:
+        async with client.batch() as batch:
+            batch.add(1, 2)
+
+    async def stream() -> None:
+        async for _ in client.flood(1):
+            pass
+
+    async def mapped() -> None:
+        async for _ in client.map("add", [1], [2]):
+            pass
+
+    async def upload() -> None:
+        await client.total([b"x"])
+
+    return [lambda: client.add(1, 2), lambda: client.call("add", 1, 2), batch, stream, mapped, upload, client.describe]
+
+
+async def test_each_way_to_call_ends_at_its_deadline(server: ServerProcess) -> None:
+    async with shmrpc.connect(NAME, call_timeout=SOON) as client:
+        said = rf"process {server.pid}\) has read nothing for .*kill -CONT {server.pid}"
+        with stopped(server.pid):
+            for call in await calls_of(client):
+                with pytest.raises(shmrpc.DeadlineExceeded, match=said):
+                    await call()
+            await client.wait_for_ready(SOON)  # It is connected.
+
+
+def test_each_way_to_call_of_threads_ends_at_its_deadline(server: ServerProcess) -> None:
+    def batch() -> None:
+        with client.batch() as batch:
+            batch.add(1, 2)
+
+    with shmrpc.sync.connect(NAME, call_timeout=SOON) as client:
+        said = rf"process {server.pid}\) has read nothing for .*kill -CONT {server.pid}"
+        with stopped(server.pid):
+            calls: list[Callable[[], Any]] = [
+                lambda: client.add(1, 2),
+                lambda: client.call("add", 1, 2),
+                batch,
+                lambda: list(client.flood(1)),
+                lambda: list(client.map("add", [1], [2])),
+                lambda: client.total([b"x"]),
+                client.describe,
+            ]
+            for call in calls:
+                with pytest.raises(shmrpc.DeadlineExceeded, match=said):
+                    call()
+
+
+def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
+    """It costs nobody the patience of a handshake, and gets clients again once it goes on."""
+    with ServerProcess(TARGET, "--workers", "3") as server:
+        workers = [int(pid) for pid in re.findall(r"\d+", server.greeting.partition("workers ")[2].partition(")")[0])]
+        assert len(workers) == 3
+        with contextlib.ExitStack() as stack:
+            with stopped(workers[0]):
+                clients = [stack.enter_context(shmrpc.sync.connect(NAME)) for _ in range(30)]
+                assert {client._reconnector.session.pid for client in clients if client._reconnector.session} == set(
+                    workers[1:]
+                )
+                assert [client.add(1, 2) for client in clients] == [3] * 30
+            served: set[int] = set()
+            while workers[0] not in served:  # The one with the fewest clients is asked first.
+                client = stack.enter_context(shmrpc.sync.connect(NAME))
+                assert client._reconnector.session is not None
+                served.add(client._reconnector.session.pid)
+
+
+@BOTH
+async def test_workers_that_are_all_stopped_are_named(runtime: Path, connect: Connect) -> None:
+    with ServerProcess(TARGET, "--workers", "1") as server:
+        (worker,) = map(int, re.findall(r"worker (\d+)", server.greeting))
+        said = (
+            rf"none of its workers answers. worker {worker}: it is stopped, and goes on after kill -CONT {worker} \(pr"
+        )
+        with stopped(worker):
+            with pytest.raises(shmrpc.ServiceUnavailable, match=said):
+                await connect(1.0)
+        async with shmrpc.connect(NAME, timeout=30) as client:
+            assert await client.add(1, 2) == 3
+
+
+@BOTH
+async def test_a_supervisor_that_is_stopped(runtime: Path, connect: Connect) -> None:
+    with ServerProcess(TARGET, "--workers", "1") as server:
+        with stopped(server.pid):
+            with pytest.raises(shmrpc.ServiceUnavailable, match=silent(server.pid)):
+                await connect(SOON)

@@ -1,0 +1,180 @@
+"""A member of a store stands still: those who read go on, others end at their deadlines and are told who it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import shmrpc
+import shmrpc.sync
+from shmrpc.host import cleanup
+from tests.helpers import crash_points
+from tests.helpers.host_names import host_to_oneself
+from tests.helpers.member_process import MemberProcess
+from tests.helpers.server_process import InThread, eventually
+from tests.helpers.stopped_processes import stands_still, stopped
+from tests.helpers.time_bound import bounded
+from tests.reliability import store_roles
+
+#: A name that no other run of these tests has.
+OURS = f"storestopped{os.getpid()}"
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    crash_points.require_core()
+    with bounded():
+        yield
+    with host_to_oneself():
+        cleanup.clean()
+
+
+def test_a_process_that_is_stopped_within_a_transaction_is_named_and_readers_go_on(runtime: Path) -> None:
+    with MemberProcess() as member, shmrpc.sync.store(OURS, patience=0.2) as store:
+        store["n"] = 1
+        member.do(f"s = sync.store({OURS!r}, patience=0.2); t = s.transaction(); t.__enter__(); s['n'] = 2")
+        with stopped(member.pid):
+            assert store["n"] == 1, "nobody waits to read"
+            assert store.stats().holder == member.pid
+            with pytest.raises(shmrpc.StoreBusy, match=str(member.pid)):
+                store["n"] = 3
+            with pytest.raises(shmrpc.WaitTimeout, match=str(member.pid)), store.transaction(0.1):
+                pass
+        member.do("t.__exit__(None, None, None); s.close()")
+        assert store["n"] == 2
+
+
+#: What a member is about to do when it stops: what it does passes the point with the lease of the store.
+HOLDS = {
+    "LeaseTaken": "adds",
+    "OnlyWordStored": "adds",
+    "NumberTaken": "transfers",
+    "LogWritten": "transfers",
+    "LogCounted": "transfers",
+    "LogWordStored": "transfers",
+    "LogEnded": "transfers",
+    "LogSettled": "transfers",
+    "TransactionBegun": "transfers",
+    "TransactionMarked": "transfers",
+    "HeapGrown": "grows",
+    "HeapFreed": "removes what is large",
+    "HeapPunched": "removes what is large",
+}
+#: Where it stores what is committed, so that nobody can read meanwhile.
+STORES = ("LogWordStored", "LogEnded")
+#: The same, where it has not got the lease any more, and others go on.
+LETS_GO = {
+    "LeaseGivenBack": "adds",
+    "StoreFounded": "adds",
+    "StoreChanged": "puts messages",
+    "TransactionEnded": "transfers",
+    "MessageTaken": "takes messages",
+    "BufferPinned": "looks at what is removed",
+    "BufferUnpinned": "looks at what is removed",
+    "WatchBegun": "waits",
+    "WatchEnded": "waits",
+}
+
+
+@pytest.mark.parametrize(("point", "role"), [*HOLDS.items(), *LETS_GO.items()])
+def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
+    runtime: Path, tmp_path: Path, point: str, role: str
+) -> None:
+    plain = store_roles.Plain()
+    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, patience=0.05) as store:
+        for each in (store, plain):
+            store_roles.begin(each)
+        member.do("from tests.reliability import store_roles")
+        member.begin(
+            f"crash_points.stop_at_point({point!r}, 1); "
+            f"store_roles.follow({OURS!r}, {role!r}, 3, {str(tmp_path / 'ledger')!r})"
+        )
+        assert eventually(lambda: stands_still(member.pid), 30)
+        if point in HOLDS:
+            with pytest.raises(shmrpc.StoreBusy, match=rf"process {member.pid} is in the middle of changing it"):
+                store["ours"] = 1
+            with (
+                pytest.raises((shmrpc.StoreBusy, shmrpc.WaitTimeout), match=rf"process {member.pid} "),
+                store.transaction(0.05),
+            ):
+                pass
+        else:
+            store["ours"] = 1
+            del store["ours"]
+        if point in STORES:
+            with pytest.raises(shmrpc.StoreBusy, match=rf"process {member.pid} is in the middle of changing it"):
+                store["text"]
+        else:
+            assert store["text"] == plain["text"], "nobody waits to read"
+            assert store.stats().holder == (member.pid if point in HOLDS else None)
+        member.signal(signal.SIGCONT)
+        member.end()
+        for _ in store_roles.play(plain, role, 3):
+            pass
+        assert store.copy() == plain
+
+
+def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(runtime: Path, tmp_path: Path) -> None:
+    """For as long as its timeout allows: the end of a single operation wakes no waiter for a transaction."""
+    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, patience=60) as store:
+        store_roles.begin(store)
+        member.do("from tests.reliability import store_roles")
+        ways = (_in_thread, _in_loop, _blocking_in_loop, _within_one_operation)
+        for number, begin in enumerate(ways):
+            member.begin(
+                "crash_points.stop_at_point('OnlyWordStored', 1); "
+                f"store_roles.follow({OURS!r}, 'adds', 0, {str(tmp_path / 'ledger')!r})"
+            )
+            assert eventually(lambda: stands_still(member.pid), 30)
+            waiting = InThread(partial(begin, store, number))
+            time.sleep(0.25)  # Longer than it is waited for anything but a wait.
+            with pytest.raises(shmrpc.WaitTimeout, match=rf"process {member.pid} "), store.transaction(0.01):
+                pass
+            member.signal(signal.SIGCONT)
+            assert waiting.join() is None
+            member.end()
+            assert store["ours"] == number and store.stats().holder is None
+
+
+def _in_thread(store: shmrpc.sync.Store, number: int) -> None:
+    with store.transaction(60):
+        store["ours"] = number
+
+
+def _in_loop(store: shmrpc.sync.Store, number: int) -> None:
+    async def main() -> None:
+        async with shmrpc.store(OURS) as same:
+            turns = 0
+
+            async def turn() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(turn())
+            async with same.transaction(60):
+                same["ours"] = number
+            task.cancel()
+            assert turns > 2, "the loop goes on meanwhile"
+
+    asyncio.run(main())
+
+
+def _blocking_in_loop(store: shmrpc.sync.Store, number: int) -> None:
+    async def main() -> None:
+        _in_thread(store, number)
+
+    asyncio.run(main())
+
+
+def _within_one_operation(store: shmrpc.sync.Store, number: int) -> None:
+    store.setdefault("ours", 0)
+    shmrpc.update(store, "ours", lambda _: number)

@@ -1,0 +1,1 @@
+"""Tests of servers, services and handlers."""

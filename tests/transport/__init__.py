@@ -1,0 +1,1 @@
+"""Tests of shared memory between a client and a server."""

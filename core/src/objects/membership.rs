@@ -19,7 +19,7 @@ use crate::fork_guard::Origin;
 use crate::memory::mapping::{MappingView, SharedMapping};
 use crate::memory::named;
 use crate::memory::region::Kind;
-use crate::queue::MOST_CLAIMS;
+use crate::queue::MAX_CLAIMS;
 use crate::shared_heap::{Corruption, Field, Poison};
 use crate::sync::{AtomicU64, Ordering, fence, lock};
 use crate::wait::cpu_contention::Crowding;
@@ -110,7 +110,7 @@ pub enum NameError {
     #[error("has {SLEEPERS} sleepers already, which is the most")]
     Crowded,
     #[error(
-        "has no place for another claim: {MOST_CLAIMS} items are claimed, looked at after that, or dead letters \
+        "has no place for another claim: {MAX_CLAIMS} items are claimed, looked at after that, or dead letters \
          ({dead} of them), which is the most; end claims by ack() or give_back(), or take dead letters out"
     )]
     Claimed { dead: u64 },

@@ -6,7 +6,8 @@ use super::membership::{Members, Membership, Memory, NameError};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
 use crate::queue::{
-    Chunk, Claim, Claimed, End, Look, News, Put, Queue, Room, Source, Stats, Taken, Waiting,
+    Chunk, Claim, ClaimEnd, ClaimOutcome, PopOutcome, PutOutcome, Queue, QueueStats, Source,
+    TrimState, WaitingItem, Wakeups, WritersToWake,
 };
 use crate::shared_heap::HeapError;
 use crate::sync::lock;
@@ -41,7 +42,7 @@ pub struct Contents {
     /// Items that were in it when all members were killed, before us.
     lost: AtomicU64,
     /// What was seen when memory was last to be given back.
-    look: Mutex<Look>,
+    look: Mutex<TrimState>,
 }
 
 impl Contents {
@@ -67,7 +68,7 @@ impl Contents {
             let at = memory.shape.contents_at() + at as usize;
             memory.mapping.u64_at(at).load(Relaxed)
         };
-        Queue::<Arc<SharedMapping>, Arc<Members>>::lost_in(word)
+        Queue::<Arc<SharedMapping>, Arc<Members>>::count_items_in(word)
     }
 
     pub(super) fn has_lost(&self, items: u64) {
@@ -86,7 +87,7 @@ impl Contents {
 
     /// Returns true if a writer that sleeps for room may find some: a hint.
     pub(super) fn has_room(&self) -> bool {
-        self.queue.is_shut() || !self.queue.is_known_full(1)
+        self.queue.is_shut_down() || !self.queue.is_known_full(1)
     }
 
     pub(super) fn has_items(&self) -> bool {
@@ -94,7 +95,7 @@ impl Contents {
     }
 
     pub(super) fn count_held(&self, member: u64) -> usize {
-        self.queue.held_by(member)
+        self.queue.claims_held_by(member)
     }
 
     /// Gives back what dead members of a slot have left; false if that cannot be done now.
@@ -105,7 +106,7 @@ impl Contents {
     /// Gives memory back that is not needed; whether to look again.
     pub(super) fn settle(&self) -> bool {
         let mut look = lock(&self.look);
-        let now = self.queue.settle(*look, clock::now() + PATIENCE);
+        let now = self.queue.trim(*look, clock::now() + PATIENCE);
         *look = now.unwrap_or_default();
         now.is_some()
     }
@@ -190,16 +191,16 @@ impl Membership {
         }
     }
 
-    fn spread(&self, news: News) {
+    fn spread(&self, news: Wakeups) {
         if news.over {
             self.wake_all(ITEMS);
         } else if news.items {
             self.wake_next(ITEMS);
         }
         match news.room {
-            Room::No => {}
-            Room::One => drop(self.wake_next(ROOM)),
-            Room::All => self.wake_all(ROOM),
+            WritersToWake::None => {}
+            WritersToWake::One => drop(self.wake_next(ROOM)),
+            WritersToWake::All => self.wake_all(ROOM),
         }
         if news.done {
             self.wake_all(DONE);
@@ -211,34 +212,38 @@ impl Membership {
 
     /// Puts small items, as [`Queue::put`] has them. `patience`: how long a lease may take, in nanoseconds.
     #[inline]
-    pub fn put(&self, items: &[u8], count: u64, patience: u64) -> Result<Put, NameError> {
+    pub fn put(&self, items: &[u8], count: u64, patience: u64) -> Result<PutOutcome, NameError> {
         let contents = self.contents()?;
         let put = contents.queue.put(items, count, deadline(patience));
         self.has_put(contents, put)
     }
 
-    /// Puts items that `fill` writes, as [`Queue::put_aside`] does.
+    /// Puts items that `fill` writes, as [`Queue::put_large`] does.
     pub fn put_aside(
         &self,
         len: u64,
         count: u64,
         patience: u64,
         fill: impl FnOnce(*mut u8, u64) -> u64,
-    ) -> Result<Put, NameError> {
+    ) -> Result<PutOutcome, NameError> {
         let contents = self.contents()?;
         let put = contents
             .queue
-            .put_aside(len, count, deadline(patience), fill);
+            .put_large(len, count, deadline(patience), fill);
         self.has_put(contents, put)
     }
 
     #[inline]
-    fn has_put(&self, contents: &Contents, put: Result<Put, HeapError>) -> Result<Put, NameError> {
+    fn has_put(
+        &self,
+        contents: &Contents,
+        put: Result<PutOutcome, HeapError>,
+    ) -> Result<PutOutcome, NameError> {
         if contents.queue.must_wake_writers() {
             self.wake_all(ROOM);
         }
         let put = put.map_err(|error| self.refused(error))?;
-        if put == Put::Done {
+        if put == PutOutcome::Stored {
             self.wake_next(ITEMS);
         }
         Ok(put)
@@ -247,7 +252,9 @@ impl Membership {
     /// A chunk to fill; None if there is no memory for it now. It is to be linked or given up.
     pub fn reserve_chunk(&self, len: u64, patience: u64) -> Result<Option<Chunk>, NameError> {
         let contents = self.contents()?;
-        let reserved = contents.queue.reserve_or_tell(len, deadline(patience));
+        let reserved = contents
+            .queue
+            .reserve_or_request_wakeup(len, deadline(patience));
         reserved.map_err(|error| self.refused(error))
     }
 
@@ -257,7 +264,7 @@ impl Membership {
         chunk: &mut Option<Chunk>,
         used: u64,
         patience: u64,
-    ) -> Result<Put, NameError> {
+    ) -> Result<PutOutcome, NameError> {
         let contents = self.contents()?;
         let put = contents.queue.link(chunk, used, 1, deadline(patience));
         self.has_put(contents, put)
@@ -266,7 +273,7 @@ impl Membership {
     /// Frees a chunk that is not wanted.
     pub fn give_chunk_up(&self, chunk: Chunk, patience: u64) -> Result<(), NameError> {
         let contents = self.contents()?;
-        contents.queue.let_fall(chunk, deadline(patience));
+        contents.queue.free_chunk(chunk, deadline(patience));
         self.keep_leftovers(contents);
         self.wake_all(ROOM);
         Ok(())
@@ -280,17 +287,22 @@ impl Membership {
         most: usize,
         out: &mut Vec<u8>,
         patience: u64,
-    ) -> Result<Taken, NameError> {
+    ) -> Result<PopOutcome, NameError> {
         let contents = self.contents_to_take()?;
         self.expire_claims(contents, patience)?;
-        let taken = contents.queue.take(source, most, out, deadline(patience));
+        let taken = contents.queue.pop(source, most, out, deadline(patience));
         let (taken, news) = taken.map_err(|error| self.refused(error))?;
         self.spread(news);
         Ok(taken)
     }
 
     /// Claims an item, for `limit` nanoseconds if that is not 0.
-    pub fn claim(&self, source: Source, limit: u64, patience: u64) -> Result<Claimed, NameError> {
+    pub fn claim(
+        &self,
+        source: Source,
+        limit: u64,
+        patience: u64,
+    ) -> Result<ClaimOutcome, NameError> {
         let contents = self.contents_to_take()?;
         self.expire_claims(contents, patience)?;
         let claimed = contents.queue.claim(source, limit, deadline(patience));
@@ -321,7 +333,7 @@ impl Membership {
     pub fn acknowledge(
         &self,
         claim: &Claim,
-        end: End,
+        end: ClaimEnd,
         keeps: bool,
         patience: u64,
     ) -> Result<bool, NameError> {
@@ -336,7 +348,7 @@ impl Membership {
         self.has_ended(contents.queue.give_back(claim, deadline(patience)))
     }
 
-    fn has_ended(&self, ended: Result<Option<News>, HeapError>) -> Result<bool, NameError> {
+    fn has_ended(&self, ended: Result<Option<Wakeups>, HeapError>) -> Result<bool, NameError> {
         let news = ended.map_err(|error| self.refused(error))?;
         if let Some(news) = news {
             self.spread(news);
@@ -348,25 +360,25 @@ impl Membership {
     /// a while, if a process keeps us from that. What is wrong, whoever uses the queue next is told.
     pub fn drop_claim(&self, claim: Claim, is_over: bool) {
         if let Ok(contents) = self.contents() {
-            contents.queue.drop_claim(claim, is_over);
+            contents.queue.defer_claim(claim, is_over);
             let _ = self.patiently(|patience| self.end_leftovers(patience));
             self.keep_leftovers(contents);
         }
     }
 
     fn end_leftovers(&self, patience: u64) -> Result<(), NameError> {
-        let mut news = News::default();
+        let mut news = Wakeups::default();
         let ended = self
             .contents()?
             .queue
-            .tidy_up(deadline(patience), &mut news);
+            .finish_deferred(deadline(patience), &mut news);
         self.spread(news);
         ended.map_err(|error| self.refused(error))
     }
 
     /// What could not be ended now is ended later.
     fn keep_leftovers(&self, contents: &Contents) {
-        if contents.queue.has_leftovers() {
+        if contents.queue.has_deferred() {
             self.expect_leftovers();
         }
     }
@@ -374,7 +386,7 @@ impl Membership {
     /// Whether something could not be ended.
     pub(super) fn has_leftovers(&self) -> bool {
         let contents = self.queue.as_ref();
-        contents.is_some_and(|contents| contents.queue.has_leftovers())
+        contents.is_some_and(|contents| contents.queue.has_deferred())
     }
 
     /// Tries to end it again.
@@ -399,7 +411,10 @@ impl Membership {
 
     /// Whether all items are dealt with.
     pub fn is_done(&self, patience: u64) -> Result<bool, NameError> {
-        let done = self.contents_to_take()?.queue.is_done(deadline(patience));
+        let done = self
+            .contents_to_take()?
+            .queue
+            .is_all_done(deadline(patience));
         done.map_err(|error| self.refused(error))
     }
 
@@ -431,7 +446,7 @@ impl Membership {
         };
         let queue = &contents.queue;
         !queue.is_empty()
-            || queue.may_be_over()
+            || queue.may_be_finished()
             || queue.expiry().is_some_and(|expiry| expiry <= clock::now())
     }
 
@@ -440,11 +455,11 @@ impl Membership {
         let Some(contents) = &self.queue else {
             return true;
         };
-        contents.queue.is_shut() || !contents.queue.is_known_full(count)
+        contents.queue.is_shut_down() || !contents.queue.is_known_full(count)
     }
 
     /// Copies items that wait, as [`Queue::peek`] does.
-    pub fn peek(&self, most: usize, patience: u64) -> Result<Vec<Waiting>, NameError> {
+    pub fn peek(&self, most: usize, patience: u64) -> Result<Vec<WaitingItem>, NameError> {
         let contents = self.contents_to_take()?;
         self.expire_claims(contents, patience)?;
         let found = contents.queue.peek(most, deadline(patience));
@@ -452,7 +467,7 @@ impl Membership {
     }
 
     /// What can be seen of the queue; each claim's member as its process.
-    pub fn queue_stats(&self, patience: u64) -> Result<Stats, NameError> {
+    pub fn queue_stats(&self, patience: u64) -> Result<QueueStats, NameError> {
         let contents = self.contents_to_take()?;
         self.expire_claims(contents, patience)?;
         let stats = contents.queue.stats(deadline(patience));
@@ -467,7 +482,7 @@ impl Membership {
 
     /// Whether nothing more is put.
     pub fn is_shut_down(&self) -> Result<bool, NameError> {
-        Ok(self.contents()?.queue.is_shut())
+        Ok(self.contents()?.queue.is_shut_down())
     }
 
     /// Where the bytes of a claim or a chunk are in our memory. They stay mapped as long as the membership lives.

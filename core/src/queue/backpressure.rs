@@ -1,35 +1,35 @@
 //! Writers that wait for room: what they ask for, and when they are woken.
 
-use super::layout::{FEWEST, FULL, OF_ITEMS, OF_MEMORY, OF_SEVERAL};
-use super::{Bytes, Queue, Room};
+use super::layout::{FEWEST_SHIFT, FULL, WAITS_FOR_ITEMS, WAITS_FOR_MEMORY, WAITS_FOR_SEVERAL};
+use super::{ByteMemory, Queue, WritersToWake};
 use crate::shared_heap::undo_log::Change;
 use crate::shared_heap::{HeapError, Members};
 
-impl<W: Bytes, M: Members> Queue<W, M> {
+impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Whether there is no room for these items, or no memory, and somebody was told so: a hint that is true until whoever
     /// makes room wakes a writer.
     pub fn is_known_full(&self, count: u64) -> bool {
         let full = self.hint(FULL);
         let items = self.limits.items;
-        full & OF_MEMORY != 0
-            || full & OF_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
+        full & WAITS_FOR_MEMORY != 0
+            || full & WAITS_FOR_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
     }
 
     /// No chunk was to be had: tells whoever frees one. False if that was done before; else it is to be tried again,
     /// since one may have become free before we told.
-    pub(super) fn waits_for_memory(
+    pub(super) fn request_memory_wakeup(
         &self,
-        has_told: &mut bool,
+        has_requested: &mut bool,
         deadline: u64,
     ) -> Result<bool, HeapError> {
-        if std::mem::replace(has_told, true) {
+        if std::mem::replace(has_requested, true) {
             return Ok(false);
         }
         self.allocator.journal().transact(deadline, |t| {
-            self.free_empty(t)?;
+            self.free_empty_tail(t)?;
             let full = self.get(t, FULL)?;
-            if full & OF_MEMORY == 0 {
-                self.set(t, FULL, full | OF_MEMORY)?;
+            if full & WAITS_FOR_MEMORY == 0 {
+                self.set(t, FULL, full | WAITS_FOR_MEMORY)?;
             }
             Ok(())
         })?;
@@ -37,17 +37,22 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Asks for a wake-up once there is room for `count` items.
-    pub(super) fn ask_for_room(&self, t: &mut impl Change, count: u64) -> Result<(), HeapError> {
+    pub(super) fn request_room_wakeup(
+        &self,
+        t: &mut impl Change,
+        count: u64,
+    ) -> Result<(), HeapError> {
         let full = self.get(t, FULL)?;
-        let mut fewest = count.min(u64::MAX >> FEWEST);
-        let mut flags = full & (OF_ITEMS | OF_MEMORY | OF_SEVERAL) | OF_ITEMS;
-        if full & OF_ITEMS != 0 {
-            fewest = fewest.min(full >> FEWEST);
+        let mut fewest = count.min(u64::MAX >> FEWEST_SHIFT);
+        let mut flags =
+            full & (WAITS_FOR_ITEMS | WAITS_FOR_MEMORY | WAITS_FOR_SEVERAL) | WAITS_FOR_ITEMS;
+        if full & WAITS_FOR_ITEMS != 0 {
+            fewest = fewest.min(full >> FEWEST_SHIFT);
         }
         if count > 1 {
-            flags |= OF_SEVERAL;
+            flags |= WAITS_FOR_SEVERAL;
         }
-        let asked = flags | fewest << FEWEST;
+        let asked = flags | fewest << FEWEST_SHIFT;
         if asked != full {
             self.set(t, FULL, asked)?;
         }
@@ -57,39 +62,43 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// Decides which writers that sleep are to look again: there is room for the items of one of them, or a chunk is free.
     /// A writer that finds too little asks again. None waits for more room than it needs, because a reader may take one
     /// item and then wait for that writer.
-    pub(super) fn has_made_room(
+    pub(super) fn writers_to_wake(
         &self,
         t: &mut impl Change,
         has_freed: bool,
-    ) -> Result<Room, HeapError> {
+    ) -> Result<WritersToWake, HeapError> {
         let full = self.get(t, FULL)?;
         if full == 0 {
-            return Ok(Room::No);
+            return Ok(WritersToWake::None);
         }
         let depth = self.depth(t)?;
-        let needed = depth.saturating_add((full >> FEWEST).max(1));
-        let has_items = full & OF_ITEMS != 0 && needed <= self.limits.items;
-        let has_memory = full & OF_MEMORY != 0 && (has_freed || depth == 0);
+        let needed = depth.saturating_add((full >> FEWEST_SHIFT).max(1));
+        let has_items = full & WAITS_FOR_ITEMS != 0 && needed <= self.limits.items;
+        let has_memory = full & WAITS_FOR_MEMORY != 0 && (has_freed || depth == 0);
         if !has_items && !has_memory {
-            return Ok(Room::No);
+            return Ok(WritersToWake::None);
         }
         self.set(t, FULL, 0)?;
         // One that cannot use the room would keep it from those behind it: they need different amounts of it.
-        let is_for_all = full & (OF_MEMORY | OF_SEVERAL) != 0;
-        Ok(if is_for_all { Room::All } else { Room::One })
+        let is_for_all = full & (WAITS_FOR_MEMORY | WAITS_FOR_SEVERAL) != 0;
+        Ok(if is_for_all {
+            WritersToWake::All
+        } else {
+            WritersToWake::One
+        })
     }
 
     /// Notes that memory was freed otherwise than by taking items. The next caller of
     /// [`must_wake_writers`](Self::must_wake_writers) wakes the writers that wait for memory.
-    pub(super) fn has_freed_memory(&self, deadline: u64) {
-        if self.hint(FULL) & OF_MEMORY == 0 {
+    pub(super) fn note_freed_memory(&self, deadline: u64) {
+        if self.hint(FULL) & WAITS_FOR_MEMORY == 0 {
             return;
         }
-        self.leftovers.wake_writers();
+        self.deferred.wake_writers();
         // What is wrong, whoever comes next reads too.
         let _ = self.allocator.journal().transact(deadline, |t| {
             let full = self.get(t, FULL)?;
-            self.set(t, FULL, full & !OF_MEMORY)
+            self.set(t, FULL, full & !WAITS_FOR_MEMORY)
         });
     }
 }

@@ -1,21 +1,21 @@
 //! The chunks of a queue: where the next item goes, and where the first one is.
 
 use super::chunk::{Chunk, Cursor, Item};
-use super::claim_table::{self, State};
+use super::claim_table::{self, ClaimState};
 use super::layout::*;
-use super::{Bytes, CHUNKS, Queue, TAKEN_AT_ONCE};
+use super::{ByteMemory, CHUNK_SIZES, MAX_POP_BYTES, Queue};
 use crate::memory::bytes::append_from;
 use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::undo_log::{Change, See, Transaction};
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 use crate::sync::Ordering;
 
-impl<W: Bytes, M: Members> Queue<W, M> {
+impl<W: ByteMemory, M: Members> Queue<W, M> {
     // --- the end where items are put ---
 
     /// A chunk of this size for this member; None if there is no room for it now.
     pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
-        self.free_unwanted(deadline);
+        self.free_deferred_chunks(deadline);
         match self.allocator.reserve_pages(size, deadline) {
             Ok(block) => Ok(Some(Chunk { block, size })),
             Err(HeapError::Limit { .. }) if size.div_ceil(PAGE) <= self.limits.memory / PAGE => {
@@ -29,21 +29,21 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     pub(super) fn chunk_size(&self, deadline: u64) -> Result<u64, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let used = usage.backed.saturating_sub(usage.spare);
-        let most = CHUNKS.1.min(self.limits.memory / 8);
-        Ok(used.next_power_of_two().min(most).max(CHUNKS.0))
+        let most = CHUNK_SIZES.1.min(self.limits.memory / 8);
+        Ok(used.next_power_of_two().min(most).max(CHUNK_SIZES.0))
     }
 
     /// Where `len` bytes of items go: behind the last ones, or into the `spare` chunk, which is then the last. None if
     /// there is no room, and no chunk.
-    pub(super) fn room_for(
+    pub(super) fn find_room(
         &self,
         t: &mut Transaction<'_, W, M>,
         len: u64,
         spare: &mut Option<Chunk>,
     ) -> Result<Option<u64>, HeapError> {
-        let tail = self.place(t, self.start + TAIL_CHUNK)?;
+        let tail = self.load_offset(t, self.start + TAIL_CHUNK)?;
         if tail != 0 {
-            let (at, end) = (self.get(t, TAIL_AT)?, self.limit_of(t, tail)?);
+            let (at, end) = (self.get(t, TAIL_AT)?, self.chunk_end(t, tail)?);
             if at < tail + CHUNK_HEAD || at > end || at % 8 != 0 {
                 return Err(corrupt(Field::Chunk, self.start + TAIL_AT, at));
             }
@@ -55,12 +55,12 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             return Ok(None);
         };
         let items = chunk.items();
-        self.append(t, chunk)?;
+        self.append_chunk(t, chunk)?;
         Ok(Some(items))
     }
 
     /// Makes a chunk the last one of the chain.
-    pub(super) fn append(
+    pub(super) fn append_chunk(
         &self,
         t: &mut Transaction<'_, W, M>,
         chunk: Chunk,
@@ -71,7 +71,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         t.init(at + END, 0)?;
         t.init(at + PINS, 0)?;
         self.allocator.commit(t, &chunk.block)?;
-        let tail = self.place(t, self.start + TAIL_CHUNK)?;
+        let tail = self.load_offset(t, self.start + TAIL_CHUNK)?;
         if tail == 0 {
             self.set(t, HEAD_CHUNK, at)?;
             self.set(t, HEAD_AT, chunk.items())?;
@@ -84,7 +84,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// A place that the word at `at` names, which is within the memory.
-    fn place(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
+    fn load_offset(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
         let found = t.get(at)?;
         if found > self.words().size() as u64 {
             return Err(corrupt(Field::Chunk, at, found));
@@ -93,7 +93,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Where a chunk ends.
-    fn limit_of(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
+    fn chunk_end(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
         let size = t.get(chunk + CHUNK_SIZE)?;
         let end = chunk.checked_add(size);
         end.filter(|&end| size >= CHUNK_HEAD && end <= self.words().size() as u64)
@@ -104,9 +104,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// Where the first item of the chain is, or the end of its chunk. There is one.
     pub(super) fn head(&self, t: &impl See) -> Result<Cursor, HeapError> {
-        let chunk = self.place(t, self.start + HEAD_CHUNK)?;
+        let chunk = self.load_offset(t, self.start + HEAD_CHUNK)?;
         let at = self.get(t, HEAD_AT)?;
-        let end = self.end_of(t, chunk)?;
+        let end = self.items_end(t, chunk)?;
         if chunk == 0 || at < chunk + CHUNK_HEAD || at > end || at % 8 != 0 {
             return Err(corrupt(Field::Chunk, self.start + HEAD_AT, at));
         }
@@ -114,27 +114,27 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Where the items of a chunk end.
-    fn end_of(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
+    fn items_end(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
         let at = if chunk == self.get(t, TAIL_CHUNK)? {
             self.start + TAIL_AT
         } else {
             chunk + END
         };
         let end = t.get(at)?;
-        if end < chunk + CHUNK_HEAD || end > self.limit_of(t, chunk)? {
+        if end < chunk + CHUNK_HEAD || end > self.chunk_end(t, chunk)? {
             return Err(corrupt(Field::Chunk, at, end));
         }
         Ok(end)
     }
 
     /// The beginning of the next chunk, of which there must be one.
-    fn following(&self, t: &impl See, cursor: Cursor) -> Result<Cursor, HeapError> {
+    fn cursor_at_next_chunk(&self, t: &impl See, cursor: Cursor) -> Result<Cursor, HeapError> {
         let chunk = cursor.chunk;
-        let next = self.place(t, chunk + NEXT)?;
+        let next = self.load_offset(t, chunk + NEXT)?;
         if next == 0 || chunk == self.get(t, TAIL_CHUNK)? {
             return Err(corrupt(Field::Chunk, chunk + NEXT, next));
         }
-        let end = self.end_of(t, next)?;
+        let end = self.items_end(t, next)?;
         Ok(Cursor {
             chunk: next,
             at: next + CHUNK_HEAD,
@@ -143,20 +143,24 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Goes on to the next chunk, of which there must be one; whether the last is free.
-    pub(super) fn pass(
+    pub(super) fn advance_chunk(
         &self,
         t: &mut Transaction<'_, W, M>,
         cursor: &mut Cursor,
     ) -> Result<bool, HeapError> {
         let chunk = cursor.chunk;
-        *cursor = self.following(t, *cursor)?;
+        *cursor = self.cursor_at_next_chunk(t, *cursor)?;
         self.set(t, HEAD_CHUNK, cursor.chunk)?;
         self.set(t, HEAD_AT, cursor.at)?;
-        self.free_passed(t, chunk)
+        self.free_if_unpinned(t, chunk)
     }
 
     /// Frees a chunk that the head has passed, if no claim is in it.
-    fn free_passed(&self, t: &mut Transaction<'_, W, M>, chunk: u64) -> Result<bool, HeapError> {
+    fn free_if_unpinned(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        chunk: u64,
+    ) -> Result<bool, HeapError> {
         let is_free = t.get(chunk + PINS)? == 0;
         if is_free {
             self.allocator.free_within(t, chunk)?;
@@ -173,7 +177,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     ) -> Result<bool, HeapError> {
         if !is_empty {
             if cursor.is_at_end() {
-                return self.pass(t, &mut cursor);
+                return self.advance_chunk(t, &mut cursor);
             }
             self.set(t, HEAD_AT, cursor.at)?;
             return Ok(false);
@@ -182,7 +186,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         if chunk != self.get(t, TAIL_CHUNK)? || at != self.get(t, TAIL_AT)? {
             return Err(corrupt(Field::Chunk, self.start + TAIL_AT, at));
         }
-        if t.get(chunk + CHUNK_SIZE)? <= CHUNKS.1 {
+        if t.get(chunk + CHUNK_SIZE)? <= CHUNK_SIZES.1 {
             // The next items go where the first ones were, if no claim is in there: that memory is in our caches.
             let is_pinned = t.get(chunk + PINS)? != 0;
             let next = if is_pinned { at } else { chunk + CHUNK_HEAD };
@@ -192,18 +196,18 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         }
         self.set(t, HEAD_CHUNK, 0)?;
         self.set(t, TAIL_CHUNK, 0)?;
-        self.free_passed(t, chunk)
+        self.free_if_unpinned(t, chunk)
     }
 
     /// Frees the last chunk if there is nothing in it.
-    pub(super) fn free_empty(&self, t: &mut Transaction<'_, W, M>) -> Result<(), HeapError> {
-        let tail = self.place(t, self.start + TAIL_CHUNK)?;
-        if tail == 0 || self.chained(t)? > 0 || tail != self.get(t, HEAD_CHUNK)? {
+    pub(super) fn free_empty_tail(&self, t: &mut Transaction<'_, W, M>) -> Result<(), HeapError> {
+        let tail = self.load_offset(t, self.start + TAIL_CHUNK)?;
+        if tail == 0 || self.items_in_list(t)? > 0 || tail != self.get(t, HEAD_CHUNK)? {
             return Ok(());
         }
         self.set(t, HEAD_CHUNK, 0)?;
         self.set(t, TAIL_CHUNK, 0)?;
-        self.free_passed(t, tail).map(drop)
+        self.free_if_unpinned(t, tail).map(drop)
     }
 
     /// The head of an item, if it ends before `end`.
@@ -221,7 +225,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     /// The item at the cursor, which goes on to the next. There is one.
     pub(super) fn next_item(&self, t: &impl See, cursor: &mut Cursor) -> Result<Item, HeapError> {
         if cursor.is_at_end() {
-            *cursor = self.following(t, *cursor)?;
+            *cursor = self.cursor_at_next_chunk(t, *cursor)?;
         }
         let (at, head) = self.item_at(cursor.at, cursor.end)?;
         cursor.at = head.after(at);
@@ -238,7 +242,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         before: usize,
     ) -> Result<(usize, bool), HeapError> {
         let (from, mut got) = (cursor.at, 0);
-        let room = (TAKEN_AT_ONCE - (out.len() - before).min(TAKEN_AT_ONCE)) as u64;
+        let room = (MAX_POP_BYTES - (out.len() - before).min(MAX_POP_BYTES)) as u64;
         let mut is_all = true;
         while got < most && !cursor.is_at_end() {
             let (at, head) = self.item_at(cursor.at, cursor.end)?;
@@ -247,7 +251,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 if got > 0 {
                     break; // It begins behind a gap, which is not copied: by itself, the next time.
                 }
-                let is_copied = self.copy((at, head), out, before)?;
+                let is_copied = self.copy_item((at, head), out, before)?;
                 if is_copied {
                     cursor.at = after;
                 }
@@ -265,7 +269,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Copies an item, unless it is large, or others were copied behind `before` and there is no room.
-    pub(super) fn copy(
+    pub(super) fn copy_item(
         &self,
         (at, head): Item,
         out: &mut Vec<u8>,
@@ -273,7 +277,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     ) -> Result<bool, HeapError> {
         let (payload, after) = (head.payload(at), head.after(at));
         let (len, copied) = (after - payload, out.len() - before);
-        let has_room = copied == 0 || copied + len as usize <= TAKEN_AT_ONCE;
+        let has_room = copied == 0 || copied + len as usize <= MAX_POP_BYTES;
         if len + 8 > super::SMALL || !has_room {
             return Ok(false);
         }
@@ -297,10 +301,10 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         t: &mut Transaction<'_, W, M>,
         index: u64,
     ) -> Result<(), HeapError> {
-        let chained = self.chained(t)?;
+        let listed = self.items_in_list(t)?;
         let mut cursor = self.head(t)?;
         while cursor.is_at_end() {
-            self.pass(t, &mut cursor)?;
+            self.advance_chunk(t, &mut cursor)?;
         }
         let (at, head) = self.item_at(cursor.at, cursor.end)?;
         let claim = self.claims.at(index);
@@ -308,21 +312,21 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         t.set(claim + claim_table::ITEM, at)?;
         t.set(claim + claim_table::CHUNK, cursor.chunk)?;
         t.set(claim + claim_table::NUMBER, number)?;
-        self.claims.set_state(t, index, State::Back, 0)?;
+        self.claims.set_state(t, index, ClaimState::Returned, 0)?;
         let pins = t.get(cursor.chunk + PINS)?;
         t.set(cursor.chunk + PINS, pins.wrapping_add(1))?;
         self.set(t, TAKEN, number.wrapping_add(1))?;
         cursor.at = head.after(at);
-        self.move_head(t, cursor, chained == 1)?;
+        self.move_head(t, cursor, listed == 1)?;
         Ok(())
     }
 
     /// The item of a claim.
-    pub(super) fn item_of(&self, t: &impl See, index: u64) -> Result<Item, HeapError> {
+    pub(super) fn claimed_item(&self, t: &impl See, index: u64) -> Result<Item, HeapError> {
         let claim = self.claims.at(index);
-        let chunk = self.place(t, claim + claim_table::CHUNK)?;
+        let chunk = self.load_offset(t, claim + claim_table::CHUNK)?;
         let at = t.get(claim + claim_table::ITEM)?;
-        let end = self.limit_of(t, chunk)?;
+        let end = self.chunk_end(t, chunk)?;
         if at < chunk + CHUNK_HEAD || at >= end {
             return Err(corrupt(Field::Claim, claim + claim_table::ITEM, at));
         }
@@ -330,12 +334,12 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Frees a claim and what it keeps; whether a chunk is free thereby.
-    pub(super) fn forget(
+    pub(super) fn remove_claim(
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
     ) -> Result<bool, HeapError> {
-        let chunk = self.place(t, self.claims.at(index) + claim_table::CHUNK)?;
+        let chunk = self.load_offset(t, self.claims.at(index) + claim_table::CHUNK)?;
         let pins = t.get(chunk + PINS)?;
         let Some(left) = pins.checked_sub(1) else {
             return Err(corrupt(Field::Chunk, chunk + PINS, pins));
@@ -345,6 +349,6 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         if chunk == self.get(t, HEAD_CHUNK)? {
             return Ok(false);
         }
-        self.free_passed(t, chunk)
+        self.free_if_unpinned(t, chunk)
     }
 }

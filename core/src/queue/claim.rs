@@ -1,6 +1,6 @@
-//! Claims as their holders see them.
+//! ClaimTable as their holders see them.
 
-use super::claim_table::{BACK, DEAD_LETTERS, List, State};
+use super::claim_table::{ClaimList, ClaimState, DEAD_LETTERS, RETURNED_CLAIMS};
 use super::layout::Form;
 
 /// Where items come from.
@@ -31,23 +31,23 @@ pub struct Claim {
 
 /// How a claim ends whose item does not come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ClaimEnd {
     /// Its item was dealt with.
     Done,
     /// Its item is this member's, who deals with it.
-    Gotten,
+    HandedOver,
 }
 
-pub(super) fn held_from(source: Source) -> State {
+pub(super) fn held_state(source: Source) -> ClaimState {
     match source {
-        Source::Queue => State::Held,
-        Source::DeadLetters => State::Examined,
+        Source::Queue => ClaimState::Held,
+        Source::DeadLetters => ClaimState::Examined,
     }
 }
 
-pub(super) fn list_of(source: Source) -> List {
+pub(super) fn list_for(source: Source) -> ClaimList {
     match source {
-        Source::Queue => BACK,
+        Source::Queue => RETURNED_CLAIMS,
         Source::DeadLetters => DEAD_LETTERS,
     }
 }

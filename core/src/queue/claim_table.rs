@@ -1,4 +1,4 @@
-//! Claims: items that were taken from the chain and are not gone.
+//! ClaimTable: items that were taken from the chain and are not gone.
 //!
 //! ```text
 //!      0  owner   u64   the member that holds it, or 0
@@ -30,56 +30,56 @@ pub(super) const LINK: u64 = 56;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(super) enum State {
+pub(super) enum ClaimState {
     Free = 0,
     Held = 1,
-    Back = 2,
+    Returned = 2,
     Dead = 3,
-    Over = 4,
+    Acknowledged = 4,
     Examined = 5,
 }
 
 /// A list of claims: where its first one is named, and where their number is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct List {
+pub(super) struct ClaimList {
     pub(super) first: u64,
     pub(super) count: u64,
-    pub(super) state: State,
+    pub(super) state: ClaimState,
 }
 
-pub(super) const BACK: List = List {
+pub(super) const RETURNED_CLAIMS: ClaimList = ClaimList {
     first: FIRST_RETURNED,
     count: RETURNED,
-    state: State::Back,
+    state: ClaimState::Returned,
 };
-pub(super) const DEAD_LETTERS: List = List {
+pub(super) const DEAD_LETTERS: ClaimList = ClaimList {
     first: FIRST_DEAD,
     count: DEAD,
-    state: State::Dead,
+    state: ClaimState::Dead,
 };
 
 /// The table of claims of a queue that begins there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claims {
+pub(super) struct ClaimTable {
     pub(super) start: u64,
 }
 
-impl Claims {
+impl ClaimTable {
     pub(super) fn at(self, index: u64) -> u64 {
         self.start + CLAIMS + index * CLAIM
     }
 
     /// The state of a claim, and how often its item was delivered.
-    pub(super) fn state(self, t: &impl See, index: u64) -> Result<(State, u64), HeapError> {
+    pub(super) fn state(self, t: &impl See, index: u64) -> Result<(ClaimState, u64), HeapError> {
         let at = self.at(index) + STATE;
         let found = t.get(at)?;
         let state = match found & 0xff {
-            0 => State::Free,
-            1 => State::Held,
-            2 => State::Back,
-            3 => State::Dead,
-            4 => State::Over,
-            5 => State::Examined,
+            0 => ClaimState::Free,
+            1 => ClaimState::Held,
+            2 => ClaimState::Returned,
+            3 => ClaimState::Dead,
+            4 => ClaimState::Acknowledged,
+            5 => ClaimState::Examined,
             _ => return Err(corrupt(Field::Claim, at, found)),
         };
         Ok((state, found >> 8))
@@ -89,7 +89,7 @@ impl Claims {
         self,
         t: &mut impl Change,
         index: u64,
-        state: State,
+        state: ClaimState,
         deliveries: u64,
     ) -> Result<(), HeapError> {
         t.set(self.at(index) + STATE, state as u64 | deliveries << 8)
@@ -103,7 +103,7 @@ impl Claims {
     fn bounded(self, t: &impl See, at: u64) -> Result<u64, HeapError> {
         let at = self.start + at;
         let found = t.get(at)?;
-        if found > MOST_CLAIMS {
+        if found > MAX_CLAIMS {
             return Err(corrupt(Field::Claim, at, found));
         }
         Ok(found)
@@ -121,7 +121,7 @@ impl Claims {
     /// A free claim, to be filled; None if there is none.
     pub(super) fn add(self, t: &mut impl Change) -> Result<Option<u64>, HeapError> {
         if let Some(index) = self.link(t, self.start + FREE)? {
-            if self.state(t, index)?.0 != State::Free {
+            if self.state(t, index)?.0 != ClaimState::Free {
                 return Err(corrupt(Field::Claim, self.at(index), index));
             }
             let next = t.get(self.at(index) + LINK)?;
@@ -129,7 +129,7 @@ impl Claims {
             return Ok(Some(index));
         }
         let high = self.high(t)?;
-        if high == MOST_CLAIMS {
+        if high == MAX_CLAIMS {
             return Ok(None);
         }
         t.set(self.start + HIGH, high + 1)?;
@@ -139,14 +139,14 @@ impl Claims {
     /// Frees a claim that is in no list.
     pub(super) fn remove(self, t: &mut impl Change, index: u64) -> Result<(), HeapError> {
         let first = t.get(self.start + FREE)?;
-        self.set_state(t, index, State::Free, 0)?;
+        self.set_state(t, index, ClaimState::Free, 0)?;
         t.set(self.at(index) + OWNER, 0)?;
         t.set(self.at(index) + LINK, first)?;
         t.set(self.start + FREE, index + 1)
     }
 
     /// The first one of a list.
-    pub(super) fn first(self, t: &impl See, list: List) -> Result<Option<u64>, HeapError> {
+    pub(super) fn first(self, t: &impl See, list: ClaimList) -> Result<Option<u64>, HeapError> {
         let first = self.link(t, self.start + list.first)?;
         // Whoever believed a false count would look again and again for what is not there.
         let count = t.get(self.start + list.count)?;
@@ -163,12 +163,16 @@ impl Claims {
     }
 
     /// The one behind another in its list.
-    pub(super) fn following(self, t: &impl See, index: u64) -> Result<Option<u64>, HeapError> {
+    pub(super) fn next_in_list(self, t: &impl See, index: u64) -> Result<Option<u64>, HeapError> {
         self.link(t, self.at(index) + LINK)
     }
 
     /// Takes the first one out of a list.
-    pub(super) fn pop(self, t: &mut impl Change, list: List) -> Result<Option<u64>, HeapError> {
+    pub(super) fn pop(
+        self,
+        t: &mut impl Change,
+        list: ClaimList,
+    ) -> Result<Option<u64>, HeapError> {
         let Some(index) = self.first(t, list)? else {
             return Ok(None);
         };
@@ -183,14 +187,14 @@ impl Claims {
     pub(super) fn insert(
         self,
         t: &mut impl Change,
-        list: List,
+        list: ClaimList,
         index: u64,
         deliveries: u64,
     ) -> Result<(), HeapError> {
         let number = t.get(self.at(index) + NUMBER)?;
         let mut place = self.start + list.first;
         // No list is longer: a lie may have made a circle of it.
-        for _ in 0..=MOST_CLAIMS {
+        for _ in 0..=MAX_CLAIMS {
             let next = self.link(t, place)?;
             if let Some(next) = next
                 && t.get(self.at(next) + NUMBER)? < number

@@ -1,60 +1,62 @@
 //! Claiming: items that stay until their holder ends that, and how it may end.
 
-use super::claim::{held_from, list_of};
-use super::claim_table::{self, BACK, DEAD_LETTERS, State};
+use super::claim::{held_state, list_for};
+use super::claim_table::{self, ClaimState, DEAD_LETTERS, RETURNED_CLAIMS};
 use super::layout::{AT_ONCE, EXPIRY, HELD, SHUT};
-use super::{Bytes, CLAIMS_AT_ONCE, Claim, Claimed, End, News, Queue, Source};
+use super::{
+    ByteMemory, Claim, ClaimEnd, ClaimOutcome, MAX_CLAIMS_PER_TRANSACTION, Queue, Source, Wakeups,
+};
 
 use crate::clock;
 use crate::crash;
 use crate::shared_heap::undo_log::{Change, See, Transaction};
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
-impl<W: Bytes, M: Members> Queue<W, M> {
-    /// Claims the next item, for as long as it takes, or for `limit` nanoseconds if that is not 0.
+impl<W: ByteMemory, M: Members> Queue<W, M> {
+    /// ClaimTable the next item, for as long as it takes, or for `limit` nanoseconds if that is not 0.
     pub fn claim(
         &self,
         source: Source,
         limit: u64,
         deadline: u64,
-    ) -> Result<(Claimed, News), HeapError> {
+    ) -> Result<(ClaimOutcome, Wakeups), HeapError> {
         let now = clock::now();
         let claimed = self.allocator.journal().transact(deadline, |t| {
-            let index = match self.claims.pop(t, list_of(source))? {
+            let index = match self.claims.pop(t, list_for(source))? {
                 Some(index) => index,
-                None if source == Source::Queue && self.chained(t)? > 0 => {
+                None if source == Source::Queue && self.items_in_list(t)? > 0 => {
                     let Some(index) = self.claims.add(t)? else {
-                        return Ok((Claimed::Crowded, News::default()));
+                        return Ok((ClaimOutcome::TableFull, Wakeups::default()));
                     };
                     self.pin_head(t, index)?;
                     index
                 }
                 None => {
-                    let is_over = source == Source::Queue && self.is_over(t)?;
-                    let found = if is_over {
-                        Claimed::Shut
+                    let is_finished = source == Source::Queue && self.is_finished(t)?;
+                    let found = if is_finished {
+                        ClaimOutcome::Finished
                     } else {
-                        Claimed::Empty
+                        ClaimOutcome::Empty
                     };
-                    return Ok((found, News::default()));
+                    return Ok((found, Wakeups::default()));
                 }
             };
-            let claim = self.hold(t, index, source, limit, now)?;
-            let news = News {
+            let claim = self.begin_claim(t, index, source, limit, now)?;
+            let news = Wakeups {
                 items: match source {
                     Source::Queue => self.depth(t)? > 0 || limit != 0,
                     Source::DeadLetters => false,
                 },
-                room: self.has_made_room(t, false)?,
-                ..News::default()
+                room: self.writers_to_wake(t, false)?,
+                ..Wakeups::default()
             };
-            Ok((Claimed::Item(claim), news))
+            Ok((ClaimOutcome::Item(claim), news))
         });
         crash::point!(ItemClaimed);
         claimed
     }
 
-    fn hold(
+    fn begin_claim(
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
@@ -68,8 +70,8 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             deliveries = deliveries.wrapping_add(1) & (u64::MAX >> 8);
         }
         self.claims
-            .set_state(t, index, held_from(source), deliveries)?;
-        t.set(at + claim_table::OWNER, self.me())?;
+            .set_state(t, index, held_state(source), deliveries)?;
+        t.set(at + claim_table::OWNER, self.self_id())?;
         t.set(at + claim_table::SINCE, now)?;
         let ends = if limit == 0 {
             0
@@ -87,7 +89,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             let held = self.get(t, HELD)?;
             self.set(t, HELD, held.wrapping_add(1))?;
         }
-        let (at_item, head) = self.item_of(t, index)?;
+        let (at_item, head) = self.claimed_item(t, index)?;
         let form = head
             .form()
             .ok_or_else(|| corrupt(Field::Item, at_item, head.0))?;
@@ -103,9 +105,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Whether this claim is this member's still.
-    fn holds(&self, t: &impl See, claim: &Claim, state: State) -> Result<bool, HeapError> {
+    fn is_held(&self, t: &impl See, claim: &Claim, state: ClaimState) -> Result<bool, HeapError> {
         let at = self.claims.at(claim.index);
-        Ok(t.get(at + claim_table::OWNER)? == self.me()
+        Ok(t.get(at + claim_table::OWNER)? == self.self_id()
             && t.get(at + claim_table::NUMBER)? == claim.number
             && self.claims.state(t, claim.index)? == (state, claim.deliveries))
     }
@@ -115,39 +117,40 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     pub fn acknowledge(
         &self,
         claim: &Claim,
-        end: End,
+        end: ClaimEnd,
         keeps: bool,
         deadline: u64,
-    ) -> Result<Option<News>, HeapError> {
+    ) -> Result<Option<Wakeups>, HeapError> {
         let ended = self.allocator.journal().transact(deadline, |t| {
-            if !self.holds(t, claim, held_from(claim.source))? {
+            if !self.is_held(t, claim, held_state(claim.source))? {
                 return Ok(None);
             }
             if claim.source == Source::Queue {
-                self.count_out(t)?;
+                self.remove_held(t)?;
             }
             let mut freed = false;
             if keeps {
                 let (index, deliveries) = (claim.index, claim.deliveries);
-                self.claims.set_state(t, index, State::Over, deliveries)?;
+                self.claims
+                    .set_state(t, index, ClaimState::Acknowledged, deliveries)?;
             } else {
-                freed = self.forget(t, claim.index)?;
+                freed = self.remove_claim(t, claim.index)?;
             }
             let done = match (claim.source, end) {
                 (Source::DeadLetters, _) => false, // It was done with when it died.
-                (Source::Queue, End::Done) => self.finish(t, 1)?,
-                (Source::Queue, End::Gotten) => {
-                    self.count_gotten(t, 1)?;
+                (Source::Queue, ClaimEnd::Done) => self.complete(t, 1)?,
+                (Source::Queue, ClaimEnd::HandedOver) => {
+                    self.add_outstanding(t, 1)?;
                     false
                 }
             };
-            let room = self.has_made_room(t, freed)?;
-            Ok(Some(News {
+            let room = self.writers_to_wake(t, freed)?;
+            Ok(Some(Wakeups {
                 items: false,
                 room,
                 done,
                 freed,
-                over: self.is_over(t)?,
+                over: self.is_finished(t)?,
             }))
         });
         crash::point!(ClaimEnded);
@@ -155,12 +158,12 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// The memory of an item that was acknowledged is not looked at any more.
-    pub fn let_go(&self, claim: &Claim, deadline: u64) -> Result<News, HeapError> {
+    pub fn release_memory(&self, claim: &Claim, deadline: u64) -> Result<Wakeups, HeapError> {
         self.allocator.journal().transact(deadline, |t| {
-            let mut news = News::default();
-            if self.holds(t, claim, State::Over)? {
-                news.freed = self.forget(t, claim.index)?;
-                news.room = self.has_made_room(t, news.freed)?;
+            let mut news = Wakeups::default();
+            if self.is_held(t, claim, ClaimState::Acknowledged)? {
+                news.freed = self.remove_claim(t, claim.index)?;
+                news.room = self.writers_to_wake(t, news.freed)?;
             }
             Ok(news)
         })
@@ -168,9 +171,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
 
     /// Ends a claim: its item is the first again, or a dead letter if it was delivered often enough. None if the claim
     /// has ended before.
-    pub fn give_back(&self, claim: &Claim, deadline: u64) -> Result<Option<News>, HeapError> {
+    pub fn give_back(&self, claim: &Claim, deadline: u64) -> Result<Option<Wakeups>, HeapError> {
         let ended = self.allocator.journal().transact(deadline, |t| {
-            if !self.holds(t, claim, held_from(claim.source))? {
+            if !self.is_held(t, claim, held_state(claim.source))? {
                 return Ok(None);
             }
             self.put_back(t, claim.index).map(Some)
@@ -183,57 +186,61 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
-    ) -> Result<News, HeapError> {
+    ) -> Result<Wakeups, HeapError> {
         let (state, deliveries) = self.claims.state(t, index)?;
         let most = self.limits.deliveries;
-        let was_dead = state == State::Examined;
+        let was_dead = state == ClaimState::Examined;
         if !was_dead && self.get(t, SHUT)? == AT_ONCE {
-            self.count_out(t)?;
-            let freed = self.forget(t, index)?;
-            return Ok(News {
-                room: self.has_made_room(t, freed)?,
-                done: self.finish(t, 1)?,
+            self.remove_held(t)?;
+            let freed = self.remove_claim(t, index)?;
+            return Ok(Wakeups {
+                room: self.writers_to_wake(t, freed)?,
+                done: self.complete(t, 1)?,
                 freed,
-                over: self.is_over(t)?,
-                ..News::default()
+                over: self.is_finished(t)?,
+                ..Wakeups::default()
             });
         }
         let is_dead = was_dead || most != 0 && deliveries >= most;
-        let list = if is_dead { DEAD_LETTERS } else { BACK };
+        let list = if is_dead {
+            DEAD_LETTERS
+        } else {
+            RETURNED_CLAIMS
+        };
         self.claims.insert(t, list, index, deliveries)?;
         if !was_dead {
-            self.count_out(t)?;
+            self.remove_held(t)?;
         }
-        Ok(News {
+        Ok(Wakeups {
             items: !is_dead,
-            done: is_dead && !was_dead && self.finish(t, 1)?,
-            over: self.is_over(t)?,
-            ..News::default()
+            done: is_dead && !was_dead && self.complete(t, 1)?,
+            over: self.is_finished(t)?,
+            ..Wakeups::default()
         })
     }
 
-    fn count_out(&self, t: &mut impl Change) -> Result<(), HeapError> {
+    fn remove_held(&self, t: &mut impl Change) -> Result<(), HeapError> {
         let held = self.get(t, HELD)?;
         self.set(t, HELD, held.saturating_sub(1))
     }
 
     /// Gives back what is held longer than it was claimed for. When the next claim ends by itself, if one does.
-    pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, News), HeapError> {
-        let mut news = News::default();
+    pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, Wakeups), HeapError> {
+        let mut news = Wakeups::default();
         loop {
             let (next, some, more) = self.allocator.journal().transact(deadline, |t| {
                 let expiry = self.get(t, EXPIRY)?;
                 let now = clock::now();
                 if expiry == 0 || now < expiry {
-                    return Ok((expiry, News::default(), false));
+                    return Ok((expiry, Wakeups::default(), false));
                 }
-                let (mut next, mut some, mut ended) = (0, News::default(), 0);
+                let (mut next, mut some, mut ended) = (0, Wakeups::default(), 0);
                 for index in 0..self.claims.high(t)? {
-                    if self.claims.state(t, index)?.0 != State::Held {
+                    if self.claims.state(t, index)?.0 != ClaimState::Held {
                         continue;
                     }
                     let ends = t.get(self.claims.at(index) + claim_table::ENDS)?;
-                    if ends != 0 && ends <= now && ended < CLAIMS_AT_ONCE {
+                    if ends != 0 && ends <= now && ended < MAX_CLAIMS_PER_TRANSACTION {
                         some = some.and(self.put_back(t, index)?);
                         ended += 1;
                     } else if ends != 0 && (next == 0 || ends < next) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Chunks that are not wanted, and claims that nobody refers to.
 #[derive(Default)]
-pub(super) struct Leftovers {
+pub(super) struct Deferred {
     pub(super) chunks: Mutex<Vec<Chunk>>,
     /// Each, and whether its item was dealt with.
     pub(super) claims: Mutex<Vec<(Claim, bool)>>,
@@ -16,7 +16,7 @@ pub(super) struct Leftovers {
     pub(super) must_wake: AtomicBool,
 }
 
-impl Leftovers {
+impl Deferred {
     /// All that we had was given back.
     pub(super) fn clear(&self) {
         lock(&self.chunks).clear();

@@ -19,7 +19,7 @@
 //!    112  high        u64   claims that were ever used
 //!    120  returned 1  u64   the first claim of the items that have come back, plus one, in their order
 //!    128  dead 1      u64   the first claim of the dead letters, plus one, in their order
-//!    192  gotten      256 u64   by the slot of a member: items that it has got and not dealt with
+//!    192  outstanding      256 u64   by the slot of a member: items that it has got and not dealt with
 //!   4096  claims      4096 x 64   see `claims.rs`
 //!         allocator   from the next multiple of PAGE on: the chunks of the chain are its blocks
 //! ```
@@ -58,26 +58,26 @@ pub(super) const FREE: u64 = 104;
 pub(super) const HIGH: u64 = 112;
 pub(super) const FIRST_RETURNED: u64 = 120;
 pub(super) const FIRST_DEAD: u64 = 128;
-pub(super) const GOTTEN: u64 = 192;
+pub(super) const OUTSTANDING: u64 = 192;
 pub(super) const CLAIMS: u64 = 4096;
 
 /// In the word `full`.
-pub(super) const OF_ITEMS: u64 = 1;
-pub(super) const OF_MEMORY: u64 = 2;
+pub(super) const WAITS_FOR_ITEMS: u64 = 1;
+pub(super) const WAITS_FOR_MEMORY: u64 = 2;
 /// A writer that sleeps for fewer items puts several at once.
-pub(super) const OF_SEVERAL: u64 = 4;
+pub(super) const WAITS_FOR_SEVERAL: u64 = 4;
 /// The bit of the word `full` from which on it has the fewest items that a sleeping writer puts at once.
-pub(super) const FEWEST: u32 = 8;
+pub(super) const FEWEST_SHIFT: u32 = 8;
 
 /// Members that a queue may have.
 pub const SLOTS: u64 = 256;
-/// Claims that may be held, wait to be delivered again or be dead letters at a time.
-pub const MOST_CLAIMS: u64 = 4096;
+/// ClaimTable that may be held, wait to be delivered again or be dead letters at a time.
+pub const MAX_CLAIMS: u64 = 4096;
 /// Bytes of a claim.
 pub(super) const CLAIM: u64 = 64;
 
 /// Bytes before the allocator.
-pub const SIZE: u64 = (CLAIMS + MOST_CLAIMS * CLAIM).next_multiple_of(PAGE);
+pub const SIZE: u64 = (CLAIMS + MAX_CLAIMS * CLAIM).next_multiple_of(PAGE);
 
 /// Bytes of a chunk before its items.
 pub(super) const CHUNK_HEAD: u64 = 64;

@@ -22,28 +22,28 @@ mod deferred;
 pub mod layout;
 mod outcome;
 pub mod parcel;
+mod popping;
 mod putting;
 mod recovery;
 mod release;
 mod shutdown;
 mod stats;
-mod taking;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use chunk::Chunk;
-pub use claim::{Claim, End, Source};
-pub use layout::{Form, Head, MOST_CLAIMS};
-pub use outcome::{Claimed, News, Put, Room, Taken};
-pub use stats::{Holding, Look, Stats, Waiting};
+pub use claim::{Claim, ClaimEnd, Source};
+pub use layout::{Form, Head, MAX_CLAIMS};
+pub use outcome::{ClaimOutcome, PopOutcome, PutOutcome, Wakeups, WritersToWake};
+pub use stats::{HeldClaim, QueueStats, TrimState, WaitingItem};
 
 use crate::clock;
 use crate::shared_heap::allocator::{self, Allocator};
 use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Field, HeapError, Members, Words, corrupt};
-use claim_table::{Claims, State};
-use deferred::Leftovers;
+use claim_table::{ClaimState, ClaimTable};
+use deferred::Deferred;
 use layout::*;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,25 +53,25 @@ use std::time::Duration;
 /// Items of up to this many bytes, head and all, share chunks, and are copied within a transaction.
 pub const SMALL: u64 = 16 << 10;
 /// As many bytes are taken at once, unless the first item alone has more.
-const TAKEN_AT_ONCE: usize = 256 << 10;
+const MAX_POP_BYTES: usize = 256 << 10;
 /// Bytes of the chunks that items share: the smallest, while there is little in the queue, and the largest.
-const CHUNKS: (u64, u64) = (4 << 10, 64 << 10);
+const CHUNK_SIZES: (u64, u64) = (4 << 10, 64 << 10);
 /// A transaction has room for this many claims, or chunks that become free.
-const CLAIMS_AT_ONCE: usize = 4;
+const MAX_CLAIMS_PER_TRANSACTION: usize = 4;
 
 /// Memory of which bytes can be copied, as well as words.
-pub trait Bytes: Words {
+pub trait ByteMemory: Words {
     /// Where these bytes lie in our memory, for as long as this lives; None if they are not within it.
     fn bytes(&self, at: u64, len: u64) -> Option<*mut u8>;
 }
 
-impl<B: Bytes> Bytes for Arc<B> {
+impl<B: ByteMemory> ByteMemory for Arc<B> {
     fn bytes(&self, at: u64, len: u64) -> Option<*mut u8> {
         (**self).bytes(at, len)
     }
 }
 
-impl Bytes for crate::memory::mapping::SharedMapping {
+impl ByteMemory for crate::memory::mapping::SharedMapping {
     #[inline]
     fn bytes(&self, at: u64, len: u64) -> Option<*mut u8> {
         let end = at.checked_add(len)?;
@@ -93,10 +93,10 @@ pub struct Limits {
 /// A queue, as one process has it.
 pub struct Queue<W, M> {
     allocator: Allocator<W, M>,
-    leftovers: Leftovers,
+    deferred: Deferred,
     start: u64,
     limits: Limits,
-    claims: Claims,
+    claims: ClaimTable,
 }
 
 /// Bytes of a queue's memory that it needs before there is an item, and of its whole file, if it begins at `start`.
@@ -105,7 +105,7 @@ pub fn sizes(start: u64, limits: Limits) -> (u64, u64) {
     (begin, allocator::file_size(begin, limits.memory))
 }
 
-impl<W: Bytes, M: Members> Queue<W, M> {
+impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// The queue that begins `start` bytes into `words`, which is all of `file`. All members say the same `limits`.
     ///
     /// # Panics
@@ -121,10 +121,10 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let begin = start + SIZE;
         Ok(Queue {
             allocator: Allocator::new(words, file, begin, limits.memory, members)?,
-            leftovers: Leftovers::default(),
+            deferred: Deferred::default(),
             start,
             limits,
-            claims: Claims { start },
+            claims: ClaimTable { start },
         })
     }
 
@@ -143,7 +143,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         self.allocator.journal().words()
     }
 
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         self.allocator.journal().members().me()
     }
 
@@ -156,7 +156,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Items that wait in the chain.
-    fn chained(&self, t: &impl See) -> Result<u64, HeapError> {
+    fn items_in_list(&self, t: &impl See) -> Result<u64, HeapError> {
         let (put, taken) = (self.get(t, PUT)?, self.get(t, TAKEN)?);
         put.checked_sub(taken)
             .ok_or_else(|| corrupt(Field::Queue, self.start + TAKEN, taken))
@@ -169,7 +169,9 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     fn depth(&self, t: &impl See) -> Result<u64, HeapError> {
-        Ok(self.chained(t)?.saturating_add(self.get(t, RETURNED)?))
+        Ok(self
+            .items_in_list(t)?
+            .saturating_add(self.get(t, RETURNED)?))
     }
 
     /// How many items wait, as of now: a hint.
@@ -193,13 +195,13 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Items that are in a queue of which only words can be read, or were claimed.
-    pub fn lost_in(word: impl Fn(u64) -> u64) -> u64 {
+    pub fn count_items_in(word: impl Fn(u64) -> u64) -> u64 {
         let others = word(RETURNED).saturating_add(word(HELD));
         word(PUT).saturating_sub(word(TAKEN)).saturating_add(others)
     }
 
     /// How many claims a member holds, as of now: a hint.
-    pub fn held_by(&self, member: u64) -> usize {
+    pub fn claims_held_by(&self, member: u64) -> usize {
         // Relaxed: a hint.
         let load = |at| {
             let word = self.words().word(at);
@@ -208,10 +210,10 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         let holds = |&index: &u64| {
             let at = self.claims.at(index);
             let state = load(at + claim_table::STATE) & 0xff;
-            let is_held = state == State::Held as u64 || state == State::Examined as u64;
+            let is_held = state == ClaimState::Held as u64 || state == ClaimState::Examined as u64;
             load(at + claim_table::OWNER) == member && is_held
         };
-        let high = load(self.start + HIGH).min(MOST_CLAIMS);
+        let high = load(self.start + HIGH).min(MAX_CLAIMS);
         (0..high).filter(holds).count()
     }
 
@@ -221,7 +223,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// What can be seen of it.
-    pub fn stats(&self, deadline: u64) -> Result<Stats, HeapError> {
+    pub fn stats(&self, deadline: u64) -> Result<QueueStats, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let now = clock::now();
         self.allocator.journal().read(deadline, |t| {
@@ -229,18 +231,18 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             for index in 0..self.claims.high(t)? {
                 let at = self.claims.at(index);
                 match self.claims.state(t, index) {
-                    Ok((State::Held, deliveries)) => held.push(Holding {
+                    Ok((ClaimState::Held, deliveries)) => held.push(HeldClaim {
                         member: t.get(at + claim_table::OWNER)?,
                         age: Duration::from_nanos(
                             now.saturating_sub(t.get(at + claim_table::SINCE)?),
                         ),
                         deliveries,
                     }),
-                    Ok((State::Over, _)) => viewed += 1,
+                    Ok((ClaimState::Acknowledged, _)) => viewed += 1,
                     _ => {}
                 }
             }
-            Ok(Stats {
+            Ok(QueueStats {
                 depth: self.depth(t)?,
                 put: self.get(t, PUT)?,
                 unfinished: self.unfinished(t)?,

@@ -4,18 +4,18 @@ use super::claim::Claim;
 
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum PutOutcome {
     /// The items are in the queue.
-    Done,
+    Stored,
     /// There is no room for them now.
     Full,
     /// Nothing is put any more.
-    Shut,
+    ShutDown,
 }
 
 /// What was found to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum PopOutcome {
     /// This many items were copied.
     Items(usize),
     /// The first item is large: it is to be claimed.
@@ -23,28 +23,28 @@ pub enum Taken {
     /// There is none.
     Empty,
     /// There is none, and nothing will ever come: nothing is put any more, and nobody has claimed what may come back.
-    Shut,
+    Finished,
 }
 
 /// What a look for a claim has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claimed {
+pub enum ClaimOutcome {
     /// An item.
     Item(Claim),
     /// There is none.
     Empty,
     /// There is none, and nothing will ever come.
-    Shut,
+    Finished,
     /// There is one, and no place for another claim.
-    Crowded,
+    TableFull,
 }
 
 /// Which writers that sleep are to look again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Room {
+pub enum WritersToWake {
     /// None.
     #[default]
-    No,
+    None,
     /// One, which wakes the next if it has put something: there may be room for it too.
     One,
     /// All: memory is free, and it may be enough for any of them.
@@ -53,11 +53,11 @@ pub enum Room {
 
 /// What an operation leaves for others to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct Wakeups {
     /// Items wait.
     pub items: bool,
     /// For whom there is room that slept for it.
-    pub room: Room,
+    pub room: WritersToWake,
     /// All items are done.
     pub done: bool,
     /// A chunk is free.
@@ -66,9 +66,9 @@ pub struct News {
     pub over: bool,
 }
 
-impl News {
-    pub(super) fn and(self, other: News) -> News {
-        News {
+impl Wakeups {
+    pub(super) fn and(self, other: Wakeups) -> Wakeups {
+        Wakeups {
             items: self.items || other.items,
             room: self.room.max(other.room),
             done: self.done || other.done,

@@ -1,16 +1,16 @@
 //! What members leave behind: those that die, and this one when it leaves.
 
-use super::claim_table::{self, State};
-use super::{Bytes, News, Queue, Room, slot_of};
+use super::claim_table::{self, ClaimState};
+use super::{ByteMemory, Queue, Wakeups, WritersToWake, slot_of};
 use crate::crash;
 use crate::shared_heap::undo_log::{See, Transaction};
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
-impl<W: Bytes, M: Members> Queue<W, M> {
+impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Gives back what members of this slot have left who are dead. The one that has it now may be this member.
-    pub fn recover(&self, slot: u32, deadline: u64) -> Result<News, HeapError> {
-        let (slot, me) = (u64::from(slot), self.me());
-        self.give_back_all(
+    pub fn recover(&self, slot: u32, deadline: u64) -> Result<Wakeups, HeapError> {
+        let (slot, me) = (u64::from(slot), self.self_id());
+        self.return_all(
             slot,
             |owner| slot_of(owner) == slot && owner != me,
             deadline,
@@ -23,28 +23,28 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Gives back all that this member holds, who does nothing any more.
-    pub fn abandon(&self, deadline: u64) -> Result<News, HeapError> {
-        self.leftovers.clear();
+    pub fn abandon(&self, deadline: u64) -> Result<Wakeups, HeapError> {
+        self.deferred.clear();
         self.allocator.abandon(deadline)?;
-        let me = self.me();
-        self.give_back_all(slot_of(me), |owner| owner == me, deadline)
+        let me = self.self_id();
+        self.return_all(slot_of(me), |owner| owner == me, deadline)
     }
 
-    fn give_back_all(
+    fn return_all(
         &self,
         slot: u64,
         is_gone: impl Fn(u64) -> bool,
         deadline: u64,
-    ) -> Result<News, HeapError> {
+    ) -> Result<Wakeups, HeapError> {
         let journal = self.allocator.journal();
-        let mut news = News::default();
+        let mut news = Wakeups::default();
         let mut from = 0;
         loop {
             let step = journal.transact(deadline, |t| {
                 for index in from..self.claims.high(t)? {
                     let owner = t.get(self.claims.at(index) + claim_table::OWNER)?;
                     if owner != 0 && is_gone(owner) {
-                        return Ok(Some((index, self.take_from(t, index)?)));
+                        return Ok(Some((index, self.return_claim(t, index)?)));
                     }
                 }
                 Ok(None)
@@ -57,33 +57,37 @@ impl<W: Bytes, M: Members> Queue<W, M> {
             from = index + 1;
         }
         let done = journal.transact(deadline, |t| {
-            let at = self.gotten(slot);
-            let gotten = self.get(t, at)?;
-            if gotten == 0 {
+            let at = self.outstanding_offset(slot);
+            let outstanding = self.get(t, at)?;
+            if outstanding == 0 {
                 return Ok(false);
             }
             self.set(t, at, 0)?;
-            self.finish(t, gotten)
+            self.complete(t, outstanding)
         })?;
         self.allocator.recover(is_gone, deadline)?;
-        self.has_freed_memory(deadline);
-        Ok(news.and(News {
-            room: Room::All,
+        self.note_freed_memory(deadline);
+        Ok(news.and(Wakeups {
+            room: WritersToWake::All,
             done,
             freed: true,
-            ..News::default()
+            ..Wakeups::default()
         }))
     }
 
     /// Ends a claim whose holder is gone.
-    fn take_from(&self, t: &mut Transaction<'_, W, M>, index: u64) -> Result<News, HeapError> {
+    fn return_claim(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        index: u64,
+    ) -> Result<Wakeups, HeapError> {
         match self.claims.state(t, index)?.0 {
-            State::Held | State::Examined => self.put_back(t, index),
-            State::Over => {
-                let freed = self.forget(t, index)?;
-                Ok(News {
-                    room: self.has_made_room(t, freed)?,
-                    ..News::default()
+            ClaimState::Held | ClaimState::Examined => self.put_back(t, index),
+            ClaimState::Acknowledged => {
+                let freed = self.remove_claim(t, index)?;
+                Ok(Wakeups {
+                    room: self.writers_to_wake(t, freed)?,
+                    ..Wakeups::default()
                 })
             }
             state => Err(corrupt(Field::Claim, self.claims.at(index), state as u64)),

@@ -1,11 +1,11 @@
 //! The end of a queue: nothing more is put.
 
 use super::layout::{AT_ONCE, HELD, SHUT};
-use super::{Bytes, Claimed, End, Queue, Source};
+use super::{ByteMemory, ClaimEnd, ClaimOutcome, Queue, Source};
 use crate::shared_heap::undo_log::See;
 use crate::shared_heap::{HeapError, Members};
 
-impl<W: Bytes, M: Members> Queue<W, M> {
+impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Lets nothing more be put. With `immediate` what waits is dropped, and what would come back.
     pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), HeapError> {
         let journal = self.allocator.journal();
@@ -17,19 +17,19 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         if !immediate {
             return Ok(());
         }
-        while let (Claimed::Item(claim), _) = self.claim(Source::Queue, 0, deadline)? {
-            let _ = self.acknowledge(&claim, End::Done, false, deadline)?;
+        while let (ClaimOutcome::Item(claim), _) = self.claim(Source::Queue, 0, deadline)? {
+            let _ = self.acknowledge(&claim, ClaimEnd::Done, false, deadline)?;
         }
         Ok(())
     }
 
     /// Whether nothing more is put.
-    pub fn is_shut(&self) -> bool {
+    pub fn is_shut_down(&self) -> bool {
         self.hint(SHUT) != 0
     }
 
     /// Whether there is nothing, and nothing will ever come: a hint.
-    pub fn may_be_over(&self) -> bool {
+    pub fn may_be_finished(&self) -> bool {
         match self.hint(SHUT) {
             0 => false,
             AT_ONCE => true,
@@ -38,7 +38,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Whether nothing will ever come: no item waits, none is claimed that may come back, and none is put any more.
-    pub(super) fn is_over(&self, t: &impl See) -> Result<bool, HeapError> {
+    pub(super) fn is_finished(&self, t: &impl See) -> Result<bool, HeapError> {
         let may_come_back = match self.get(t, SHUT)? {
             0 => return Ok(false),
             AT_ONCE => false,

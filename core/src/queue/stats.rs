@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A claim that is held, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct HeldClaim {
     /// The member that holds it.
     pub member: u64,
     /// For how long.
@@ -15,7 +15,7 @@ pub struct Holding {
 
 /// An item that waits, as it was when somebody looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingItem {
     /// Its place in the order in which all items were put.
     pub number: u64,
     /// How often it was delivered, and came back.
@@ -28,7 +28,7 @@ pub struct Waiting {
 
 /// What can be seen of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct QueueStats {
     /// Items that wait.
     pub depth: u64,
     /// Items that were ever put.
@@ -43,15 +43,15 @@ pub struct Stats {
     pub used: u64,
     /// Bytes of memory that the queue has.
     pub memory: u64,
-    /// Claims that are held.
-    pub held: Vec<Holding>,
-    /// Claims that have ended, and of whose items' memory something is still looked at.
+    /// ClaimTable that are held.
+    pub held: Vec<HeldClaim>,
+    /// ClaimTable that have ended, and of whose items' memory something is still looked at.
     pub viewed: u64,
 }
 
 /// What is remembered from one look at the memory to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct TrimState {
     /// Items that were ever put.
     pub(super) put: u64,
     /// Less than a quarter of the memory was in use.

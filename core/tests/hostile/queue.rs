@@ -4,8 +4,10 @@ use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
 use _core::memory::mapping::SharedMapping;
 use _core::queue::parcel::{MOST_BUFFERS, Parts};
-use _core::queue::{Bytes, Chunk, Claim, Claimed, End, Form, Head, Limits, News, Queue, SMALL};
-use _core::queue::{Source, Taken, sizes};
+use _core::queue::{
+    ByteMemory, Chunk, Claim, ClaimEnd, ClaimOutcome, Form, Head, Limits, Queue, SMALL, Wakeups,
+};
+use _core::queue::{PopOutcome, Source, sizes};
 use _core::shared_heap::{HeapError, Words};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -46,7 +48,7 @@ pub fn queue(bytes: &[u8]) {
         let memory = memory.metadata().expect("a file").blocks() * 512;
         assert!(memory <= size, "it has grown to {memory}");
         if let Err(HeapError::Poisoned(_)) = done {
-            let next = queue.is_done(AT_ONCE);
+            let next = queue.is_all_done(AT_ONCE);
             assert!(matches!(next, Err(HeapError::Poisoned(_))), "{next:?}");
             return;
         }
@@ -80,7 +82,7 @@ impl Has {
             }
             3 => {
                 let len = len(script);
-                let reserved = queue.reserve_or_tell(8 + len, AT_ONCE)?;
+                let reserved = queue.reserve_or_request_wakeup(8 + len, AT_ONCE)?;
                 self.chunks.extend(reserved);
                 Ok(())
             }
@@ -97,14 +99,14 @@ impl Has {
             }
             5 => {
                 if let Some(chunk) = self.chunks.pop() {
-                    queue.let_fall(chunk, AT_ONCE);
+                    queue.free_chunk(chunk, AT_ONCE);
                 }
                 Ok(())
             }
             6 | 7 => take(queue, source, script),
             8 | 9 => {
                 let limit = u64::from(script.byte() % 2);
-                if let (Claimed::Item(claim), _) = queue.claim(source, limit, AT_ONCE)? {
+                if let (ClaimOutcome::Item(claim), _) = queue.claim(source, limit, AT_ONCE)? {
                     look(queue, words, &claim)?;
                     self.claims.push(claim);
                 }
@@ -119,22 +121,22 @@ impl Has {
                 match script.byte() % 4 {
                     0 => queue.give_back(&claim, AT_ONCE).map(drop),
                     1 => queue
-                        .acknowledge(&claim, End::Gotten, false, AT_ONCE)
+                        .acknowledge(&claim, ClaimEnd::HandedOver, false, AT_ONCE)
                         .map(drop),
                     2 => {
-                        queue.drop_claim(claim, false);
-                        queue.tidy_up(AT_ONCE, &mut News::default())
+                        queue.defer_claim(claim, false);
+                        queue.finish_deferred(AT_ONCE, &mut Wakeups::default())
                     }
                     _ => {
                         self.over.push(claim);
                         queue
-                            .acknowledge(&claim, End::Done, true, AT_ONCE)
+                            .acknowledge(&claim, ClaimEnd::Done, true, AT_ONCE)
                             .map(drop)
                     }
                 }
             }
             12 => match self.over.pop() {
-                Some(claim) => queue.let_go(&claim, AT_ONCE).map(drop),
+                Some(claim) => queue.release_memory(&claim, AT_ONCE).map(drop),
                 None => queue.expire(AT_ONCE).map(drop),
             },
             13 => queue.peek(script.byte().into(), AT_ONCE).map(drop),
@@ -145,7 +147,7 @@ impl Has {
                 0 => queue.task_done(script.byte().into(), AT_ONCE).map(drop),
                 1 => queue.stats(AT_ONCE).map(drop),
                 2 => {
-                    queue.settle(Default::default(), AT_ONCE);
+                    queue.trim(Default::default(), AT_ONCE);
                     Ok(())
                 }
                 _ => queue.shut_down(script.byte() % 8 == 0, AT_ONCE),
@@ -157,7 +159,7 @@ impl Has {
 /// Takes some: what is copied are items, one behind the other.
 fn take(queue: &Ours, source: Source, script: &mut Script) -> Result<(), HeapError> {
     let (most, mut out) = (1 + script.byte() as usize, Vec::new());
-    if let (Taken::Items(count), _) = queue.take(source, most, &mut out, AT_ONCE)? {
+    if let (PopOutcome::Items(count), _) = queue.pop(source, most, &mut out, AT_ONCE)? {
         let mut at = 0;
         for _ in 0..count {
             let head = Head(u64::from_ne_bytes(
@@ -205,7 +207,7 @@ fn items(script: &mut Script) -> (Vec<u8>, u64) {
     (items, count)
 }
 
-/// Bytes of an item: mostly few.
+/// ByteMemory of an item: mostly few.
 fn len(script: &mut Script) -> u64 {
     match script.byte() {
         small @ 0..192 => u64::from(small),

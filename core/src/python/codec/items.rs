@@ -5,7 +5,7 @@ use crate::objects::membership::{Membership, NameError};
 use crate::python::codec::msgpack::writer::Written;
 use crate::python::codec::parcel::Flat;
 use crate::queue::parcel::{MOST_BUFFERS, Parts};
-use crate::queue::{Form, Head, Put};
+use crate::queue::{Form, Head, PutOutcome};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -49,7 +49,11 @@ impl Encoded {
         }
     }
 
-    pub(crate) fn put(&self, membership: &Membership, patience: u64) -> Result<Put, NameError> {
+    pub(crate) fn put(
+        &self,
+        membership: &Membership,
+        patience: u64,
+    ) -> Result<PutOutcome, NameError> {
         if self.pieces.is_empty() {
             return membership.put(&self.small.body, self.count, patience);
         }

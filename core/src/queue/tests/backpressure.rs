@@ -11,33 +11,36 @@ const LIMITS: Limits = Limits {
 fn full(memory: &Memory) -> Ours {
     let queue = memory.queue(number(0, 1));
     for index in 0..LIMITS.items {
-        assert_eq!(queue.put(&item(index, 8), 1, soon()).unwrap(), Put::Done);
+        assert_eq!(
+            queue.put(&item(index, 8), 1, soon()).unwrap(),
+            PutOutcome::Stored
+        );
     }
     queue
 }
 
 /// Takes one item, and which writers that wakes.
-fn take_one(queue: &Ours) -> Room {
+fn take_one(queue: &Ours) -> WritersToWake {
     let (_, news) = queue
-        .take(Source::Queue, 1, &mut Vec::new(), soon())
+        .pop(Source::Queue, 1, &mut Vec::new(), soon())
         .unwrap();
     news.room
 }
 
 fn refuse(queue: &Ours, count: u64) {
     let items: Vec<u8> = (0..count).flat_map(|index| item(index, 8)).collect();
-    assert_eq!(queue.put(&items, count, soon()).unwrap(), Put::Full);
+    assert_eq!(queue.put(&items, count, soon()).unwrap(), PutOutcome::Full);
 }
 
 #[test]
 fn the_first_item_that_is_taken_wakes_a_writer_of_one() {
     let memory = Memory::new(LIMITS);
     let queue = full(&memory);
-    assert_eq!(take_one(&queue), Room::No); // None waits.
+    assert_eq!(take_one(&queue), WritersToWake::None); // None waits.
     queue.put(&item(8, 8), 1, soon()).unwrap();
     refuse(&queue, 1);
-    assert_eq!(take_one(&queue), Room::One);
-    assert_eq!(take_one(&queue), Room::No); // The one that was woken wakes the next.
+    assert_eq!(take_one(&queue), WritersToWake::One);
+    assert_eq!(take_one(&queue), WritersToWake::None); // The one that was woken wakes the next.
 }
 
 #[test]
@@ -47,7 +50,7 @@ fn a_writer_of_several_is_woken_once_there_is_room_for_all_of_them() {
     refuse(&queue, 3);
     assert_eq!(
         [(); 3].map(|()| take_one(&queue)),
-        [Room::No, Room::No, Room::All]
+        [WritersToWake::None, WritersToWake::None, WritersToWake::All]
     );
 }
 
@@ -57,10 +60,13 @@ fn writers_of_one_and_of_several_are_woken_together() {
     let queue = full(&memory);
     refuse(&queue, 3);
     refuse(&queue, 1);
-    assert_eq!(take_one(&queue), Room::All);
+    assert_eq!(take_one(&queue), WritersToWake::All);
     refuse(&queue, 3);
     refuse(&queue, 5);
-    assert_eq!([(); 2].map(|()| take_one(&queue)), [Room::No, Room::All]);
+    assert_eq!(
+        [(); 2].map(|()| take_one(&queue)),
+        [WritersToWake::None, WritersToWake::All]
+    );
 }
 
 #[test]
@@ -68,10 +74,20 @@ fn memory_that_a_writer_did_not_need_wakes_those_that_wait_for_it() {
     let memory = Memory::new(Limits { items: 0, ..LIMITS });
     let [one, other] = [0, 1].map(|slot| memory.queue(number(slot, 1)));
     let chunk = one.reserve(3 * MIB, soon()).unwrap().unwrap();
-    assert!(other.reserve_or_tell(3 * MIB, soon()).unwrap().is_none());
+    assert!(
+        other
+            .reserve_or_request_wakeup(3 * MIB, soon())
+            .unwrap()
+            .is_none()
+    );
     assert!(!one.must_wake_writers());
-    one.let_fall(chunk, soon());
+    one.free_chunk(chunk, soon());
     assert!(one.must_wake_writers());
     assert!(!one.must_wake_writers()); // Once.
-    assert!(other.reserve_or_tell(3 * MIB, soon()).unwrap().is_some());
+    assert!(
+        other
+            .reserve_or_request_wakeup(3 * MIB, soon())
+            .unwrap()
+            .is_some()
+    );
 }

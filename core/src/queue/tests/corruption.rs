@@ -20,7 +20,7 @@ fn corrupt(memory: &Memory, dice: &mut Dice, at: u64) -> u64 {
         2 => u64::MAX,
         3 => found ^ 1 << dice.below(64),
         4 => found.wrapping_add(dice.below(5)).wrapping_sub(2),
-        5 => dice.below(MOST_CLAIMS + 2),
+        5 => dice.below(MAX_CLAIMS + 2),
         6 => dice.below(memory.mapping.size() as u64 + 64),
         7 => found.wrapping_add(8 * dice.below(5)).wrapping_sub(16),
         _ => load(memory, dice.below(SIZE / 8) * 8),
@@ -108,11 +108,11 @@ impl Victim {
             5 | 6 => {
                 let mut out = Vec::new();
                 let taken = queue
-                    .take(source, 1 + dice.below(50) as usize, &mut out, deadline)?
+                    .pop(source, 1 + dice.below(50) as usize, &mut out, deadline)?
                     .0;
-                let most = 2 * TAKEN_AT_ONCE + SMALL as usize;
+                let most = 2 * MAX_POP_BYTES + SMALL as usize;
                 assert!(out.len() <= most, "{} bytes were taken", out.len());
-                if let Taken::Items(count) = taken {
+                if let PopOutcome::Items(count) = taken {
                     // Whoever reads them goes by their heads.
                     let mut at = 0;
                     for _ in 0..count {
@@ -125,7 +125,7 @@ impl Victim {
             }
             7 | 8 => {
                 let limit = dice.below(2) * 1_000;
-                if let Claimed::Item(claim) = queue.claim(source, limit, deadline)?.0 {
+                if let ClaimOutcome::Item(claim) = queue.claim(source, limit, deadline)?.0 {
                     let bytes = queue.bytes(claim.at, claim.len)?;
                     let size = queue.words().size();
                     assert!(claim.len <= size as u64 && !bytes.is_null());
@@ -140,10 +140,12 @@ impl Victim {
                 }
                 kept.push(claim);
                 queue
-                    .acknowledge(&claim, End::Done, true, deadline)
+                    .acknowledge(&claim, ClaimEnd::Done, true, deadline)
                     .map(drop)
             }
-            10 if !kept.is_empty() => queue.let_go(&kept.swap_remove(0), deadline).map(drop),
+            10 if !kept.is_empty() => queue
+                .release_memory(&kept.swap_remove(0), deadline)
+                .map(drop),
             10 => queue.expire(deadline).map(drop),
             _ => match dice.below(4) {
                 0 => queue.recover(dice.below(3) as u32, deadline).map(drop),

@@ -26,7 +26,7 @@ struct Model {
     dead: BTreeMap<u64, Item>,
     held: Vec<(usize, Claim, Item, Holds)>,
     /// Items that each member has got.
-    gotten: [u64; SLOTS_USED],
+    outstanding: [u64; SLOTS_USED],
     unfinished: u64,
     is_shut: bool,
 }
@@ -38,18 +38,18 @@ impl Model {
         (self.waiting.len() + self.returned.len()) as u64
     }
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         let is_held = |holds: &Holds| *holds == Holds::Item;
         let has_claims = self.held.iter().any(|(_, _, _, holds)| is_held(holds));
         self.is_shut && self.depth() == 0 && !has_claims
     }
 
-    fn refusal(&self, limits: Limits, count: u64) -> Option<Put> {
+    fn refusal(&self, limits: Limits, count: u64) -> Option<PutOutcome> {
         if self.is_shut {
-            return Some(Put::Shut);
+            return Some(PutOutcome::ShutDown);
         }
         let is_full = limits.items != 0 && self.depth() + count > limits.items;
-        is_full.then_some(Put::Full)
+        is_full.then_some(PutOutcome::Full)
     }
 
     fn add(&mut self, items: &[u8], count: u64) {
@@ -100,7 +100,7 @@ impl Model {
         for (_, claim, item, holds) in gone {
             self.give_back(limits, claim.number, item, &holds);
         }
-        self.unfinished -= std::mem::take(&mut self.gotten[slot]);
+        self.unfinished -= std::mem::take(&mut self.outstanding[slot]);
     }
 }
 
@@ -158,9 +158,9 @@ impl Trial {
             93..96 => {
                 let count = dice.below(4);
                 let done = self.queues[slot].task_done(count, soon()).unwrap();
-                assert_eq!(done.is_some(), self.model.gotten[slot] >= count);
+                assert_eq!(done.is_some(), self.model.outstanding[slot] >= count);
                 if done.is_some() {
-                    self.model.gotten[slot] -= count;
+                    self.model.outstanding[slot] -= count;
                     self.model.unfinished -= count;
                 }
             }
@@ -181,7 +181,7 @@ impl Trial {
                 self.model.lose(limits, slot);
             }
             _ => {
-                let _ = self.queues[slot].settle(Look::default(), soon());
+                let _ = self.queues[slot].trim(TrimState::default(), soon());
             }
         }
         self.compare(slot);
@@ -194,11 +194,11 @@ impl Trial {
     }
 
     /// What was put is what the model says, but for a lack of memory, of which it knows nothing.
-    fn has_put(&mut self, put: Result<Put, HeapError>, items: &[u8], count: u64) {
+    fn has_put(&mut self, put: Result<PutOutcome, HeapError>, items: &[u8], count: u64) {
         match (put, self.model.refusal(self.memory.limits, count)) {
-            (Ok(Put::Done), None) => self.model.add(items, count),
+            (Ok(PutOutcome::Stored), None) => self.model.add(items, count),
             (Ok(put), Some(refusal)) => assert_eq!(put, refusal),
-            (Ok(Put::Full), None) => {
+            (Ok(PutOutcome::Full), None) => {
                 let used = self.queues[0].stats(soon()).unwrap().memory;
                 let least = self.memory.limits.memory / 2;
                 let large = items.len() as u64;
@@ -231,7 +231,7 @@ impl Trial {
         };
         let (_, chunk) = self.reserved.swap_remove(index);
         if dice.below(4) == 0 {
-            return queue.let_fall(chunk, soon());
+            return queue.free_chunk(chunk, soon());
         }
         let len = 8 + dice.below(chunk.room() - 15);
         let filled = item(self.model.put, len);
@@ -240,12 +240,13 @@ impl Trial {
         unsafe { std::ptr::copy_nonoverlapping(filled.as_ptr(), to, filled.len()) };
         let mut chunk = Some(chunk);
         let put = queue.link(&mut chunk, filled.len() as u64, 1, soon());
-        assert_eq!(chunk.is_none(), matches!(put, Ok(Put::Done)));
+        assert_eq!(chunk.is_none(), matches!(put, Ok(PutOutcome::Stored)));
         if let Some(unused) = chunk {
-            queue.let_fall(unused, soon());
+            queue.free_chunk(unused, soon());
         }
         assert!(
-            !matches!(put, Ok(Put::Full)) || self.model.refusal(self.memory.limits, 1).is_some()
+            !matches!(put, Ok(PutOutcome::Full))
+                || self.model.refusal(self.memory.limits, 1).is_some()
         );
         self.has_put(put, &filled, 1);
     }
@@ -253,20 +254,20 @@ impl Trial {
     fn take(&mut self, slot: usize, source: Source, most: usize) {
         let mut out = vec![7; 3];
         let (taken, _) = self.queues[slot]
-            .take(source, most, &mut out, soon())
+            .pop(source, most, &mut out, soon())
             .unwrap();
         assert_eq!(out[..3], [7; 3]);
-        let Taken::Items(count) = taken else {
+        let PopOutcome::Items(count) = taken else {
             assert_eq!(out.len(), 3);
             let expected = match source {
                 Source::Queue => self.model.depth(),
                 Source::DeadLetters => self.model.dead.len() as u64,
             };
-            let is_over = source == Source::Queue && self.model.is_over();
+            let is_finished = source == Source::Queue && self.model.is_finished();
             match taken {
-                Taken::Large => assert!(expected > 0),
-                Taken::Empty => assert!(expected == 0 && !is_over),
-                _ => assert!(expected == 0 && is_over),
+                PopOutcome::Large => assert!(expected > 0),
+                PopOutcome::Empty => assert!(expected == 0 && !is_finished),
+                _ => assert!(expected == 0 && is_finished),
             }
             return;
         };
@@ -280,7 +281,7 @@ impl Trial {
         }
         assert_eq!(at, out.len());
         if source == Source::Queue {
-            self.model.gotten[slot] += count as u64;
+            self.model.outstanding[slot] += count as u64;
         }
     }
 
@@ -290,7 +291,7 @@ impl Trial {
             queue.claim(source, 0, soon()).unwrap().0,
             self.model.next(source),
         ) {
-            (Claimed::Item(claim), Some((number, mut item))) => {
+            (ClaimOutcome::Item(claim), Some((number, mut item))) => {
                 item.deliveries += u64::from(source == Source::Queue);
                 assert_eq!((claim.number, claim.deliveries), (number, item.deliveries));
                 assert_eq!(payload(queue, &claim).unwrap(), item.payload);
@@ -300,10 +301,12 @@ impl Trial {
                 };
                 self.model.held.push((slot, claim, item, holds));
             }
-            (Claimed::Empty, None) => {
-                assert!(source == Source::DeadLetters || !self.model.is_over());
+            (ClaimOutcome::Empty, None) => {
+                assert!(source == Source::DeadLetters || !self.model.is_finished());
             }
-            (Claimed::Shut, None) => assert!(source == Source::Queue && self.model.is_over()),
+            (ClaimOutcome::Finished, None) => {
+                assert!(source == Source::Queue && self.model.is_finished())
+            }
             (found, expected) => panic!("{found:?} instead of {expected:?}"),
         }
     }
@@ -323,11 +326,11 @@ impl Trial {
         if holds == Holds::Over {
             assert!(
                 queue
-                    .acknowledge(&claim, End::Done, false, soon())
+                    .acknowledge(&claim, ClaimEnd::Done, false, soon())
                     .unwrap()
                     .is_none()
             );
-            queue.let_go(&claim, soon()).unwrap();
+            queue.release_memory(&claim, soon()).unwrap();
             return;
         }
         if dice.below(3) == 0 {
@@ -336,9 +339,9 @@ impl Trial {
                 .give_back(self.memory.limits, claim.number, item, &holds);
         } else {
             let end = if dice.below(3) == 0 {
-                End::Gotten
+                ClaimEnd::HandedOver
             } else {
-                End::Done
+                ClaimEnd::Done
             };
             let keeps = dice.below(3) == 0;
             assert!(
@@ -349,8 +352,8 @@ impl Trial {
             );
             match (holds, end) {
                 (Holds::Letter, _) => {}
-                (_, End::Done) => self.model.unfinished -= 1,
-                (_, End::Gotten) => self.model.gotten[slot] += 1,
+                (_, ClaimEnd::Done) => self.model.unfinished -= 1,
+                (_, ClaimEnd::HandedOver) => self.model.outstanding[slot] += 1,
             }
             if keeps {
                 self.model.held.push((slot, claim, item, Holds::Over));
@@ -393,21 +396,21 @@ impl Trial {
                     break;
                 }
                 let (_, claim, ..) = self.model.held.pop().unwrap();
-                let ended = self.queues[0].acknowledge(&claim, End::Done, false, soon());
+                let ended = self.queues[0].acknowledge(&claim, ClaimEnd::Done, false, soon());
                 assert!(ended.unwrap().is_some());
                 self.model.unfinished -= u64::from(source == Source::Queue);
             }
         }
         self.compare(0);
         // Nothing is put between two looks: it is given back then.
-        if let Some(look) = self.queues[0].settle(Look::default(), soon()) {
-            assert_eq!(self.queues[0].settle(look, soon()), None);
+        if let Some(look) = self.queues[0].trim(TrimState::default(), soon()) {
+            assert_eq!(self.queues[0].trim(look, soon()), None);
         }
         let stats = self.queues[0].stats(soon()).unwrap();
         assert_eq!(stats.unfinished, 0);
         // The last chunk, and a run of pages of which the smallest chunks are parts.
         assert!(
-            stats.used <= 2 * CHUNKS.1,
+            stats.used <= 2 * CHUNK_SIZES.1,
             "{} bytes are in use",
             stats.used
         );

@@ -7,7 +7,7 @@ use crate::python::objects::name::failed;
 use crate::python::objects::queues::queue::{Queue, attempt_to_end, copied, first_word};
 use crate::python::support::block::Block;
 use crate::queue::parcel::Parts;
-use crate::queue::{self, End, Form};
+use crate::queue::{self, ClaimEnd, Form};
 use crate::shared_heap::Field;
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
@@ -111,7 +111,7 @@ impl Held {
     }
 
     /// Ends it, and unless it `keeps` that, its memory's use; false if it has ended before.
-    pub(crate) fn acknowledge(&self, py: Python<'_>, end: End, keeps: bool) -> PyResult<bool> {
+    pub(crate) fn acknowledge(&self, py: Python<'_>, end: ClaimEnd, keeps: bool) -> PyResult<bool> {
         if *lock(&self.state) != State::Held {
             return Ok(false);
         }
@@ -280,7 +280,7 @@ impl Claim {
         // One is the claim's, one is that of `end`; the others are views.
         self.end(py, |held| {
             let keeps = Arc::strong_count(held) > 2;
-            held.acknowledge(py, End::Done, keeps)
+            held.acknowledge(py, ClaimEnd::Done, keeps)
         })
     }
 

@@ -13,7 +13,7 @@ use crate::python::objects::queues::reservation::{Plan, Reservation};
 use crate::python::support::budget::Slice;
 use crate::python::support::buffer::bytes_of;
 use crate::python::support::scratch::Scratch;
-use crate::queue::{Claimed, End, Put, Source, Taken};
+use crate::queue::{ClaimEnd, ClaimOutcome, PopOutcome, PutOutcome, Source};
 use crate::shared_heap::{Corruption, Field};
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
@@ -91,11 +91,11 @@ pub(crate) fn shut_down(py: Python<'_>, membership: &Membership) -> PyErr {
 }
 
 /// Whether items were put; false if there is no room.
-pub(crate) fn told(py: Python<'_>, membership: &Membership, put: Put) -> PyResult<bool> {
+pub(crate) fn told(py: Python<'_>, membership: &Membership, put: PutOutcome) -> PyResult<bool> {
     match put {
-        Put::Done => Ok(true),
-        Put::Full => Ok(false),
-        Put::Shut => Err(shut_down(py, membership)),
+        PutOutcome::Stored => Ok(true),
+        PutOutcome::Full => Ok(false),
+        PutOutcome::ShutDown => Err(shut_down(py, membership)),
     }
 }
 
@@ -135,14 +135,14 @@ pub(crate) fn wait_to_put(
     us: (&Name, &Membership),
     count: u64,
     timeout: Option<f64>,
-    mut put: impl FnMut() -> Result<Put, NameError> + Send,
+    mut put: impl FnMut() -> Result<PutOutcome, NameError> + Send,
 ) -> PyResult<Option<bool>> {
     let membership = us.1;
     let waited = wait_for(py, us, ROOM, timeout, || {
         if !membership.may_put(count) {
             return Ok(None);
         }
-        Ok(Some(put()?).filter(|&put| put != Put::Full))
+        Ok(Some(put()?).filter(|&put| put != PutOutcome::Full))
     })?;
     match waited {
         Ok(put) => {
@@ -240,7 +240,7 @@ impl Queue {
         source: Source,
         most: usize,
         items: &mut Vec<u8>,
-    ) -> PyResult<Taken> {
+    ) -> PyResult<PopOutcome> {
         let membership = &self.membership;
         let mut taken = membership.take(source, most, items, 0);
         if let Err(NameError::Changing { .. }) = taken {
@@ -300,13 +300,13 @@ impl Queue {
         }
         if items.is_empty() {
             match self.take(py, source, most, &mut items)? {
-                Taken::Items(_) => {}
-                Taken::Large => {
+                PopOutcome::Items(_) => {}
+                PopOutcome::Large => {
                     let large = self.take_large(py, source)?;
                     return Ok(large.into_iter().collect());
                 }
-                Taken::Empty => return Ok(Vec::new()),
-                Taken::Shut => return Err(shut_down(py, &self.membership)),
+                PopOutcome::Empty => return Ok(Vec::new()),
+                PopOutcome::Finished => return Err(shut_down(py, &self.membership)),
             }
         }
         self.read_all(py, &items, most)
@@ -340,22 +340,22 @@ impl Queue {
         let waited = wait_for(py, us, ITEMS, timeout, || {
             // Relaxed: as above.
             if self.has_returned.load(Relaxed) {
-                return Ok(Some(Taken::Empty));
+                return Ok(Some(PopOutcome::Empty));
             }
             if !membership.may_take() {
                 return Ok(None);
             }
             let taken = membership.take(Source::Queue, most, &mut items, PATIENCE)?;
-            Ok(Some(taken).filter(|&taken| taken != Taken::Empty))
+            Ok(Some(taken).filter(|&taken| taken != PopOutcome::Empty))
         })?;
         match waited {
             Err(waited) => Ok(Err(waited)),
-            Ok(Taken::Items(_)) => self.read_all(py, &items, most).map(Ok),
-            Ok(Taken::Shut) => Err(shut_down(py, membership)),
+            Ok(PopOutcome::Items(_)) => self.read_all(py, &items, most).map(Ok),
+            Ok(PopOutcome::Finished) => Err(shut_down(py, membership)),
             // What has come back to this process.
-            Ok(Taken::Empty) => Ok(Ok(self.take_returned(py, most))),
+            Ok(PopOutcome::Empty) => Ok(Ok(self.take_returned(py, most))),
             // A large one: it is taken without waiting.
-            Ok(Taken::Large) => {
+            Ok(PopOutcome::Large) => {
                 let large = self.take_large(py, Source::Queue)?;
                 Ok(Ok(large.into_iter().collect()))
             }
@@ -412,7 +412,7 @@ impl Queue {
         {
             return value.map(Some); // As in `read_all`: the item comes back.
         }
-        held.acknowledge(py, End::Gotten, false)?;
+        held.acknowledge(py, ClaimEnd::HandedOver, false)?;
         value.map(Some)
     }
 
@@ -424,13 +424,13 @@ impl Queue {
     }
 
     /// What was claimed; None if there was nothing.
-    fn held(&self, py: Python<'_>, claimed: Claimed) -> PyResult<Option<Held>> {
+    fn held(&self, py: Python<'_>, claimed: ClaimOutcome) -> PyResult<Option<Held>> {
         let membership = &self.membership;
         match claimed {
-            Claimed::Item(claim) => Ok(Some(Held::new(membership.clone(), claim))),
-            Claimed::Empty => Ok(None),
-            Claimed::Shut => Err(shut_down(py, membership)),
-            Claimed::Crowded => Err(failed(py, membership, membership.no_claim())),
+            ClaimOutcome::Item(claim) => Ok(Some(Held::new(membership.clone(), claim))),
+            ClaimOutcome::Empty => Ok(None),
+            ClaimOutcome::Finished => Err(shut_down(py, membership)),
+            ClaimOutcome::TableFull => Err(failed(py, membership, membership.no_claim())),
         }
     }
 }
@@ -641,7 +641,7 @@ impl Queue {
                 return Ok(None);
             }
             let claimed = membership.claim(Source::Queue, nanoseconds(limit), PATIENCE)?;
-            Ok(Some(claimed).filter(|&claimed| claimed != Claimed::Empty))
+            Ok(Some(claimed).filter(|&claimed| claimed != ClaimOutcome::Empty))
         })?;
         let claimed = match waited {
             Ok(claimed) => queue.held(py, claimed)?,

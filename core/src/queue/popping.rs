@@ -1,45 +1,48 @@
 //! Taking: items that are copied out, and looking at them.
 
 use super::chunk::Item;
-use super::claim::list_of;
-use super::claim_table::{self, BACK};
+use super::claim::list_for;
+use super::claim_table::{self, RETURNED_CLAIMS};
 use super::layout::{DEAD, TAKEN};
-use super::{Bytes, CLAIMS_AT_ONCE, News, Queue, Source, TAKEN_AT_ONCE, Taken, Waiting};
+use super::{
+    ByteMemory, MAX_CLAIMS_PER_TRANSACTION, MAX_POP_BYTES, PopOutcome, Queue, Source, WaitingItem,
+    Wakeups,
+};
 use crate::crash;
 use crate::shared_heap::undo_log::{See, Transaction};
 use crate::shared_heap::{HeapError, Members};
 
-impl<W: Bytes, M: Members> Queue<W, M> {
+impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Copies up to `most` items behind what is in `out`, each a [`Head`] and a payload up to the next multiple of 8, and
     /// takes them.
-    pub fn take(
+    pub fn pop(
         &self,
         source: Source,
         most: usize,
         out: &mut Vec<u8>,
         deadline: u64,
-    ) -> Result<(Taken, News), HeapError> {
+    ) -> Result<(PopOutcome, Wakeups), HeapError> {
         let before = out.len();
         let taken = self.allocator.journal().transact(deadline, |t| {
             let (mut got, mut freed) = (0, 0);
-            let list = list_of(source);
-            while got < most.min(CLAIMS_AT_ONCE) {
+            let list = list_for(source);
+            while got < most.min(MAX_CLAIMS_PER_TRANSACTION) {
                 let Some(index) = self.claims.first(t, list)? else {
                     break;
                 };
-                let item = self.item_of(t, index)?;
-                if !self.copy(item, out, before)? {
-                    return self.taken(t, got, freed, source);
+                let item = self.claimed_item(t, index)?;
+                if !self.copy_item(item, out, before)? {
+                    return self.pop_outcome(t, got, freed, source);
                 }
                 self.claims.pop(t, list)?;
-                freed += u64::from(self.forget(t, index)?);
+                freed += u64::from(self.remove_claim(t, index)?);
                 got += 1;
             }
             if source == Source::Queue && got < most && freed == 0 {
-                let more = self.take_chained(t, most - got, out, before)?;
+                let more = self.pop_from_list(t, most - got, out, before)?;
                 (got, freed) = (got + more.0, freed + more.1);
             }
-            self.taken(t, got, freed, source)
+            self.pop_outcome(t, got, freed, source)
         });
         crash::point!(ItemsTaken);
         if taken.is_err() {
@@ -49,16 +52,16 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Copies up to `most` items that are the next to be taken, and takes none. Fewer if they are many bytes.
-    pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<Waiting>, HeapError> {
+    pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<WaitingItem>, HeapError> {
         // Under the lease: the memory of what others take meanwhile may be given back.
         self.allocator.journal().transact(deadline, |t| {
-            let (mut found, mut left) = (Vec::new(), TAKEN_AT_ONCE);
+            let (mut found, mut left) = (Vec::new(), MAX_POP_BYTES);
             let mut seen = |(at, head): Item, number: u64, deliveries: u64| {
                 let mut copy = Vec::new();
-                self.copy((at, head), &mut copy, 0)?;
+                self.copy_item((at, head), &mut copy, 0)?;
                 left = left.saturating_sub(copy.len().max(64));
                 let len = head.size();
-                found.push(Waiting {
+                found.push(WaitingItem {
                     number,
                     deliveries,
                     len,
@@ -66,18 +69,18 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 });
                 Ok::<_, HeapError>(found.len() < most && left > 0)
             };
-            let mut back = self.claims.first(t, BACK)?;
+            let mut back = self.claims.first(t, RETURNED_CLAIMS)?;
             let mut is_on = most > 0;
             while is_on && let Some(index) = back {
                 let number = t.get(self.claims.at(index) + claim_table::NUMBER)?;
                 let deliveries = self.claims.state(t, index)?.1;
-                is_on = seen(self.item_of(t, index)?, number, deliveries)?;
-                back = self.claims.following(t, index)?;
+                is_on = seen(self.claimed_item(t, index)?, number, deliveries)?;
+                back = self.claims.next_in_list(t, index)?;
             }
-            let chained = self.chained(t)?;
-            if is_on && chained > 0 {
+            let listed = self.items_in_list(t)?;
+            if is_on && listed > 0 {
                 let (mut cursor, first) = (self.head(t)?, self.get(t, TAKEN)?);
-                for ahead in 0..chained {
+                for ahead in 0..listed {
                     let item = self.next_item(t, &mut cursor)?;
                     if !seen(item, first.wrapping_add(ahead), 0)? {
                         break;
@@ -89,15 +92,15 @@ impl<W: Bytes, M: Members> Queue<W, M> {
     }
 
     /// Takes from the chain: how many items, and how many chunks are free thereby.
-    fn take_chained(
+    fn pop_from_list(
         &self,
         t: &mut Transaction<'_, W, M>,
         most: usize,
         out: &mut Vec<u8>,
         before: usize,
     ) -> Result<(usize, u64), HeapError> {
-        let chained = self.chained(t)?;
-        let most = most.min(usize::try_from(chained).unwrap_or(usize::MAX));
+        let listed = self.items_in_list(t)?;
+        let most = most.min(usize::try_from(listed).unwrap_or(usize::MAX));
         let (mut got, mut freed) = (0, 0);
         if most == 0 {
             return Ok((0, 0));
@@ -109,7 +112,7 @@ impl<W: Bytes, M: Members> Queue<W, M> {
                 if got > 0 && freed >= 2 {
                     break;
                 }
-                freed += u64::from(self.pass(t, &mut cursor)?);
+                freed += u64::from(self.advance_chunk(t, &mut cursor)?);
                 continue;
             }
             let (count, is_all) = self.copy_run(&mut cursor, most - got, out, before)?;
@@ -121,36 +124,36 @@ impl<W: Bytes, M: Members> Queue<W, M> {
         if got > 0 {
             let taken = self.get(t, TAKEN)?;
             self.set(t, TAKEN, taken.wrapping_add(got as u64))?;
-            freed += u64::from(self.move_head(t, cursor, got as u64 == chained)?);
+            freed += u64::from(self.move_head(t, cursor, got as u64 == listed)?);
         }
         Ok((got, freed))
     }
 
-    fn taken(
+    fn pop_outcome(
         &self,
         t: &mut Transaction<'_, W, M>,
         got: usize,
         freed: u64,
         source: Source,
-    ) -> Result<(Taken, News), HeapError> {
+    ) -> Result<(PopOutcome, Wakeups), HeapError> {
         if got > 0 && source == Source::Queue {
-            self.count_gotten(t, got as u64)?;
+            self.add_outstanding(t, got as u64)?;
         }
         let left = match source {
             Source::Queue => self.depth(t)?,
             Source::DeadLetters => self.get(t, DEAD)?,
         };
         let taken = match got {
-            0 if left > 0 => Taken::Large,
-            0 if source == Source::Queue && self.is_over(t)? => Taken::Shut,
-            0 => Taken::Empty,
-            got => Taken::Items(got),
+            0 if left > 0 => PopOutcome::Large,
+            0 if source == Source::Queue && self.is_finished(t)? => PopOutcome::Finished,
+            0 => PopOutcome::Empty,
+            got => PopOutcome::Items(got),
         };
-        let news = News {
+        let news = Wakeups {
             items: left > 0,
-            room: self.has_made_room(t, freed > 0)?,
+            room: self.writers_to_wake(t, freed > 0)?,
             freed: freed > 0,
-            ..News::default()
+            ..Wakeups::default()
         };
         Ok((taken, news))
     }

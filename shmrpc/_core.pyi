@@ -95,10 +95,10 @@ class Descriptor:
     def close(self) -> None: ...
 
 @final
-class Isolation:
+class CallContexts:
     """Enters copies of a context, one after the other, each until the next ``renew`` or ``leave``."""
 
-    def __new__(cls, base: Context, /) -> Isolation: ...
+    def __new__(cls, base: Context, /) -> CallContexts: ...
     def rebase(self, base: Context, /) -> None: ...
     def call_each(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], results: list[Any], until: int, /
@@ -145,21 +145,21 @@ class Expected:
     def read(self, body: bytes | Parcel, /) -> Any: ...
 
 @final
-class Ids:
+class CallIds:
     """Counts up from 1."""
 
-    def __new__(cls) -> Ids: ...
+    def __new__(cls) -> CallIds: ...
     def __call__(self) -> int: ...
 
 @final
-class ShortCall:
-    """An endpoint of a connection, as the core calls it by itself; see core/src/python/rpc/client/short_call.rs."""
+class NativeCall:
+    """An endpoint of a connection, as the core calls it by itself; see core/src/python/rpc/client/native_call.rs."""
 
     def __new__(
         cls,
         *,
         encoder: Encoder,
-        ids: Ids,
+        ids: CallIds,
         expected: Expected | None,
         read: Callable[[bytes | Parcel], Any],
         positional: int,
@@ -169,7 +169,7 @@ class ShortCall:
         clock_ahead: int,
         inheriting: list[bool] | None,
         nearest: Callable[[int | None], int | None],
-    ) -> ShortCall: ...
+    ) -> NativeCall: ...
 
 @final
 class CallCoroutine:
@@ -177,9 +177,9 @@ class CallCoroutine:
 
 @final
 class ItemStream:
-    """An asynchronous generator of single items; ``runs`` is one of lists of them."""
+    """An asynchronous generator of single items; made from one of lists of them."""
 
-    def __new__(cls, runs: AsyncGenerator[list[Any]], /) -> AsyncGenerator[Any]: ...  # type: ignore[misc]
+    def __new__(cls, batches: AsyncGenerator[list[Any]], /) -> AsyncGenerator[Any]: ...  # type: ignore[misc]
 
 class Endpoint:
     """Calls an endpoint, and looks like a function."""
@@ -191,9 +191,9 @@ class LoopEndpoint(Endpoint):
     def __new__(
         cls,
         channel: Channel,
-        short: ShortCall,
+        native: NativeCall,
         function: Callable[..., Coroutine[Any, Any, Any]],
-        rest: Callable[[Sequence[Any], Mapping[str, Any], int, Any, int | None], Coroutine[Any, Any, Any]],
+        finish: Callable[[Sequence[Any], Mapping[str, Any], int, Any, int | None], Coroutine[Any, Any, Any]],
         interrupted: Callable[[BaseException], None],
         cancel: Callable[[int], object],
         home: tuple[asyncio.AbstractEventLoop, Callable[[], None]],
@@ -207,10 +207,10 @@ class ThreadEndpoint(Endpoint):
 
     def __new__(
         cls,
-        calls: Calls,
-        short: ShortCall,
+        calls: ThreadCalls,
+        native: NativeCall,
         function: Callable[..., Any],
-        rest: Callable[[Sequence[Any], Mapping[str, Any], int, Any, int | None], Any],
+        finish: Callable[[Sequence[Any], Mapping[str, Any], int, Any, int | None], Any],
         stopped: list[bool],
         reconnector: object,
         session: object,
@@ -219,7 +219,7 @@ class ThreadEndpoint(Endpoint):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @final
-class Coroutines:
+class CoroutineRunner:
     """Runs coroutines, each in its first step and then as a task; see core/src/python/rpc/server/handler.rs."""
 
     def __new__(
@@ -228,7 +228,7 @@ class Coroutines:
         is_full: Callable[[Any], bool],
         start: Callable[[Coroutine[Any, Any, Any], Any, str, int, int | None, int], Any],
         later: object,
-    ) -> Coroutines: ...
+    ) -> CoroutineRunner: ...
 
 @final
 class Handler:
@@ -242,20 +242,20 @@ class Handler:
         by_count: Sequence[Expected | None],
         parameters: Sequence[tuple[str, Expected, bool]],
         places: int,
-        coroutines: Coroutines | None,
+        coroutines: CoroutineRunner | None,
     ) -> Handler: ...
 
 @final
-class Handlers:
-    """The endpoints whose calls the core runs, by number; see core/src/python/rpc/server/handler.rs."""
+class HandlerTable:
+    """The endpoints whose calls the core runs, by number; see core/src/python/rpc/server/handler_table.rs."""
 
     def __new__(
         cls,
         handlers: Sequence[Handler | None],
         *,
         encoder: Encoder,
-        isolation: Isolation,
-        running: Running,
+        contexts: CallContexts,
+        current_call: CurrentCall,
         inheriting: list[bool],
         clock_ahead: int,
         encode: Callable[[str, Any], bytes | Parcel],
@@ -265,22 +265,22 @@ class Handlers:
         keywords: int,
         timed: int,
         headed: int,
-    ) -> Handlers: ...
+    ) -> HandlerTable: ...
 
 @final
-class Serving:
+class ClientRequests:
     """The calls of one client that the core may run, until it is closed."""
 
-    def __new__(cls, handlers: Handlers, calls: dict[int, Any], waiting: dict[int, Any], /) -> Serving: ...
+    def __new__(cls, handlers: HandlerTable, running: dict[int, Any], waiting: dict[int, Any], /) -> ClientRequests: ...
     def close(self) -> None: ...
 
 @final
-class Running:
+class CurrentCall:
     """What a thread's loop runs between taking a frame and answering it."""
 
     #: What was set, or of a request that the core runs (key, opcode, id, deadline); None between frames.
     frame: Any
-    def __new__(cls) -> Running: ...
+    def __new__(cls) -> CurrentCall: ...
 
 @final
 class PostInit:
@@ -312,16 +312,16 @@ class Channel:
         max_frame: int,
         max_memory: int,
         spin: float,
-        answer: int,
+        reply_opcode: int,
     ) -> Channel: ...
     def send(self, opcode: int, id: int, payload: bytes | Parcel, /) -> bool: ...
     def begin(self, opcode: int, id: int, payload: bytes | Parcel, /) -> bool: ...
-    def receive_run(self, opcode: int, id: int, most: int, head: bytes, /) -> tuple[int, bytes] | None: ...
+    def receive_run(self, opcode: int, id: int, max_items: int, head: bytes, /) -> tuple[int, bytes] | None: ...
     def exchange(
         self, opcode: int, id: int, payload: bytes | Parcel, /
     ) -> bytes | tuple[int, int, bytes | Parcel] | None: ...
     def receive(self) -> tuple[int, int, bytes | Parcel] | None: ...
-    def is_overlapped(self) -> bool: ...
+    def has_pipelined_calls(self) -> bool: ...
     def wake(self) -> bool: ...
     def is_at_end(self) -> bool: ...
     def settle(self) -> bool: ...
@@ -340,32 +340,32 @@ class Channel:
     def close(self) -> None: ...
 
 @final
-class Calls:
+class ThreadCalls:
     """What the threads that share a channel have under way on it. One of them receives for all."""
 
     def __new__(
         cls,
         channel: Channel,
         *,
-        answers: list[int],
+        replies: list[int],
         others: bytes,
         item: int,
         requests: bytes,
         cancel: int,
-        nothing: bytes,
+        cancel_body: bytes,
         window: int,
         overhead: int,
-        look: float,
-    ) -> Calls: ...
+        check_interval: float,
+    ) -> ThreadCalls: ...
     def __len__(self) -> int: ...
-    def exchange(self, opcode: int, id: int, payload: bytes | Parcel, /) -> bytes | Parcel | Pending: ...
-    def begin(self, opcode: int, id: int, payload: bytes | Parcel, /) -> Pending: ...
+    def exchange(self, opcode: int, id: int, payload: bytes | Parcel, /) -> bytes | Parcel | PendingCall: ...
+    def begin(self, opcode: int, id: int, payload: bytes | Parcel, /) -> PendingCall: ...
     def close(self, id: int, /) -> None: ...
-    def tend(self, limit: float, /) -> bool: ...
+    def drive(self, limit: float, /) -> bool: ...
     def interrupt(self) -> None: ...
 
 @final
-class Pending:
+class PendingCall:
     """A call that is under way. When it goes, nobody waits for the call any more."""
 
     @property
@@ -459,8 +459,8 @@ class StreamSender:
 class Poller:
     """The receiving side of a server: the next frame on any of its channels."""
 
-    def __new__(cls, *, spin: float, fault: int, answer: int) -> Poller: ...
-    def add(self, channel: Channel, key: Any, serving: Serving | None, /) -> int: ...
+    def __new__(cls, *, spin: float, fault: int, reply_opcode: int) -> Poller: ...
+    def add(self, channel: Channel, key: Any, requests: ClientRequests | None, /) -> int: ...
     def remove(self, index: int, /) -> None: ...
     def wake(self, index: int, /) -> bool: ...
     def expect(self, socket: int | None = None, /) -> None: ...

@@ -155,7 +155,7 @@ async def _answer(runner: CallRunner, under: Underway, batch: _Batch) -> Encoded
 
 async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]], describe: _Describe) -> _Outcomes:
     """Calls a plain function with each of the arguments, in a context for each; the loop has its turn now and then."""
-    isolation = _core.Isolation(contextvars.copy_context())
+    isolation = _core.CallContexts(contextvars.copy_context())
     results: list[Any] = []
     failures: dict[int, Failure] = {}
     _turns.wanted += 1

@@ -63,7 +63,7 @@ class CallRunner:
         self.running = running_here()
         self.deadlines: Deadlines[Underway] = Deadlines(self._expire)
         #: Gives each call a context of its own.
-        self.isolation = _core.Isolation(contextvars.copy_context())
+        self.isolation = _core.CallContexts(contextvars.copy_context())
         self.start = (eager := Eager(self.isolation, self.held)).run
         self._eager = eager
         #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.

@@ -47,7 +47,9 @@ class Raised(msgspec.Struct, eq=False):
 class Eager:
     """Runs coroutines of one loop. ``on_held`` hears of those whose later steps hold it for long."""
 
-    def __init__(self, isolation: _core.Isolation, on_held: OnHeld = lambda service, endpoint, seconds: None) -> None:
+    def __init__(
+        self, isolation: _core.CallContexts, on_held: OnHeld = lambda service, endpoint, seconds: None
+    ) -> None:
         self.isolation = isolation
         self._loop = asyncio.get_running_loop()
         self._on_held = on_held

@@ -12,14 +12,14 @@ from shmrpc.service.call import inheriting
 from shmrpc.wire import frames
 
 
-def core_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _core.Handlers:
+def core_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _core.HandlerTable:
     """What runs the calls of those endpoints that the core can run, by their numbers."""
-    coroutines = _core.Coroutines(is_full=runner.limiter.is_full, start=runner.start_plain, later=LATER)
-    return _core.Handlers(
+    coroutines = _core.CoroutineRunner(is_full=runner.limiter.is_full, start=runner.start_plain, later=LATER)
+    return _core.HandlerTable(
         [_handler(endpoint, coroutines) if endpoint.is_plain else None for endpoint in endpoints],
         encoder=runner.codec.encoder,
-        isolation=runner.isolation,
-        running=runner.running,
+        contexts=runner.isolation,
+        current_call=runner.running,
         inheriting=inheriting,
         clock_ahead=AHEAD,
         encode=runner.encode_result,
@@ -32,7 +32,7 @@ def core_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _c
     )
 
 
-def _handler(endpoint: ServedEndpoint, coroutines: _core.Coroutines) -> _core.Handler:
+def _handler(endpoint: ServedEndpoint, coroutines: _core.CoroutineRunner) -> _core.Handler:
     decoders = endpoint.decoders
     parameters, places = decoders.expected_by_name()
     return _core.Handler(

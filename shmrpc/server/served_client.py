@@ -105,7 +105,7 @@ class Tables(NamedTuple):
     #: The same while calls are under way or wait: catches a client that gives a new call the id of one of them.
     checked: Callable[[int], RunRequest]
     #: What the core runs by itself, if it is asked before the tables.
-    handlers: _core.Handlers | None = None
+    handlers: _core.HandlerTable | None = None
 
 
 class ServedClient:
@@ -132,7 +132,7 @@ class ServedClient:
         self.calls: dict[int, Underway] = {}
         self.waiting: dict[int, Waiting] = {}
         #: The calls that the core runs by itself.
-        self.serving = tables.handlers and _core.Serving(tables.handlers, self.calls, self.waiting)
+        self.serving = tables.handlers and _core.ClientRequests(tables.handlers, self.calls, self.waiting)
         #: Bytes of the requests that are under way, and of those that wait.
         self.bytes = 0
         self.waiting_bytes = 0

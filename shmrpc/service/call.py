@@ -127,12 +127,12 @@ inheriting: list[bool] = []
 
 
 #: By thread, what its loop runs between taking a frame and answering it.
-_running: dict[int, _core.Running] = {}
+_running: dict[int, _core.CurrentCall] = {}
 
 
-def running_here() -> _core.Running:
+def running_here() -> _core.CurrentCall:
     """What the calling thread's loop runs."""
-    return _running.setdefault(threading.get_ident(), _core.Running())
+    return _running.setdefault(threading.get_ident(), _core.CurrentCall())
 
 
 def find_call() -> Call | None:

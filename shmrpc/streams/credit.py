@@ -5,8 +5,8 @@ is given back as items are consumed, a quarter of the window at a time: a slow c
 kept for it stays bounded, and other streams do not notice. Over a long way one window for each round trip is little:
 there the receiver gives more than was consumed, as much as the delay of the way asks for.
 
-Natively the same is kept by ``_core.StreamSender``, which sends from a loop, and by ``_core.Calls``, which bounds what
-waits for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.
+Natively the same is kept by ``_core.StreamSender``, which sends from a loop, and by ``_core.ThreadCalls``, which bounds
+what waits for threads: they are given :data:`WINDOW` and :data:`OVERHEAD`.
 """
 
 from __future__ import annotations

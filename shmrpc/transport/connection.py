@@ -162,7 +162,7 @@ class ThreadConnection(Protocol):
     #: Whether the server has said that it takes no new calls.
     draining: bool
     #: What the threads have under way.
-    calls: _core.Calls
+    calls: _core.ThreadCalls
     #: Seconds after which a wait looks whether the server still lives.
     life_check: float
 

@@ -30,7 +30,7 @@ def session_of(client: shmrpc.Client) -> LoopSession:
 def is_overlapped(client: shmrpc.Client) -> bool:
     channel = session_of(client).sharing.channel
     assert channel is not None
-    return channel.is_overlapped()
+    return channel.has_pipelined_calls()
 
 
 def begun(make: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:

@@ -95,7 +95,7 @@ async def _outside_a_task(eager: Eager, coroutine: object) -> object:
 
 
 async def test_eager_steps() -> None:
-    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
+    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
     assert await _outside_a_task(eager, record.at_once()) == 1
     suspended = await _outside_a_task(eager, record.later())
     assert isinstance(suspended, Suspended)
@@ -106,7 +106,7 @@ async def test_eager_steps() -> None:
 
 
 async def test_eager_cancellation_reaches_the_coroutine_at_once_and_later() -> None:
-    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
+    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
     for wait in (0, 0.01):
         suspended = await _outside_a_task(eager, record.shielded())
         assert isinstance(suspended, Suspended)
@@ -120,7 +120,7 @@ async def test_eager_cancellation_reaches_the_coroutine_at_once_and_later() -> N
 
 
 async def test_eager_errors_and_task_groups() -> None:
-    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
+    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
     failing = await _outside_a_task(eager, record.fails())
     assert isinstance(failing, Suspended)
     with pytest.raises(ValueError, match="late"):
@@ -132,7 +132,7 @@ async def test_eager_errors_and_task_groups() -> None:
 
 
 async def test_a_coroutine_cancelled_within_its_first_step_hears_of_it() -> None:
-    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
+    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
     for _ in range(2):
         suspended = await _outside_a_task(eager, record.cancels_itself_and_waits())
         assert isinstance(suspended, Suspended)
@@ -143,7 +143,7 @@ async def test_a_coroutine_cancelled_within_its_first_step_hears_of_it() -> None
 
 
 async def test_cancelling_reaches_what_is_waited_for() -> None:
-    eager, record = Eager(_core.Isolation(contextvars.copy_context())), Recorder()
+    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
     for wait in (0, 0.01):
         other = asyncio.create_task(record.shielded())
         await asyncio.sleep(0.001)
@@ -174,6 +174,6 @@ async def test_context_variables_that_cannot_be_compared() -> None:
         return before is None
 
     variable.set(Incomparable())
-    eager = Eager(_core.Isolation(contextvars.copy_context()))
+    eager = Eager(_core.CallContexts(contextvars.copy_context()))
     assert [await _outside_a_task(eager, sets()) for _ in range(3)] == [False] * 3
     eager.close()

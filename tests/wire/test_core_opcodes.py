@@ -34,7 +34,7 @@ def connected() -> Iterator[tuple[_core.Channel, _core.Channel]]:
                 max_frame=1000,
                 max_memory=1 << 20,
                 spin=1e6,
-                answer=ANSWER,
+                reply_opcode=ANSWER,
             )
             for server, bell, lending in zip((True, False), bells, lendings, strict=True)
         ]
@@ -69,7 +69,7 @@ def test_a_run_begins_with_what_it_is_told() -> None:
 def test_a_fault_is_no_frame_that_a_client_can_send() -> None:
     assert frames.PEER_FAULT > (1 << 32) - 1
     with connected() as (server, client):
-        poller = _core.Poller(spin=0, fault=frames.PEER_FAULT, answer=frames.RESULT)
+        poller = _core.Poller(spin=0, fault=frames.PEER_FAULT, reply_opcode=frames.RESULT)
         poller.add(server, "key", None)
         client.send(frames.RESULT, 3, b"x")
         assert poller.next() == ("key", frames.RESULT, 3, b"x")

@@ -52,29 +52,31 @@ mod _core {
     #[pymodule_export]
     use super::rpc::channel::Channel;
     #[pymodule_export]
-    use super::rpc::client::calls::{Calls, Pending};
-    #[pymodule_export]
-    use super::rpc::client::coroutine::CallCoroutine;
+    use super::rpc::client::call_ids::CallIds;
     #[pymodule_export]
     use super::rpc::client::endpoint::Endpoint;
     #[pymodule_export]
-    use super::rpc::client::ids::Ids;
-    #[pymodule_export]
     use super::rpc::client::item_stream::ItemStream;
     #[pymodule_export]
-    use super::rpc::client::loop_endpoint::LoopEndpoint;
+    use super::rpc::client::loop_endpoint::{CallCoroutine, LoopEndpoint};
     #[pymodule_export]
-    use super::rpc::client::short_call::ShortCall;
+    use super::rpc::client::native_call::NativeCall;
+    #[pymodule_export]
+    use super::rpc::client::thread_calls::{PendingCall, ThreadCalls};
     #[pymodule_export]
     use super::rpc::client::thread_endpoint::ThreadEndpoint;
     #[pymodule_export]
     use super::rpc::segments::{create_segment, create_semaphore, open_segment, segment_memory};
     #[pymodule_export]
-    use super::rpc::server::call_contexts::Isolation;
+    use super::rpc::server::call_contexts::CallContexts;
     #[pymodule_export]
-    use super::rpc::server::current_call::Running;
+    use super::rpc::server::client_requests::ClientRequests;
     #[pymodule_export]
-    use super::rpc::server::handler::{Coroutines, Handler, Handlers, Serving};
+    use super::rpc::server::current_call::CurrentCall;
+    #[pymodule_export]
+    use super::rpc::server::handler::{CoroutineRunner, Handler};
+    #[pymodule_export]
+    use super::rpc::server::handler_table::HandlerTable;
     #[pymodule_export]
     use super::rpc::server::poller::Poller;
     #[pymodule_export]
@@ -96,20 +98,21 @@ mod _core {
     #[pymodule_export]
     use super::support::turns::{Turn, Turns};
 
+    use super::{objects, rpc};
     #[cfg(feature = "crashpoints")]
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        super::rpc::client::coroutine::prepare(module.py())?;
-        super::rpc::client::item_stream::prepare(module.py())?;
-        super::rpc::stream_sender::prepare(module.py());
-        module.add(
-            "Message",
-            super::objects::topics::message::class(module.py())?,
-        )?;
-        super::rpc::client::endpoint::prepare(module.py())
+        let py = module.py();
+        rpc::client::loop_endpoint::register(py)?;
+        rpc::client::item_stream::register(py)?;
+        rpc::stream_sender::register(py);
+        module.add("Message", objects::topics::message::class(py)?)?;
+        rpc::client::endpoint::document::<Endpoint>(py)?;
+        rpc::client::endpoint::document::<LoopEndpoint>(py)?;
+        rpc::client::endpoint::document::<ThreadEndpoint>(py)
     }
 
     /// The points of Python's operations where this process can be made to die, and how often each was passed.

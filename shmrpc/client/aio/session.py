@@ -225,7 +225,7 @@ class LoopSession(Session[Connection]):
         """Closes a session that is left, after its last call."""
         if self.leaving and not self.pending and self.ended is None:
             channel = self.sharing.channel
-            if channel is not None and channel.is_overlapped():  # Each has its turn before this is asked again.
+            if channel is not None and channel.has_pipelined_calls():  # Each has its turn before this is asked again.
                 self.loop.call_later(0.001, self.close_if_idle)
                 return
             self.close(

@@ -220,10 +220,10 @@ class BaseClient(Generic[_L]):
 
     def _short_call(
         self, session: Session[Any], number: int, kind: Any, read: Callable[[Body], Any]
-    ) -> _core.ShortCall:
+    ) -> _core.NativeCall:
         """What the core needs to call an endpoint by itself. ``read`` is for the results that it cannot read."""
         codec, options = self._codec, self._options
-        return _core.ShortCall(
+        return _core.NativeCall(
             encoder=codec.encoder,
             ids=session.ids,
             expected=codec.expected(kind),

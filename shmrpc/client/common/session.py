@@ -36,7 +36,7 @@ class Session(ABC, Generic[_C]):
         self.send: Callable[[int, int, Body], bool] = connection.send
         #: What sends the items of a stream: its opcode, its call, its first credit.
         self.sender: Callable[[int, int, int], Sender] = sharing.sender
-        self.ids = _core.Ids()
+        self.ids = _core.CallIds()
         self.next_id: Callable[[], int] = self.ids
         #: How the connection has ended.
         self.ended: End | None = None

@@ -1,8 +1,8 @@
 """One connection of a client without a loop, and the calls that threads have under way on it.
 
 Of the threads that wait, one receives, for itself and for the others. Who that is the core alone knows
-(core/src/python/rpc/client/calls.rs), so that nothing here has to be done in two steps which an exception may part:
-that of a signal's handler comes between any two of Python's instructions.
+(core/src/python/rpc/client/shared_channel.rs), so that nothing here has to be done in two steps which an exception may
+part: that of a signal's handler comes between any two of Python's instructions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ThreadSession(Session[ThreadConnection]):
         await sent()
         return self.complete(pending, call)
 
-    async def wait(self, call_id: int, begun: _core.Pending, /, call: Call | None = None) -> Body:
+    async def wait(self, call_id: int, begun: _core.PendingCall, /, call: Call | None = None) -> Body:
         """Waits for the answer to a call; the body of its result."""
         return self.complete(begun, call)
 
@@ -56,7 +56,7 @@ class ThreadSession(Session[ThreadConnection]):
         """Ends a call, which an exception of a signal's handler may have ended at any point."""
         self.calls.close(call_id)
 
-    def complete(self, pending: _core.Pending, call: Call | None = None) -> Body:
+    def complete(self, pending: _core.PendingCall, call: Call | None = None) -> Body:
         """Waits for the answer to a call that is under way; the body of its result.
 
         ``call``: if there is more to it than its arguments.
@@ -65,7 +65,7 @@ class ThreadSession(Session[ThreadConnection]):
             pass
         return body_of(frame, call)
 
-    def next_frame(self, pending: _core.Pending, call: Call | None = None) -> Frame:
+    def next_frame(self, pending: _core.PendingCall, call: Call | None = None) -> Frame:
         """The next frame of a call that is under way."""
         deadline = None if call is None else call.deadline
         since = self._begin_wait(deadline)
@@ -82,11 +82,11 @@ class ThreadSession(Session[ThreadConnection]):
                     taken_back = pending.take_back()
                 raise self._lateness.error(call.endpoint if call else "the call", since, taken_back=taken_back)
 
-    def poll_frame(self, pending: _core.Pending) -> Frame | None:
+    def poll_frame(self, pending: _core.PendingCall) -> Frame | None:
         """The next frame of a call that is under way, if it is there."""
         return self._next(pending, 0.0)
 
-    def _next(self, pending: _core.Pending, limit: float) -> Frame | None:
+    def _next(self, pending: _core.PendingCall, limit: float) -> Frame | None:
         """The next frame of a call, waited for up to ``limit`` seconds; None also if there may be something to hear."""
         ended = self.ended  # Looked at first: what has come until then is still good.
         try:
@@ -106,7 +106,7 @@ class ThreadSession(Session[ThreadConnection]):
 
     def tend(self, limit: float = 0.0) -> bool:
         """Receives for the other threads, waiting up to ``limit`` seconds. False if another one does."""
-        led = self.calls.tend(limit)
+        led = self.calls.drive(limit)
         self.hear()
         return led
 
@@ -117,7 +117,7 @@ class ThreadSession(Session[ThreadConnection]):
             return
         with contextlib.suppress(ChannelError):
             # What it had answered before it went is still good. If another thread receives, it comes here soon.
-            if not self.calls.tend(0.0):
+            if not self.calls.drive(0.0):
                 return
         self.end(end)
         self.connection.abandon()

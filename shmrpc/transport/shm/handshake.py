@@ -189,7 +189,7 @@ def _open_channel(
             max_frame=welcome.max_frame,
             max_memory=welcome.max_memory,
             spin=options.spin,
-            answer=frames.RESULT,
+            reply_opcode=frames.RESULT,
         )
     except (_core.ChannelError, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError):
@@ -233,7 +233,7 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
             max_frame=max_frame,
             max_memory=max_memory,
             spin=options.spin,
-            answer=frames.RESULT,
+            reply_opcode=frames.RESULT,
         )
         welcome = control.Welcome(
             offer.service,

@@ -388,7 +388,7 @@ class ShmInbox(Inbox):
 
     def __init__(self, options: ConnectionOptions, take: Callable[[], None]) -> None:
         super().__init__(take)
-        self._poller = _core.Poller(spin=options.spin, fault=frames.PEER_FAULT, answer=frames.RESULT)
+        self._poller = _core.Poller(spin=options.spin, fault=frames.PEER_FAULT, reply_opcode=frames.RESULT)
         self.set_spinning = self._poller.set_spinning
         self._options = options
         self._loop = asyncio.get_running_loop()

@@ -102,17 +102,17 @@ class ThreadConnection:
         self.shapes = established.shapes
         #: The server has said that it takes no new calls.
         self.draining = False
-        self.calls = _core.Calls(
+        self.calls = _core.ThreadCalls(
             established.channel,
-            answers=list(frames.ANSWERS),
+            replies=list(frames.ANSWERS),
             others=bytes((frames.STOP, frames.CREDIT, frames.METADATA)),
             item=frames.ITEM,
             requests=frames.REQUESTS,
             cancel=frames.CANCEL,
-            nothing=frames.NIL,
+            cancel_body=frames.NIL,
             window=self.stream_window,
             overhead=OVERHEAD,
-            look=LIFE_CHECK,
+            check_interval=LIFE_CHECK,
         )
         self.begin = established.channel.begin
         self.send = established.channel.send

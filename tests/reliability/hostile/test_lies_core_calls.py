@@ -208,7 +208,7 @@ async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pyt
     dice, outcomes, frames = random.Random(16), Counter[str](), scaled(2_000, 100_000)
     called.clear()
 
-    def none_of_them(endpoints: Any, runner: Any) -> _core.Handlers:
+    def none_of_them(endpoints: Any, runner: Any) -> _core.HandlerTable:
         return core_handlers([], runner)
 
     def lie(core: WireClient, python: WireClient) -> None:

@@ -183,7 +183,7 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
             max_frame=1000,
             max_memory=1 << 20,
             spin=0,
-            answer=0,
+            reply_opcode=0,
         )
         with mmap.mmap(made.file.fileno(), 0) as segment:
             yield side, opened, segment
@@ -205,20 +205,20 @@ def is_said(segment: mmap.mmap, flag: int) -> bool:
 def test_a_peer_that_posts_with_its_own_c_library_wakes_us() -> None:
     """Which wakes nobody, unless the semaphore says that somebody waits: there is no end of the wait but the ring."""
     with channel() as (side, (ours, _), segment):
-        calls = _core.Calls(
+        calls = _core.ThreadCalls(
             side,
-            answers=[],
+            replies=[],
             others=b"",
             item=0,
             requests=b"",
             cancel=0,
-            nothing=b"",
+            cancel_body=b"",
             window=0,
             overhead=0,
-            look=10 * PATIENCE,
+            check_interval=10 * PATIENCE,
         )
         for _ in range(20):
-            sleeper = threading.Thread(target=calls.tend, args=(10 * PATIENCE,))
+            sleeper = threading.Thread(target=calls.drive, args=(10 * PATIENCE,))
             sleeper.start()
             assert eventually(lambda: is_said(segment, SERVER_SLEEPS))
             ours.release()

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::python::codec::fields::Names;
-use crate::python::codec::msgpack::writer::{Foreign, Rules, Writer, Written};
+use crate::python::codec::msgpack::writer::{OutgoingBody, Rules, Unsupported, Writer};
 use crate::python::codec::numpy::NumPy;
-use crate::python::codec::parcel::{Flat, Parcel};
+use crate::python::codec::parcel::{ByteView, Parcel};
 use crate::python::support::buffer::copy_of;
 
 /// By the address of a type, which is kept alive: what there is to look at in an instance.
@@ -28,7 +28,7 @@ enum Kind {
     /// Nothing: it needs more than the codec.
     Other,
     /// Nothing: it needs more than the codec, and the core writes what is usual of it.
-    Written,
+    Native,
     /// Its fields.
     Fields(Arc<Fields>),
 }
@@ -67,14 +67,14 @@ type Look = Result<(), Obstacle>;
 
 /// What was written, as Python has it: bytes, or a parcel.
 #[inline]
-fn body_of(py: Python<'_>, written: Written) -> PyResult<Bound<'_, PyAny>> {
-    let body = copy_of(py, &written.body)?;
-    if written.beside.is_empty() {
+fn body_of(py: Python<'_>, written: OutgoingBody) -> PyResult<Bound<'_, PyAny>> {
+    let body = copy_of(py, &written.bytes)?;
+    if written.buffers.is_empty() {
         return Ok(body.into_any());
     }
-    let bytes = written.beside.iter().map(Flat::len).sum();
-    let mut buffers = Vec::with_capacity(written.beside.len());
-    for flat in &written.beside {
+    let bytes = written.buffers.iter().map(ByteView::len).sum();
+    let mut buffers = Vec::with_capacity(written.buffers.len());
+    for flat in &written.buffers {
         let owner = flat.owner().bind(py);
         buffers.push(match owner.cast_exact::<PyMemoryView>() {
             // One that the program does not release.
@@ -83,7 +83,7 @@ fn body_of(py: Python<'_>, written: Written) -> PyResult<Bound<'_, PyAny>> {
         });
     }
     let buffers = PyTuple::new(py, buffers)?;
-    Ok(Bound::new(py, Parcel::make(body, buffers, bytes))?.into_any())
+    Ok(Bound::new(py, Parcel::from_parts(body, buffers, bytes))?.into_any())
 }
 
 /// Turns values into bytes. A value of nothing but MessagePack's own types is written here, unless `reference` is said;
@@ -113,22 +113,33 @@ pub struct Encoder {
 impl Encoder {
     /// What writes MessagePack's own types; none if the codec is to write them.
     #[inline]
-    pub(crate) fn writer<'a>(&'a self, to: &'a mut Written) -> Result<Writer<'a>, Foreign> {
+    pub(crate) fn writer<'a>(
+        &'a self,
+        to: &'a mut OutgoingBody,
+    ) -> Result<Writer<'a>, Unsupported> {
         if self.reference {
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         Ok(Writer::new(to, &self.rules))
     }
 
     /// Writes a value, if there is nothing foreign in it.
     #[inline]
-    pub(crate) fn write(&self, value: &Bound<'_, PyAny>, to: &mut Written) -> Result<(), Foreign> {
+    pub(crate) fn write(
+        &self,
+        value: &Bound<'_, PyAny>,
+        to: &mut OutgoingBody,
+    ) -> Result<(), Unsupported> {
         self.writer(to)?.value(value)
     }
 
     /// Writes an array of values.
     #[inline]
-    fn write_all(&self, values: &[Bound<'_, PyAny>], to: &mut Written) -> Result<(), Foreign> {
+    fn write_all(
+        &self,
+        values: &[Bound<'_, PyAny>],
+        to: &mut OutgoingBody,
+    ) -> Result<(), Unsupported> {
         let mut writer = self.writer(to)?;
         writer.array(values.len())?;
         values.iter().try_for_each(|value| writer.argument(value))
@@ -207,7 +218,7 @@ impl Encoder {
         }
         match types.get(&kind.addr()) {
             Some((_, Kind::Plain)) => Ok(()),
-            Some((_, Kind::Other | Kind::Written)) => Err(Obstacle::Other),
+            Some((_, Kind::Other | Kind::Native)) => Err(Obstacle::Other),
             Some((_, Kind::Fields(fields))) => {
                 // SAFETY: as in `look`.
                 let instance =
@@ -332,7 +343,7 @@ impl Encoder {
         if self.changes.load(Ordering::Relaxed) != before {
             return Ok(()); // It may have been registered meanwhile: it is asked for again.
         }
-        if matches!(found, Kind::Written) {
+        if matches!(found, Kind::Native) {
             self.note_written(py, kind.as_type_ptr());
         }
         let mut dropped = HashMap::new();
@@ -362,7 +373,7 @@ fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
 /// What `is_plain` says of a type.
 fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if answer.is_none() {
-        return Ok(Kind::Written);
+        return Ok(Kind::Native);
     }
     if let Ok((own, open)) =
         answer.extract::<(Vec<Bound<'_, PyString>>, Vec<Bound<'_, PyString>>)>()
@@ -416,7 +427,7 @@ impl Encoder {
         py: Python<'py>,
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut written = Written::new();
+        let mut written = OutgoingBody::new();
         if self.write(value, &mut written).is_ok() {
             return body_of(py, written);
         }
@@ -430,12 +441,12 @@ impl Encoder {
         py: Python<'py>,
         values: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut written = Written::new();
+        let mut written = OutgoingBody::new();
         let done = match values.cast::<PyTuple>() {
             Ok(values) => self.write_all(values.as_slice(), &mut written),
             Err(_) => match values.cast_exact::<PyList>() {
                 Ok(values) => self.write_all(&values.iter().collect::<Vec<_>>(), &mut written),
-                Err(_) => Err(Foreign),
+                Err(_) => Err(Unsupported),
             },
         };
         if done.is_ok() {

@@ -2,8 +2,8 @@
 
 use crate::memory::bytes;
 use crate::objects::membership::{Membership, NameError};
-use crate::python::codec::msgpack::writer::Written;
-use crate::python::codec::parcel::Flat;
+use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::parcel::ByteView;
 use crate::queue::parcel::{MOST_BUFFERS, Parts};
 use crate::queue::{Form, Head, PutOutcome};
 use pyo3::exceptions::PyValueError;
@@ -19,7 +19,7 @@ pub(crate) struct Large {
     /// What comes before the buffers.
     before: Vec<u8>,
     parts: Parts,
-    buffers: Vec<Flat>,
+    buffers: Vec<ByteView>,
 }
 
 pub(crate) enum Piece {
@@ -32,7 +32,7 @@ pub(crate) enum Piece {
 pub(crate) struct Encoded {
     pub(crate) count: u64,
     /// The small items, as they lie in the queue.
-    pub(crate) small: Written,
+    pub(crate) small: OutgoingBody,
     /// What they are among, if there are large ones.
     pub(crate) pieces: Vec<Piece>,
     /// Bytes of all.
@@ -43,7 +43,7 @@ impl Encoded {
     pub(crate) fn new() -> Self {
         Encoded {
             count: 0,
-            small: Written::new(),
+            small: OutgoingBody::new(),
             pieces: Vec::new(),
             len: 0,
         }
@@ -55,7 +55,7 @@ impl Encoded {
         patience: u64,
     ) -> Result<PutOutcome, NameError> {
         if self.pieces.is_empty() {
-            return membership.put(&self.small.body, self.count, patience);
+            return membership.put(&self.small.bytes, self.count, patience);
         }
         membership.put_aside(self.len, self.count, patience, |to, at| self.write(to, at))
     }
@@ -66,7 +66,7 @@ impl Encoded {
         for piece in &self.pieces {
             match piece {
                 Piece::Small(len) => {
-                    let from = self.small.body[done..done + len].as_ptr();
+                    let from = self.small.bytes[done..done + len].as_ptr();
                     // SAFETY: the chunk has room for all pieces with their gaps, see `add_large`; it is nobody else's.
                     unsafe { bytes::copy(to.wrapping_add(used), from, *len) };
                     done += len;
@@ -90,7 +90,7 @@ impl Encoded {
             Piece::Small(len) => *len,
             Piece::Large(_) => 0,
         });
-        let len = self.small.body.len() - before.sum::<usize>();
+        let len = self.small.bytes.len() - before.sum::<usize>();
         if len > 0 {
             self.pieces.push(Piece::Small(len));
             self.len += len as u64;
@@ -99,13 +99,13 @@ impl Encoded {
 
     /// Whether it takes long to copy.
     pub(crate) fn is_long(&self) -> bool {
-        self.small.body.len() as u64 >= LONG || self.len >= LONG
+        self.small.bytes.len() as u64 >= LONG || self.len >= LONG
     }
 }
 
 impl Large {
     /// A value of this body, with these buffers.
-    pub(crate) fn parcel(body: &[u8], buffers: Vec<Flat>) -> PyResult<Self> {
+    pub(crate) fn parcel(body: &[u8], buffers: Vec<ByteView>) -> PyResult<Self> {
         let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
         let parts = laid_out(body, lengths)?;
         Ok(Large::new(Form::Parcel, parts, body, buffers))
@@ -123,7 +123,7 @@ impl Large {
     }
 
     /// Bytes that are no value.
-    pub(crate) fn raw(len: u64, buffers: Vec<Flat>) -> Self {
+    pub(crate) fn raw(len: u64, buffers: Vec<ByteView>) -> Self {
         let parts = Parts {
             body: (0, 0),
             buffers: vec![(0, len)],
@@ -132,7 +132,7 @@ impl Large {
         Large::new(Form::Raw, parts, &[], buffers)
     }
 
-    pub(crate) fn new(form: Form, parts: Parts, body: &[u8], buffers: Vec<Flat>) -> Self {
+    pub(crate) fn new(form: Form, parts: Parts, body: &[u8], buffers: Vec<ByteView>) -> Self {
         let mut before = match form {
             Form::Parcel => parts.head(),
             _ => Vec::new(),
@@ -206,7 +206,7 @@ pub(crate) fn finish(items: &mut Vec<u8>, at: usize, form: Form) {
 }
 
 /// Writes an item of these bytes.
-pub(crate) fn append(items: &mut Vec<u8>, payload: &Flat, form: Form) {
+pub(crate) fn append(items: &mut Vec<u8>, payload: &ByteView, form: Form) {
     let at = items.len();
     items.extend_from_slice(&[0; 8]);
     // SAFETY: they are elsewhere; a buffer of Python's that another thread writes meanwhile is its user's affair.

@@ -1,6 +1,6 @@
 //! `Parcel`: a frame's body and the large buffers that travel beside it.
 
-use crate::python::support::errors::{succeeded, unmapped};
+use crate::python::support::errors::{check_status, unmapped_error};
 use crate::sync::lock;
 use crate::violation::Violation;
 use pyo3::exceptions::PyTypeError;
@@ -43,10 +43,10 @@ impl Parcel {
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        self.lost.map_or(Ok(()), |why| Err(unmapped(py, why)))
+        self.lost.map_or(Ok(()), |why| Err(unmapped_error(py, why)))
     }
 
-    pub(crate) fn make(
+    pub(crate) fn from_parts(
         body: Bound<'_, PyBytes>,
         buffers: Bound<'_, PyTuple>,
         bytes: usize,
@@ -83,9 +83,9 @@ impl Parcel {
         let buffers = PyTuple::new(py, buffers.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
         let mut bytes = 0;
         for buffer in &buffers {
-            bytes += Flat::new(&buffer)?.len();
+            bytes += ByteView::new(&buffer)?.len();
         }
-        Ok(Parcel::make(body, buffers, bytes))
+        Ok(Parcel::from_parts(body, buffers, bytes))
     }
 
     /// The buffers; none once they were dropped. Raises Unmapped if they cannot be looked at.
@@ -108,7 +108,7 @@ impl Parcel {
         let weight = self.weight - self.body(py).as_bytes().len() + body.as_bytes().len();
         Ok(Parcel {
             weight,
-            ..Parcel::make(body, buffers, 0)
+            ..Parcel::from_parts(body, buffers, 0)
         })
     }
 
@@ -133,12 +133,12 @@ impl Parcel {
         }
         // SAFETY: `view` is the caller's to be filled; the bytes object becomes its owner.
         let failed = unsafe { ffi::PyObject_GetBuffer(slf.body.as_ptr(), view, flags) };
-        succeeded(slf.py(), failed)
+        check_status(slf.py(), failed)
     }
 }
 
 /// The bytes of an object, for as long as this lives. Whoever drops it holds the GIL.
-pub(crate) struct Flat {
+pub(crate) struct ByteView {
     owner: Py<PyAny>,
     start: *const u8,
     len: usize,
@@ -147,11 +147,11 @@ pub(crate) struct Flat {
 }
 
 // SAFETY: only its address and length are used without the GIL; it is dropped with it.
-unsafe impl Send for Flat {}
+unsafe impl Send for ByteView {}
 // SAFETY: as above.
-unsafe impl Sync for Flat {}
+unsafe impl Sync for ByteView {}
 
-impl Flat {
+impl ByteView {
     /// The bytes that an object gives by the buffer protocol.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = ffi::Py_buffer::new();
@@ -164,7 +164,7 @@ impl Flat {
             let text = format!("expected a contiguous buffer of bytes, got {kind}: {error}");
             return Err(PyTypeError::new_err(text));
         }
-        Ok(Flat {
+        Ok(ByteView {
             owner: object.clone().unbind(),
             start: view.buf.cast_const().cast(),
             len: view.len as usize,
@@ -177,7 +177,7 @@ impl Flat {
     /// # Safety
     /// So it is.
     pub(crate) unsafe fn of(owner: Bound<'_, PyAny>, start: *const u8, len: usize) -> Self {
-        Flat {
+        ByteView {
             owner: owner.unbind(),
             start,
             len,
@@ -199,7 +199,7 @@ impl Flat {
     }
 }
 
-impl Drop for Flat {
+impl Drop for ByteView {
     fn drop(&mut self) {
         if let Some(view) = &mut self.view {
             // SAFETY: filled by `new`, and not released before.

@@ -5,8 +5,8 @@ use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::{Large, append, finish};
 use crate::python::codec::msgpack::expected::Expected;
 use crate::python::codec::msgpack::reader::{Buffers, Reader};
-use crate::python::codec::msgpack::writer::Written;
-use crate::python::codec::parcel::{Flat, Parcel};
+use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::parcel::{ByteView, Parcel};
 use crate::python::support::buffer::copy_of;
 use crate::queue::parcel::Parts;
 use crate::queue::{Form, Head};
@@ -77,29 +77,29 @@ impl Values {
         &self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
-        small: &mut Written,
+        small: &mut OutgoingBody,
         index: Option<u64>,
     ) -> PyResult<Option<Large>> {
         let unencodable = |error| told_as(py, &self.unencodable, error, index);
         if self.raw {
-            let bytes = Flat::new(value).map_err(|error| unencodable(no_bytes(py, error)))?;
+            let bytes = ByteView::new(value).map_err(|error| unencodable(no_bytes(py, error)))?;
             return Ok(write_raw(bytes, small));
         }
-        let at = small.body.len();
-        small.body.extend_from_slice(&[0; 8]);
+        let at = small.bytes.len();
+        small.bytes.extend_from_slice(&[0; 8]);
         if self.encoder.get().write(value, small).is_err() {
-            small.body.truncate(at);
-            small.beside.clear();
+            small.bytes.truncate(at);
+            small.buffers.clear();
             let body = self.encode.bind(py).call1((value,)).map_err(unencodable)?;
             return write_body(py, &body, small);
         }
-        if !small.beside.is_empty() {
-            let buffers = std::mem::take(&mut small.beside);
-            let large = Large::parcel(&small.body[at + 8..], buffers)?;
-            small.body.truncate(at);
+        if !small.buffers.is_empty() {
+            let buffers = std::mem::take(&mut small.buffers);
+            let large = Large::parcel(&small.bytes[at + 8..], buffers)?;
+            small.bytes.truncate(at);
             return Ok(Some(large));
         }
-        finish(&mut small.body, at, Form::Value);
+        finish(&mut small.bytes, at, Form::Value);
         Ok(None)
     }
 
@@ -112,8 +112,8 @@ impl Values {
         owns: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let read = match owns {
-            true => Reader::only_own(py, body, None),
-            false => Reader::only(py, body, None, &Expected::ANY),
+            true => Reader::decode_owned(py, body, None),
+            false => Reader::decode(py, body, None, &Expected::ANY),
         };
         match read {
             Ok(value) => Ok(value),
@@ -172,7 +172,7 @@ impl Values {
         body: &Bound<'py, PyBytes>,
         buffers: Vec<Bound<'py, PyAny>>,
     ) -> Option<Bound<'py, PyAny>> {
-        Reader::only_own(py, body.as_bytes(), Some(&Buffers::new(buffers))).ok()
+        Reader::decode_owned(py, body.as_bytes(), Some(&Buffers::new(buffers))).ok()
     }
 
     /// The value of an item's body with buffers. `owns`: its arrays are the receiver's own.
@@ -186,13 +186,13 @@ impl Values {
     ) -> PyResult<Bound<'py, PyAny>> {
         let beside = Buffers::new(buffers.iter().collect());
         let read = match owns {
-            true => Reader::only_own(py, body.as_bytes(), Some(&beside)),
-            false => Reader::only(py, body.as_bytes(), Some(&beside), &Expected::ANY),
+            true => Reader::decode_owned(py, body.as_bytes(), Some(&beside)),
+            false => Reader::decode(py, body.as_bytes(), Some(&beside), &Expected::ANY),
         };
         if let Ok(value) = read {
             return Ok(value);
         }
-        let parcel = Bound::new(py, Parcel::make(body, buffers, 0))?;
+        let parcel = Bound::new(py, Parcel::from_parts(body, buffers, 0))?;
         self.decoded(py, parcel.as_any(), number, owns)
     }
 }
@@ -202,22 +202,22 @@ impl Values {
 fn write_body(
     py: Python<'_>,
     body: &Bound<'_, PyAny>,
-    small: &mut Written,
+    small: &mut OutgoingBody,
 ) -> PyResult<Option<Large>> {
     let Ok(parcel) = body.cast::<Parcel>() else {
-        append(&mut small.body, &Flat::new(body)?, Form::Value);
+        append(&mut small.bytes, &ByteView::new(body)?, Form::Value);
         return Ok(None);
     };
     let body = parcel.get().body(py).as_bytes();
     let buffers = parcel.get().buffers(py)?;
-    let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
+    let buffers = buffers.iter().map(|buffer| ByteView::new(&buffer));
     let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
     Large::parcel(body, buffers).map(Some)
 }
 
-fn write_raw(bytes: Flat, small: &mut Written) -> Option<Large> {
+fn write_raw(bytes: ByteView, small: &mut OutgoingBody) -> Option<Large> {
     if bytes.len() as u64 + 8 <= crate::queue::SMALL {
-        append(&mut small.body, &bytes, Form::Raw);
+        append(&mut small.bytes, &bytes, Form::Raw);
         return None;
     }
     Some(Large::raw(bytes.len() as u64, vec![bytes]))

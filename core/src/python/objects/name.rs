@@ -13,7 +13,7 @@ use crate::python::objects::loop_sleeper::LoopSleeper;
 use crate::python::objects::topics::publisher::seen_subscribers;
 use crate::python::support::buffer::fill;
 use crate::python::support::descriptor::Descriptor;
-use crate::python::support::errors::{os_error, with_none_raised};
+use crate::python::support::errors::{os_error, preserving_exception};
 use crate::python::support::owner::{current_owner, this_thread};
 use crate::queue::Limits;
 use crate::sync::lock;
@@ -557,7 +557,7 @@ impl Drop for Name {
             if *self.acquired.get_mut() > 0 && lock(&self.handle).is_some() {
                 // The garbage collector may drop it in another thread, to which the permit does not belong.
                 let owner = match *self.acquired_in.get_mut() == this_thread() {
-                    true => Python::attach(|py| with_none_raised(py, || current_owner(py))),
+                    true => Python::attach(|py| preserving_exception(py, || current_owner(py))),
                     false => Ok(0),
                 };
                 self.membership.keep_permit(owner.unwrap_or_default());

@@ -1,28 +1,28 @@
-//! What goes into frames on their way out.
+//! Payloads of frames on their way out.
 
 use crate::clock;
 use crate::connection::channel::{Channel, LARGE_BODY, Role, SendError, Sent};
-use crate::python::codec::msgpack::writer::Written;
-use crate::python::codec::parcel::{Flat, Parcel, weight};
+use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::parcel::{ByteView, Parcel, weight};
 use crate::ring::frame::Kept;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-/// Bytes of a body from here on are kept rather than copied.
+/// Smallest body, in bytes, that is kept alive rather than copied.
 const LARGE: usize = 16 << 10;
 
-/// A body on its way out, with what keeps it alive should there be no room for it now.
+/// A body on its way out, with its owner in case there is no room for the frame now.
 pub(crate) struct Payload<'a> {
     body: &'a [u8],
-    /// Only of a large one: a small one is cheaper copied than kept.
+    /// Owner of a large body only, because a small one is cheaper to copy than to keep.
     owner: Option<PyBackedBytes>,
-    /// What travels beside it.
-    buffers: Vec<Flat>,
+    /// Buffers beside the body.
+    buffers: Vec<ByteView>,
 }
 
 impl<'a> Payload<'a> {
-    /// Of bytes that are copied, should there be no room.
+    /// Returns a payload of bytes that are copied if there is no room.
     #[inline(always)]
     pub(crate) fn copied(body: &'a [u8]) -> Self {
         Payload {
@@ -32,33 +32,33 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// The same, with what was written beside them.
+    /// Returns a payload of a body that was written, with the buffers beside it.
     #[inline(always)]
-    pub(crate) fn of_written(written: &'a mut Written) -> Self {
+    pub(crate) fn from_outgoing(body: &'a mut OutgoingBody) -> Self {
         Payload {
-            body: &written.body,
+            body: &body.bytes,
             owner: None,
-            buffers: std::mem::take(&mut written.beside),
+            buffers: std::mem::take(&mut body.buffers),
         }
     }
 
-    /// Of bytes, or of a parcel.
+    /// Returns a payload of bytes, or of a parcel.
     #[inline(always)]
     pub(crate) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(body) = payload.cast::<PyBytes>() {
-            return Ok(Payload::of(body, Vec::new()));
+            return Ok(Payload::with_buffers(body, Vec::new()));
         }
         let parcel = payload.cast::<Parcel>()?;
         let py = payload.py();
         let buffers = parcel.get().buffers(py)?;
-        let buffers = buffers.iter().map(|buffer| Flat::new(&buffer));
-        Ok(Payload::of(
+        let buffers = buffers.iter().map(|buffer| ByteView::new(&buffer));
+        Ok(Payload::with_buffers(
             parcel.get().body(py),
             buffers.collect::<PyResult<_>>()?,
         ))
     }
 
-    fn of(body: &'a Bound<'_, PyBytes>, buffers: Vec<Flat>) -> Self {
+    fn with_buffers(body: &'a Bound<'_, PyBytes>, buffers: Vec<ByteView>) -> Self {
         let bytes = body.as_bytes();
         let owner = (bytes.len() >= LARGE).then(|| PyBackedBytes::from(body.clone()));
         Payload {
@@ -68,17 +68,20 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// What it counts for in a stream's credit, in bytes.
+    /// Returns its weight in a stream's credit, in bytes.
     pub(crate) fn weight(&self) -> usize {
-        weight(self.body.len(), self.buffers.iter().map(Flat::len).sum())
+        weight(
+            self.body.len(),
+            self.buffers.iter().map(ByteView::len).sum(),
+        )
     }
 
-    /// Whether sending it takes long enough for others to work meanwhile.
+    /// Returns true if sending the payload takes long enough for other threads to run meanwhile.
     pub(crate) fn is_large(&self) -> bool {
         self.body.len() >= LARGE || !self.buffers.is_empty()
     }
 
-    /// Sends a request, unless the peer has left, and looks for its answer: see [`Channel::spin`].
+    /// Sends a request, unless the peer has left, and looks for its reply: see [`Channel::spin`].
     #[inline(always)]
     pub(crate) fn exchange(
         &mut self,
@@ -90,13 +93,13 @@ impl<'a> Payload<'a> {
         let mut start = channel.look()?;
         let sent = self.send(channel, opcode, id, Role::Begins)?;
         if is_large {
-            start = clock::now(); // The time that it took is no wait.
+            start = clock::now(); // The time that sending took is no wait.
         }
         Ok(channel.spin(sent, start)?)
     }
 
-    /// Sends a frame; one that begins a call only if the peer has not left. If there is no room for it now, the peer
-    /// rings once there is. Whether it went.
+    /// Sends a frame, and one that begins a call only if the peer has not left. Returns false if there is no room now: the
+    /// frame is kept then, and the peer rings once there is room.
     #[inline(always)]
     pub(crate) fn send_or_keep(
         &mut self,
@@ -115,7 +118,7 @@ impl<'a> Payload<'a> {
         Ok(sent != Sent::Kept)
     }
 
-    /// Sends a frame. What is left of the payload is to be dropped with the GIL. `role` is as in [`Channel::publish`].
+    /// Sends a frame. The caller drops the rest of the payload with the GIL. For `role` see [`Channel::publish`].
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -133,7 +136,7 @@ impl<'a> Payload<'a> {
             return channel.publish(opcode, id, body, keep, role);
         }
         let buffers: Vec<_> = self.buffers.iter().map(|b| (b.as_ptr(), b.len())).collect();
-        // SAFETY: each is readable for as long as its `Flat` lives.
+        // SAFETY: each is readable for as long as its `ByteView` lives.
         unsafe { channel.send_parcel(opcode, id, body, &buffers, keep, role) }
     }
 }

@@ -1,4 +1,4 @@
-//! The files of segments, by name.
+//! Files of segments and their semaphores, by name.
 
 use crate::connection::segment;
 use crate::memory::named;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use std::ffi::CString;
 use std::os::fd::AsFd;
 
-/// Bytes that are set aside for a segment as it is made whose rings hold ``capacity`` bytes each.
+/// Returns the bytes that are allocated at first for a segment whose rings hold ``capacity`` bytes each.
 #[pyfunction]
 pub fn segment_memory(capacity: usize) -> usize {
     segment::used_at_first(capacity)
@@ -19,9 +19,11 @@ pub fn segment_memory(capacity: usize) -> usize {
         .sum()
 }
 
-/// Makes the file of a segment whose rings hold ``capacity`` bytes each, locked and with the memory set aside that they
-/// begin with; None if a clean-up took it for
-/// dead before it was locked. Unless it comes back, whatever has the name is the caller's to remove.
+/// Creates the file of a segment whose rings hold ``capacity`` bytes each, locks it, and allocates the memory that the rings
+/// begin with.
+///
+/// Returns None if a clean-up took the file for that of a dead process before it was locked. If this returns no descriptor,
+/// the caller has to remove what has the name.
 #[pyfunction]
 pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<Option<Descriptor>> {
     let (size, used) = (
@@ -33,13 +35,13 @@ pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<O
     Ok(made.map(Descriptor::new))
 }
 
-/// Makes a semaphore of this name, without a slash.
+/// Creates a semaphore of this name, which has no slash.
 #[pyfunction]
 pub fn create_semaphore(name: &str) -> PyResult<()> {
     waker::create_semaphore(&CString::new(format!("/{name}"))?).map_err(|error| os_error(&error))
 }
 
-/// Opens the file of a segment that somebody else has made; and the user whose it is.
+/// Opens the file of a segment that another process has created. Returns it and the id of the user that owns it.
 #[pyfunction]
 pub fn open_segment(name: &str) -> PyResult<(Descriptor, u32)> {
     let file = named::open(name).map_err(|error| os_error(&error))?;

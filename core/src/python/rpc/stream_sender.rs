@@ -4,20 +4,20 @@ use crate::clock;
 use crate::connection::channel;
 use crate::connection::channel::{Role, SLICE};
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::msgpack::writer::Written;
+use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::rpc::channel::Channel;
 use crate::python::rpc::payload::Payload;
-use crate::python::support::delegate::{self, Course, HandingOn, Next};
-use crate::python::support::errors::unsent;
-use crate::python::support::step::{self, Awaited, Thrown};
+use crate::python::support::errors::send_error;
+use crate::python::support::native_coroutine::{self, NativeCoroutine, Next, State};
+use crate::python::support::step::{ThrowArguments, anext};
 use pyo3::exceptions::{PyException, PyStopAsyncIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyIterator, PyNone};
+use pyo3::types::{PyBool, PyIterator};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The sending end of a stream: its frames, its credit, and its slice of the loop's time.
+/// The sending end of a stream: its frames, its credit, and its slice of the event loop's time.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct StreamSender {
     channel: Arc<channel::Channel>,
@@ -25,40 +25,40 @@ pub struct StreamSender {
     id: u64,
     /// Bytes that may still be sent.
     credit: AtomicI64,
-    /// What an item costs besides its bytes.
+    /// Bytes that an item costs besides its own.
     overhead: i64,
-    /// When the loop last had its turn, in nanoseconds.
-    slice: AtomicU64,
-    /// Items sent since.
+    /// The instant at which the event loop last turned, in nanoseconds.
+    last_turn: AtomicU64,
+    /// Number of items sent, modulo 2^32.
     sent: AtomicU32,
 }
 
-/// Items between two looks at the clock.
-const ITEMS_PER_LOOK: u32 = 16;
+/// Items between two reads of the clock.
+const ITEMS_PER_CHECK: u32 = 16;
 
 impl StreamSender {
-    /// Sends an item. False if there has to be a pause before the next one.
+    /// Sends an item. Returns false if the sender has to pause before the next one.
     ///
-    /// The GIL is kept for a small one: a sender waits for no answer.
+    /// The thread keeps the GIL for a small item, because a sender waits for no reply.
     #[inline]
     fn send_payload(&self, py: Python<'_>, mut payload: Payload<'_>) -> PyResult<bool> {
         let weight = payload.weight();
         let is_large = payload.is_large();
         let mut send = || payload.send_or_keep(&self.channel, self.opcode, self.id, Role::Item);
         let sent = if is_large { py.detach(send) } else { send() };
-        sent.map_err(unsent)?;
+        sent.map_err(send_error)?;
         let size = weight as i64 + self.overhead;
-        // Relaxed, here and below: the GIL orders them; they are atomic to be shared at all.
-        let left = self.credit.fetch_sub(size, Ordering::Relaxed) - size;
-        let looks = self.sent.fetch_add(1, Ordering::Relaxed) % ITEMS_PER_LOOK == 0;
-        let over = looks && clock::now() - self.slice.load(Ordering::Relaxed) > SLICE;
-        if left <= 0 {
-            self.channel.nudge(); // More credit comes when it reads.
+        // Relaxed, here and below: the GIL orders these accesses; the fields are atomic only to be shared.
+        let credit = self.credit.fetch_sub(size, Ordering::Relaxed) - size;
+        let checks = self.sent.fetch_add(1, Ordering::Relaxed) % ITEMS_PER_CHECK == 0;
+        let must_turn = checks && clock::now() - self.last_turn.load(Ordering::Relaxed) > SLICE;
+        if credit <= 0 {
+            self.channel.nudge(); // The receiver grants more credit when it reads.
         }
-        Ok(left > 0 && !over)
+        Ok(credit > 0 && !must_turn)
     }
 
-    /// Encodes an item and sends it: the short way, if there is one.
+    /// Encodes an item, on the native path if there is an encoder for it, and sends it.
     #[inline]
     fn encode_and_send(
         &self,
@@ -69,9 +69,9 @@ impl StreamSender {
     ) -> PyResult<bool> {
         let py = item.py();
         if let Some(encoder) = encoder {
-            let mut written = Written::new();
-            if encoder.write(item, &mut written).is_ok() {
-                return self.send_payload(py, Payload::of_written(&mut written));
+            let mut body = OutgoingBody::new();
+            if encoder.write(item, &mut body).is_ok() {
+                return self.send_payload(py, Payload::from_outgoing(&mut body));
             }
         }
         let body = match encoder {
@@ -80,8 +80,8 @@ impl StreamSender {
         };
         let body = match body {
             Err(error) if error.is_instance_of::<PyException>(py) => {
-                let told = explain.call1((item, error.into_value(py)))?;
-                return Err(PyErr::from_value(told));
+                let error = explain.call1((item, error.into_value(py)))?;
+                return Err(PyErr::from_value(error));
             }
             body => body?,
         };
@@ -99,21 +99,21 @@ impl StreamSender {
             id,
             credit: AtomicI64::new(credit),
             overhead,
-            slice: AtomicU64::new(clock::now()),
+            last_turn: AtomicU64::new(clock::now()),
             sent: AtomicU32::new(0),
         })
     }
 
-    /// Sends an item. False if the sender has to pause before the next one: for credit, or for the loop.
+    /// Sends an item. Returns False if the sender has to pause before the next one, for credit or for the event loop.
     fn send(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.send_payload(py, Payload::new(item)?)
     }
 
-    /// Sends what an iterator yields. True if there has to be a pause before the next item, for credit or for the loop;
-    /// False at its end.
+    /// Sends the items of an iterator. Returns True if the sender has to pause before the next item, for credit or for the
+    /// event loop; False at the end of the iterator.
     ///
-    /// `encode`: an Encoder, or a function from a value to a body. What it raises for an item is raised as what
-    /// `explain` makes of the item and the exception.
+    /// `encode` is an Encoder, or a function from a value to a body. For an exception that it raises, this raises what
+    /// `explain` returns for the item and the exception.
     fn send_all(
         &self,
         items: &Bound<'_, PyIterator>,
@@ -130,19 +130,19 @@ impl StreamSender {
         Ok(false)
     }
 
-    /// The same for what an asynchronous iterator yields, to be awaited.
+    /// Returns an awaitable that does what `send_all` does, for an asynchronous iterator.
     fn send_each(
         slf: Py<Self>,
         items: Py<PyAny>,
         encode: Py<PyAny>,
         explain: Py<PyAny>,
-    ) -> Sending {
-        Sending {
+    ) -> StreamSend {
+        StreamSend {
             sender: slf,
             items,
             encode,
             explain,
-            course: Mutex::new(Course::New),
+            state: Mutex::new(State::New(())),
         }
     }
 
@@ -151,45 +151,56 @@ impl StreamSender {
         self.credit.fetch_add(size, Ordering::Relaxed);
     }
 
-    /// Whether there is credit. The loop has just had its turn.
+    /// Records that the event loop has just turned. Returns True if there is credit.
     fn resume(&self) -> bool {
-        self.slice.store(clock::now(), Ordering::Relaxed);
+        self.last_turn.store(clock::now(), Ordering::Relaxed);
         self.credit.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Sends what an asynchronous iterator yields: see [`StreamSender::send_each`].
+/// An awaitable that sends the items of an asynchronous iterator: see [`StreamSender::send_each`].
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Sending {
+pub struct StreamSend {
     sender: Py<StreamSender>,
     items: Py<PyAny>,
     encode: Py<PyAny>,
     explain: Py<PyAny>,
-    course: Mutex<Course>,
+    state: Mutex<State<StreamSend>>,
 }
 
-impl HandingOn for Sending {
-    const OVER: Course = Course::Ended;
+impl NativeCoroutine for StreamSend {
+    type Start = ();
+    type Suspended = ();
+
+    const FINAL: State<Self> = State::Ended;
 
     #[inline]
-    fn course(&self) -> &Mutex<Course> {
-        &self.course
+    fn state(&self) -> &Mutex<State<Self>> {
+        &self.state
+    }
+
+    fn start<'py>(&self, py: Python<'py>, (): ()) -> PyResult<Next<'py, ()>> {
+        self.next(py)
+    }
+
+    fn resume<'py>(&self, py: Python<'py>, (): ()) -> PyResult<Next<'py, ()>> {
+        self.next(py)
     }
 
     #[inline]
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
-        delegate::anext(self.items.bind(py)).map(Next::Await)
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py, ()>> {
+        anext(self.items.bind(py)).map(Next::Await)
     }
 
     #[inline]
-    fn take<'py>(
+    fn receive<'py>(
         &self,
         py: Python<'py>,
-        came: PyResult<Bound<'py, PyAny>>,
+        result: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let over = |is_paused| Ok(Some(PyBool::new(py, is_paused).to_owned().into_any()));
-        let item = match came {
-            Err(error) if error.is_instance_of::<PyStopAsyncIteration>(py) => return over(false),
+        let end = |is_paused| Ok(Some(PyBool::new(py, is_paused).to_owned().into_any()));
+        let item = match result {
+            Err(error) if error.is_instance_of::<PyStopAsyncIteration>(py) => return end(false),
             item => item?,
         };
         let encode = self.encode.bind(py);
@@ -198,14 +209,14 @@ impl HandingOn for Sending {
         let sender = self.sender.get();
         match sender.encode_and_send(&item, encode, encoder, self.explain.bind(py))? {
             true => Ok(None),
-            false => over(true),
+            false => end(true),
         }
     }
 }
 
-delegate::methods!(Sending, sender, items, encode, explain);
+native_coroutine::methods!(StreamSend, [sender, items, encode, explain]);
 
-/// Lets the interpreter run steps of what sends.
-pub(crate) fn prepare(py: Python<'_>) {
-    step::prepare::<Sending>(py);
+/// Lets the interpreter run the steps of the awaitable directly.
+pub(crate) fn register(py: Python<'_>) {
+    native_coroutine::install_slots::<StreamSend>(py);
 }

@@ -4,7 +4,7 @@ use crate::connection::buffer;
 use crate::memory::bytes;
 use crate::memory::extent::Extent;
 use crate::memory::view::{self, Mode};
-use crate::python::support::errors::{succeeded, unmapped};
+use crate::python::support::errors::{check_status, unmapped_error};
 use crate::sync::lock;
 use crate::violation::Violation;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
@@ -145,7 +145,7 @@ impl Buffer {
                     size: memory.len() as u64,
                     error: error.raw_os_error().unwrap_or(libc::EINVAL),
                 };
-                unmapped(py, why)
+                unmapped_error(py, why)
             })
         })?;
         Ok(View {
@@ -251,7 +251,7 @@ pub(crate) unsafe fn fill(
             flags,
         )
     };
-    succeeded(owner.py(), failed)
+    check_status(owner.py(), failed)
 }
 
 /// A writable mapping of a buffer, by the buffer protocol.

@@ -1,4 +1,4 @@
-//! What the core raises, and of what it is made.
+//! Exceptions that the core raises, and the conversion of its errors into them.
 
 use crate::connection::channel::SendError;
 use crate::memory::buffer_allocator;
@@ -12,7 +12,7 @@ pyo3::create_exception!(
     _core,
     ChannelError,
     pyo3::exceptions::PyException,
-    "The peer or the segment broke the rules; the channel must not be used any more."
+    "The channel is closed, or the peer or the segment broke the rules. The channel must no longer be used."
 );
 
 pyo3::create_exception!(
@@ -26,57 +26,62 @@ pyo3::create_exception!(
     _core,
     Overtaken,
     pyo3::exceptions::PyException,
-    "Another thread has begun a call with a higher id. Nothing was sent: it may go with a new id."
+    "Another thread has begun a call with a higher id. Nothing was sent: send the request again with a new id."
 );
 
 pyo3::create_exception!(
     _core,
     Oversize,
     pyo3::exceptions::PyException,
-    "The payload is over the channel's limit. Nothing was sent."
+    "The payload exceeds the channel's limit. Nothing was sent."
 );
 
 pyo3::create_exception!(
     _core,
     Backlog,
     pyo3::exceptions::PyException,
-    "Too much waits already for the peer to read. Nothing was sent."
+    "Too many frames already wait for the peer to read them. Nothing was sent."
 );
 
 pyo3::create_exception!(
     _core,
     NoMemory,
     pyo3::exceptions::PyException,
-    "There is no shared memory for this. `errno`: the system's reason, None if it is not the system's."
+    "There is no shared memory for the request. `errno` is the system's reason, None for any other reason."
 );
 
 pyo3::create_exception!(
     _core,
     Unheard,
     NoMemory,
-    "The peer cannot be told of new shared memory: it has closed its end, or is gone."
+    "The peer cannot be told of new shared memory, because it has closed its end or has ended."
 );
 
 pyo3::create_exception!(
     _core,
     Unmapped,
     pyo3::exceptions::PyException,
-    "This process has no room to map the memory that a frame's body or buffers lie in. `errno` says of what."
+    "This process has no room to map the memory of a frame's body or buffers. `errno` is the limit that it has reached."
 );
 
-pub(crate) fn unmapped(py: Python<'_>, why: Violation) -> PyErr {
-    with_errno(py, Unmapped::new_err(why.to_string()), why.own_limit())
+/// Returns the error for memory of a frame that this process cannot map.
+pub(crate) fn unmapped_error(py: Python<'_>, reason: Violation) -> PyErr {
+    with_errno(
+        py,
+        Unmapped::new_err(reason.to_string()),
+        reason.own_limit(),
+    )
 }
 
-/// The exception that a function of the C API has set, if it returned anything but 0.
-pub(crate) fn succeeded(py: Python<'_>, failed: std::os::raw::c_int) -> PyResult<()> {
-    match failed {
+/// Raises the exception that a function of the C API has set, if its status is not 0.
+pub(crate) fn check_status(py: Python<'_>, status: std::os::raw::c_int) -> PyResult<()> {
+    match status {
         0 => Ok(()),
         _ => Err(PyErr::fetch(py)),
     }
 }
 
-/// The exception, with the `errno` in its attribute.
+/// Returns the exception with `errno` as an attribute.
 fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
     match error.value(py).setattr(intern!(py, "errno"), errno) {
         Ok(()) => error,
@@ -84,9 +89,10 @@ fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
     }
 }
 
-pub(crate) fn no_memory(py: Python<'_>, why: buffer_allocator::NoMemory) -> PyErr {
-    let text = why.to_string();
-    match why {
+/// Returns the error for shared memory that cannot be allocated.
+pub(crate) fn no_memory_error(py: Python<'_>, reason: buffer_allocator::NoMemory) -> PyErr {
+    let text = reason.to_string();
+    match reason {
         buffer_allocator::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
         buffer_allocator::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
         buffer_allocator::NoMemory::System { error, .. } => {
@@ -95,7 +101,8 @@ pub(crate) fn no_memory(py: Python<'_>, why: buffer_allocator::NoMemory) -> PyEr
     }
 }
 
-pub(crate) fn unsent(error: SendError) -> PyErr {
+/// Returns the error for a frame that was not sent.
+pub(crate) fn send_error(error: SendError) -> PyErr {
     let text = error.to_string();
     match error {
         SendError::Closed | SendError::Violation(_) => ChannelError::new_err(text),
@@ -106,21 +113,25 @@ pub(crate) fn unsent(error: SendError) -> PyErr {
     }
 }
 
-pub(crate) fn broken(violation: Violation) -> PyErr {
+/// Returns the error for a peer that broke the rules.
+pub(crate) fn violation_error(violation: Violation) -> PyErr {
     ChannelError::new_err(violation.to_string())
 }
 
+/// Returns an OSError.
 pub(crate) fn os_error(error: &io::Error) -> PyErr {
     PyOSError::new_err((error.raw_os_error(), error.to_string()))
 }
 
-/// Runs `act` for an object that is dropped, with no exception raised meanwhile: the object may go while the frame is unwound
-/// that an exception has left, and to call Python then would lose that exception, or crash.
-pub(crate) fn with_none_raised<R>(py: Python<'_>, act: impl FnOnce() -> R) -> R {
-    let raised = PyErr::take(py);
-    let done = act();
-    if let Some(raised) = raised {
-        raised.restore(py);
+/// Runs `action` in a destructor with no exception set, and restores the exception afterwards.
+///
+/// An object may be dropped while Python unwinds a frame that an exception has left. A call into Python then would lose
+/// that exception, or crash.
+pub(crate) fn preserving_exception<R>(py: Python<'_>, action: impl FnOnce() -> R) -> R {
+    let exception = PyErr::take(py);
+    let result = action();
+    if let Some(exception) = exception {
+        exception.restore(py);
     }
-    done
+    result
 }

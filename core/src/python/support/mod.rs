@@ -3,9 +3,9 @@
 pub(crate) mod block;
 pub(crate) mod budget;
 pub(crate) mod buffer;
-pub(crate) mod delegate;
 pub(crate) mod descriptor;
 pub(crate) mod errors;
+pub(crate) mod native_coroutine;
 pub(crate) mod owner;
 pub(crate) mod parent_death;
 pub(crate) mod scratch;

@@ -1,140 +1,84 @@
-//! Steps of what is awaited, ours and Python's: how one is made, and what it has led to.
+//! Steps of awaitables: sending a value, throwing an exception, closing, and the outcome of each.
 
-use pyo3::PyClass;
-use pyo3::exceptions::PyStopIteration;
+use pyo3::exceptions::{PyStopIteration, PyTypeError};
 use pyo3::ffi;
-use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a step has led to.
+/// Outcome of a step that has raised no exception.
 pub(crate) enum Step<'py> {
     Yielded(Bound<'py, PyAny>),
     Returned(Bound<'py, PyAny>),
 }
 
-/// What is awaited, step by step.
-pub(crate) trait Awaited: PyClass {
-    /// Runs the next step with what `send` brings.
-    fn step<'py>(slf: &Bound<'py, Self>, sent: &Bound<'py, PyAny>) -> PyResult<Step<'py>>;
-}
-
-/// Lets the interpreter run a step of `T` without an exception for the result, and without a call of PyO3's: that has no
-/// word for it.
-pub(crate) fn prepare<T: Awaited>(py: Python<'_>) {
-    let class = py.get_type::<T>();
-    // SAFETY: it is a type on the heap, whose slots for `await` lie in itself, and nobody uses it yet. The GIL is ours.
-    unsafe {
-        if let Some(slots) = (*class.as_type_ptr()).tp_as_async.as_mut() {
-            slots.am_await = Some(am_await);
-            slots.am_send = Some(am_send::<T>);
+impl<'py> Step<'py> {
+    /// Returns the value that was yielded, or raises StopIteration with the value that was returned.
+    pub(crate) fn into_iteration(self) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Step::Yielded(value) => Ok(value),
+            // In a tuple, because the exception would take a result that is a tuple for its own arguments.
+            Step::Returned(value) => Err(PyStopIteration::new_err((value.unbind(),))),
         }
     }
 }
 
-/// Itself.
-unsafe extern "C" fn am_await(awaited: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter calls this with the GIL, and with an object.
-    unsafe { ffi::Py_NewRef(awaited) }
-}
-
-/// As `PyIter_Send` says it.
-unsafe extern "C" fn am_send<T: Awaited>(
-    awaited: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    result: *mut *mut ffi::PyObject,
-) -> ffi::PySendResult {
-    // SAFETY: the interpreter calls this with the GIL, and with an instance of ours.
-    let py = unsafe { Python::assume_attached() };
-    // SAFETY: both live for the time of the call; `None` may be said as null.
-    let (awaited, value) = unsafe {
-        let awaited = Bound::from_borrowed_ptr(py, awaited).cast_into_unchecked::<T>();
-        let value = Bound::from_borrowed_ptr_or_opt(py, value);
-        (awaited, value.unwrap_or_else(|| py.None().into_bound(py)))
-    };
-    // A panic must not leave Rust by way of C.
-    let step = AssertUnwindSafe(|| T::step(&awaited, &value));
-    let step = catch_unwind(step).unwrap_or_else(|_| {
-        let text = "a panic in the step of a call: see what was printed";
-        Err(PanicException::new_err(text))
-    });
-    let (led, value) = match step {
-        Ok(Step::Yielded(value)) => (ffi::PySendResult::PYGEN_NEXT, value.into_ptr()),
-        Ok(Step::Returned(value)) => (ffi::PySendResult::PYGEN_RETURN, value.into_ptr()),
-        Err(error) => {
-            error.restore(py);
-            (ffi::PySendResult::PYGEN_ERROR, std::ptr::null_mut())
-        }
-    };
-    // SAFETY: the interpreter's own place for the result, which becomes its reference.
-    unsafe { *result = value };
-    led
-}
-
-/// Sends a value to what is awaited, of Python's.
+/// Sends a value to an awaitable of Python's.
 #[inline]
 pub(crate) fn send<'py>(
-    further: &Bound<'py, PyAny>,
+    awaitable: &Bound<'py, PyAny>,
     value: &Bound<'py, PyAny>,
 ) -> PyResult<Step<'py>> {
     let mut result = std::ptr::null_mut();
-    // SAFETY: both objects live, and the GIL is ours. `result` gets a new reference, or null with an exception.
+    // SAFETY: both objects live, and the GIL is held. `result` gets a new reference, or null with an exception.
     unsafe {
-        let led = ffi::PyIter_Send(further.as_ptr(), value.as_ptr(), &mut result);
-        let result = Bound::from_owned_ptr_or_err(further.py(), result)?;
-        Ok(match led {
+        let outcome = ffi::PyIter_Send(awaitable.as_ptr(), value.as_ptr(), &mut result);
+        let result = Bound::from_owned_ptr_or_err(awaitable.py(), result)?;
+        Ok(match outcome {
             ffi::PySendResult::PYGEN_NEXT => Step::Yielded(result),
             _ => Step::Returned(result),
         })
     }
 }
 
-/// Raises an exception where it waits.
-pub(crate) fn throw<'py>(further: &Bound<'py, PyAny>, thrown: Thrown<'py>) -> PyResult<Step<'py>> {
-    let Some(throw) = further.getattr_opt("throw")? else {
-        return Err(thrown.error()?); // As `await` does it.
+/// Raises an exception in an awaitable, at the point where it is suspended.
+pub(crate) fn throw<'py>(
+    awaitable: &Bound<'py, PyAny>,
+    exception: ThrowArguments<'py>,
+) -> PyResult<Step<'py>> {
+    let Some(throw) = awaitable.getattr_opt("throw")? else {
+        return Err(exception.into_error()?); // As `await` does.
     };
-    let done = match thrown {
-        Thrown(kind, None, None) => throw.call1((kind,)),
-        Thrown(kind, value, traceback) => throw.call1((kind, value, traceback)),
+    let thrown = match exception {
+        ThrowArguments(kind, None, None) => throw.call1((kind,)),
+        ThrowArguments(kind, value, traceback) => throw.call1((kind, value, traceback)),
     };
-    match done {
+    match thrown {
         Ok(value) => Ok(Step::Yielded(value)),
-        Err(error) if error.is_instance_of::<PyStopIteration>(further.py()) => {
-            let value = error.value(further.py()).getattr("value")?;
+        Err(error) if error.is_instance_of::<PyStopIteration>(awaitable.py()) => {
+            let value = error.value(awaitable.py()).getattr("value")?;
             Ok(Step::Returned(value))
         }
         Err(error) => Err(error),
     }
 }
 
-/// Ends it where it waits, if it can be.
-pub(crate) fn close(further: &Bound<'_, PyAny>) -> PyResult<()> {
-    let close = further.getattr_opt("close")?;
+/// Closes an awaitable, if it has a method for that.
+pub(crate) fn close(awaitable: &Bound<'_, PyAny>) -> PyResult<()> {
+    let close = awaitable.getattr_opt("close")?;
     close.map_or(Ok(()), |close| close.call0().map(drop))
 }
 
-/// A step as Python code is told it: what was yielded, or StopIteration.
-pub(crate) fn told(step: Step<'_>) -> PyResult<Bound<'_, PyAny>> {
-    match step {
-        Step::Yielded(value) => Ok(value),
-        // In a tuple, or a result that is one would be taken for the arguments of the exception.
-        Step::Returned(value) => Err(PyStopIteration::new_err((value.unbind(),))),
-    }
-}
-
-/// What `throw` is given: an exception, or a class, maybe with an instance and a traceback.
-pub(crate) struct Thrown<'py>(
+/// Arguments of `throw`: an exception, or a class with an optional instance and an optional traceback.
+pub(crate) struct ThrowArguments<'py>(
     pub(crate) Bound<'py, PyAny>,
     pub(crate) Option<Bound<'py, PyAny>>,
     pub(crate) Option<Bound<'py, PyAny>>,
 );
 
-impl Thrown<'_> {
-    /// The exception.
-    pub(crate) fn error(self) -> PyResult<PyErr> {
-        let Thrown(kind, value, traceback) = self;
+impl ThrowArguments<'_> {
+    /// Returns the exception that these arguments describe.
+    pub(crate) fn into_error(self) -> PyResult<PyErr> {
+        let ThrowArguments(kind, value, traceback) = self;
         let Ok(class) = kind.cast::<PyType>() else {
             return Ok(PyErr::from_value(kind));
         };
@@ -148,4 +92,41 @@ impl Thrown<'_> {
         }
         Ok(PyErr::from_value(error))
     }
+}
+
+/// Asks an asynchronous iterator for its next item, and returns an awaitable whose steps can be run.
+#[inline]
+pub(crate) fn anext<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the slots of a type live as long as the type, which lives as long as the object; each is called with an
+    // object of that type, and gives a new reference, or null with an exception. The GIL is held.
+    unsafe {
+        let slots = (*ffi::Py_TYPE(items.as_ptr())).tp_as_async;
+        let next = match slots.as_ref().and_then(|slots| slots.am_anext) {
+            Some(am_anext) => Bound::from_owned_ptr_or_err(items.py(), am_anext(items.as_ptr()))?,
+            None => items.call_method0("__anext__")?,
+        };
+        let slots = (*ffi::Py_TYPE(next.as_ptr())).tp_as_async;
+        match slots.as_ref().and_then(|slots| slots.am_await) {
+            Some(am_await) => Bound::from_owned_ptr_or_err(next.py(), am_await(next.as_ptr())),
+            None => check_is_coroutine(next),
+        }
+    }
+}
+
+/// Returns a generator that is marked as a coroutine, whose steps run without `__await__`. Raises TypeError for any other
+/// object.
+#[cold]
+fn check_is_coroutine(next: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
+    let flags = || {
+        let code = next.getattr("gi_code")?;
+        code.getattr("co_flags")?.extract::<u32>()
+    };
+    if flags().is_ok_and(|flags| flags & ffi::CO_ITERABLE_COROUTINE as u32 != 0) {
+        return Ok(next);
+    }
+    let kind = next.get_type();
+    let name = kind.name()?;
+    Err(PyTypeError::new_err(format!(
+        "'async for' received an object from __anext__ that does not implement __await__: {name}"
+    )))
 }

@@ -1,6 +1,6 @@
 //! `Expected`: the type of a value that is read.
 
-use super::reader::{Buffers, Reader, Unread};
+use super::reader::{Buffers, Reader, Unreadable};
 use crate::python::codec::parcel::Parcel;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -96,15 +96,15 @@ impl Expected {
             Ok(parcel) => {
                 let parcel = parcel.get();
                 let buffers = Buffers::new(parcel.buffers(py)?.iter().collect());
-                let read = Reader::only(py, parcel.body(py).as_bytes(), Some(&buffers), self);
+                let read = Reader::decode(py, parcel.body(py).as_bytes(), Some(&buffers), self);
                 if read.is_err() {
                     parcel.set_buffers(buffers.into_tuple(py)?);
                 }
                 read
             }
-            Err(_) => Reader::only(py, body.extract()?, None, self),
+            Err(_) => Reader::decode(py, body.extract()?, None, self),
         };
-        let unread = |Unread| PyValueError::new_err("not what is expected, or not read here");
+        let unread = |Unreadable| PyValueError::new_err("not what is expected, or not read here");
         read.map_err(unread)
     }
 }

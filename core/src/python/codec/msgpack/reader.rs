@@ -17,9 +17,9 @@ use std::collections::HashMap;
 
 /// The bytes are not what was expected, or need more than MessagePack's own types. The codec says which, and why.
 #[derive(Debug)]
-pub(crate) struct Unread;
+pub(crate) struct Unreadable;
 
-type Read<T> = Result<T, Unread>;
+type Read<T> = Result<T, Unreadable>;
 
 /// What makes a sequence of a length, and what sets one of its places.
 type Sequence = (
@@ -83,8 +83,8 @@ impl<'py> Buffers<'py> {
     }
 
     fn get(&self, place: u64) -> Read<&Bound<'py, PyAny>> {
-        let place = usize::try_from(place).map_err(|_| Unread)?;
-        self.all.get(place).ok_or(Unread)
+        let place = usize::try_from(place).map_err(|_| Unreadable)?;
+        self.all.get(place).ok_or(Unreadable)
     }
 
     /// The bytes of one of them.
@@ -99,11 +99,11 @@ impl<'py> Buffers<'py> {
         let copied = match buffer.cast_exact::<Block>() {
             Ok(block) => block.get().to_bytes(buffer.py()),
             Err(_) => {
-                let memory = buffer.cast_exact::<Buffer>().map_err(|_| Unread)?;
+                let memory = buffer.cast_exact::<Buffer>().map_err(|_| Unreadable)?;
                 memory.get().to_bytes(buffer.py())
             }
         };
-        let copy = copied.map_err(|_| Unread)?.into_any();
+        let copy = copied.map_err(|_| Unreadable)?.into_any();
         self.copies.borrow_mut().insert(place, copy.clone());
         Ok(copy)
     }
@@ -120,7 +120,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// The one value that the bytes are.
     #[inline]
-    pub(crate) fn only(
+    pub(crate) fn decode(
         py: Python<'py>,
         bytes: &'a [u8],
         buffers: Option<&'a Buffers<'py>>,
@@ -133,7 +133,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     /// The same for a receiver that may write the arrays in it: nothing in it refers to a buffer.
-    pub(crate) fn only_own(
+    pub(crate) fn decode_owned(
         py: Python<'py>,
         bytes: &'a [u8],
         buffers: Option<&'a Buffers<'py>>,
@@ -161,7 +161,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         if self.bytes.is_empty() {
             Ok(())
         } else {
-            Err(Unread)
+            Err(Unreadable)
         }
     }
 
@@ -189,7 +189,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         } else if tag == wide + 1 {
             self.u32()?
         } else {
-            return Err(Unread);
+            return Err(Unreadable);
         };
         self.holds(len, values, 0)
     }
@@ -204,7 +204,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             0xcd => self.u16()? as u64,
             0xce => self.u32()? as u64,
             0xcf => u64::from_be_bytes(self.take()?),
-            _ => return Err(Unread),
+            _ => return Err(Unreadable),
         })
     }
 
@@ -214,7 +214,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         match self.byte()? {
             0xc2 => Ok(false),
             0xc3 => Ok(true),
-            _ => Err(Unread),
+            _ => Err(Unreadable),
         }
     }
 
@@ -227,7 +227,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             0xd9 => usize::from(self.byte()?),
             0xda => self.u16()?,
             0xdb => self.u32()?,
-            _ => return Err(Unread),
+            _ => return Err(Unreadable),
         };
         self.run(len)
     }
@@ -239,13 +239,13 @@ impl<'a, 'py> Reader<'a, 'py> {
         if len <= self.bytes.len().saturating_sub(owed) / least {
             Ok(len)
         } else {
-            Err(Unread)
+            Err(Unreadable)
         }
     }
 
     #[inline]
     fn byte(&mut self) -> Read<u8> {
-        let (&first, rest) = self.bytes.split_first().ok_or(Unread)?;
+        let (&first, rest) = self.bytes.split_first().ok_or(Unreadable)?;
         self.bytes = rest;
         Ok(first)
     }
@@ -253,7 +253,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     #[inline]
     fn run(&mut self, len: usize) -> Read<&'a [u8]> {
         if len > self.bytes.len() {
-            return Err(Unread);
+            return Err(Unreadable);
         }
         let (run, rest) = self.bytes.split_at(len);
         self.bytes = rest;
@@ -262,7 +262,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     #[inline]
     fn take<const N: usize>(&mut self) -> Read<[u8; N]> {
-        let (first, rest) = self.bytes.split_first_chunk().ok_or(Unread)?;
+        let (first, rest) = self.bytes.split_first_chunk().ok_or(Unreadable)?;
         self.bytes = rest;
         Ok(*first)
     }
@@ -288,7 +288,9 @@ impl<'a, 'py> Reader<'a, 'py> {
         match tag {
             0x00..=0x7f => unsigned(py, expected, u64::from(tag)),
             0xe0..=0xff => signed(py, expected, i64::from(tag as i8)),
-            0xa0..=0xbf if is(STR) => text(py, self.run(usize::from(tag & 0x1f))?).ok_or(Unread),
+            0xa0..=0xbf if is(STR) => {
+                text(py, self.run(usize::from(tag & 0x1f))?).ok_or(Unreadable)
+            }
             0x90..=0x9f => self.items(py, expected, usize::from(tag & 0x0f), place),
             0x80..=0x8f => self.pairs(py, expected, usize::from(tag & 0x0f), place),
             0xc0 if is(NONE) => Ok(py.None().into_bound(py)),
@@ -318,7 +320,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             0xd3 => signed(py, expected, i64::from_be_bytes(self.take()?)),
             0xd9..=0xdb if is(STR) => {
                 let len = self.wide(tag - 0xd9)?;
-                text(py, self.run(len)?).ok_or(Unread)
+                text(py, self.run(len)?).ok_or(Unreadable)
             }
             0xc4..=0xc6 if is(BYTES) => {
                 let len = self.wide(tag - 0xc4)?;
@@ -341,7 +343,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 self.extension(py, expected, len)
             }
             0xd4..=0xd8 => self.extension(py, expected, 1 << (tag - 0xd4)),
-            _ => Err(Unread),
+            _ => Err(Unreadable),
         }
     }
 
@@ -361,7 +363,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             BYTES_CODE if is(BYTES) => {
                 let place = payload.unsigned()?;
                 payload.end()?;
-                self.buffers.ok_or(Unread)?.copy(place)
+                self.buffers.ok_or(Unreadable)?.copy(place)
             }
             MEMORYVIEW_CODE if is(MEMORYVIEW) => {
                 let view = payload.memoryview(py)?;
@@ -373,7 +375,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 payload.end()?;
                 Ok(made)
             }
-            _ => Err(Unread),
+            _ => Err(Unreadable),
         }
     }
 
@@ -383,16 +385,16 @@ impl<'a, 'py> Reader<'a, 'py> {
             Some(0xc4..=0xc6) => self.bin(py)?,
             _ => {
                 let place = self.unsigned()?;
-                let buffers = self.buffers.ok_or(Unread)?;
+                let buffers = self.buffers.ok_or(Unreadable)?;
                 match self.owns {
                     true => buffers.copy(place)?,
                     false => buffers.get(place)?.clone(),
                 }
             }
         };
-        let view = PyMemoryView::from(&owner).map_err(|_| Unread)?;
+        let view = PyMemoryView::from(&owner).map_err(|_| Unreadable)?;
         view.call_method0(intern!(py, "toreadonly"))
-            .map_err(|_| Unread)
+            .map_err(|_| Unreadable)
     }
 
     /// The bytes that come next, whose tag was looked at.
@@ -405,19 +407,19 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// An array of NumPy's in C order, of which this is the payload.
     fn ndarray(&mut self, py: Python<'py>, expected: &Expected) -> Read<Bound<'py, PyAny>> {
         if self.array()? != 3 {
-            return Err(Unread);
+            return Err(Unreadable);
         }
-        let numpy = NumPy::known(py).ok_or(Unread)?;
-        let dtype = numpy.dtype(self.str()?).ok_or(Unread)?;
+        let numpy = NumPy::known(py).ok_or(Unreadable)?;
+        let dtype = numpy.dtype(self.str()?).ok_or(Unreadable)?;
         let dtypes = expected.dtypes.as_ref();
         if dtypes.is_some_and(|dtypes| !dtypes.iter().any(|each| each == dtype.text())) {
-            return Err(Unread);
+            return Err(Unreadable);
         }
         let axes = self.array()?;
         let mut shape = [0; MAX_AXES];
-        let shape = shape.get_mut(..axes).ok_or(Unread)?;
+        let shape = shape.get_mut(..axes).ok_or(Unreadable)?;
         for length in &mut *shape {
-            *length = isize::try_from(self.unsigned()?).map_err(|_| Unread)?;
+            *length = isize::try_from(self.unsigned()?).map_err(|_| Unreadable)?;
         }
         if let Some(0xc4..=0xc6) = self.bytes.first() {
             if self.owns {
@@ -426,38 +428,40 @@ impl<'a, 'py> Reader<'a, 'py> {
                 let run = self.run(len)?;
                 // SAFETY: a slice is readable.
                 let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), len) };
-                return made.ok_or(Unread);
+                return made.ok_or(Unreadable);
             }
             let bytes = self.bin(py)?;
-            let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unread)?;
-            return numpy.of_bytes(dtype, shape, bytes).ok_or(Unread);
+            let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unreadable)?;
+            return numpy.of_bytes(dtype, shape, bytes).ok_or(Unreadable);
         }
         let place = self.unsigned()?;
-        let buffer = self.buffers.ok_or(Unread)?.get(place)?;
+        let buffer = self.buffers.ok_or(Unreadable)?.get(place)?;
         if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
             if self.owns {
                 let run = bytes.as_bytes();
                 // SAFETY: a slice is readable.
                 let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), run.len()) };
-                return made.ok_or(Unread);
+                return made.ok_or(Unreadable);
             }
-            return numpy.of_bytes(dtype, shape, bytes.clone()).ok_or(Unread);
+            return numpy
+                .of_bytes(dtype, shape, bytes.clone())
+                .ok_or(Unreadable);
         }
         let place = match buffer.cast_exact::<Block>() {
             Ok(block) => Some(block.get().place()),
             Err(_) => buffer
                 .cast_exact::<Buffer>()
-                .map_err(|_| Unread)?
+                .map_err(|_| Unreadable)?
                 .get()
                 .place(),
         };
-        let (data, len) = place.ok_or(Unread)?;
+        let (data, len) = place.ok_or(Unreadable)?;
         if self.owns {
             // SAFETY: as below.
-            return unsafe { numpy.copied(py, dtype, shape, data, len) }.ok_or(Unread);
+            return unsafe { numpy.copied(py, dtype, shape, data, len) }.ok_or(Unreadable);
         }
         // SAFETY: the memory is mapped for as long as its `Buffer` or `Block` lives.
-        unsafe { numpy.make(dtype, shape, data, len, buffer.clone()) }.ok_or(Unread)
+        unsafe { numpy.make(dtype, shape, data, len, buffer.clone()) }.ok_or(Unreadable)
     }
 
     /// A length of one, two or four bytes.
@@ -479,7 +483,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     ) -> Read<Bound<'py, PyAny>> {
         let len = self.holds(len, 1, place.owed)?;
         if place.depth == MAX_DEPTH {
-            return Err(Unread);
+            return Err(Unreadable);
         }
         match &expected.array {
             Some(Array::Each { of, list: true }) => {
@@ -494,7 +498,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             None if expected.scalars & ANY != 0 => {
                 self.sequence(py, LIST, len, |_| expected, place)
             }
-            _ => Err(Unread),
+            _ => Err(Unreadable),
         }
     }
 
@@ -528,40 +532,40 @@ impl<'a, 'py> Reader<'a, 'py> {
     ) -> Read<Bound<'py, PyAny>> {
         let len = self.holds(len, 2, place.owed)?;
         if place.depth == MAX_DEPTH {
-            return Err(Unread);
+            return Err(Unreadable);
         }
         let (keys, values) = match &expected.map {
             Some((keys, values)) => (keys.get(), values.get()),
             None if expected.scalars & ANY != 0 => (expected, expected),
-            None => return Err(Unread),
+            None => return Err(Unreadable),
         };
         // SAFETY: the GIL is ours.
         let dict = unsafe { owned(py, ffi::PyDict_New())? };
-        let dict = dict.cast_into::<PyDict>().map_err(|_| Unread)?;
+        let dict = dict.cast_into::<PyDict>().map_err(|_| Unreadable)?;
         for index in 0..len {
             let after = 2 * (len - index - 1);
             let name = match self.bytes.first() {
                 Some(0xa0..=0xbf | 0xd9) if keys.scalars & (STR | ANY) != 0 => {
-                    key(py, self.str()?).ok_or(Unread)?
+                    key(py, self.str()?).ok_or(Unreadable)?
                 }
                 // What is an array or a map cannot be a key as it is.
-                Some(0x80..=0x9f | 0xdc..=0xdf) | None => return Err(Unread),
+                Some(0x80..=0x9f | 0xdc..=0xdf) | None => return Err(Unreadable),
                 Some(_) => self.read(py, keys, place.within(after + 1))?,
             };
             let value = self.read(py, values, place.within(after))?;
-            dict.set_item(name, value).map_err(|_| Unread)?;
+            dict.set_item(name, value).map_err(|_| Unreadable)?;
         }
         Ok(dict.into_any())
     }
 }
 
-/// What the interpreter has made; Unread if it had no memory.
+/// What the interpreter has made; Unreadable if it had no memory.
 ///
 /// # Safety
 /// A new reference, or null with an exception.
 unsafe fn owned(py: Python<'_>, made: *mut ffi::PyObject) -> Read<Bound<'_, PyAny>> {
     // SAFETY: as above.
-    unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unread)
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unreadable)
 }
 
 #[inline]
@@ -570,7 +574,7 @@ fn unsigned<'py>(py: Python<'py>, expected: &Expected, number: u64) -> Read<Boun
         return if expected.scalars & FLOAT != 0 {
             float(py, number as f64)
         } else {
-            Err(Unread)
+            Err(Unreadable)
         };
     }
     // SAFETY: the GIL is ours.
@@ -583,7 +587,7 @@ fn signed<'py>(py: Python<'py>, expected: &Expected, number: i64) -> Read<Bound<
         return if expected.scalars & FLOAT != 0 {
             float(py, number as f64)
         } else {
-            Err(Unread)
+            Err(Unreadable)
         };
     }
     // SAFETY: the GIL is ours.

@@ -4,7 +4,7 @@ use super::seen::Seen;
 use super::{ARRAY, BYTES, MAX_DEPTH, MEMORYVIEW};
 use crate::memory::bytes::{append, append_from};
 use crate::python::codec::numpy::{Array, Memory, NumPy};
-use crate::python::codec::parcel::Flat;
+use crate::python::codec::parcel::ByteView;
 use crate::python::support::buffer::{Buffer, View};
 use crate::python::support::scratch::Scratch;
 use pyo3::PyTypeInfo;
@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The value has something in it that is not written here.
 #[derive(Debug)]
-pub(crate) struct Foreign;
+pub(crate) struct Unsupported;
 
-type Result<T = ()> = std::result::Result<T, Foreign>;
+type Result<T = ()> = std::result::Result<T, Unsupported>;
 
 /// Buffers beside a body up to which each is looked for among those that are there: one that stands twice in a value
 /// travels once.
@@ -38,31 +38,31 @@ pub(crate) struct Rules {
 }
 
 /// A body that is written, and the buffers that it refers to. Whoever drops it holds the GIL.
-pub(crate) struct Written {
-    pub(crate) body: Scratch,
-    pub(crate) beside: Vec<Flat>,
+pub(crate) struct OutgoingBody {
+    pub(crate) bytes: Scratch,
+    pub(crate) buffers: Vec<ByteView>,
 }
 
-impl Written {
+impl OutgoingBody {
     #[inline]
     pub(crate) fn new() -> Self {
-        Written {
-            body: Scratch::new(),
-            beside: Vec::new(),
+        OutgoingBody {
+            bytes: Scratch::new(),
+            buffers: Vec::new(),
         }
     }
 
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.body.clear();
-        self.beside.clear();
+        self.bytes.clear();
+        self.buffers.clear();
     }
 }
 
-/// Writes values behind what is there. After `Foreign` there may be part of one.
+/// Writes values behind what is there. After `Unsupported` there may be part of one.
 pub(crate) struct Writer<'a> {
     out: &'a mut Vec<u8>,
-    beside: &'a mut Vec<Flat>,
+    buffers: &'a mut Vec<ByteView>,
     rules: &'a Rules,
     /// What may stand a second time in the value that is being written.
     seen: Seen,
@@ -70,10 +70,10 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     #[inline]
-    pub(crate) fn new(to: &'a mut Written, rules: &'a Rules) -> Self {
+    pub(crate) fn new(to: &'a mut OutgoingBody, rules: &'a Rules) -> Self {
         Writer {
-            out: &mut to.body,
-            beside: &mut to.beside,
+            out: &mut to.bytes,
+            buffers: &mut to.buffers,
             rules,
             seen: Seen::new(),
         }
@@ -113,7 +113,7 @@ impl<'a> Writer<'a> {
             .try_for_each(|item| unsafe { self.put(item.as_ptr(), 1) })
     }
 
-    /// Foreign if `value`, which can be changed, stands a second time in a value that is to be kept whole.
+    /// Unsupported if `value`, which can be changed, stands a second time in a value that is to be kept whole.
     ///
     /// # Safety
     /// As in `put`.
@@ -122,7 +122,7 @@ impl<'a> Writer<'a> {
         // SAFETY: as above. What stands twice is referred to twice.
         if self.rules.whole && unsafe { ffi::Py_REFCNT(value) } > 1 && !self.seen.add(value.addr())
         {
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         Ok(())
     }
@@ -179,7 +179,7 @@ impl<'a> Writer<'a> {
         } else if let Ok(len) = u16::try_from(len) {
             self.tagged::<2, 3>(wide, len.to_be_bytes());
         } else {
-            let len = u32::try_from(len).map_err(|_| Foreign)?;
+            let len = u32::try_from(len).map_err(|_| Unsupported)?;
             self.tagged::<4, 5>(wide + 1, len.to_be_bytes());
         }
         Ok(())
@@ -201,7 +201,7 @@ impl<'a> Writer<'a> {
         } else if let Ok(len) = u16::try_from(len) {
             self.tagged::<2, 3>(wide + 1, len.to_be_bytes());
         } else {
-            let len = u32::try_from(len).map_err(|_| Foreign)?;
+            let len = u32::try_from(len).map_err(|_| Unsupported)?;
             self.tagged::<4, 5>(wide + 2, len.to_be_bytes());
         }
         Ok(())
@@ -283,11 +283,11 @@ impl<'a> Writer<'a> {
                 if number == u64::MAX && unsafe { !ffi::PyErr_Occurred().is_null() } {
                     // SAFETY: the GIL is ours.
                     unsafe { ffi::PyErr_Clear() };
-                    return Err(Foreign);
+                    return Err(Unsupported);
                 }
                 self.unsigned(number);
             }
-            _ => return Err(Foreign),
+            _ => return Err(Unsupported),
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ impl<'a> Writer<'a> {
         if start.is_null() {
             // SAFETY: the GIL is ours. It has lone surrogates, or there is no memory.
             unsafe { ffi::PyErr_Clear() };
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         // SAFETY: the bytes are the str's, which nobody changes.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len as usize) };
@@ -327,7 +327,7 @@ impl<'a> Writer<'a> {
         if bytes.len() >= self.rules.large {
             let flat = |owner: Bound<'_, PyAny>| {
                 // SAFETY: the bytes are those of `value`.
-                Ok(unsafe { Flat::of(owner, bytes.as_ptr(), bytes.len()) })
+                Ok(unsafe { ByteView::of(owner, bytes.as_ptr(), bytes.len()) })
             };
             // SAFETY: as above.
             let place = unsafe { self.place(value, flat)? };
@@ -347,7 +347,7 @@ impl<'a> Writer<'a> {
         // SAFETY: the GIL is ours.
         let py = unsafe { Python::assume_attached() };
         if self.rules.arrays.load(Ordering::Relaxed) {
-            let numpy = NumPy::known(py).ok_or(Foreign)?;
+            let numpy = NumPy::known(py).ok_or(Unsupported)?;
             if numpy.is_array(kind) {
                 // SAFETY: as above.
                 return unsafe { self.ndarray(numpy, value) };
@@ -357,7 +357,7 @@ impl<'a> Writer<'a> {
             // SAFETY: as above.
             return unsafe { self.memoryview(value) };
         }
-        Err(Foreign)
+        Err(Unsupported)
     }
 
     /// # Safety
@@ -366,14 +366,14 @@ impl<'a> Writer<'a> {
         // SAFETY: as above.
         unsafe { self.first(value)? };
         // SAFETY: as above.
-        let array = unsafe { numpy.look(value) }.ok_or(Foreign)?;
+        let array = unsafe { numpy.look(value) }.ok_or(Unsupported)?;
         // SAFETY: as above.
         let by_reference = array.len >= self.rules.large_array
             || array.len > 0 && unsafe { is_ours(numpy.memory(value))? };
         if by_reference {
             let flat = |owner: Bound<'_, PyAny>| {
                 // SAFETY: the bytes are those of the array.
-                Ok(unsafe { Flat::of(owner, array.data, array.len) })
+                Ok(unsafe { ByteView::of(owner, array.data, array.len) })
             };
             // SAFETY: as above.
             let place = unsafe { self.place(value, flat)? };
@@ -410,7 +410,7 @@ impl<'a> Writer<'a> {
         if unsafe { ffi::PyObject_GetBuffer(value, &mut view, ffi::PyBUF_FULL_RO) } != 0 {
             // SAFETY: the GIL is ours. It was released.
             unsafe { ffi::PyErr_Clear() };
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         // SAFETY: a format is text that ends with 0; with an axis there is a stride.
         let plain = unsafe {
@@ -425,10 +425,14 @@ impl<'a> Writer<'a> {
         // SAFETY: filled above.
         unsafe { ffi::PyBuffer_Release(&mut view) };
         if !plain || len < self.rules.large {
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         // SAFETY: as above.
-        let place = unsafe { self.place(value, |owner| Flat::new(&owner).map_err(|_| Foreign))? };
+        let place = unsafe {
+            self.place(value, |owner| {
+                ByteView::new(&owner).map_err(|_| Unsupported)
+            })?
+        };
         self.extension(MEMORYVIEW, |writer| writer.reference(place))
     }
 
@@ -439,19 +443,19 @@ impl<'a> Writer<'a> {
     unsafe fn place(
         &mut self,
         owner: *mut ffi::PyObject,
-        flat: impl FnOnce(Bound<'_, PyAny>) -> Result<Flat>,
+        flat: impl FnOnce(Bound<'_, PyAny>) -> Result<ByteView>,
     ) -> Result<u64> {
-        let mut known = self.beside.iter();
+        let mut known = self.buffers.iter();
         if let Some(place) = known.position(|each| each.owner().as_ptr() == owner) {
             return Ok(place as u64);
         }
-        let count = self.beside.len();
+        let count = self.buffers.len();
         if count == MOST_BESIDE {
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         // SAFETY: as above.
         let owner = unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), owner) };
-        self.beside.push(flat(owner)?);
+        self.buffers.push(flat(owner)?);
         Ok(count as u64)
     }
 
@@ -475,7 +479,7 @@ impl<'a> Writer<'a> {
             16 => &[0xd8, code],
             0..0x100 => &[0xc7, len as u8, code],
             0x100..0x1_0000 => &[0xc8, (len >> 8) as u8, len as u8, code],
-            _ => return Err(Foreign),
+            _ => return Err(Unsupported),
         };
         self.out.splice(start..start, head.iter().copied());
         Ok(())
@@ -485,7 +489,7 @@ impl<'a> Writer<'a> {
     /// As in `put`; `value` is a list.
     unsafe fn list(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         if depth == MAX_DEPTH {
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         // SAFETY: as above.
         unsafe { self.first(value)? };
@@ -503,7 +507,7 @@ impl<'a> Writer<'a> {
     /// As in `put`; `value` is a dict.
     unsafe fn dict(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         if depth == MAX_DEPTH {
-            return Err(Foreign);
+            return Err(Unsupported);
         }
         // SAFETY: as above.
         unsafe { self.first(value)? };
@@ -523,7 +527,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether an array looks at memory that both sides have mapped; Foreign if that is for Python to say.
+/// Whether an array looks at memory that both sides have mapped; Unsupported if that is for Python to say.
 fn is_ours(memory: Memory) -> Result<bool> {
     // SAFETY: the GIL is ours, or nobody could have looked at the array.
     let py = unsafe { Python::assume_attached() };
@@ -536,7 +540,7 @@ fn is_ours(memory: Memory) -> Result<bool> {
             if kind == &raw mut ffi::PyBytes_Type {
                 return Ok(false);
             }
-            Err(Foreign)
+            Err(Unsupported)
         }
     }
 }

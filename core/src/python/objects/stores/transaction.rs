@@ -4,7 +4,7 @@ use crate::objects::queueing::LEASE_PATIENCE;
 use crate::objects::stores::{Begun, LEASE, SOON};
 use crate::python::objects::name::Name;
 use crate::python::objects::stores::store::{Carrier, Inner};
-use crate::python::support::errors::with_none_raised;
+use crate::python::support::errors::preserving_exception;
 use crate::python::support::owner::{current_owner, is_in_loop, this_thread};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -245,7 +245,7 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         // Relaxed: under the GIL.
         if self.is_open.load(Relaxed) || self.part.load(Relaxed) != 0 {
-            let _ = Python::attach(|py| with_none_raised(py, || self.end(py, false)));
+            let _ = Python::attach(|py| preserving_exception(py, || self.end(py, false)));
         }
     }
 }

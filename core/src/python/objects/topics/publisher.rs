@@ -5,7 +5,7 @@ use crate::objects::queueing::ROOM;
 use crate::objects::topics::{Publishing, SubscriberSeen, Waiting};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::Large;
-use crate::python::codec::msgpack::writer::Written;
+use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::codec::values::{Values, item_at};
 use crate::python::objects::name::{Name, failed};
 use crate::python::objects::topics::records::{Record, Records};
@@ -91,15 +91,15 @@ fn add(
     py: Python<'_>,
     values: &Values,
     value: &Bound<'_, PyAny>,
-    small: &mut Written,
+    small: &mut OutgoingBody,
     records: &mut Vec<Record>,
 ) -> PyResult<()> {
-    let (at, index) = (small.body.len(), records.len() as u64);
+    let (at, index) = (small.bytes.len(), records.len() as u64);
     let large = values.write(py, value, small, Some(index))?;
     records.push(match large {
         Some(large) => Record::Large(large),
         None => {
-            let (head, payload) = item_at(&small.body, at).expect("it was written");
+            let (head, payload) = item_at(&small.bytes, at).expect("it was written");
             let form = (head.0 >> 40) as u8;
             Record::Small(form, at + 8, payload.len())
         }
@@ -143,13 +143,13 @@ impl Publisher {
     /// Publishes a value; what waits for room if there is none.
     fn publish_now(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Option<Records>> {
         let publishing = self.publishing(py)?;
-        let mut small = Written::new();
+        let mut small = OutgoingBody::new();
         if let Some(large) = self.values.write(py, value, &mut small, None)? {
             let record = Record::Large(large);
             self.check_size(py, &publishing, &record)?;
-            return self.or_wait(py, publishing, small.body, vec![record]);
+            return self.or_wait(py, publishing, small.bytes, vec![record]);
         }
-        let (head, payload) = item_at(&small.body, 0).expect("it was written");
+        let (head, payload) = item_at(&small.bytes, 0).expect("it was written");
         let form = (head.0 >> 40) as u8;
         let record = std::iter::once((form, payload, false));
         let published = publishing.publish(record, Patience::No);
@@ -158,7 +158,7 @@ impl Publisher {
             return Ok(None);
         }
         let record = Record::Small(form, 8, payload.len());
-        self.or_wait(py, publishing, small.body, vec![record])
+        self.or_wait(py, publishing, small.bytes, vec![record])
     }
 
     /// Publishes values one after the other; those that wait for room if there is none for all.
@@ -170,7 +170,7 @@ impl Publisher {
         let publishing = self.publishing(py)?;
         let list = values.cast_exact::<PyList>();
         let mut records = Vec::with_capacity(list.as_ref().map_or(0, |list| list.len()));
-        let mut small = Written::new();
+        let mut small = OutgoingBody::new();
         let mut add = |value: Bound<'_, PyAny>| {
             add(py, &self.values, &value, &mut small, &mut records)?;
             let added = records.last().expect("it was added");
@@ -180,7 +180,7 @@ impl Publisher {
             Ok(list) => list.iter().try_for_each(&mut add)?,
             Err(_) => values.try_iter()?.try_for_each(|value| add(value?))?,
         }
-        self.or_wait(py, publishing, small.body, records)
+        self.or_wait(py, publishing, small.bytes, records)
     }
 
     /// A record of `size` bytes that are to be filled in place; `body`, if there is one, is that of a value with this one

@@ -1,113 +1,112 @@
-//! `Endpoint`: a function that calls an endpoint, as Python sees it.
+//! `Endpoint`: a function that calls an endpoint.
 
 use crate::crash;
-use crate::python::rpc::client::short_call::{Answer, Exchange, Outcome, ShortCall};
+use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::rpc::client::native_call::{InFlightCall, NativeCall};
+use crate::python::rpc::payload::Payload;
+use crate::python::rpc::reply::{Exchange, Reply};
+use crate::python::support::native_coroutine::Next;
+use crate::python::support::scratch::Scratch;
+use pyo3::PyTypeInfo;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-/// What looks like a function of Python's, and is documented as that.
+/// A callable that looks like a Python function, and has its documentation.
 ///
-/// `function` is the same in Python, for all that the short way is not for. `rest(args, kwargs, id, begun, deadline)` goes
-/// on with a call: `begun` is what has come so far, or an exception.
+/// `function` is the same in Python, for calls that the native path does not support.
+/// `finish(args, kwargs, id, begun, deadline)` goes on with a call that was begun: `begun` is what has come so far, or an
+/// exception.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Endpoint {
-    short: Py<ShortCall>,
+    native: Py<NativeCall>,
     function: Py<PyAny>,
-    rest: Py<PyAny>,
-}
-
-/// What a call has led to.
-pub(crate) enum Led<'py> {
-    /// Its result.
-    Result(Bound<'py, PyAny>),
-    /// What Python's side has returned.
-    Further(Bound<'py, PyAny>),
-    /// It is asked for on the next turn of the loop: its id and its deadline.
-    InTurn(u64, Option<u64>),
+    finish: Py<PyAny>,
 }
 
 impl Endpoint {
-    pub(crate) fn new(short: Py<ShortCall>, function: Py<PyAny>, rest: Py<PyAny>) -> Self {
+    pub(crate) fn new(native: Py<NativeCall>, function: Py<PyAny>, finish: Py<PyAny>) -> Self {
         Endpoint {
-            short,
+            native,
             function,
-            rest,
+            finish,
         }
     }
 
-    /// The same in Python.
+    /// Returns the same function in Python.
     #[inline]
     pub(crate) fn function<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.function.bind(py)
     }
 
-    /// Makes a call, and has Python go on with what is not over then.
+    /// Makes a call.
+    ///
+    /// Returns its result, what Python's side returns for a call that the native path cannot complete, or the call if its
+    /// task lets the loop turn.
     #[inline]
     pub(crate) fn call<'py>(
         &self,
         py: Python<'py>,
-        way: &impl Exchange,
+        exchange: &impl Exchange,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Led<'py>> {
-        let outcome = self.short.get().call(py, way, args, kwargs)?;
-        self.led(py, outcome, args, kwargs)
+    ) -> PyResult<Next<'py, InFlightCall>> {
+        let (mut request_body, mut body) = (OutgoingBody::new(), Scratch::new());
+        let native = self.native.get();
+        let Some(request) = native.write_request(py, args, kwargs, &mut request_body)? else {
+            return self.function(py).call(args, kwargs).map(Next::Await);
+        };
+        let (opcode, call) = (request.opcode, request.call);
+        let payload = Payload::from_outgoing(&mut request_body);
+        let reply = exchange.exchange(py, opcode, call.id, payload, &mut body);
+        self.proceed(reply, &body, args, kwargs, call)
     }
 
-    /// Has Python go on with a call if it is not over.
+    /// Goes on with a call by what has come for it; `body` is the buffer of a short reply. Returns what
+    /// [`call`](Self::call) returns.
     #[inline]
-    fn led<'py>(
+    pub(crate) fn proceed<'py>(
         &self,
-        py: Python<'py>,
-        outcome: Outcome<'py>,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Led<'py>> {
-        match outcome {
-            Outcome::Result(value) => {
-                crash::point!(AnswerRead);
-                Ok(Led::Result(value))
-            }
-            Outcome::Foreign => self.function(py).call(args, kwargs).map(Led::Further),
-            Outcome::Begun(id, deadline, begun) => {
-                let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
-                let rest = (args, kwargs, id, begun, deadline);
-                self.rest.bind(py).call1(rest).map(Led::Further)
-            }
-            Outcome::InTurn(id, deadline) => Ok(Led::InTurn(id, deadline)),
-        }
-    }
-
-    /// Goes on with a call that was under way, by what has come of it.
-    #[inline]
-    pub(crate) fn go_on<'py>(
-        &self,
-        answer: PyResult<Answer<'py>>,
+        reply: PyResult<Reply<'py>>,
         body: &[u8],
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
-        (id, deadline): (u64, Option<u64>),
-    ) -> PyResult<Led<'py>> {
+        call: InFlightCall,
+    ) -> PyResult<Next<'py, InFlightCall>> {
+        let (py, native) = (args.py(), self.native.get());
+        let result = match reply {
+            Ok(Reply::Short) => native.read_short(py, body)?,
+            Ok(Reply::Plain(body)) => native.read_plain(py, body)?,
+            Ok(Reply::Pipelined) => return Ok(Next::Yield(call)),
+            Ok(Reply::Other(begun)) => return self.finish(begun, args, kwargs, call),
+            Err(error) => {
+                let error = error.into_value(py).into_bound(py).into_any();
+                return self.finish(Some(error), args, kwargs, call);
+            }
+        };
+        crash::point!(AnswerRead);
+        Ok(Next::Return(result))
+    }
+
+    /// Leaves a call that was begun to Python.
+    fn finish<'py>(
+        &self,
+        begun: Option<Bound<'py, PyAny>>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        call: InFlightCall,
+    ) -> PyResult<Next<'py, InFlightCall>> {
         let py = args.py();
-        let short = self.short.get();
-        let outcome = short.outcome(py, answer, body, id, deadline)?;
-        self.led(py, outcome, args, kwargs)
+        let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
+        let arguments = (args, kwargs, call.id, begun, call.deadline);
+        self.finish.bind(py).call1(arguments).map(Next::Await)
     }
 }
 
-/// Gives instances of these classes the documentation of their functions: PyO3 gives them that of the class.
-pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
-    let class = py.get_type::<Endpoint>();
-    let documentation = class.getattr("documentation")?;
-    for each in [
-        class,
-        py.get_type::<crate::python::rpc::client::loop_endpoint::LoopEndpoint>(),
-        py.get_type::<crate::python::rpc::client::thread_endpoint::ThreadEndpoint>(),
-    ] {
-        each.setattr("__doc__", &documentation)?;
-    }
-    Ok(())
+/// Gives instances of a subclass the documentation of their functions, because PyO3 gives them that of the class.
+pub(crate) fn document<T: PyTypeInfo>(py: Python<'_>) -> PyResult<()> {
+    let documentation = py.get_type::<Endpoint>().getattr("documentation")?;
+    py.get_type::<T>().setattr("__doc__", documentation)
 }
 
 #[pymethods]
@@ -117,7 +116,7 @@ impl Endpoint {
         self.function.bind(py).getattr("__doc__")
     }
 
-    /// What `inspect` and `help()` believe.
+    /// The class of functions, which `inspect` and `help()` look for.
     #[getter]
     fn __class__<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.function.bind(py).get_type().into_any()
@@ -128,7 +127,7 @@ impl Endpoint {
         self.function.bind(py).getattr("__module__")
     }
 
-    /// All else that a function has, its signature above all.
+    /// Returns any other attribute of the function, such as its signature.
     fn __getattr__<'py>(
         &self,
         py: Python<'py>,
@@ -142,8 +141,8 @@ impl Endpoint {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.short)?;
+        visit.call(&self.native)?;
         visit.call(&self.function)?;
-        visit.call(&self.rest)
+        visit.call(&self.finish)
     }
 }

@@ -1,7 +1,7 @@
-//! `ItemStream`: the items of a stream, one by one, of a generator that gives them as they come: together.
+//! `ItemStream`: single items of a stream that arrive in lists.
 
-use crate::python::support::delegate::{self, Course, HandingOn, Next};
-use crate::python::support::step::{self, Awaited, Thrown};
+use crate::python::support::native_coroutine::{self, NativeCoroutine, Next, State};
+use crate::python::support::step::{ThrowArguments, anext};
 use crate::sync::lock;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -9,96 +9,111 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyNone, PyTuple};
 use std::sync::Mutex;
 
-/// What is left of the items that have come together.
+/// Rest of the last list that has arrived.
 #[derive(Default)]
-struct Run {
+struct Batch {
     items: Option<Py<PyList>>,
+    /// Index of the next item.
     next: usize,
 }
 
-/// An asynchronous generator of single items; `runs` is one of lists of them.
+/// An asynchronous generator of single items, made from an asynchronous generator of lists of them.
 ///
-/// A step of a generator of Python's takes twice as long as one of this.
+/// A step of a Python generator takes twice as long as one of this class.
 #[pyclass(frozen, weakref, module = "shmrpc._core")]
 pub struct ItemStream {
-    step: Py<ItemStep>,
+    awaitable: Py<NextItem>,
 }
 
-/// The next item, to be awaited. A stream has one, so that there is nothing to make for each item; whoever keeps it and
-/// awaits it again gets the item after that.
+/// An awaitable of the next item.
+///
+/// A stream has a single one, so that no object is made for each item. A program that keeps the awaitable and awaits it
+/// again gets the item after that.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct ItemStep {
-    runs: Py<PyAny>,
+pub struct NextItem {
+    batches: Py<PyAny>,
     /// Never held while Python code runs.
-    run: Mutex<Run>,
-    course: Mutex<Course>,
+    batch: Mutex<Batch>,
+    state: Mutex<State<NextItem>>,
 }
 
-impl ItemStep {
-    /// The next item of those that are there. The list keeps none that was taken.
+impl NextItem {
+    /// Takes the next item of the current batch, if there is one. The list no longer refers to an item that was taken.
     #[inline]
-    fn item<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let mut run = lock(&self.run);
-        let Some(items) = run.items.as_ref().map(|items| items.bind(py).clone()) else {
+    fn take_item<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let mut batch = lock(&self.batch);
+        let Some(items) = batch.items.as_ref().map(|items| items.bind(py).clone()) else {
             return Ok(None);
         };
-        if run.next < items.len() {
-            let item = items.get_item(run.next)?;
-            items.set_item(run.next, PyNone::get(py))?;
-            run.next += 1;
+        if batch.next < items.len() {
+            let item = items.get_item(batch.next)?;
+            items.set_item(batch.next, PyNone::get(py))?;
+            batch.next += 1;
             return Ok(Some(item));
         }
-        let over = std::mem::take(&mut *run).items;
-        drop(run);
-        drop(over.map(|items| items.into_bound(py)));
+        let finished = std::mem::take(&mut *batch).items;
+        drop(batch);
+        drop(finished.map(|items| items.into_bound(py)));
         Ok(None)
     }
 
     fn has_item(&self, py: Python<'_>) -> bool {
-        let run = lock(&self.run);
-        let items = run.items.as_ref();
-        items.is_some_and(|items| run.next < items.bind(py).len())
+        let batch = lock(&self.batch);
+        let items = batch.items.as_ref();
+        items.is_some_and(|items| batch.next < items.bind(py).len())
     }
 
-    fn put(&self, run: Run) {
-        let over = std::mem::replace(&mut *lock(&self.run), run);
-        drop(over); // What goes with it may run anybody's code.
+    fn set_batch(&self, batch: Batch) {
+        let finished = std::mem::replace(&mut *lock(&self.batch), batch);
+        drop(finished); // After the lock, because a destructor may run any code.
     }
 }
 
-impl HandingOn for ItemStep {
-    const OVER: Course = Course::New;
+impl NativeCoroutine for NextItem {
+    type Start = ();
+    type Suspended = ();
+
+    const FINAL: State<Self> = State::New(());
+    const POLLS_READY: bool = true;
 
     #[inline]
-    fn course(&self) -> &Mutex<Course> {
-        &self.course
+    fn state(&self) -> &Mutex<State<Self>> {
+        &self.state
     }
 
     #[inline]
-    fn at_once<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.item(py)
+    fn poll_ready<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.take_item(py)
     }
 
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
-        match self.item(py)? {
-            Some(item) => Ok(Next::Over(item)),
-            None => delegate::anext(self.runs.bind(py)).map(Next::Await),
+    fn start<'py>(&self, py: Python<'py>, (): ()) -> PyResult<Next<'py, ()>> {
+        self.next(py)
+    }
+
+    fn resume<'py>(&self, py: Python<'py>, (): ()) -> PyResult<Next<'py, ()>> {
+        self.next(py)
+    }
+
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py, ()>> {
+        match self.take_item(py)? {
+            Some(item) => Ok(Next::Return(item)),
+            None => anext(self.batches.bind(py)).map(Next::Await),
         }
     }
 
-    fn take<'py>(
+    fn receive<'py>(
         &self,
         _py: Python<'py>,
-        came: PyResult<Bound<'py, PyAny>>,
+        result: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let items = Some(came?.cast_into::<PyList>()?.unbind());
-        self.put(Run { items, next: 0 });
+        let items = Some(result?.cast_into::<PyList>()?.unbind());
+        self.set_batch(Batch { items, next: 0 });
         Ok(None)
     }
 
     fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.run.try_lock().as_deref() {
-            Ok(Run {
+        match self.batch.try_lock().as_deref() {
+            Ok(Batch {
                 items: Some(items), ..
             }) => visit.call(items),
             _ => Ok(()),
@@ -106,87 +121,103 @@ impl HandingOn for ItemStep {
     }
 
     fn forget(&self) {
-        self.put(Run::default());
+        self.set_batch(Batch::default());
     }
 }
 
-delegate::methods!(ItemStep, runs);
+native_coroutine::methods!(NextItem, [batches]);
 
-/// The same, apart: where the one of the stream is in somebody's hands, or where it begins with something else.
+/// A second awaitable of the next item: for a program that still holds the one of the stream, and for `asend` and
+/// `athrow`, which begin with another awaitable.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct OtherStep {
-    step: Py<ItemStep>,
-    course: Mutex<Course>,
+pub struct SeparateNextItem {
+    shared: Py<NextItem>,
+    state: Mutex<State<SeparateNextItem>>,
 }
 
-impl HandingOn for OtherStep {
-    const OVER: Course = Course::Ended;
+impl NativeCoroutine for SeparateNextItem {
+    type Start = ();
+    type Suspended = ();
 
-    fn course(&self) -> &Mutex<Course> {
-        &self.course
+    const FINAL: State<Self> = State::Ended;
+
+    fn state(&self) -> &Mutex<State<Self>> {
+        &self.state
     }
 
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py>> {
-        self.step.get().next(py)
+    fn start<'py>(&self, py: Python<'py>, (): ()) -> PyResult<Next<'py, ()>> {
+        self.next(py)
     }
 
-    fn take<'py>(
+    fn resume<'py>(&self, py: Python<'py>, (): ()) -> PyResult<Next<'py, ()>> {
+        self.next(py)
+    }
+
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py, ()>> {
+        self.shared.get().next(py)
+    }
+
+    fn receive<'py>(
         &self,
         py: Python<'py>,
-        came: PyResult<Bound<'py, PyAny>>,
+        result: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.step.get().take(py, came)
+        self.shared.get().receive(py, result)
     }
 }
 
-delegate::methods!(OtherStep, step);
+native_coroutine::methods!(SeparateNextItem, [shared]);
 
 impl ItemStream {
-    /// The next item, to be awaited.
+    /// Returns an awaitable of the next item.
     #[inline]
-    fn next_step<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let step = self.step.bind(py);
-        // SAFETY: it lives, and the GIL is ours: nobody takes or leaves it meanwhile.
-        let holders = unsafe { ffi::Py_REFCNT(step.as_ptr()) };
-        match holders == 1 && delegate::is_new(step.get()) {
-            true => Ok(step.clone().into_any()),
-            false => self.other_step(py, Course::New),
+    fn next_item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let awaitable = self.awaitable.bind(py);
+        // SAFETY: it lives, and with the GIL held no thread adds or drops a reference meanwhile.
+        let references = unsafe { ffi::Py_REFCNT(awaitable.as_ptr()) };
+        match references == 1 && native_coroutine::is_new(awaitable.get()) {
+            true => Ok(awaitable.clone().into_any()),
+            false => self.separate_next_item(py, State::New(())),
         }
     }
 
     #[cold]
-    fn other_step<'py>(&self, py: Python<'py>, course: Course) -> PyResult<Bound<'py, PyAny>> {
-        let step = OtherStep {
-            step: self.step.clone_ref(py),
-            course: Mutex::new(course),
+    fn separate_next_item<'py>(
+        &self,
+        py: Python<'py>,
+        state: State<SeparateNextItem>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let awaitable = SeparateNextItem {
+            shared: self.awaitable.clone_ref(py),
+            state: Mutex::new(state),
         };
-        Ok(Bound::new(py, step)?.into_any())
+        Ok(Bound::new(py, awaitable)?.into_any())
     }
 
-    /// A step that begins with what a method of the generator gives.
-    fn beginning<'py>(
+    /// Returns an awaitable of the next item that begins with what a method of the generator of lists returns.
+    fn next_item_after<'py>(
         &self,
         py: Python<'py>,
         method: &str,
         arguments: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let runs = self.step.get().runs.bind(py);
-        let further = runs.call_method1(method, arguments)?;
-        self.other_step(py, Course::Further(further.unbind()))
+        let batches = self.awaitable.get().batches.bind(py);
+        let awaitable = batches.call_method1(method, arguments)?;
+        self.separate_next_item(py, State::Delegated(awaitable.unbind()))
     }
 }
 
 #[pymethods]
 impl ItemStream {
     #[new]
-    fn new(py: Python<'_>, runs: Py<PyAny>) -> PyResult<Self> {
-        let step = ItemStep {
-            runs,
-            run: Mutex::default(),
-            course: Mutex::new(Course::New),
+    fn new(py: Python<'_>, batches: Py<PyAny>) -> PyResult<Self> {
+        let awaitable = NextItem {
+            batches,
+            batch: Mutex::default(),
+            state: Mutex::new(State::New(())),
         };
         Ok(ItemStream {
-            step: Py::new(py, step)?,
+            awaitable: Py::new(py, awaitable)?,
         })
     }
 
@@ -195,50 +226,51 @@ impl ItemStream {
     }
 
     fn __anext__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.next_step(py)
+        self.next_item(py)
     }
 
-    /// The next item. The value means nothing to a stream.
+    /// Returns an awaitable of the next item. A stream ignores the value.
     fn asend<'py>(&self, py: Python<'py>, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        if value.is_none() || self.step.get().has_item(py) {
-            return self.next_step(py);
+        if value.is_none() || self.awaitable.get().has_item(py) {
+            return self.next_item(py);
         }
-        self.beginning(py, "asend", &PyTuple::new(py, [value])?)
+        self.next_item_after(py, "asend", &PyTuple::new(py, [value])?)
     }
 
-    /// Raises an exception where the stream is, once this is awaited.
+    /// Returns an awaitable that raises an exception where the stream is.
     #[pyo3(signature = (*thrown))]
     fn athrow<'py>(
         &self,
         py: Python<'py>,
         thrown: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.step.get().put(Run::default());
-        self.beginning(py, "athrow", thrown)
+        self.awaitable.get().set_batch(Batch::default());
+        self.next_item_after(py, "athrow", thrown)
     }
 
-    /// Ends the stream, also before its end.
+    /// Returns an awaitable that closes the stream, also before its end.
     fn aclose<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.step.get().put(Run::default());
-        self.step.get().runs.bind(py).call_method0("aclose")
+        self.awaitable.get().set_batch(Batch::default());
+        let batches = self.awaitable.get().batches.bind(py);
+        batches.call_method0("aclose")
     }
 
-    /// What a generator has besides: `ag_running`, `ag_frame`, `__name__`.
+    /// Returns any other attribute of the generator, such as `ag_running`, `ag_frame` and `__name__`.
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        self.step.get().runs.bind(py).getattr(name)
+        self.awaitable.get().batches.bind(py).getattr(name)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.step)
+        visit.call(&self.awaitable)
     }
 }
 
-/// Has a stream taken for a generator, and its items asked for without a call of PyO3's.
-pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
-    step::prepare::<ItemStep>(py);
-    step::prepare::<OtherStep>(py);
+/// Registers `ItemStream` as an `AsyncGenerator`, and lets the interpreter ask for an item without a call by PyO3.
+pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
+    native_coroutine::install_slots::<NextItem>(py);
+    native_coroutine::install_slots::<SeparateNextItem>(py);
     let class = py.get_type::<ItemStream>();
-    // SAFETY: it is a type on the heap, whose slots lie in itself, and nobody uses it yet. The GIL is ours.
+    // SAFETY: it is a heap type, which contains its slots, and no code uses it yet. The GIL is held.
     unsafe {
         if let Some(slots) = (*class.as_type_ptr()).tp_as_async.as_mut() {
             slots.am_anext = Some(am_anext);
@@ -248,16 +280,16 @@ pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
     abstract_class.call_method1("register", (class,)).map(drop)
 }
 
-/// As `__anext__`.
+/// Does what `__anext__` does.
 unsafe extern "C" fn am_anext(stream: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter calls this with the GIL, and with an instance of ours.
+    // SAFETY: the interpreter calls this with the GIL, and with an instance of `ItemStream`.
     let (py, stream) = unsafe {
         let py = Python::assume_attached();
         let stream = Bound::from_borrowed_ptr(py, stream);
         (py, stream.cast_into_unchecked::<ItemStream>())
     };
-    match stream.get().next_step(py) {
-        Ok(step) => step.into_ptr(),
+    match stream.get().next_item(py) {
+        Ok(awaitable) => awaitable.into_ptr(),
         Err(error) => {
             error.restore(py);
             std::ptr::null_mut()

@@ -1,11 +1,11 @@
 //! The client's side of a call.
 
-pub(crate) mod calls;
-pub(crate) mod coroutine;
+pub(crate) mod call_ids;
 pub(crate) mod endpoint;
-pub(crate) mod ids;
+pub(crate) mod home_loop;
 pub(crate) mod item_stream;
 pub(crate) mod loop_endpoint;
-pub(crate) mod pipelining;
-pub(crate) mod short_call;
+pub(crate) mod native_call;
+pub(crate) mod shared_channel;
+pub(crate) mod thread_calls;
 pub(crate) mod thread_endpoint;

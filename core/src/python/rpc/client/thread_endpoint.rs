@@ -1,8 +1,9 @@
-//! `ThreadEndpoint`: what a client for threads has for each endpoint.
+//! `ThreadEndpoint`: an endpoint of a client for threads.
 
-use crate::python::rpc::client::calls::Calls;
-use crate::python::rpc::client::endpoint::{Endpoint, Led};
-use crate::python::rpc::client::short_call::ShortCall;
+use crate::python::rpc::client::endpoint::Endpoint;
+use crate::python::rpc::client::native_call::NativeCall;
+use crate::python::rpc::client::thread_calls::ThreadCalls;
+use crate::python::support::native_coroutine::Next;
 use pyo3::PyClassInitializer;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -13,28 +14,29 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A function that calls an endpoint and waits for the result.
 ///
-/// `function` and `rest` return it. Short are the calls while `stopped` is empty and the `session` of the reconnector is
-/// the one given.
+/// `function` and `finish` return the result. Calls take the native path while `stopped` is empty and the `session` of the
+/// reconnector is the one given.
 #[pyclass(frozen, extends = Endpoint, module = "shmrpc._core")]
 pub struct ThreadEndpoint {
-    calls: Py<Calls>,
+    calls: Py<ThreadCalls>,
     stopped: Py<PyList>,
     reconnector: Py<PyAny>,
     session: Py<PyAny>,
-    calls_made: AtomicU32,
+    /// Number of calls on the native path, modulo 2^32.
+    native_calls: AtomicU32,
 }
 
-/// After so many short calls the client listens to what its server says beside the answers: a call does not look there.
-const CALLS_BETWEEN_LOOKS: u32 = 256;
+/// After so many native calls the client checks what its server sends besides replies, which a call does not receive.
+const CALLS_PER_CHECK: u32 = 256;
 
 impl ThreadEndpoint {
-    /// Returns true if calls must no longer go the short way, because the server wants its client elsewhere.
+    /// Returns true if calls must no longer take the native path, because the server wants its client to reconnect.
     #[inline]
-    fn is_to_leave(&self, py: Python<'_>) -> PyResult<bool> {
-        // Relaxed: under the GIL, and one more or less is as good.
-        let made = self.calls_made.load(Relaxed).wrapping_add(1);
-        self.calls_made.store(made, Relaxed);
-        if made % CALLS_BETWEEN_LOOKS != 0 {
+    fn must_leave(&self, py: Python<'_>) -> PyResult<bool> {
+        // Relaxed: under the GIL, and the exact count does not matter.
+        let calls = self.native_calls.load(Relaxed).wrapping_add(1);
+        self.native_calls.store(calls, Relaxed);
+        if calls % CALLS_PER_CHECK != 0 {
             return Ok(false);
         }
         let reconnector = self.reconnector.bind(py);
@@ -46,21 +48,21 @@ impl ThreadEndpoint {
 impl ThreadEndpoint {
     #[new]
     fn new(
-        calls: Py<Calls>,
-        short: Py<ShortCall>,
+        calls: Py<ThreadCalls>,
+        native: Py<NativeCall>,
         function: Py<PyAny>,
-        rest: Py<PyAny>,
+        finish: Py<PyAny>,
         stopped: Py<PyList>,
         reconnector: Py<PyAny>,
         session: Py<PyAny>,
     ) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(Endpoint::new(short, function, rest)).add_subclass(
+        PyClassInitializer::from(Endpoint::new(native, function, finish)).add_subclass(
             ThreadEndpoint {
                 calls,
                 stopped,
                 reconnector,
                 session,
-                calls_made: AtomicU32::new(0),
+                native_calls: AtomicU32::new(0),
             },
         )
     }
@@ -71,14 +73,15 @@ impl ThreadEndpoint {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, own, base) = (slf.py(), slf.get(), slf.as_super().get());
-        let session = own.reconnector.bind(py).getattr(intern!(py, "session"))?;
-        if !own.stopped.bind(py).is_empty() || !session.is(&own.session) || own.is_to_leave(py)? {
+        let (py, this, base) = (slf.py(), slf.get(), slf.as_super().get());
+        let session = this.reconnector.bind(py).getattr(intern!(py, "session"))?;
+        if !this.stopped.bind(py).is_empty() || !session.is(&this.session) || this.must_leave(py)? {
             return base.function(py).call(args, kwargs);
         }
-        match base.call(py, own.calls.get(), args, kwargs)? {
-            Led::Result(result) | Led::Further(result) => Ok(result),
-            Led::InTurn(..) => unreachable!("a thread waits in its call"),
+        match base.call(py, this.calls.get(), args, kwargs)? {
+            // For threads, Python's side returns the result itself.
+            Next::Return(result) | Next::Await(result) => Ok(result),
+            Next::Yield(_) => unreachable!("a thread waits in its call"),
         }
     }
 

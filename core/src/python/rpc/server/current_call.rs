@@ -1,21 +1,21 @@
-//! `Running`: what a thread's loop runs between taking a frame and answering it.
+//! `CurrentCall`: the call that a thread's event loop runs.
 
 use crate::sync::lock;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::sync::Mutex;
 
-/// A plain function's call is found here: to set a context variable for it would cost more.
+/// The call of a plain function, from its frame to its reply. To set a context variable for it would cost more.
 #[pyclass(frozen, module = "shmrpc._core")]
 #[derive(Default)]
-pub struct Running(Mutex<Frame>);
+pub struct CurrentCall(Mutex<Frame>);
 
 #[derive(Default)]
 enum Frame {
     #[default]
     None,
-    /// What Python has said.
-    Said(Py<PyAny>),
+    /// Object that Python has set.
+    Object(Py<PyAny>),
     /// A request that the core runs.
     Request {
         key: Py<PyAny>,
@@ -25,14 +25,14 @@ enum Frame {
     },
 }
 
-impl Running {
+impl CurrentCall {
     #[inline]
     fn set(&self, frame: Frame) {
         let before = std::mem::replace(&mut *lock(&self.0), frame);
-        drop(before); // After the lock: what goes with it may run any code.
+        drop(before); // After the lock, because a destructor may run any code.
     }
 
-    /// A request of the client `key` is run from now on.
+    /// Makes a request of the client `key` the current call.
     #[inline]
     pub(crate) fn begin(&self, key: Py<PyAny>, opcode: u32, id: u64, deadline: Option<u64>) {
         self.set(Frame::Request {
@@ -45,18 +45,19 @@ impl Running {
 }
 
 #[pymethods]
-impl Running {
+impl CurrentCall {
     #[new]
     fn new() -> Self {
-        Running::default()
+        CurrentCall::default()
     }
 
-    /// What is run: a request that the core runs as (key, opcode, id, deadline), else what was set; None between frames.
+    /// The current call: (key, opcode, id, deadline) of a request that the core runs, else the object that was set;
+    /// None between frames.
     #[getter]
     fn frame<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (key, opcode, id, deadline) = match &*lock(&self.0) {
             Frame::None => return Ok(py.None().into_bound(py)),
-            Frame::Said(frame) => return Ok(frame.bind(py).clone()),
+            Frame::Object(frame) => return Ok(frame.bind(py).clone()),
             Frame::Request {
                 key,
                 opcode,
@@ -72,18 +73,18 @@ impl Running {
         self.set(if frame.is_none() {
             Frame::None
         } else {
-            Frame::Said(frame.unbind())
+            Frame::Object(frame.unbind())
         });
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A lock that is held now is held by a user of ours: nothing is garbage then.
+        // If the lock is held, a user of the object holds it, and nothing here is garbage.
         let Ok(frame) = self.0.try_lock() else {
             return Ok(());
         };
         match &*frame {
             Frame::None => Ok(()),
-            Frame::Said(frame) => visit.call(frame),
+            Frame::Object(frame) => visit.call(frame),
             Frame::Request { key, .. } => visit.call(key),
         }
     }

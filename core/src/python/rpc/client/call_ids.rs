@@ -1,26 +1,26 @@
-//! `Ids`: the numbers of a connection's calls.
+//! `CallIds`: numbers of a connection's calls.
 
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts up from 1: each call of it gives the next number.
+/// A counter from 1 on: each call of it returns the next number.
 #[pyclass(frozen, module = "shmrpc._core")]
 #[derive(Default)]
-pub struct Ids(AtomicU64);
+pub struct CallIds(AtomicU64);
 
-impl Ids {
+impl CallIds {
     #[inline]
     pub(crate) fn next(&self) -> u64 {
-        // Relaxed: nothing but the number itself is shared by it.
+        // Relaxed: it shares nothing but the number itself.
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 #[pymethods]
-impl Ids {
+impl CallIds {
     #[new]
     fn new() -> Self {
-        Ids::default()
+        CallIds::default()
     }
 
     fn __call__(&self) -> u64 {

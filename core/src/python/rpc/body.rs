@@ -1,0 +1,99 @@
+//! Bodies of frames that have come.
+
+use crate::python::codec::msgpack::reader::Buffers;
+use crate::python::codec::parcel::{Parcel, weight};
+use crate::python::support::buffer::copy_of;
+use crate::violation::Violation;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::ops::Range;
+
+/// A body that has come.
+pub(crate) enum Body<'py> {
+    Plain(Bound<'py, PyBytes>),
+    WithBuffers(Box<BodyWithBuffers<'py>>),
+    /// This process has no room for the body, for this reason.
+    Lost(Violation),
+}
+
+/// A body, and the buffers beside it.
+pub(crate) struct BodyWithBuffers<'py> {
+    body: BodyBytes<'py>,
+    buffers: Buffers<'py>,
+    /// Bytes of all buffers.
+    size: usize,
+}
+
+/// Bytes of a body.
+pub(crate) enum BodyBytes<'py> {
+    Object(Bound<'py, PyBytes>),
+    /// A part of the frame's payload.
+    Part(Vec<u8>, Range<usize>),
+}
+
+impl<'py> BodyBytes<'py> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            BodyBytes::Object(bytes) => bytes.as_bytes(),
+            BodyBytes::Part(payload, range) => &payload[range.clone()],
+        }
+    }
+
+    fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        match self {
+            BodyBytes::Object(body) => Ok(body),
+            BodyBytes::Part(payload, range) => copy_of(py, &payload[range]),
+        }
+    }
+}
+
+impl<'py> Body<'py> {
+    /// Returns a body with these buffers, of `size` bytes in all.
+    pub(crate) fn new(
+        py: Python<'py>,
+        body: BodyBytes<'py>,
+        buffers: Vec<Bound<'py, PyAny>>,
+        size: usize,
+    ) -> PyResult<Self> {
+        if buffers.is_empty() {
+            return body.into_object(py).map(Body::Plain);
+        }
+        Ok(Body::WithBuffers(Box::new(BodyWithBuffers {
+            body,
+            buffers: Buffers::new(buffers),
+            size,
+        })))
+    }
+
+    /// Returns its bytes and the buffers beside it; None if it is lost.
+    #[inline]
+    pub(crate) fn parts(&self) -> Option<(&[u8], Option<&Buffers<'py>>)> {
+        match self {
+            Body::Plain(bytes) => Some((bytes.as_bytes(), None)),
+            Body::WithBuffers(all) => Some((all.body.as_slice(), Some(&all.buffers))),
+            Body::Lost(_) => None,
+        }
+    }
+
+    /// Returns its weight in a stream's credit, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Body::Plain(bytes) => bytes.as_bytes().len(),
+            Body::WithBuffers(all) => weight(all.body.as_slice().len(), all.size),
+            Body::Lost(_) => 0,
+        }
+    }
+
+    /// Returns the body in Python's form: bytes, or a parcel.
+    pub(crate) fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let parcel = match self {
+            Body::Plain(bytes) => return Ok(bytes.into_any()),
+            Body::WithBuffers(all) => {
+                let body = all.body.into_object(py)?;
+                Parcel::from_parts(body, all.buffers.into_tuple(py)?, all.size)
+            }
+            Body::Lost(reason) => Parcel::lost(py, reason),
+        };
+        Ok(Bound::new(py, parcel)?.into_any())
+    }
+}

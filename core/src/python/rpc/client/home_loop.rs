@@ -1,0 +1,47 @@
+//! `HomeLoop`: the event loop that a client belongs to.
+
+use crate::sync::this_thread;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// The event loop of a client, and a quick check that a call runs in it.
+pub(crate) struct HomeLoop {
+    event_loop: Py<PyAny>,
+    thread: usize,
+    /// asyncio's dictionary of running tasks by their loops; None where CPython has none.
+    tasks: Option<Py<PyDict>>,
+    /// Raises the error for a call in another loop.
+    check: Py<PyAny>,
+}
+
+impl HomeLoop {
+    pub(crate) fn new(py: Python<'_>, event_loop: Py<PyAny>, check: Py<PyAny>) -> PyResult<Self> {
+        // To ask for the running loop costs a system call before CPython 3.14, which has no such dictionary.
+        let tasks = py.import("asyncio.tasks")?.getattr("_current_tasks").ok();
+        Ok(HomeLoop {
+            event_loop,
+            thread: this_thread(),
+            tasks: tasks.and_then(|tasks| tasks.cast_into().ok().map(Bound::unbind)),
+            check,
+        })
+    }
+
+    /// Raises LocalProtocolError for a call in another loop or thread.
+    #[inline]
+    pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.thread == this_thread()
+            && let Some(tasks) = &self.tasks
+            && tasks.bind(py).contains(&self.event_loop)?
+        {
+            return Ok(());
+        }
+        // No task of the loop runs here, but a program may drive a coroutine by hand.
+        self.check.bind(py).call0().map(drop)
+    }
+
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.event_loop)?;
+        visit.call(&self.check)
+    }
+}

@@ -1,0 +1,228 @@
+//! `ThreadCalls`: the calls in flight of threads that share a channel, and `PendingCall`: one of them.
+//!
+//! A call that no thread waits for any longer is cancelled when its [`PendingCall`] is dropped, also if an exception kept
+//! the thread from closing it.
+
+use crate::connection::channel::{self, Role};
+use crate::python::rpc::channel::Channel;
+use crate::python::rpc::client::shared_channel::{FrameRules, SharedChannel};
+use crate::python::rpc::incoming::ReceivedFrame;
+use crate::python::rpc::payload::Payload;
+use crate::python::rpc::reply::{Exchange, Reply};
+use crate::python::support::errors::send_error;
+use crate::python::support::scratch::Scratch;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn seconds(limit: f64) -> Duration {
+    Duration::try_from_secs_f64(limit.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// Calls in flight of the threads that share a channel.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct ThreadCalls(Arc<SharedChannel>);
+
+#[pymethods]
+impl ThreadCalls {
+    /// `replies`: opcodes that end a call; `others`: the low eight bits of what else a server sends, except items;
+    /// `requests`: those of the opcodes that begin a call; `cancel` and `cancel_body`: the frame that cancels a call;
+    /// `window`: bytes of items that may wait, each of which counts for `overhead` more; `check_interval`: seconds after
+    /// which a sleeping thread returns, so that its caller can check that the server is alive.
+    #[new]
+    #[pyo3(signature = (channel, *, replies, others, item, requests, cancel, cancel_body, window, overhead, check_interval))]
+    #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
+    fn new(
+        channel: Py<Channel>,
+        replies: Vec<u32>,
+        others: Vec<u8>,
+        item: u32,
+        requests: Vec<u8>,
+        cancel: u32,
+        cancel_body: Vec<u8>,
+        window: usize,
+        overhead: usize,
+        check_interval: f64,
+    ) -> PyResult<Self> {
+        let rules = FrameRules {
+            replies,
+            others,
+            item,
+            requests,
+            cancel,
+            cancel_body,
+            window,
+            overhead,
+            check_interval: seconds(check_interval),
+        };
+        Ok(ThreadCalls(Arc::new(SharedChannel::new(channel, rules)?)))
+    }
+
+    /// Returns the number of calls in flight, except those that `exchange` looks for at this moment.
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Sends a request and looks for its reply for as long as that pays. Returns the body alone of a reply with the
+    /// channel's `reply_opcode`, else the call in flight.
+    fn exchange<'py>(
+        &self,
+        py: Python<'py>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let mut body = Scratch::new();
+        let payload = Payload::new(payload)?;
+        let reply = Exchange::exchange(self, py, opcode, id, payload, &mut body)?;
+        reply.into_object(py, &body)
+    }
+
+    /// Sends a request, and returns the call in flight.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        opcode: u32,
+        id: u64,
+        payload: &Bound<'_, PyAny>,
+    ) -> PyResult<PendingCall> {
+        let channel = self.0.open()?;
+        let payload = Payload::new(payload)?;
+        self.send_registered(py, &channel, opcode, id, payload)
+    }
+
+    /// Ends a call that no thread waits for any longer, and cancels it unless the server has replied or the request was
+    /// not sent.
+    fn close(&self, id: u64) {
+        self.0.close_call(id);
+    }
+
+    /// Receives for all threads what is there, and if nothing is, what comes within `limit` seconds. Returns False if
+    /// another thread does that.
+    fn drive(&self, py: Python<'_>, limit: f64) -> PyResult<bool> {
+        self.0.drive(py, seconds(limit))
+    }
+
+    /// Wakes all threads that wait. Each returns without a frame.
+    fn interrupt(&self) {
+        self.0.interrupt();
+    }
+}
+
+impl Exchange for ThreadCalls {
+    /// Returns the call in flight, a [`PendingCall`], for anything but a plain reply.
+    #[inline]
+    fn exchange<'py>(
+        &self,
+        py: Python<'py>,
+        opcode: u32,
+        id: u64,
+        mut payload: Payload<'_>,
+        body: &mut Vec<u8>,
+    ) -> PyResult<Reply<'py>> {
+        let shared = &self.0;
+        let channel = shared.open()?;
+        let pending = if let Some(leader) = shared.try_lead() {
+            let arrival = py.detach(|| payload.exchange(&channel, opcode, id));
+            let (has_arrived, _) = arrival.map_err(send_error)?;
+            let frame = if has_arrived {
+                shared.receive(py, &channel, Some(id), body)?
+            } else {
+                None
+            };
+            let plain = shared.reply_opcode();
+            match frame {
+                Some(ReceivedFrame::Short { opcode, .. }) if opcode == plain => {
+                    return Ok(Reply::Short);
+                }
+                Some(ReceivedFrame::Whole(frame)) if frame.opcode == plain => {
+                    drop(leader);
+                    return frame.open(py, shared.max_frame).map(Reply::Plain);
+                }
+                frame => {
+                    // Before this thread steps down, so that the next leader finds the call.
+                    shared.register(id);
+                    if let Some(frame) = frame {
+                        shared.deliver(py, frame.into_frame(py, body))?;
+                    }
+                    drop(leader);
+                    self.pending(id)
+                }
+            }
+        } else {
+            self.send_registered(py, &channel, opcode, id, payload)?
+        };
+        Ok(Reply::Other(Some(Bound::new(py, pending)?.into_any())))
+    }
+}
+
+impl ThreadCalls {
+    fn pending(&self, id: u64) -> PendingCall {
+        PendingCall {
+            shared: self.0.clone(),
+            id,
+        }
+    }
+
+    fn send_registered(
+        &self,
+        py: Python<'_>,
+        channel: &channel::Channel,
+        opcode: u32,
+        id: u64,
+        mut payload: Payload<'_>,
+    ) -> PyResult<PendingCall> {
+        // Before it is sent, because the leader may receive the reply at once.
+        self.0.register(id);
+        let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, Role::Begins));
+        if let Err(error) = sent {
+            self.0.unregister(id);
+            return Err(send_error(error));
+        }
+        Ok(self.pending(id))
+    }
+}
+
+/// A call in flight. Dropping it closes it.
+#[pyclass(frozen, module = "shmrpc._core")]
+pub struct PendingCall {
+    shared: Arc<SharedChannel>,
+    /// The call's number on its connection.
+    #[pyo3(get)]
+    id: u64,
+}
+
+#[pymethods]
+impl PendingCall {
+    /// Returns its next frame as (opcode, id, body), and waits for it for up to `limit` seconds; this thread receives for
+    /// all threads if no other one does.
+    ///
+    /// Returns None if no frame came, if the call was interrupted, or if it is time to check that the server is alive.
+    /// Raises what a signal's handler raises; the next call returns the frame then.
+    fn next<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let frame = self.shared.next_frame(py, self.id, seconds(limit));
+        if !matches!(frame, Ok(None)) {
+            self.shared.wake_next(); // This thread may have been woken to lead without having led.
+        }
+        frame?
+            .map(|frame| frame.into_tuple(py, self.shared.max_frame))
+            .transpose()
+    }
+
+    /// Takes the request back, and returns True if no part of it was sent: the call is never made.
+    fn take_back(&self) -> PyResult<bool> {
+        self.shared.take_back(self.id)
+    }
+
+    /// Ends the call, and cancels it unless the server has replied or the request was not sent.
+    fn close(&self) {
+        self.shared.close_call(self.id);
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        self.shared.close_call(self.id);
+    }
+}

@@ -1,0 +1,129 @@
+//! Calls of an event loop that are in flight while their tasks let the loop turn.
+//!
+//! Where both sides share one CPU, a look for the reply of one call costs two context switches. So while other calls are in
+//! flight, a call is sent and its task lets the loop turn once. By then the peer has worked on all calls, and a frame may
+//! have been taken out of the ring by another task, which has left it here. No future is made for the call, and the loop
+//! is not woken.
+
+use crate::python::rpc::incoming::{Frame, ReceivedFrame};
+use crate::sync::{lock, this_thread};
+use pyo3::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// State of a call whose task lets the loop turn.
+pub(crate) enum EarlyReply {
+    /// The request was sent.
+    Sent,
+    /// The request was sent, and the caller has looked for the reply for as long as that pays.
+    Polled,
+    /// Opcode and payload of a short frame that has come.
+    Short(u32, Vec<u8>),
+    /// A frame that has come.
+    Whole(Frame),
+}
+
+/// Calls in flight, by their ids.
+pub(crate) struct PipelinedCalls {
+    calls: Mutex<BTreeMap<u64, EarlyReply>>,
+    /// Number of these calls, for a check without the lock in each call.
+    count: AtomicUsize,
+    /// The thread of the loop.
+    home: usize,
+}
+
+impl PipelinedCalls {
+    /// Returns an empty set for an event loop in this thread.
+    pub(crate) fn new() -> Self {
+        PipelinedCalls {
+            calls: Mutex::default(),
+            count: AtomicUsize::new(0),
+            home: this_thread(),
+        }
+    }
+
+    /// Returns true in the thread of the loop.
+    #[inline]
+    pub(crate) fn is_home(&self) -> bool {
+        self.home == this_thread()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        // Relaxed: the loop's thread has added the calls, and to all other threads it is a hint.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns true if this call is one of the set.
+    #[inline]
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        !self.is_empty() && lock(&self.calls).contains_key(&id)
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, id: u64, reply: EarlyReply) {
+        let mut calls = lock(&self.calls);
+        calls.insert(id, reply);
+        self.count.store(calls.len(), Ordering::Relaxed);
+    }
+
+    /// Removes a call from the set and returns its state; None if it is not in the set.
+    #[inline]
+    pub(crate) fn remove(&self, id: u64) -> Option<EarlyReply> {
+        let mut calls = lock(&self.calls);
+        let reply = calls.remove(&id);
+        self.count.store(calls.len(), Ordering::Relaxed);
+        reply
+    }
+
+    /// Keeps a frame for a call of the set, and returns any other frame. `body` is the payload of a short one.
+    #[inline]
+    pub(crate) fn keep(&self, frame: ReceivedFrame, body: &[u8]) -> Option<ReceivedFrame> {
+        if self.is_empty() {
+            return Some(frame);
+        }
+        let mut calls = lock(&self.calls);
+        let Some(reply) = calls.get_mut(&frame.id()) else {
+            return Some(frame);
+        };
+        if !reply.has_come() {
+            *reply = EarlyReply::new(frame, body);
+        }
+        None // If a peer replies twice, the first reply counts.
+    }
+}
+
+impl EarlyReply {
+    #[inline]
+    pub(crate) fn new(frame: ReceivedFrame, body: &[u8]) -> Self {
+        match frame {
+            ReceivedFrame::Short { opcode, .. } => EarlyReply::Short(opcode, body.to_vec()),
+            ReceivedFrame::Whole(frame) => EarlyReply::Whole(frame),
+        }
+    }
+
+    pub(crate) fn has_come(&self) -> bool {
+        matches!(self, EarlyReply::Short(..) | EarlyReply::Whole(_))
+    }
+
+    /// Returns the frame that has come for the call `id`, if one has; the payload of a short one replaces `body`.
+    #[inline]
+    pub(crate) fn into_received(self, id: u64, body: &mut Vec<u8>) -> Option<ReceivedFrame> {
+        match self {
+            EarlyReply::Short(opcode, payload) => {
+                *body = payload;
+                Some(ReceivedFrame::Short { opcode, id })
+            }
+            EarlyReply::Whole(frame) => Some(ReceivedFrame::Whole(frame)),
+            EarlyReply::Sent | EarlyReply::Polled => None,
+        }
+    }
+
+    /// Returns the frame that has come for the call `id`, if one has, with an object for its payload.
+    pub(crate) fn into_frame(self, py: Python<'_>, id: u64) -> Option<Frame> {
+        let mut body = Vec::new();
+        let frame = self.into_received(id, &mut body)?;
+        Some(frame.into_frame(py, &body))
+    }
+}

@@ -1,0 +1,422 @@
+//! Coroutines that the core runs.
+//!
+//! Most of them end in their first step. One that does not delegates to an awaitable of Python's, or to several, one after
+//! the other. This module keeps their state and gives them the methods of a coroutine.
+
+use crate::python::support::step::{self, Step, ThrowArguments, send};
+use crate::sync::lock;
+use pyo3::PyClass;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::panic::PanicException;
+use pyo3::prelude::*;
+use pyo3::types::PyNone;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+/// State of a native coroutine.
+pub(crate) enum State<T: NativeCoroutine> {
+    /// Not started.
+    New(T::Start),
+    /// A step is running.
+    Running,
+    /// Suspended at a `yield` of its own.
+    Suspended(T::Suspended),
+    /// Suspended in this awaitable.
+    Delegated(Py<PyAny>),
+    Ended,
+}
+
+/// Next action of a native coroutine.
+pub(crate) enum Next<'py, S> {
+    /// Return this value.
+    Return(Bound<'py, PyAny>),
+    /// Delegate to this iterator of an awaitable, as `__await__` returns it.
+    Await(Bound<'py, PyAny>),
+    /// Yield None, to let the event loop turn once.
+    Yield(S),
+}
+
+/// References for the garbage collector.
+pub(crate) trait Traverse {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
+}
+
+impl Traverse for () {
+    fn traverse(&self, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
+    }
+}
+
+/// A coroutine of the core.
+pub(crate) trait NativeCoroutine:
+    PyClass<Frozen = pyo3::pyclass::boolean_struct::True> + Sync
+{
+    /// What its first step needs.
+    type Start: Traverse;
+    /// What the step after a `yield` of its own needs.
+    type Suspended: Traverse;
+
+    /// State once it has ended: `New` for a coroutine that can be awaited again.
+    const FINAL: State<Self>;
+    /// True if a first step may find its result by [`poll_ready`](Self::poll_ready) alone.
+    const POLLS_READY: bool = false;
+
+    /// Returns the state, whose lock is never held while Python code runs.
+    fn state(&self) -> &Mutex<State<Self>>;
+
+    /// Returns the result of a first step, if it is there already.
+    fn poll_ready<'py>(&self, _py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(None)
+    }
+
+    /// Begins.
+    fn start<'py>(
+        &self,
+        py: Python<'py>,
+        start: Self::Start,
+    ) -> PyResult<Next<'py, Self::Suspended>>;
+
+    /// Goes on after a `yield` of its own.
+    fn resume<'py>(
+        &self,
+        py: Python<'py>,
+        suspended: Self::Suspended,
+    ) -> PyResult<Next<'py, Self::Suspended>>;
+
+    /// Goes on after a result that [`receive`](Self::receive) has taken.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py, Self::Suspended>>;
+
+    /// Takes the result or the exception of an awaitable, or the exception that has kept the coroutine from having one.
+    /// Returns the coroutine's own result, or None if it goes on.
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        result: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>>;
+
+    /// Returns the exception to raise for one that the first step of an awaitable has raised.
+    #[cold]
+    fn first_step_failed(&self, _py: Python<'_>, error: PyErr) -> PyErr {
+        error
+    }
+
+    /// Gives up at a `yield` of its own, because the coroutine is closed or was dropped.
+    fn abandon(&self, _suspended: Self::Suspended) {}
+
+    /// Gives up at a `yield` of its own, because an exception was thrown there.
+    fn cancel(&self, _py: Python<'_>, suspended: Self::Suspended) -> PyResult<()> {
+        self.abandon(suspended);
+        Ok(())
+    }
+
+    /// Returns the error for a step of a coroutine that has ended, or that is running.
+    #[cold]
+    fn misuse(has_ended: bool) -> PyErr {
+        PyRuntimeError::new_err(match has_ended {
+            true => "cannot reuse already awaited object",
+            false => "object is already being awaited",
+        })
+    }
+
+    /// Visits further references for the garbage collector.
+    fn visit(&self, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
+    }
+
+    /// Drops these references.
+    fn forget(&self) {}
+}
+
+fn change<T: NativeCoroutine>(this: &T, to: State<T>) -> State<T> {
+    std::mem::replace(&mut *lock(this.state()), to)
+}
+
+/// Returns true if the coroutine has not started.
+#[inline]
+pub(crate) fn is_new<T: NativeCoroutine>(this: &T) -> bool {
+    matches!(*lock(this.state()), State::New(_))
+}
+
+/// Runs the next step with the value that was sent.
+#[inline]
+pub(crate) fn advance<'py, T: NativeCoroutine>(
+    this: &T,
+    sent: &Bound<'py, PyAny>,
+) -> PyResult<Step<'py>> {
+    let py = sent.py();
+    if T::POLLS_READY
+        && sent.is_none()
+        && is_new(this)
+        && let Some(value) = this.poll_ready(py)?
+    {
+        return Ok(Step::Returned(value));
+    }
+    match change(this, State::Running) {
+        State::New(start) if sent.is_none() => proceed(this, py, this.start(py, start)),
+        State::New(start) => {
+            change(this, State::New(start));
+            let text = "can't send non-None value to a just-started coroutine";
+            Err(PyTypeError::new_err(text))
+        }
+        State::Suspended(suspended) => proceed(this, py, this.resume(py, suspended)),
+        State::Delegated(awaitable) => {
+            let awaitable = awaitable.into_bound(py);
+            let step = send(&awaitable, sent);
+            proceed_after(this, awaitable, step)
+        }
+        other => Err(refuse(this, other)),
+    }
+}
+
+/// Goes on with the outcome of a step of the awaitable.
+#[inline]
+fn proceed_after<'py, T: NativeCoroutine>(
+    this: &T,
+    awaitable: Bound<'py, PyAny>,
+    step: PyResult<Step<'py>>,
+) -> PyResult<Step<'py>> {
+    let py = awaitable.py();
+    let result = match step {
+        Ok(Step::Yielded(value)) => {
+            change(this, State::Delegated(awaitable.unbind()));
+            return Ok(Step::Yielded(value));
+        }
+        Ok(Step::Returned(value)) => Ok(value),
+        Err(error) => Err(error),
+    };
+    match this.receive(py, result) {
+        Ok(Some(value)) => end(this, Ok(value)),
+        Ok(None) => proceed(this, py, this.next(py)),
+        Err(error) => end(this, Err(error)),
+    }
+}
+
+/// Goes on until the coroutine is suspended or has ended.
+#[inline]
+fn proceed<'py, T: NativeCoroutine>(
+    this: &T,
+    py: Python<'py>,
+    mut next: PyResult<Next<'py, T::Suspended>>,
+) -> PyResult<Step<'py>> {
+    loop {
+        let result = match next {
+            Ok(Next::Return(value)) => return end(this, Ok(value)),
+            Ok(Next::Yield(suspended)) => {
+                change(this, State::Suspended(suspended));
+                return Ok(Step::Yielded(PyNone::get(py).to_owned().into_any()));
+            }
+            Ok(Next::Await(awaitable)) => {
+                match send(&awaitable, &PyNone::get(py).to_owned().into_any()) {
+                    Ok(Step::Yielded(value)) => {
+                        change(this, State::Delegated(awaitable.unbind()));
+                        return Ok(Step::Yielded(value));
+                    }
+                    Ok(Step::Returned(value)) => Ok(value),
+                    Err(error) => Err(this.first_step_failed(py, error)),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        match this.receive(py, result) {
+            Ok(Some(value)) => return end(this, Ok(value)),
+            Ok(None) => next = this.next(py),
+            Err(error) => return end(this, Err(error)),
+        }
+    }
+}
+
+#[inline]
+fn end<'py, T: NativeCoroutine>(
+    this: &T,
+    result: PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Step<'py>> {
+    change(this, T::FINAL);
+    result.map(Step::Returned)
+}
+
+/// Raises an exception in the coroutine, at the point where it is suspended.
+pub(crate) fn throw<'py, T: NativeCoroutine>(
+    this: &T,
+    py: Python<'py>,
+    exception: ThrowArguments<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match change(this, State::Running) {
+        State::New(_) => {
+            change(this, T::FINAL);
+            Err(exception.into_error()?)
+        }
+        State::Suspended(suspended) => {
+            change(this, T::FINAL);
+            this.cancel(py, suspended)?;
+            Err(exception.into_error()?)
+        }
+        State::Delegated(awaitable) => {
+            let awaitable = awaitable.into_bound(py);
+            let step = step::throw(&awaitable, exception);
+            proceed_after(this, awaitable, step)?.into_iteration()
+        }
+        other => Err(refuse(this, other)),
+    }
+}
+
+/// Ends the coroutine where it is suspended. Idempotent.
+pub(crate) fn close<T: NativeCoroutine>(this: &T, py: Python<'_>) -> PyResult<()> {
+    match change(this, State::Running) {
+        State::Delegated(awaitable) => {
+            let closed = step::close(awaitable.bind(py));
+            change(this, T::FINAL);
+            closed
+        }
+        State::Running => Err(refuse(this, State::Running)),
+        State::Suspended(suspended) => {
+            change(this, T::FINAL);
+            this.abandon(suspended);
+            Ok(())
+        }
+        State::New(_) | State::Ended => {
+            change(this, T::FINAL);
+            Ok(())
+        }
+    }
+}
+
+/// Restores the state, and returns the error for a step that cannot run in it.
+#[cold]
+fn refuse<T: NativeCoroutine>(this: &T, state: State<T>) -> PyErr {
+    let has_ended = matches!(state, State::Ended);
+    change(this, state);
+    T::misuse(has_ended)
+}
+
+/// Implements the methods of a native coroutine. The fields are those that refer to Python objects; further methods follow
+/// in braces.
+macro_rules! methods {
+    ($class:ident, [$($field:ident),+] $(, { $($further:tt)* })?) => {
+        #[pymethods]
+        impl $class {
+            fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+                slf
+            }
+
+            fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                let none = pyo3::types::PyNone::get(py).to_owned().into_any();
+                native_coroutine::advance(self, &none)?.into_iteration()
+            }
+
+            /// Runs on to the next point where it is suspended.
+            fn send<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+                native_coroutine::advance(self, value)?.into_iteration()
+            }
+
+            /// Raises an exception where it is suspended.
+            #[pyo3(signature = (kind, value=None, traceback=None))]
+            fn throw<'py>(
+                &self,
+                py: Python<'py>,
+                kind: Bound<'py, PyAny>,
+                value: Option<Bound<'py, PyAny>>,
+                traceback: Option<Bound<'py, PyAny>>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                let exception = ThrowArguments(kind, value, traceback);
+                native_coroutine::throw(self, py, exception)
+            }
+
+            /// Ends it where it is suspended. Idempotent.
+            fn close(&self, py: Python<'_>) -> PyResult<()> {
+                native_coroutine::close(self, py)
+            }
+
+            fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+                $(visit.call(&self.$field)?;)+
+                native_coroutine::traverse(self, &visit)
+            }
+
+            fn __clear__(&self) {
+                native_coroutine::clear(self);
+            }
+
+            $($($further)*)?
+        }
+    };
+}
+
+pub(crate) use methods;
+
+/// Visits what the coroutine refers to, for the garbage collector.
+pub(crate) fn traverse<T: NativeCoroutine>(
+    this: &T,
+    visit: &PyVisit<'_>,
+) -> Result<(), PyTraverseError> {
+    // If the lock is held, a user of the coroutine holds it, and nothing here is garbage.
+    if let Ok(state) = this.state().try_lock() {
+        match &*state {
+            State::New(start) => start.traverse(visit)?,
+            State::Suspended(suspended) => suspended.traverse(visit)?,
+            State::Delegated(awaitable) => visit.call(awaitable)?,
+            State::Running | State::Ended => {}
+        }
+    }
+    this.visit(visit)
+}
+
+/// Drops what the coroutine refers to, for the garbage collector.
+pub(crate) fn clear<T: NativeCoroutine>(this: &T) {
+    if let State::Suspended(suspended) = change(this, State::Ended) {
+        this.abandon(suspended);
+    }
+    this.forget();
+}
+
+/// Lets the interpreter run a step of `T` without StopIteration for its result and without a call by PyO3, which has no
+/// support for `am_send`.
+pub(crate) fn install_slots<T: NativeCoroutine>(py: Python<'_>) {
+    let class = py.get_type::<T>();
+    // SAFETY: it is a heap type, which contains its slots for `await`, and no code uses it yet. The GIL is held.
+    unsafe {
+        if let Some(slots) = (*class.as_type_ptr()).tp_as_async.as_mut() {
+            slots.am_await = Some(am_await);
+            slots.am_send = Some(am_send::<T>);
+        }
+    }
+}
+
+/// Returns the object itself.
+unsafe extern "C" fn am_await(coroutine: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the interpreter calls this with the GIL, and with an object.
+    unsafe { ffi::Py_NewRef(coroutine) }
+}
+
+/// Runs a step, as `PyIter_Send` documents it.
+unsafe extern "C" fn am_send<T: NativeCoroutine>(
+    coroutine: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    result: *mut *mut ffi::PyObject,
+) -> ffi::PySendResult {
+    // SAFETY: the interpreter calls this with the GIL, and with an instance of `T`.
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: both live for the time of the call; null stands for None.
+    let (coroutine, value) = unsafe {
+        let coroutine = Bound::from_borrowed_ptr(py, coroutine).cast_into_unchecked::<T>();
+        let value = Bound::from_borrowed_ptr_or_opt(py, value);
+        (coroutine, value.unwrap_or_else(|| py.None().into_bound(py)))
+    };
+    // A panic must not leave Rust through C.
+    let step = AssertUnwindSafe(|| advance(coroutine.get(), &value));
+    let step = catch_unwind(step).unwrap_or_else(|_| {
+        let text = "a panic in the step of a coroutine: see what was printed";
+        Err(PanicException::new_err(text))
+    });
+    let (outcome, value) = match step {
+        Ok(Step::Yielded(value)) => (ffi::PySendResult::PYGEN_NEXT, value.into_ptr()),
+        Ok(Step::Returned(value)) => (ffi::PySendResult::PYGEN_RETURN, value.into_ptr()),
+        Err(error) => {
+            error.restore(py);
+            (ffi::PySendResult::PYGEN_ERROR, std::ptr::null_mut())
+        }
+    };
+    // SAFETY: the interpreter's own place for the result, which takes over the reference.
+    unsafe { *result = value };
+    outcome
+}

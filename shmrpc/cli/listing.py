@@ -13,7 +13,7 @@ from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
 from shmrpc.cli.options import allow_uid_option, as_json_option, at_option, names_argument
 from shmrpc.cli.service_client import needs_event_loop
 from shmrpc.cli.tables import print_shared_objects, print_table
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 from shmrpc.host.cleanup import SERVICE, runtime_directory
 from shmrpc.host.status import collect_reports
 from shmrpc.transport.addresses import transport_at
@@ -61,7 +61,7 @@ def _check_found(wanted: tuple[str, ...], found: set[str]) -> None:
 def _list_local(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
     """Print the services and shared objects of this host; with ``as_json`` return them instead."""
     services = collect_reports(check_uids(allow_uids), lambda message: click.echo(message, err=True))
-    shared_objects = reports(lambda message: click.echo(message, err=True))
+    shared_objects = inspect_all_objects(lambda message: click.echo(message, err=True))
     if wanted:
         _check_found(wanted, {each.service for each in services} | {each.name for each in shared_objects})
         services = [each for each in services if each.service in wanted]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
-from shmrpc.discovery.members import Report, report_of
+from shmrpc.discovery.members import ObjectReport, inspect_object
 from shmrpc.errors import NameInUse
 
 #: Command that shows the contents of a shared object, by its kind.
@@ -18,14 +18,14 @@ def wrong_kind_error(name: str, kind: str, expected: str) -> NameInUse:
     return NameInUse(f"name {name!r} is open as {kind}, not as a {expected}: see 'shmrpc {command}'")
 
 
-def report_for(name: str, kind: str) -> Report:
+def report_for(name: str, kind: str) -> ObjectReport:
     """Return the report of the shared object with this name and kind.
 
     Raises UsageError for a malformed name, CommandFailed if no process has the name open, NameInUse if the name is of
     another kind.
     """
     try:
-        report = report_of(name)
+        report = inspect_object(name)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if report is None:

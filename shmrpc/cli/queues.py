@@ -21,7 +21,7 @@ from shmrpc.cli.object_reports import report_for, wrong_kind_error
 from shmrpc.cli.options import as_json_option, check_seconds, names_argument, option, wait_timeout_option
 from shmrpc.cli.tables import print_shared_objects, print_table
 from shmrpc.cli.values import to_json, to_text
-from shmrpc.discovery.members import members, reports
+from shmrpc.discovery.members import inspect_all_objects, members
 from shmrpc.errors import NameInUse, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
 
 #: Seconds between two progress messages while items are removed.
@@ -76,7 +76,11 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
     if names:
         found = [report_for(name, "queue") for name in dict.fromkeys(names)]
     else:
-        found = [each for each in reports(lambda message: click.echo(message, err=True)) if each.depth is not None]
+        found = [
+            each
+            for each in inspect_all_objects(lambda message: click.echo(message, err=True))
+            if each.depth is not None
+        ]
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
     elif found:

@@ -19,7 +19,7 @@ from shmrpc.cli.options import as_json_option, names_argument, wait_timeout_opti
 from shmrpc.cli.tables import print_table
 from shmrpc.cli.values import to_json
 from shmrpc.discovery.attach import blocking_attach
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 from shmrpc.errors import WaitTimeout
 from shmrpc.stores.changes import changes
 from shmrpc.stores.packing import unpack_shown
@@ -29,7 +29,7 @@ from shmrpc.stores.records import SharedClass
 
 def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of open stores that begin with ``incomplete``."""
-    found = reports(lambda message: None)
+    found = inspect_all_objects(lambda message: None)
     return [each.name for each in found if each.kind == "store" and each.name.startswith(incomplete)]
 
 
@@ -123,7 +123,9 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
     if names:
         found = [report_for(name, "store") for name in dict.fromkeys(names)]
     else:
-        found = [each for each in reports(lambda message: click.echo(message, err=True)) if each.kind == "store"]
+        found = [
+            each for each in inspect_all_objects(lambda message: click.echo(message, err=True)) if each.kind == "store"
+        ]
     if as_json:
         seen = [{"name": each.name, "bytes": each.size, "members": [m.pid for m in each.members]} for each in found]
         click.echo(json.dumps(seen, indent=2))

@@ -10,7 +10,7 @@ import click
 from shmrpc.basics.printable import escaped
 
 if TYPE_CHECKING:
-    from shmrpc.discovery.members import Report
+    from shmrpc.discovery.members import ObjectReport
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
@@ -23,7 +23,7 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def print_shared_objects(reports: Iterable[Report]) -> None:
+def print_shared_objects(reports: Iterable[ObjectReport]) -> None:
     """Print a table of shared objects and their members."""
     rows = [("NAME", "KIND", "ITEMS", "BYTES", "WAITERS", "MEMBERS")]
     for report in reports:

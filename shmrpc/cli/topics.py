@@ -17,7 +17,7 @@ from shmrpc.cli.object_reports import report_for
 from shmrpc.cli.options import as_json_option, names_argument, wait_timeout_option
 from shmrpc.cli.tables import print_table
 from shmrpc.cli.values import to_json
-from shmrpc.discovery.members import Publishing, report_of, reports
+from shmrpc.discovery.members import PublisherReport, inspect_all_objects, inspect_object
 from shmrpc.errors import DecodeError, TopicFull, WaitTimeout
 from shmrpc.topics.subscription_base import keep_last
 from shmrpc.topics.topic_base import Subscriber
@@ -54,7 +54,11 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
     if names:
         found = [report_for(name, "topic") for name in dict.fromkeys(names)]
     else:
-        found = [each for each in reports(lambda message: click.echo(message, err=True)) if each.publishers is not None]
+        found = [
+            each
+            for each in inspect_all_objects(lambda message: click.echo(message, err=True))
+            if each.publishers is not None
+        ]
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
         return
@@ -68,7 +72,7 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
     print_table(rows)
 
 
-def _publisher_row(publisher: Publishing) -> tuple[str, ...]:
+def _publisher_row(publisher: PublisherReport) -> tuple[str, ...]:
     return str(publisher.pid or "-"), "publishes", "-", _format_count(publisher.messages), "-", "-", "-"
 
 
@@ -105,7 +109,7 @@ def watch(name: str, rate: bool) -> None:
 
 def _is_only_member(name: str) -> bool:
     """Return True if no other process has the topic open."""
-    found = report_of(name)
+    found = inspect_object(name)
     return found is None or all(member.pid == os.getpid() for member in found.members)
 
 
@@ -146,7 +150,7 @@ def _print_rates(name: str) -> None:
     click.echo(" ".join(head.rjust(_COLUMN_WIDTH) for head in ("PUBLISHER", "MESSAGES/S", "BYTES/S", "MESSAGES")))
     before: dict[int, tuple[int, int]] = {}
     since = time.monotonic()
-    while (found := report_of(name)) is not None:
+    while (found := inspect_object(name)) is not None:
         now = time.monotonic()
         for each in found.publishers or ():
             messages, size = each.messages or 0, each.bytes or 0

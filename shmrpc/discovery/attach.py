@@ -1,4 +1,4 @@
-"""Opening a name that somebody else makes."""
+"""Opening a shared object that another process makes, whatever its kind."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from shmrpc.queues.queue import Queue
 from shmrpc.shared_memory.memory import BlockingMemory, Memory
 from shmrpc.stores.store import BlockingStore, Store
 
-_Kinds: TypeAlias = Mapping[str, type[Any]]
-_KINDS: Final[_Kinds] = {
+_HandleTypes: TypeAlias = Mapping[str, type[Any]]
+_ASYNC_HANDLES: Final[_HandleTypes] = {
     "semaphore": Semaphore,
     "lock": Lock,
     "event": Event,
@@ -36,7 +36,7 @@ _KINDS: Final[_Kinds] = {
     "store": Store,
 }
 _H = TypeVar("_H", bound=Handle)
-_BLOCKING_KINDS: Final[_Kinds] = {
+_BLOCKING_HANDLES: Final[_HandleTypes] = {
     "semaphore": BlockingSemaphore,
     "lock": BlockingLock,
     "event": BlockingEvent,
@@ -44,10 +44,10 @@ _BLOCKING_KINDS: Final[_Kinds] = {
     "queue": BlockingQueue,
     "store": BlockingStore,
 }
-#: Seconds between two looks for a name where the system does not let us watch the directories.
-_PAUSE: Final = 0.05
-#: Seconds of the longest wait that ``poll`` can count.
-_LONGEST: Final = 1e6
+#: Seconds between two attempts where the system does not let this process watch the directories.
+_POLL_INTERVAL: Final = 0.05
+#: The longest wait, in seconds, that ``poll`` can count.
+_LONGEST_WAIT: Final = 1e6
 
 
 @overload
@@ -55,26 +55,26 @@ async def attach(name: str, timeout: float | None = 5.0) -> Any: ...
 @overload
 async def attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _H: ...
 async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
-    """Opens a name that another process makes, whatever it is; waits up to ``timeout`` seconds for it to appear.
+    """Open a shared object that another process makes, whatever its kind; wait up to ``timeout`` seconds for it.
 
-    ``timeout=None`` waits without a limit. With ``kind``, such as ``shmrpc.Queue``, the name is to be of that kind, and
-    type checkers know the result.
+    ``timeout=None`` waits without a limit. With ``kind``, such as ``shmrpc.Queue``, only an object of that kind is
+    opened, and type checkers know the result.
 
-    Raises WaitTimeout if no process has it open by then, NameInUse if it is of another kind, or a topic:
-    :func:`shmrpc.subscribe` waits for what is published in that, :func:`shmrpc.topic` publishes. Raises TypeError for a
-    ``kind`` that it does not open.
+    Raises WaitTimeout if no process has the object open by then, and NameInUse if it is of another kind, or a topic:
+    read a topic with :func:`shmrpc.subscribe`, publish in it with :func:`shmrpc.topic`. Raises TypeError for a ``kind``
+    that cannot be attached.
     """
-    kinds = _kinds_for(kind, _KINDS)
-    with contextlib.closing(_waits(name, timeout)) as waits:
-        for watch, pause in waits:
-            if (found := _join(name)) is not None:
-                return _made(found, kinds)
-            await (asyncio.sleep(pause) if watch is None else _readable(watch, pause))
+    handle_types = _select_handle_types(kind, _ASYNC_HANDLES)
+    with contextlib.closing(_attempts(name, timeout)) as attempts:
+        for watch, seconds in attempts:
+            if (opened := _try_open(name)) is not None:
+                return _make_handle(opened, handle_types)
+            await (asyncio.sleep(seconds) if watch is None else _wait_in_loop(watch, seconds))
     raise AssertionError
 
 
-async def _readable(watch: Descriptor, seconds: float) -> None:
-    """Waits until it is readable, for so long at most."""
+async def _wait_in_loop(watch: Descriptor, seconds: float) -> None:
+    """Wait until the descriptor is readable, for at most that many seconds."""
     loop = running_loop()
     readable = asyncio.Event()
     loop.add_reader(watch.fileno(), readable.set)
@@ -91,65 +91,66 @@ def blocking_attach(name: str, timeout: float | None = 5.0) -> Any: ...
 def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _H: ...
 @public_name("attach")
 def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
-    """Opens a name as :func:`shmrpc.attach` does, and blocks the thread until it is there.
+    """Open a shared object as :func:`shmrpc.attach` does, and block the thread until it is there.
 
     ``kind`` is a class of ``shmrpc.sync``, such as ``shmrpc.sync.Queue``.
     """
-    kinds = _kinds_for(kind, _BLOCKING_KINDS)
-    with contextlib.closing(_waits(name, timeout)) as waits:
-        for watch, pause in waits:
-            if (found := _join(name)) is not None:
-                return _made(found, kinds)
+    handle_types = _select_handle_types(kind, _BLOCKING_HANDLES)
+    with contextlib.closing(_attempts(name, timeout)) as attempts:
+        for watch, seconds in attempts:
+            if (opened := _try_open(name)) is not None:
+                return _make_handle(opened, handle_types)
             if watch is None:
-                time.sleep(pause)
+                time.sleep(seconds)
             else:
-                _poll(watch, pause)
+                _wait_in_thread(watch, seconds)
     raise AssertionError
 
 
-def _kinds_for(kind: type[Any] | None, kinds: _Kinds) -> _Kinds:
-    """Returns the kinds that may be opened: one alone, if it is asked for. Raises TypeError for one of no such."""
+def _select_handle_types(kind: type[Any] | None, handle_types: _HandleTypes) -> _HandleTypes:
+    """Return the kinds that may be opened: all, or ``kind`` alone. Raises TypeError if it is none of them."""
     if kind is None:
-        return kinds
-    found = {word: each for word, each in kinds.items() if each is kind}
-    if not found:
-        known = ", ".join(each.__name__.removeprefix("Blocking") for each in kinds.values())
+        return handle_types
+    selected = {word: each for word, each in handle_types.items() if each is kind}
+    if not selected:
+        known = ", ".join(each.__name__.removeprefix("Blocking") for each in handle_types.values())
         raise TypeError(f"attach(): kind: expected a class of the same module as this attach ({known}), got {kind!r}")
-    return found
+    return selected
 
 
-def _made(found: Name, kinds: _Kinds) -> Any:
-    """Returns the handle of a name of one of these kinds."""
-    if found.kind in kinds:
-        return kinds[found.kind]._of(found)
-    found.close()
-    if found.kind == "topic":
-        instead = "read it with shmrpc.subscribe(), or publish in it with shmrpc.topic()"
+def _make_handle(opened: Name, handle_types: _HandleTypes) -> Any:
+    """Make the handle of an open object. Close it and raise NameInUse if it is of none of these kinds."""
+    if opened.kind in handle_types:
+        return handle_types[opened.kind]._wrap(opened)
+    opened.close()
+    if opened.kind == "topic":
+        remedy = "read it with shmrpc.subscribe(), or publish in it with shmrpc.topic()"
     else:
-        instead = f"it is no {next(iter(kinds))}"
-    raise NameInUse(f"name {found.name!r} is open as a {found.kind}: {instead}")
+        remedy = f"it is no {next(iter(handle_types))}"
+    raise NameInUse(f"name {opened.name!r} is open as a {opened.kind}: {remedy}")
 
 
-def _poll(watch: Descriptor, seconds: float) -> None:
-    """Blocks until it is readable, for so long at most."""
-    asked = new_poll()
-    asked.register(watch.fileno(), select.POLLIN)
-    asked.poll(math.ceil(seconds * 1e3))
+def _wait_in_thread(watch: Descriptor, seconds: float) -> None:
+    """Block until the descriptor is readable, for at most that many seconds."""
+    poll = new_poll()
+    poll.register(watch.fileno(), select.POLLIN)
+    poll.poll(math.ceil(seconds * 1e3))
 
 
-def _join(name: str) -> Name | None:
+def _try_open(name: str) -> Name | None:
+    """Open the object if it has members; None if it has none."""
     for path in lock_files.candidate_paths(name):
-        if (found := Name.join(name, path)) is not None:
-            return found
+        if (opened := Name.join(name, path)) is not None:
+            return opened
     return None
 
 
-def _waits(name: str, timeout: float | None) -> Generator[tuple[Descriptor | None, float], None, None]:
-    """How to wait after each look: until what is readable, and for how many seconds at most.
+def _attempts(name: str, timeout: float | None) -> Generator[tuple[Descriptor | None, float], None, None]:
+    """Yield before each attempt to open an object: a descriptor to wait for after it, and the longest wait in seconds.
 
-    Whoever opens a name first touches its lock file then, and the kernel tells whoever watches the directory. It is
-    watched before the look, so nobody comes unseen. The system lets a user watch only so much: beyond that, there is
-    nothing to be readable, and the next look is soon.
+    The first process that opens an object touches its lock file, and the kernel reports that to processes that watch
+    the directory. The watch begins before the attempt, so no object appears unseen. The system limits the number of
+    watches of a user: beyond it, the descriptor is None, and the wait is short. Raises WaitTimeout at the end.
     """
     limit = check_timeout(timeout)
     end = math.inf if limit is None else time.monotonic() + limit
@@ -157,9 +158,9 @@ def _waits(name: str, timeout: float | None) -> Generator[tuple[Descriptor | Non
     while left > 0:
         left = end - time.monotonic()
         with contextlib.ExitStack() as stack:
-            watch, longest = None, _PAUSE
+            watch, longest = None, _POLL_INTERVAL
             with contextlib.suppress(OSError):
-                watch, longest = watch_for_names(lock_files.directories_to_watch()), _LONGEST
+                watch, longest = watch_for_names(lock_files.directories_to_watch()), _LONGEST_WAIT
                 stack.callback(watch.close)
             yield watch, max(0.0, min(longest, left))
     raise WaitTimeout(f"name {name!r}: no process has opened it (waited {timeout:g} s)")

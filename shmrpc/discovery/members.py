@@ -1,4 +1,4 @@
-"""Who has a name open, seen from outside."""
+"""Shared objects and their members, as any process sees them without opening the objects."""
 
 from __future__ import annotations
 
@@ -14,101 +14,101 @@ from shmrpc.topics.topic_base import Subscriber
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A process that has a name open."""
+    """A process that has a shared object open."""
 
-    #: Its id; 0 for a process of another container.
+    #: The id of the process; 0 for one of another container.
     pid: int
-    #: When it opened the name.
+    #: The time at which it opened the object.
     since: datetime
-    #: How many permits it has, of a semaphore, a lock or a memory's lock; or items of a queue that it has claimed.
+    #: The number of permits it holds, of a semaphore, a lock or a memory's lock; of a queue, the items it has claimed.
     holds: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Publishing:
-    """A publisher of a topic, seen from outside."""
+class PublisherReport:
+    """A publisher of a topic."""
 
-    #: Its process; 0 for one of another container.
+    #: The id of its process; 0 for one of another container.
     pid: int
-    #: One that no other publisher of this topic has, before or after.
+    #: A number that no other publisher of this topic has, before or after.
     number: int
-    #: How many messages it has published; None if that cannot be seen from here, as of one in another container.
+    #: The number of messages it has published; None if this process cannot see it, as in another container.
     messages: int | None
-    #: The bytes of these.
+    #: The bytes of these messages; None as well.
     bytes: int | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """What can be seen of a name."""
+class ObjectReport:
+    """The state of a shared object."""
 
-    #: "memory", "semaphore", "lock", "event", "queue", "topic" or "store"
+    #: "memory", "semaphore", "lock", "event", "queue", "topic" or "store".
     kind: str
     name: str
-    #: Bytes of shared memory, with what it takes to keep order in it; of a queue or a topic, those that it has now.
+    #: Bytes of shared memory, including metadata; of a queue or a topic, the present size.
     size: int
-    #: Items that wait; None if it is no queue.
+    #: Items that wait in a queue; None for other kinds.
     depth: int | None
-    #: How many threads and loops of all processes wait for it.
+    #: The number of threads and loops of all processes that wait for it.
     waiters: int
     members: list[Member]
-    #: Whether its items or messages are bytes.
+    #: True if its items or messages are bytes.
     raw: bool
-    #: Of a topic, those that publish; None if it is none.
-    publishers: list[Publishing] | None
-    #: Of a topic, those that subscribe: how many messages they are behind, and have missed, of all that publish now.
+    #: The publishers of a topic; None for other kinds.
+    publishers: list[PublisherReport] | None
+    #: The subscribers of a topic, with their lag behind all present publishers; None for other kinds.
     subscribers: list[Subscriber] | None
 
 
 def members(name: str) -> list[Member]:
-    """Lists the processes that have a name open: a memory, semaphore, lock, event, queue, topic or store.
+    """Return the processes that have an object open: a memory, semaphore, lock, event, queue, topic or store.
 
-    Raises LocalProtocolError if the directory where names are met is not safe.
+    Raises LocalProtocolError if the directory of shared objects is not safe.
     """
-    found = report_of(name)
-    return [] if found is None else found.members
+    report = inspect_object(name)
+    return [] if report is None else report.members
 
 
-def report_of(name: str) -> Report | None:
-    """Collects what can be seen of a name; None if it has no members. Raises as :func:`members` does."""
+def inspect_object(name: str) -> ObjectReport | None:
+    """Return the state of an object; None if it has no members. Raises as :func:`members` does."""
     for path in lock_files.candidate_paths(name):
-        if (report := _look(name, path)) is not None:
+        if (report := _inspect(name, path)) is not None:
             return report
     return None
 
 
-def reports(silent: Callable[[str], None]) -> list[Report]:
-    """Collects what can be seen of all names that have members; ``silent`` is called for each of which nothing can."""
-    found = []
+def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
+    """Return the state of all objects that have members. Call ``on_error(text)`` for each that cannot be read."""
+    reports = []
     for name, path in lock_files.names_and_paths():
         try:
-            report = _look(name, path)
+            report = _inspect(name, path)
         except ShmrpcError as error:
-            silent(str(error))
+            on_error(str(error))
             continue
         if report is not None:
-            found.append(report)
-    return found
+            reports.append(report)
+    return reports
 
 
-def _look(name: str, path: str) -> Report | None:
-    found = Name.look(name, path)
-    if found is None:
+def _inspect(name: str, path: str) -> ObjectReport | None:
+    state = Name.look(name, path)
+    if state is None:
         return None
-    there = [Member(pid, datetime.fromtimestamp(since / 1e9, UTC), holds) for pid, since, holds in found["members"]]
+    members = [Member(pid, datetime.fromtimestamp(since / 1e9, UTC), holds) for pid, since, holds in state["members"]]
     publishers = subscribers = None
-    if found["topic"] is not None:
-        publishing, subscribing = found["topic"]
-        publishers = [Publishing(pid, number, *(counts or (None, None))) for pid, number, counts in publishing]
+    if state["topic"] is not None:
+        publishing, subscribing = state["topic"]
+        publishers = [PublisherReport(pid, number, *(counts or (None, None))) for pid, number, counts in publishing]
         subscribers = [Subscriber(**each) for each in subscribing]
-    return Report(
-        kind=found["kind"],
+    return ObjectReport(
+        kind=state["kind"],
         name=name,
-        size=found["size"],
-        depth=found["depth"],
-        waiters=found["waiters"],
-        members=there,
-        raw=found["raw"],
+        size=state["size"],
+        depth=state["depth"],
+        waiters=state["waiters"],
+        members=members,
+        raw=state["raw"],
         publishers=publishers,
         subscribers=subscribers,
     )

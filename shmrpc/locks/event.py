@@ -1,4 +1,4 @@
-"""Events: a flag that all processes wait for."""
+"""Events: a flag that tasks and threads of all processes wait for."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Literal, Self
 from shmrpc.basics.checks import public_class, public_name
 from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.objects.arguments import check_timeout
-from shmrpc.objects.handle import AsyncClosing, Closing, opened
+from shmrpc.objects.handle import AsyncContextHandle, ContextHandle, open_object
 
 
-class EventBase(Closing):
-    """What an event is in loops and in threads alike."""
+class EventBase(ContextHandle):
+    """The part of an event that is the same in loops and in threads."""
 
     @public_name("Event")
     def __new__(cls, name: str) -> Self:
-        """Open the event, and make it if nobody else has."""
-        return cls._of(opened(name, "event", 0))
+        """Open the event, and make it if no process has it open."""
+        return cls._wrap(open_object(name, "event", 0))
 
     def set(self) -> None:
-        """Sets the event, and wakes all that wait for it."""
+        """Set the event, and wake all waiters."""
         self._name.set()
 
     def clear(self) -> None:
-        """Clears the event: from now on :meth:`wait` waits."""
+        """Clear the event: from now on :meth:`wait` waits."""
         self._name.clear()
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """Return True if the event is set."""
         return bool(self._name.event() & 1)
 
-    def _in_vain(self) -> str:
+    def _timeout_cause(self) -> str:
         return "it was not set"
 
 
 @public_class("shmrpc.Event")
-class Event(AsyncClosing, EventBase):
+class Event(AsyncContextHandle, EventBase):
     """An event of all processes that open its name: not set at first, and set until it is cleared.
 
     ``with`` and ``async with`` close it at the end of the block.
@@ -44,14 +44,16 @@ class Event(AsyncClosing, EventBase):
     """
 
     async def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Waits until the event is set, for ``timeout`` seconds at most. One that is cleared at once has been set too.
+        """Wait until the event is set, for ``timeout`` seconds at most, and return True.
 
-        Returns True. Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        An event that is set and cleared at once ends the wait too.
+
+        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         timeout = check_timeout(timeout)
         since = self._name.event()
         if not since & 1:
-            await self._wait(lambda: self._name.has_passed(since), _nothing, timeout)
+            await self._wait_in_loop(lambda: self._name.has_passed(since), _undo_nothing, timeout)
         return True
 
 
@@ -60,13 +62,15 @@ class BlockingEvent(ThreadsOnly, EventBase):
     """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
 
     def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Waits until the event is set, for ``timeout`` seconds at most. One that is cleared at once has been set too.
+        """Wait until the event is set, for ``timeout`` seconds at most, and return True.
 
-        Returns True. Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        An event that is set and cleared at once ends the wait too.
+
+        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
-        self._block(self._name.wait_event, check_timeout(timeout))
+        self._wait_in_thread(self._name.wait_event, check_timeout(timeout))
         return True
 
 
-def _nothing() -> None:
-    """Nothing is to be given back."""
+def _undo_nothing() -> None:
+    """Do nothing: a wait for an event acquires nothing."""

@@ -1,4 +1,4 @@
-"""What all names have in common: opening, closing, waiting, and the words for a wait that was in vain."""
+"""Handles of shared objects: opening, closing, waiting, and the errors of waits that failed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeVar, cast
 
-from shmrpc._core import Hold, Name
+from shmrpc._core import Name
 from shmrpc.basics.drivers import OpenOnAwait, ThreadsOnly
 from shmrpc.basics.loops import running_loop
-from shmrpc.errors import LocalProtocolError, WaitTimeout
+from shmrpc.errors import WaitTimeout
 from shmrpc.host.processes import describe_process, describe_stopped
 from shmrpc.objects import lock_files
-from shmrpc.objects.arguments import check_timeout
-from shmrpc.objects.not_copyable import Uncopied
-from shmrpc.objects.wait_queue import Line, stopped_wait
+from shmrpc.objects.not_copyable import NotCopyable
+from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 
 _log = logging.getLogger("shmrpc")
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+_W = TypeVar("_W", bound=WaitQueue)
 
-def warn_of_dropped() -> None:
-    """Logs which queues this process has ended as their last member, with items in them."""
+#: The public function or class that opens an object of each of these kinds; the others are opened by their kind.
+_OPENERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event"}
+
+
+def warn_of_discarded_items() -> None:
+    """Warn of the queues that this process closed as their last member while items waited in them."""
     for name, count in Name.take_dropped():
         items = "1 item that waited is" if count == 1 else f"{count} items that waited are"
         _log.warning(
@@ -37,22 +42,22 @@ def warn_of_dropped() -> None:
         )
 
 
-atexit.register(warn_of_dropped)
-atexit.register(Name.leave_all)  # It is called first.
+atexit.register(warn_of_discarded_items)
+atexit.register(Name.leave_all)  # atexit calls this one first.
 
 
-def opened(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> Name:
-    """Opens a name, and makes it if nobody else has. Raises NameInUse, SharedMemoryError and LocalProtocolError."""
+def open_object(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> Name:
+    """Open a shared object, and make it if it has no members.
+
+    Raises NameInUse, SharedMemoryError and LocalProtocolError.
+    """
     return Name(name, lock_files.path_to_open(name), kind, amount, bounds, raw)
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
 def closes_on_error(make: _F) -> _F:
-    """Let a method that makes a handle of a name close the name if it fails.
+    """Let a method that makes a handle of an open object close the object if it fails.
 
-    Else the name would stay open as long as the error is referred to.
+    Without that, the object would stay open as long as the traceback of the error lives.
     """
 
     @functools.wraps(make)
@@ -66,142 +71,144 @@ def closes_on_error(make: _F) -> _F:
     return cast("_F", made)
 
 
-class Made:
-    """A handle that a function makes, and not its class: the class says which."""
+class NotConstructible:
+    """A handle that users get from a function, and not from its class."""
 
-    _made_by: ClassVar[str]
+    #: The name of that function.
+    _constructor_name: ClassVar[str]
 
     if not TYPE_CHECKING:
 
         def __new__(cls, *arguments: object, **options: object) -> NoReturn:
             """Raise TypeError, which names the function."""
-            face = "shmrpc.sync" if issubclass(cls, ThreadsOnly) else "shmrpc"
-            raise TypeError(f"{face}.{cls.__name__} is a type: open one by {face}.{cls._made_by}(name)")
+            module = _module_of(cls)
+            raise TypeError(f"{module}.{cls.__name__} is a type: open one by {module}.{cls._constructor_name}(name)")
 
 
-_L = TypeVar("_L", bound=Line)
-#: The functions that open names of these kinds, where they are not called as the kind.
-_MAKERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event"}
+class Handle(NotCopyable):
+    """A handle of a shared object: this process has the object open as one of its members."""
 
-
-class Handle(Uncopied):
-    """A name that this process has open, as one of its members."""
-
-    #: The function that opens another handle like this one.
-    _opened_by: ClassVar = "attach"
+    #: The name of the function that opens another handle like this one.
+    _opener_name: ClassVar = "attach"
     _name: Name
-    _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Line]]
+    #: The wait queues of each event loop, by the numbers of their wait sets.
+    _wait_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, WaitQueue]]
 
     @classmethod
-    def _of(cls, name: Name) -> Self:
-        """Makes a handle of a name that this process has opened."""
+    def _wrap(cls, name: Name) -> Self:
+        """Make a handle of an object that this process has opened."""
         handle = object.__new__(cls)
         handle._name = name
-        handle._lines = weakref.WeakKeyDictionary()
+        handle._wait_queues = weakref.WeakKeyDictionary()
         return handle
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The name of the object."""
         return self._name.name
 
     def close(self) -> None:
-        """Closes it. Again: nothing.
+        """Close the handle. Idempotent.
 
-        With the last use of a name this process leaves it, and gives back what it holds; with the last process the name
-        is gone. Waits end with LocalProtocolError.
+        With its last handle, this process leaves the object and gives back what it holds. With the last process the
+        object is gone. Waits of the handle end with LocalProtocolError.
         """
         self._name.close()
-        for lines in self._lines.values():
-            for line in lines.values():
-                line.close()
+        for queues in self._wait_queues.values():
+            for queue in queues.values():
+                queue.close()
 
     def stop(self) -> None:
-        """Ends all waits of this handle, and those that begin from now on, with WaitStopped."""
+        """End all waits of this handle, and those that begin from now on, with WaitStopped."""
         self._name.stop(True)
 
     def resume(self) -> None:
-        """Lets this handle wait again after :meth:`stop`."""
+        """Let this handle wait again after :meth:`stop`."""
         self._name.stop(False)
 
     def __repr__(self) -> str:
         closed = ", closed" if self._name.is_closed else ""
-        return f"<shmrpc {self._name.kind} {self.name!r}{self._role()}{closed}>"
+        return f"<shmrpc {self._name.kind} {self.name!r}{self._describe_role()}{closed}>"
 
-    def _role(self) -> str:
-        """What it is for, where a name has handles of several kinds, and how it was opened."""
+    def _describe_role(self) -> str:
+        """Return the role of this handle for ``repr()``, if handles of its object differ."""
         return ""
 
     def _kind_and_factory(self) -> tuple[str, str]:
         """Return the kind and name of this object, and the function that opens objects of its kind."""
         kind = self._name.kind
-        maker = self._opened_by if self._opened_by != "attach" else _MAKERS.get(kind, kind)
-        return f"{kind} {self.name!r}", maker
+        opener = self._opener_name if self._opener_name != "attach" else _OPENERS.get(kind, kind)
+        return f"{kind} {self.name!r}", opener
 
-    def _what_instead(self) -> tuple[str, str]:
-        face = "shmrpc.sync" if isinstance(self, ThreadsOnly) else "shmrpc"
-        opened = f"open it by its name in the other process: {face}.{self._opened_by}({self.name!r})"
-        return f"{self._name.kind} {self.name!r}", f"{opened}; within this one, share the handle"
+    def _copy_remedy(self) -> tuple[str, str]:
+        opener = f"{_module_of(type(self))}.{self._opener_name}({self.name!r})"
+        remedy = f"open it by its name in the other process: {opener}; within this one, share the handle"
+        return f"{self._name.kind} {self.name!r}", remedy
 
-    def _line(self, place: int, kind: type[_L]) -> _L:
-        """The line of this loop for one of the name's wait sets, always of the same kind."""
+    def _wait_queue(self, wait_set: int, kind: type[_W]) -> _W:
+        """Return the queue of the running loop for one of the object's wait sets, which is always of the same kind."""
         loop = running_loop()
-        lines = self._lines.setdefault(loop, {})
-        line = lines.get(place)
-        if line is None:
-            line = lines[place] = kind(self._name, place, loop)
-        assert isinstance(line, kind)
-        return line
+        queues = self._wait_queues.setdefault(loop, {})
+        queue = queues.get(wait_set)
+        if queue is None:
+            queue = queues[wait_set] = kind(self._name, wait_set, loop)
+        assert isinstance(queue, kind)
+        return queue
 
-    async def _wait(
+    async def _wait_in_loop(
         self,
-        take: Callable[[], bool],
+        attempt: Callable[[], bool],
         undo: Callable[[], None],
         timeout: float | None,
-        place: int = 0,
+        wait_set: int = 0,
         insist: Callable[[], bool] | None = None,
     ) -> None:
-        """Waits in the loop until ``take()`` is true, as :meth:`Line.wait` does. Raises WaitTimeout and WaitStopped."""
-        if not await self._line(place, Line).wait(take, undo, timeout, insist):
-            self._timed_out(timeout, place)
+        """Wait in the loop until ``attempt()`` returns True: see :meth:`WaitQueue.wait`.
 
-    def _block(self, wait: Callable[[float | None], bool | None], timeout: float | None, place: int = 0) -> None:
-        """Waits in a thread. Raises WaitTimeout and WaitStopped."""
+        Raises WaitTimeout and WaitStopped.
+        """
+        if not await self._wait_queue(wait_set, WaitQueue).wait(attempt, undo, timeout, insist):
+            self._raise_timeout(timeout, wait_set)
+
+    def _wait_in_thread(
+        self, wait: Callable[[float | None], bool | None], timeout: float | None, wait_set: int = 0
+    ) -> None:
+        """Block the thread in ``wait(timeout)`` of the core. Raises WaitTimeout and WaitStopped."""
         waited = wait(timeout)
         if not waited:
-            self._gave_up(waited, timeout, place)
+            self._raise_wait_failed(waited, timeout, wait_set)
 
-    def _gave_up(self, waited: bool | None, timeout: float | None, place: int) -> NoReturn:
-        """Raises what a thread's wait ends with that was in vain: over, or None for one that was stopped."""
+    def _raise_wait_failed(self, waited: bool | None, timeout: float | None, wait_set: int) -> NoReturn:
+        """Raise the error for a thread's wait that failed: WaitStopped if ``waited`` is None, WaitTimeout if False."""
         if waited is None:
-            raise stopped_wait(self._name)
-        self._timed_out(timeout, place)
+            raise wait_stopped_error(self._name)
+        self._raise_timeout(timeout, wait_set)
 
-    def _timed_out(self, timeout: float | None, place: int) -> NoReturn:
-        why = "no signal came" if place else self._in_vain()
-        holders = "" if place else self._held_by()
+    def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
+        why = "no signal came" if wait_set else self._timeout_cause()
+        holders = "" if wait_set else self._describe_holders()
         raise WaitTimeout(f"{self._name.kind} {self.name!r}: {why} within {timeout:g} s{holders}")
 
-    def _is_single(self) -> bool:
-        """Whether there is one to be held."""
-        return self._name.kind != "semaphore" or self._name.amount == 1
-
-    def _in_vain(self) -> str:
-        """What has not happened."""
+    def _timeout_cause(self) -> str:
+        """Return the text that says what did not happen before the timeout."""
         raise NotImplementedError
 
-    def _held_by(self) -> str:
-        """Who has what was waited for."""
+    def _describe_holders(self) -> str:
+        """Return the text that names the processes that hold permits, or an empty one."""
         holders = []
         for pid, _, held in self._name.report()["members"]:
             if held:
                 holder = "this process" if pid == os.getpid() else describe_process(pid)
-                holders.append(f"{holder} has {'it' if self._is_single() else held}{describe_stopped(pid)}")
+                holders.append(f"{holder} has {'it' if self._has_one_permit() else held}{describe_stopped(pid)}")
         return f": {', '.join(holders)}" if holders else ""
 
+    def _has_one_permit(self) -> bool:
+        """Return True if the object has only one permit, as a lock has."""
+        return self._name.kind != "semaphore" or self._name.amount == 1
 
-class Closing(Handle):
-    """A name that ``with`` closes at the end of the block."""
+
+class ContextHandle(Handle):
+    """A handle that ``with`` closes at the end of the block."""
 
     def __enter__(self) -> Self:
         return self
@@ -210,8 +217,8 @@ class Closing(Handle):
         self.close()
 
 
-class AsyncClosing(OpenOnAwait, Handle):
-    """A name that ``async with`` closes at the end of the block."""
+class AsyncContextHandle(OpenOnAwait, Handle):
+    """A handle that ``async with`` closes at the end of the block."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -222,62 +229,6 @@ class AsyncClosing(OpenOnAwait, Handle):
         self.close()
 
 
-class Held(Hold, Handle):
-    """What is acquired and released."""
-
-    def locked(self) -> bool:
-        """Return True if an acquire would wait now, because no permit is free."""
-        return self._locked()
-
-    @classmethod
-    def _of(cls, name: Name, reentrant: bool = False) -> Self:
-        """Makes a handle of a name that this process has opened; ``reentrant`` as in :class:`Lock`."""
-        handle = Hold.__new__(cls, name, reentrant)
-        handle._name = name
-        handle._lines = weakref.WeakKeyDictionary()
-        return handle
-
-    def _refuse_to_block(self) -> NoReturn:
-        raise LocalProtocolError(
-            f"{self._name.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
-        )
-
-
-class BlockingHeld(ThreadsOnly, Held):
-    """What is acquired and released in threads."""
-
-    acquire = Hold._acquire
-
-
-class AwaitedHeld(OpenOnAwait, Held):
-    """What is acquired and released in event loops, and by ``with`` in threads without one."""
-
-    __aenter__ = Hold._aenter
-    __aexit__ = Hold._aexit
-
-    def acquire(self, timeout: float | None = None) -> Coroutine[Any, Any, Literal[True]]:
-        """Waits until it is acquired, for ``timeout`` seconds at most, and returns True. Cancelled, it is not acquired.
-
-        A lock is held by the task that calls this, whichever task awaits it: so ``wait_for``, ``gather``, ``shield``
-        and ``create_task`` may have it.
-
-        Raises WaitTimeout, which names who has it, and WaitStopped after :meth:`stop`.
-        """
-        acquiring = self._acquire_for(self._owner(), check_timeout(timeout))
-        # For Python's warning that it was never awaited.
-        acquiring.__qualname__ = f"{type(self).__name__}.acquire"  # type: ignore[attr-defined]
-        return acquiring
-
-    async def _acquire_for(self, owner: int, timeout: float | None) -> Literal[True]:
-        if self._try(owner, True) or self._regain():
-            return True
-        is_apart = owner != self._owner()  # Else it would wait for itself.
-        if not self._try(owner, is_apart):
-            take = functools.partial(self._try, owner, is_apart)
-            insist = functools.partial(self._insist, owner, is_apart)
-            await self._wait(take, functools.partial(self._give_back, owner), timeout, insist=insist)
-        return True
-
-    async def _enter(self, owner: int) -> None:
-        """Acquires it for ``async with``, which found that it is not free."""
-        await self._acquire_for(owner, None)
+def _module_of(cls: type) -> str:
+    """Return the public module of a class: ``shmrpc.sync`` for objects of threads."""
+    return "shmrpc.sync" if issubclass(cls, ThreadsOnly) else "shmrpc"

@@ -1,4 +1,4 @@
-"""Where names are met."""
+"""Paths of lock files, by which the processes of a host meet in a shared object."""
 
 from __future__ import annotations
 
@@ -9,49 +9,51 @@ from shmrpc._core import Name
 from shmrpc.host import runtime_dir
 from shmrpc.host.cleanup import SHARED, names_of, spell
 
-#: Bytes of the longest end that the path of a doorbell has behind the name.
-_DOORBELL = 8
+#: The longest suffix, in bytes, that the path of a doorbell has after the name.
+_DOORBELL_SUFFIX = 8
 
 
 def path_to_open(name: str) -> str:
-    """The path of the lock file of a name that is to be opened: where it has members, or else where it is made.
+    """Return the path of the lock file with which to open an object.
+
+    That is the file of the directory where the object has members. If it has none, it is the file of the directory
+    where this process makes objects.
 
     Raises LocalProtocolError if the directory is not safe, and ValueError if the name cannot be one.
     """
     runtime_dir.check_name(name, "name")
-    first = _in(runtime_dir.directory(), name)
+    own = _lock_file(runtime_dir.directory(), name)
     for path in candidate_paths(name):
-        if path != first and Name.look(name, path):
+        if path != own and Name.look(name, path):
             return path
-    return first
+    return own
 
 
 def candidate_paths(name: str) -> list[str]:
-    """The paths where the lock file of a name may be."""
+    """Return the paths at which the lock file of an object may be."""
     runtime_dir.check_name(name, "name")
-    return [_in(place, name) for place in runtime_dir.directories()]
+    return [_lock_file(directory, name) for directory in runtime_dir.directories()]
 
 
 def directories_to_watch() -> list[str]:
-    """The directories where any name may appear. They exist then.
+    """Return the directories in which the lock file of an object may appear. They exist afterwards.
 
-    Raises LocalProtocolError if that of our own names is not safe.
+    Raises LocalProtocolError if the directory of this user's objects is not safe.
     """
-    return [str(place) for place in runtime_dir.made_directories()]
+    return [str(directory) for directory in runtime_dir.made_directories()]
 
 
 def names_and_paths() -> list[tuple[str, str]]:
-    """The names that have a lock file, each with its path; they may have no members."""
+    """Return the names that have a lock file, each with its path. Such an object may have no members."""
     found = []
-    for place in runtime_dir.directories():
-        found += [(name, _in(place, name)) for name in sorted(names_of(SHARED, os.listdir(place)))]
+    for directory in runtime_dir.directories():
+        found += [(name, _lock_file(directory, name)) for name in sorted(names_of(SHARED, os.listdir(directory)))]
     return found
 
 
-def _in(place: Path, name: str) -> str:
-    stem = f"{place}/{spell(name, SHARED)}"
-    if len(os.fsencode(stem)) + _DOORBELL > runtime_dir.MAX_PATH:
-        raise ValueError(
-            f"path {stem!r} is over {runtime_dir.MAX_PATH - _DOORBELL} bytes; use a shorter name or directory"
-        )
+def _lock_file(directory: Path, name: str) -> str:
+    stem = f"{directory}/{spell(name, SHARED)}"
+    longest = runtime_dir.MAX_PATH - _DOORBELL_SUFFIX
+    if len(os.fsencode(stem)) > longest:
+        raise ValueError(f"path {stem!r} is over {longest} bytes; use a shorter name or directory")
     return f"{stem}.lock"

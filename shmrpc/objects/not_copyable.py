@@ -1,17 +1,17 @@
-"""What cannot be copied: it is open in one process, and counted there."""
+"""A base class for objects that cannot be copied, because this process has them open and counts them."""
 
 from __future__ import annotations
 
 from typing import NoReturn, SupportsIndex
 
 
-class Uncopied:
-    """Something that ``copy`` and ``pickle`` refuse, with what to do instead."""
+class NotCopyable:
+    """An object that ``copy`` and ``pickle`` refuse, with an error that says what to do instead."""
 
-    def _what_instead(self) -> tuple[str, str]:
-        """What it is, and what to do instead of copying it."""
+    def _copy_remedy(self) -> tuple[str, str]:
+        """Return a description of the object, and what to do instead of copying it."""
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        what, instead = self._what_instead()
-        raise TypeError(f"{what} cannot be copied or pickled: {instead}")
+        what, remedy = self._copy_remedy()
+        raise TypeError(f"{what} cannot be copied or pickled: {remedy}")

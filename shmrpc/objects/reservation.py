@@ -1,4 +1,4 @@
-"""Items of a queue and messages of a topic that are filled where they lie."""
+"""Reservations: memory of a queue or a topic that the program fills in place."""
 
 from __future__ import annotations
 
@@ -17,36 +17,45 @@ _R = TypeVar("_R", _core.Reservation, _core.Records)
 
 
 class _Handle(Protocol):
-    """Of a queue or a topic."""
+    """A queue or a topic, as a reservation needs it."""
 
     _name: _core.Name
     _codec: Codec
 
-    def _check_may_reserve(self) -> None: ...
-    def _unencodable(self, error: Exception) -> Exception: ...
+    def _check_can_reserve(self) -> None:
+        """Raise the error of a handle in which nothing can be reserved, such as a closed one."""
+
+    def _encode_error(self, error: Exception) -> Exception:
+        """Return the error for a value that cannot be encoded."""
 
 
-class _Awaited(_Handle, Protocol[_R]):
-    async def _pause_in_time(self) -> None: ...
+class _AsyncHandle(_Handle, Protocol[_R]):
+    async def _yield_if_due(self) -> None: ...
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _R | None:
-        """Waits for memory; None if it is so little that it is copied instead."""
+        """Wait for memory, and return it; None if the value is so small that it is copied instead."""
 
-    async def _commit(self, reservation: _R, timeout: float | None) -> None: ...
-    async def _add(self, value: Any, timeout: float | None) -> None: ...
+    async def _commit(self, reservation: _R, timeout: float | None) -> None:
+        """Put or publish what was reserved."""
+
+    async def _send_copy(self, value: Any, timeout: float | None) -> None:
+        """Put or publish a copy of a value."""
 
 
-class _Blocking(_Handle, Protocol[_R]):
+class _BlockingHandle(_Handle, Protocol[_R]):
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _R | None:
-        """As above."""
+        """Wait for memory, and return it; None if the value is so small that it is copied instead."""
 
-    def _commit(self, reservation: _R, timeout: float | None) -> None: ...
-    def _add(self, value: Any, timeout: float | None) -> None: ...
+    def _commit(self, reservation: _R, timeout: float | None) -> None:
+        """Put or publish what was reserved."""
+
+    def _send_copy(self, value: Any, timeout: float | None) -> None:
+        """Put or publish a copy of a value."""
 
 
 _H = TypeVar("_H", bound=_Handle)
 
 
-class _Reserving(Generic[_H, _R]):
+class _ReservationBase(Generic[_H, _R]):
     """Memory for one item or message, from the beginning to the end of a block."""
 
     def __init__(
@@ -61,13 +70,16 @@ class _Reserving(Generic[_H, _R]):
         self._dtype = dtype
         self._timeout = timeout
         self._reservation: _R | None = None
-        #: In our own memory; None: it is filled in place.
+        #: An array in memory of this process, which is copied at the end of the block; None if there is a reservation.
         self._array: Any = None
 
     def _prepare(self) -> tuple[int, bytes | None] | None:
-        """The bytes that are needed, and the body of the value; None for raw bytes. None for both if it is copied."""
+        """Return the bytes to reserve and the body of the value, which is None for raw bytes.
+
+        Returns None, and makes an array to copy, if the value travels within its body.
+        """
         handle = self._handle
-        handle._check_may_reserve()
+        handle._check_can_reserve()
         if handle._name.is_raw:
             if isinstance(self._shape, tuple):
                 raise TypeError(
@@ -75,23 +87,23 @@ class _Reserving(Generic[_H, _R]):
                     f" {self._shape}"
                 )
             return operator.index(self._shape), None
-        import numpy as np  # Only who asks for arrays needs it.
+        import numpy as np  # Programs without arrays do not need it.
 
         model = np.empty(self._shape, self._dtype)
         try:
             body = handle._codec.encode(model)
         except Exception as error:
-            told = handle._unencodable(error)
-            if told is error:
+            encode_error = handle._encode_error(error)
+            if encode_error is error:
                 raise
-            raise told from error
-        if not isinstance(body, _core.Parcel):  # It travels in the body of a value: it is copied there.
+            raise encode_error from error
+        if not isinstance(body, _core.Parcel):
             self._array = model
             return None
         return model.nbytes, body.body
 
     def _view(self, reservation: _R | None) -> Any:
-        """What the block fills."""
+        """Keep the reservation, and return the array or memoryview that the block fills."""
         self._reservation = reservation
         if self._handle._name.is_raw:
             if reservation is None:
@@ -105,25 +117,26 @@ class _Reserving(Generic[_H, _R]):
         return np.ndarray(self._shape, self._dtype, memoryview(reservation))
 
     def _give_up(self) -> None:
+        """Free the memory, unless it was put or published."""
         if self._reservation is not None:
             self._reservation.give_up()
 
 
-class AwaitedReserving(NotForWith, _Reserving[_Awaited[_R], _R]):
-    """What ``reserve`` of a handle returns whose methods are awaited."""
+class AsyncReservation(NotForWith, _ReservationBase[_AsyncHandle[_R], _R]):
+    """A reservation of a handle for event loops: ``async with``."""
 
     def _kind_and_factory(self) -> tuple[str, str]:
         name = self._handle._name
         return f"a reservation of {name.kind} {name.name!r}", name.kind
 
     async def __aenter__(self) -> Any:
-        await self._handle._pause_in_time()
+        await self._handle._yield_if_due()
         needed = self._prepare()
         if needed is None:
             return self._array
         try:
             return self._view(await self._handle._reserve(*needed, self._timeout))
-        except BaseException:  # Of a signal handler, say: the block is not entered.
+        except BaseException:  # A signal handler may raise here: then the block is not entered.
             self._give_up()
             raise
 
@@ -134,15 +147,15 @@ class AwaitedReserving(NotForWith, _Reserving[_Awaited[_R], _R]):
             if kind is not None:
                 return
             if self._reservation is None:
-                await self._handle._add(self._array, self._timeout)
+                await self._handle._send_copy(self._array, self._timeout)
             else:
                 await self._handle._commit(self._reservation, self._timeout)
         finally:
             self._give_up()
 
 
-class BlockingReserving(_Reserving[_Blocking[_R], _R]):
-    """What ``reserve`` of a handle returns whose methods block."""
+class BlockingReservation(_ReservationBase[_BlockingHandle[_R], _R]):
+    """A reservation of a handle for threads: ``with``."""
 
     def __enter__(self) -> Any:
         needed = self._prepare()
@@ -150,7 +163,7 @@ class BlockingReserving(_Reserving[_Blocking[_R], _R]):
             return self._array
         try:
             return self._view(self._handle._reserve(*needed, self._timeout))
-        except BaseException:  # Of a signal handler, say: the block is not entered.
+        except BaseException:  # A signal handler may raise here: then the block is not entered.
             self._give_up()
             raise
 
@@ -159,7 +172,7 @@ class BlockingReserving(_Reserving[_Blocking[_R], _R]):
             if kind is not None:
                 return
             if self._reservation is None:
-                self._handle._add(self._array, self._timeout)
+                self._handle._send_copy(self._array, self._timeout)
             else:
                 self._handle._commit(self._reservation, self._timeout)
         finally:

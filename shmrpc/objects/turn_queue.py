@@ -1,4 +1,4 @@
-"""The tasks of one event loop that want the same thing of a queue: one at a time looks for itself."""
+"""A turn queue: the tasks of one event loop that try in turn, each by itself."""
 
 from __future__ import annotations
 
@@ -9,81 +9,81 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from shmrpc.errors import QueueBusy
-from shmrpc.objects.wait_queue import Line
+from shmrpc.objects.wait_queue import WaitQueue
 
 _T = TypeVar("_T")
-#: Seconds between two tries to change a queue that a stopped process is changing.
-PAUSE: Final = 0.02
+#: Seconds between two attempts to change a queue that a stopped process is changing.
+BUSY_RETRY_INTERVAL: Final = 0.02
 
 
-class Turns(Line):
-    """Lets tasks take turns in the order in which they came.
+class TurnQueue(WaitQueue):
+    """The tasks of a loop that take turns, in the order in which they came.
 
-    A task is given the turn when there may be something for it, takes that itself, and passes the turn on. So nothing
-    is taken for a task that is cancelled meanwhile.
+    When an attempt may succeed, the first task gets the turn, makes the attempt itself, and passes the turn on. So
+    nothing is acquired for a task that is cancelled meanwhile.
     """
 
-    #: Whether a task has the turn.
-    _is_given = False
-    #: Looks again at a certain time.
-    _timer: asyncio.TimerHandle | None = None
+    #: True while a task has the turn.
+    _is_taken = False
+    _poll_timer: asyncio.TimerHandle | None = None
 
-    def look_in(self, seconds: float) -> None:
-        """Looks again after that time, and at no other that was said before."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self.look)
+    def poll_in(self, seconds: float) -> None:
+        """Poll after that many seconds, and not at the time that an earlier call has set."""
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+        self._poll_timer = self._loop.call_later(seconds, self.poll)
 
-    async def take(
+    async def try_in_turn(
         self,
-        glance: Callable[[], bool],
-        may_take: Callable[[], bool],
-        take: Callable[[], _T | None],
+        spin: Callable[[], bool],
+        may_succeed: Callable[[], bool],
+        attempt: Callable[[], _T | None],
         wake_other: Callable[[], object],
         timeout: float | None,
     ) -> _T | None:
-        """Waits until ``take()`` returns something, and returns that; None if the timeout, in seconds, is over before.
+        """Wait until ``attempt()`` returns something, and return that; None if the timeout, in seconds, is over before.
 
-        ``may_take()`` is a hint whether to try, and ``glance()`` one that looks for a moment. ``wake_other()`` wakes a
-        waiter of another process, for a task that was given the turn and has no use for it. Raises WaitStopped, and
-        what ``take`` raises; QueueBusy at the end of the timeout only.
+        ``may_succeed()`` is a hint that an attempt is worthwhile, ``spin()`` one that also watches for a moment.
+        ``wake_other()`` wakes a waiter of another process when a task that has the turn fails.
+
+        Raises WaitStopped, and what ``attempt`` raises; QueueBusy only at the end of the timeout.
         """
 
-        def give() -> bool:
-            if self._is_given or not may_take():
+        def take_turn() -> bool:
+            if self._is_taken or not may_succeed():
                 return False
-            self._is_given = True
+            self._is_taken = True
             return True
 
-        def pass_on() -> None:
-            self._is_given = False
-            self.look()
+        def pass_turn() -> None:
+            self._is_taken = False
+            self.poll()
 
-        def refuse() -> None:
-            pass_on()
+        def give_up_turn() -> None:
+            pass_turn()
             wake_other()
 
-        # Nobody came before this one.
-        if (timeout is None or timeout > 0) and not (self._waiting or self._is_given) and glance():
+        # Without a wait, if no other task came before this one.
+        if (timeout is None or timeout > 0) and not (self._waiting or self._is_taken) and spin():
             with contextlib.suppress(QueueBusy):
-                if (taken := take()) is not None:
-                    return taken
+                if (result := attempt()) is not None:
+                    return result
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if end is None else end - time.monotonic()
-            if not await self.wait(give, refuse, left):
+            if not await self.wait(take_turn, give_up_turn, left):
                 return None
             try:
                 try:
-                    taken = take()
+                    result = attempt()
                 except QueueBusy:
                     if end is not None and time.monotonic() >= end:
                         raise
-                    taken = None
-                    await asyncio.sleep(PAUSE)
+                    result = None
+                    await asyncio.sleep(BUSY_RETRY_INTERVAL)
             except BaseException:
-                refuse()
+                give_up_turn()
                 raise
-            pass_on()
-            if taken is not None:
-                return taken
+            pass_turn()
+            if result is not None:
+                return result

@@ -1,4 +1,4 @@
-"""The tasks of one event loop that wait for the same thing of a name."""
+"""A wait queue: the tasks of one event loop that wait in the same wait set of a shared object."""
 
 from __future__ import annotations
 
@@ -12,58 +12,63 @@ from typing import Final, NamedTuple
 from shmrpc._core import LoopSleeper, Name
 from shmrpc.errors import WaitStopped
 
-#: Seconds after which one that waits insists, as in the core.
-_LONG: Final = 0.02
-#: Seconds after the last wait for which the loop goes on hearing the doorbell: to begin and to end that takes longer
-#: than many a wait.
+#: Seconds after which a waiter insists, as in the core.
+_INSIST_AFTER: Final = 0.02
+#: Seconds for which the loop still listens to the doorbell after the last wait. To start and to stop listening takes
+#: longer than many a wait.
 _LINGER: Final = 1.0
 
 
 class _Waiter(NamedTuple):
-    #: True once it has what it waited for, False once its time is over.
+    #: True once the waiter has what it waits for, False once its timeout is over.
     future: asyncio.Future[bool]
-    take: Callable[[], bool]
-    #: Instead of ``take``, once it has waited for long.
+    attempt: Callable[[], bool]
+    #: Takes the place of ``attempt`` once the waiter has waited for long.
     insist: Callable[[], bool]
+    #: Monotonic time, in seconds, at which the wait began.
     since: float
 
 
-def stopped_wait(name: Name) -> WaitStopped:
-    """Returns the error for a wait of a handle that was stopped."""
+def wait_stopped_error(name: Name) -> WaitStopped:
+    """Return the error for a wait of a handle whose waits were stopped."""
     return WaitStopped(f"{name.kind} {name.name!r}: the waits of this handle were stopped")
 
 
-class Line:
-    """Lets tasks of a loop wait, in the order in which they came, with one place among all sleepers of the name."""
+class WaitQueue:
+    """The tasks of a loop that wait for the same thing, in the order in which they came.
 
-    def __init__(self, name: Name, place: int, loop: asyncio.AbstractEventLoop) -> None:
-        """``place``: the number of the name's wait set."""
+    All of them share one slot in the wait set of the object, among the sleepers of all processes. When the doorbell of
+    that slot rings, the loop makes the attempt of the first task on its behalf.
+    """
+
+    def __init__(self, name: Name, wait_set: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Make an empty queue for the wait set of this number."""
         self._name = name
-        self._place = place
+        self._wait_set = wait_set
         self._loop = loop
         self._sleeper: LoopSleeper | None = None
         self._waiting: deque[_Waiter] = deque()
         self._is_asleep = False
-        #: How often it has slept, and what stops hearing the doorbell if that has not changed.
+        #: How many times the loop has begun to sleep: the linger timer finds by it that nothing has waited since.
         self._sleeps = 0
-        self._lingering: asyncio.TimerHandle | None = None
-        self._hears = False
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._is_listening = False
 
     async def wait(
         self,
-        take: Callable[[], bool],
+        attempt: Callable[[], bool],
         undo: Callable[[], None],
         timeout: float | None,
         insist: Callable[[], bool] | None = None,
     ) -> bool:
-        """Waits until ``take()`` is true, or ``insist()`` once it has waited for long.
+        """Wait until ``attempt()``, or ``insist()`` once the task has waited for long, returns True.
 
-        False if the timeout, in seconds, is over before.
+        Returns False if the timeout, in seconds, is over before. If the task is cancelled after a successful attempt,
+        ``undo()`` gives back what it has acquired.
 
-        If it is cancelled after that, ``undo()`` gives back what was taken. Raises WaitStopped, and what ``take``
-        raises.
+        Raises WaitStopped, and what ``attempt`` raises.
         """
-        waiter = _Waiter(self._loop.create_future(), take, insist or take, time.monotonic())
+        waiter = _Waiter(self._loop.create_future(), attempt, insist or attempt, time.monotonic())
         self._waiting.append(waiter)
         timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), self._time_out, waiter.future)
         try:
@@ -71,7 +76,7 @@ class Line:
                 self._fall_asleep()
             return await waiter.future
         except asyncio.CancelledError:
-            if _has_it(waiter.future):
+            if _has_succeeded(waiter.future):
                 undo()
             raise
         finally:
@@ -82,96 +87,104 @@ class Line:
             if not self._waiting:
                 self._wake_up()
 
-    def _time_out(self, future: asyncio.Future[bool]) -> None:
-        if not future.done():
-            self._serve_waiting()  # Whoever was to ring may be stopped.
-        if not future.done():
-            future.set_result(False)
-
-    def _fall_asleep(self) -> None:
-        self._name.prepare()
-        if self._sleeper is None:
-            self._sleeper = self._name.sleeper(self._place)
-        self._sleeper.line_up()
-        if not self._hears:
-            self._loop.add_reader(self._sleeper.fileno(), self.look)
-            self._hears = True
-        self._sleeps += 1
-        self._is_asleep = True
-        self._serve()
-
-    def _wake_up(self) -> None:
-        """Nobody waits any more."""
-        if self._is_asleep and self._sleeper is not None:
-            self._is_asleep = False
-            try:
-                self._sleeper.cancel()
-            finally:
-                if self._name.is_closed:
-                    self._give_back()
-                elif self._lingering is None:
-                    self._lingering = self._loop.call_later(_LINGER, self._linger, self._sleeps)
-
-    def _linger(self, sleeps: int) -> None:
-        """Stops hearing the doorbell if nobody has waited since."""
-        self._lingering = None
-        if self._is_asleep:
-            return
-        if self._sleeps == sleeps:
-            self._stop_hearing()
-        else:
-            self._lingering = self._loop.call_later(_LINGER, self._linger, self._sleeps)
-
-    def _stop_hearing(self) -> None:
-        if self._hears and self._sleeper is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._sleeper.fileno())
-        self._hears = False
-
-    def look(self) -> None:
-        """Serves those that wait, if any do."""
+    def poll(self) -> None:
+        """Make the attempts of the waiting tasks, as far as they succeed."""
         if self._sleeper is None:
             return
         try:
             self._sleeper.withdraw()
             if self._is_asleep:
                 self._serve()
-        except Exception as error:  # Our place was written over: nobody would wake us any more.
+        except Exception as error:  # Another process wrote over our slot: nothing would wake the tasks.
             if self._name.sleeps_on():
                 return
             for waiter in self._waiting:
                 if not waiter.future.done():
                     waiter.future.set_exception(error)
 
+    def close(self) -> None:
+        """Release the slot in the wait set once no task waits. Any thread may call this."""
+        if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
+            self._release_slot()
+        else:
+            with contextlib.suppress(RuntimeError):  # A closed loop has released the slot with itself.
+                self._loop.call_soon_threadsafe(self._release_slot)
+
+    def _time_out(self, future: asyncio.Future[bool]) -> None:
+        if not future.done():
+            self._serve_waiting()  # The process that was to ring the doorbell may be stopped.
+        if not future.done():
+            future.set_result(False)
+
+    def _fall_asleep(self) -> None:
+        self._name.prepare()
+        if self._sleeper is None:
+            self._sleeper = self._name.sleeper(self._wait_set)
+        self._sleeper.line_up()
+        if not self._is_listening:
+            self._loop.add_reader(self._sleeper.fileno(), self.poll)
+            self._is_listening = True
+        self._sleeps += 1
+        self._is_asleep = True
+        self._serve()
+
+    def _wake_up(self) -> None:
+        """Leave the wait set, because no task waits any longer."""
+        if self._is_asleep and self._sleeper is not None:
+            self._is_asleep = False
+            try:
+                self._sleeper.cancel()
+            finally:
+                if self._name.is_closed:
+                    self._release_slot()
+                elif self._linger_timer is None:
+                    self._linger_timer = self._loop.call_later(_LINGER, self._linger, self._sleeps)
+
+    def _linger(self, sleeps: int) -> None:
+        """Stop listening to the doorbell if no task has waited since the timer was set."""
+        self._linger_timer = None
+        if self._is_asleep:
+            return
+        if self._sleeps == sleeps:
+            self._stop_listening()
+        else:
+            self._linger_timer = self._loop.call_later(_LINGER, self._linger, self._sleeps)
+
+    def _stop_listening(self) -> None:
+        if self._is_listening and self._sleeper is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._sleeper.fileno())
+        self._is_listening = False
+
     def _serve(self) -> None:
-        """Gives those that wait what is there, and announces that the others sleep."""
+        """Make the attempts that succeed, and announce that the loop sleeps for the other tasks."""
         assert self._sleeper is not None
         self._serve_waiting()
         while self._waiting:
             self._sleeper.announce()
             if not self._serve_first():
-                if kept := self._name.kept_for():  # Nobody rings when that is over.
-                    self._loop.call_later(kept, self.look)
+                if kept := self._name.kept_for():  # The doorbell does not ring at the end of that time.
+                    self._loop.call_later(kept, self.poll)
                 return
             self._sleeper.withdraw()
 
     def _serve_waiting(self) -> None:
-        """Gives those that wait what is there, as long as there is something."""
+        """Make the attempts of the waiting tasks in order, until one fails."""
         assert self._sleeper is not None
         while self._serve_first():
-            self._sleeper.line_up()  # The next one came later.
+            self._sleeper.line_up()  # The next task came later than the one that was served.
 
     def _serve_first(self) -> bool:
-        """Whether the first one that waits was served, or waits no longer."""
+        """Make the attempt of the first task. Return True if that task no longer waits."""
         while self._waiting and self._waiting[0].future.done():
             self._waiting.popleft()
         if not self._waiting:
             return False
-        future, take, insist, since = self._waiting[0]
+        future, attempt, insist, since = self._waiting[0]
         try:
             if self._name.is_stopped:
-                raise stopped_wait(self._name)
-            is_taken = take() if take is insist or time.monotonic() - since < _LONG else insist()
-            if not is_taken:
+                raise wait_stopped_error(self._name)
+            insists = attempt is not insist and time.monotonic() - since >= _INSIST_AFTER
+            if not (insist() if insists else attempt()):
                 return False
             future.set_result(True)
         except Exception as error:
@@ -181,24 +194,16 @@ class Line:
         self._waiting.popleft()
         return True
 
-    def close(self) -> None:
-        """Gives the place among the sleepers back, once nobody waits. Any thread may do it."""
-        if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
-            self._give_back()
-        else:
-            with contextlib.suppress(RuntimeError):  # The loop is closed, and gives it back with itself.
-                self._loop.call_soon_threadsafe(self._give_back)
-
-    def _give_back(self) -> None:
+    def _release_slot(self) -> None:
         if self._sleeper is not None and not self._is_asleep:
-            self._stop_hearing()
-            if self._lingering is not None:
-                self._lingering.cancel()
-                self._lingering = None
+            self._stop_listening()
+            if self._linger_timer is not None:
+                self._linger_timer.cancel()
+                self._linger_timer = None
             self._sleeper.close()
             self._sleeper = None
 
 
-def _has_it(future: asyncio.Future[bool]) -> bool:
-    """Whether what was waited for was taken."""
+def _has_succeeded(future: asyncio.Future[bool]) -> bool:
+    """Return True if the attempt of the waiter has succeeded."""
     return future.done() and not future.cancelled() and future.exception() is None and future.result()

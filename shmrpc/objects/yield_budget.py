@@ -1,4 +1,4 @@
-"""What a loop awaits, and what may never have to wait."""
+"""Awaits that let the event loop run now and then, though they never have to wait."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ import functools
 from shmrpc._core import Slice
 
 
-class Pausing:
-    """Lets its loop turn now and then: other processes may be so quick that none of its awaits ever has to wait."""
+class LoopYielder:
+    """A handle whose methods yield to the event loop after a short time of work.
 
-    _is_in_slice = False
+    Other processes may be so quick that none of the awaits of this handle ever waits. Without a yield, the other tasks
+    of the loop would never run.
+    """
+
+    #: True from the beginning of a budget until the loop has run.
+    _has_budget = False
 
     @functools.cached_property
-    def _slice(self) -> Slice:
-        """Until when nobody else has the loop."""
+    def _budget(self) -> Slice:
+        """The time for which this handle may keep the loop."""
         return Slice()
 
-    async def _pause(self) -> None:
-        """Begins a slice; lets the loop turn before, if it has not since the last one."""
-        if self._is_in_slice:
+    async def _yield_to_loop(self) -> None:
+        """Begin a new budget. Yield to the loop first, unless the loop has run since the last budget began."""
+        if self._has_budget:
             await asyncio.sleep(0)
-        self._is_in_slice = True
-        self._slice.set(True)
-        asyncio.get_running_loop().call_soon(self._turned)
+        self._has_budget = True
+        self._budget.set(True)
+        asyncio.get_running_loop().call_soon(self._on_loop_ran)
 
-    async def _pause_in_time(self) -> None:
-        """Pauses if the slice is over."""
-        if self._slice.is_over():
-            await self._pause()
+    async def _yield_if_due(self) -> None:
+        """Yield to the loop if the budget is used up."""
+        if self._budget.is_over():
+            await self._yield_to_loop()
 
-    def _turned(self) -> None:
-        self._is_in_slice = False
-        self._slice.set(False)
+    def _on_loop_ran(self) -> None:
+        self._has_budget = False
+        self._budget.set(False)

@@ -1,4 +1,4 @@
-"""Queues in threads."""
+"""Queues for threads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shmrpc.basics.checks import check_many, public_class, public_name
 from shmrpc.basics.drivers import IterableOnly
 from shmrpc.errors import QueueBusy, QueueEmpty, QueueShutDown
 from shmrpc.objects.arguments import check_item_count, check_timeout
-from shmrpc.objects.handle import Closing
-from shmrpc.objects.reservation import BlockingReserving
-from shmrpc.objects.turn_queue import PAUSE
-from shmrpc.objects.wait_queue import stopped_wait
+from shmrpc.objects.handle import ContextHandle
+from shmrpc.objects.reservation import BlockingReservation
+from shmrpc.objects.turn_queue import BUSY_RETRY_INTERVAL
+from shmrpc.objects.wait_queue import wait_stopped_error
 from shmrpc.queues.claim import Claim
-from shmrpc.queues.outstanding_claims import LONG_WAIT, Prefetched
-from shmrpc.queues.queue_base import DONE, ITEMS, ROOM, QueueBase, lease_of, opened_queue
+from shmrpc.queues.outstanding_claims import WARN_AFTER, OutstandingClaims
+from shmrpc.queues.queue_base import DONE, ITEMS, ROOM, QueueBase, check_lease_timeout, open_queue
 from shmrpc.wire.codec import CodecName
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ _T = TypeVar("_T")
 
 
 @public_class("shmrpc.sync.Queue")
-class BlockingQueue(IterableOnly, Closing, QueueBase):
+class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
 
     Any number of threads may use it. ``for`` gets items until the queue is shut down and empty.
     """
 
     def put(self, item: Any, block: bool | float | None = True, timeout: float | None = None) -> None:
-        """Puts an item, and waits for room. Raises ValueError at once if there can never be any.
+        """Put an item; wait while there is no room. Raises ValueError at once if there can never be room for it.
 
         With ``block=False`` it does not wait, as :meth:`put_nowait`. A number in the place of ``block`` is the timeout.
         """
@@ -49,29 +49,29 @@ class BlockingQueue(IterableOnly, Closing, QueueBase):
         if timeout is not None:
             timeout = check_timeout(timeout)
         try:
-            waiting = self._native.put_now(item)
+            pending = self._native.put_now(item)
         except QueueBusy:
-            waiting = self._put_again(self._native.put_now, item, timeout)
-        if waiting is not None:
-            self._put(waiting, timeout)
+            pending = self._retry_put(self._native.put_now, item, timeout)
+        if pending is not None:
+            self._put_when_room(pending, timeout)
         return None
 
     def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
-        """Puts items that stay together, and waits for room for all of them."""
+        """Put items that stay together; wait until there is room for all of them."""
         check_many("put_many()", items)
         if timeout is not None:
             timeout = check_timeout(timeout)
         if not isinstance(items, list):
-            items = list(items)  # It may be needed twice.
+            items = list(items)  # A second attempt needs them again.
         try:
-            waiting = self._native.put_many_now(items)
+            pending = self._native.put_many_now(items)
         except QueueBusy:
-            waiting = self._put_again(self._native.put_many_now, items, timeout)
-        if waiting is not None:
-            self._put(waiting, timeout)
+            pending = self._retry_put(self._native.put_many_now, items, timeout)
+        if pending is not None:
+            self._put_when_room(pending, timeout)
 
     def get(self, block: bool | float | None = True, timeout: float | None = None) -> Any:
-        """Waits for an item, removes it and returns it.
+        """Wait for an item, remove it and return it.
 
         With ``block=False`` it does not wait, as :meth:`get_nowait`. A number in the place of ``block`` is the timeout.
         """
@@ -83,27 +83,27 @@ class BlockingQueue(IterableOnly, Closing, QueueBase):
             timeout = check_timeout(timeout)
         got: list[Any] = []
         try:
-            is_taken = self._native.take_into(got, 1)
+            has_got = self._native.take_into(got, 1)
         except QueueBusy:
-            is_taken = False
+            has_got = False
         except BaseException:
-            if got:  # As in _got().
+            if got:  # As in _get_items().
                 self._native.put_back(got)
             raise
-        return (got if is_taken else self._got(1, timeout))[0]
+        return (got if has_got else self._get_items(1, timeout))[0]
 
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
-        """Waits for an item; removes it and those that follow, up to ``most`` in all, and returns them.
+        """Wait for an item; remove it and those that follow, up to ``most`` in all, and return them.
 
-        Fewer if they are many bytes, about 256 KiB at once; a large one comes alone.
+        Returns fewer if they have many bytes, about 256 KiB at once; a large one comes alone.
         """
-        return self._got(check_item_count(most), check_timeout(timeout))
+        return self._get_items(check_item_count(most), check_timeout(timeout))
 
-    def _got(self, most: int, timeout: float | None) -> list[Any]:
-        """Take items. If a signal handler raises before they have left this function, put them back.
+    def _get_items(self, most: int, timeout: float | None) -> list[Any]:
+        """Wait for items, remove and return them. If a signal handler raises meanwhile, put them back.
 
-        The core appends them to a list that is here already: between that and the end there is nothing that could
-        lose them.
+        The core appends the items to a list that exists before: so no step between the core and the ``return`` can lose
+        them.
         """
         got: list[Any] = []
         try:
@@ -112,35 +112,35 @@ class BlockingQueue(IterableOnly, Closing, QueueBase):
                     return got
             except QueueBusy:
                 pass
-            self._fill(got, most, timeout)
+            self._wait_for_items(got, most, timeout)
         except BaseException:
             if got:
                 self._native.put_back(got)
             raise
         return got
 
-    def _fill(self, got: list[Any], most: int, timeout: float | None) -> None:
-        """Wait until items are in ``got``."""
+    def _wait_for_items(self, got: list[Any], most: int, timeout: float | None) -> None:
+        """Block the thread until the core has appended items to ``got``."""
 
         def wait(left: float | None) -> bool | list[Any] | None:
             waited = self._native.wait_into(got, most, left)
             return got if waited else waited
 
-        waited = self._again(wait, timeout)
+        waited = self._retry_while_busy(wait, timeout)
         if waited is None:
-            raise stopped_wait(self._name)
+            raise wait_stopped_error(self._name)
         if waited is False:
-            self._timed_out(timeout, ITEMS)
+            self._raise_timeout(timeout, ITEMS)
 
     def get_nowait(self) -> Any:
-        """Removes the first item and returns it. Raises QueueEmpty, and QueueShutDown if nothing will come.
+        """Remove the first item and return it. Raises QueueEmpty, and QueueShutDown if no item will come.
 
-        Raises DecodeError for an item that this process cannot read, which is gone then: a claimed one is not.
+        Raises DecodeError for an item that this process cannot read. The item is lost then: claim() would keep it.
         """
         return self.get_many_nowait(1)[0]
 
     def get_many_nowait(self, most: int = 256) -> list[Any]:
-        """Removes up to ``most`` items that follow each other and returns them. Raises as :meth:`get_nowait` does."""
+        """Remove up to ``most`` items that follow each other, and return them. Raises as :meth:`get_nowait` does."""
         got: list[Any] = []
         most = check_item_count(most)
         try:
@@ -153,110 +153,113 @@ class BlockingQueue(IterableOnly, Closing, QueueBase):
         return got
 
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claim:
-        """Waits for an item to deal with: ``with q.claim() as c``, or ``c = q.claim()``, then ``c.ack()``.
+        """Wait for an item and claim it: ``with q.claim() as c``, or ``c = q.claim()``, then ``c.ack()``.
 
-        With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered to another.
+        With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered again.
         """
-        return self._claim(check_timeout(timeout), lease_of(lease_timeout), None)
+        return self._claim(check_timeout(timeout), check_lease_timeout(lease_timeout), None)
 
     def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> Iterator[Claim]:
-        """Claims one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
+        """Claim one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
 
-        Each claim is to be ended, in any thread, or by its lease: only then the next one comes. What somebody has
-        claimed may come back: until that is decided, the queue is not empty here.
+        Acknowledge or give back each claim, in any thread, or let its lease expire: only then the next one comes. A
+        claimed item may come back, so the queue is not empty for this iterator until all claims have ended.
         """
-        return self._claims(check_item_count(prefetch), lease_of(lease_timeout))
+        return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
     def _claims(self, prefetch: int, lease: float) -> Iterator[Claim]:
         changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         wake = functools.partial(changes.put, None)
-        given = Prefetched(prefetch, lease, wake)
-        self._wakes.add(wake)
+        outstanding = OutstandingClaims(prefetch, lease, wake)
+        self._claim_wakers.add(wake)
         try:
             while True:
-                while given.is_full():
-                    self._check_waits()
-                    over = given.next_over()
-                    if over is None or over > LONG_WAIT:
+                while outstanding.is_full():
+                    self._check_can_wait()
+                    expiry = outstanding.next_expiry()
+                    if expiry is None or expiry > WARN_AFTER:
                         with contextlib.suppress(queue.Empty):
-                            changes.get(timeout=LONG_WAIT)
+                            changes.get(timeout=WARN_AFTER)
                             continue
-                        given.warn(self.name)
+                        outstanding.warn_of_forgotten_claim(self.name)
                     with contextlib.suppress(queue.Empty):
-                        changes.get(timeout=given.next_over())
+                        changes.get(timeout=outstanding.next_expiry())
                 try:
-                    claim = self._claim(None, lease, given)
+                    claim = self._claim(None, lease, outstanding)
                 except QueueShutDown:
                     return
-                given.keep(claim)
+                outstanding.remember_last(claim)
                 yield claim
                 del claim
         finally:
-            self._wakes.discard(wake)
+            self._claim_wakers.discard(wake)
 
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
-    ) -> BlockingReserving[_core.Reservation]:
-        """Makes an array in the queue's memory that is an item at the end of the block: ``with q.reserve(...) as a``.
+    ) -> BlockingReservation[_core.Reservation]:
+        """Make an array in the queue's memory, an item at the end of the block: ``with q.reserve(...) as a``.
 
-        What it holds at first may be anything. If the block raises, there is no item. Of a queue of raw bytes it is a
-        memoryview of ``shape`` bytes.
+        Its first contents are undefined. If the block raises, there is no item. In a queue of raw bytes the block gets
+        a memoryview of ``shape`` bytes.
         """
-        return BlockingReserving(self, shape, dtype, check_timeout(timeout))
+        return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until all items that were put are dealt with. Raises WaitTimeout."""
+        """Wait until all items that were put are done. Raises WaitTimeout."""
         timeout = check_timeout(timeout)
-        self._block(functools.partial(self._again, self._native.wait_done), timeout, DONE)
+        self._wait_in_thread(functools.partial(self._retry_while_busy, self._native.wait_done), timeout, DONE)
 
-    def _again(self, wait: Callable[[float | None], _T], timeout: float | None) -> _T:
-        """Waits, and goes on if a stopped process keeps us from it, until the timeout is over."""
+    def _retry_while_busy(self, wait: Callable[[float | None], _T], timeout: float | None) -> _T:
+        """Call ``wait(seconds_left)``, and again while a stopped process blocks it, until the timeout is over.
+
+        Raises QueueBusy then.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             try:
-                found = wait(None if end is None else max(0.0, end - time.monotonic()))
-                if found != []:  # Somebody else has taken what there was.
-                    return found
+                result = wait(None if end is None else max(0.0, end - time.monotonic()))
+                if result != []:  # An empty list: another thread or process was quicker.
+                    return result
             except QueueBusy:
                 if end is not None and time.monotonic() >= end:
                     raise
-                time.sleep(PAUSE)
+                time.sleep(BUSY_RETRY_INTERVAL)
 
-    def _put_again(
+    def _retry_put(
         self, put: Callable[[Any], _core.Items | None], what: Any, timeout: float | None
     ) -> _core.Items | None:
-        # By itself, since a variable that a lambda refers to makes the quick way slower.
-        return self._again(lambda _: put(what), timeout)
+        # A function of its own, because a variable that a lambda refers to makes the fast path slower.
+        return self._retry_while_busy(lambda _: put(what), timeout)
 
-    def _put(self, waiting: _core.Items | _core.Reservation, timeout: float | None) -> None:
-        self._block(functools.partial(self._again, waiting.wait), timeout, ROOM)
+    def _put_when_room(self, pending: _core.Items | _core.Reservation, timeout: float | None) -> None:
+        self._wait_in_thread(functools.partial(self._retry_while_busy, pending.wait), timeout, ROOM)
 
-    def _add(self, value: Any, timeout: float | None) -> None:
+    def _send_copy(self, value: Any, timeout: float | None) -> None:
         self.put(value, timeout=timeout)
 
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
-        reservation = self._again(functools.partial(self._native.wait_reserve, size, body), timeout)
+        reservation = self._retry_while_busy(functools.partial(self._native.wait_reserve, size, body), timeout)
         if reservation is None:
-            raise stopped_wait(self._name)
+            raise wait_stopped_error(self._name)
         if reservation is False:
-            self._timed_out(timeout, ROOM)
+            self._raise_timeout(timeout, ROOM)
         return reservation
 
     def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
-        self._put(reservation, timeout)
+        self._put_when_room(reservation, timeout)
 
-    def _claim(self, timeout: float | None, lease: float, given: Prefetched | None) -> Claim:
+    def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
         claim = None
         with contextlib.suppress(QueueBusy):
             claim = self._native.claim_now(lease, False)
         if claim is None:
-            waited = self._again(functools.partial(self._native.wait_claim, lease), timeout)
+            waited = self._retry_while_busy(functools.partial(self._native.wait_claim, lease), timeout)
             if waited is None:
-                raise stopped_wait(self._name)
+                raise wait_stopped_error(self._name)
             if waited is False:
-                self._timed_out(timeout, ITEMS)
+                self._raise_timeout(timeout, ITEMS)
             claim = waited
-        return Claim.of(self.name, claim, given)
+        return Claim.of(self.name, claim, outstanding)
 
     def __iter__(self) -> Self:
         return self
@@ -278,5 +281,5 @@ def blocking_queue(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingQueue:
-    """Opens a queue as :func:`shmrpc.queue` does, whose methods block the thread that calls them."""
-    return BlockingQueue._of(opened_queue(name, maxsize, max_memory, max_deliveries, raw), codec)
+    """Open a queue as :func:`shmrpc.queue` does, whose methods block the thread that calls them."""
+    return BlockingQueue._wrap(open_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

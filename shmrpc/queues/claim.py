@@ -1,4 +1,4 @@
-"""Claims: items of a queue that one process deals with."""
+"""Claims: items of a queue that this process deals with."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any, Self
 from shmrpc import _core
 from shmrpc.basics.checks import public_class
 from shmrpc.errors import LocalProtocolError, StaleClaim
-from shmrpc.objects.not_copyable import Uncopied
-from shmrpc.queues.outstanding_claims import Prefetched
+from shmrpc.objects.not_copyable import NotCopyable
+from shmrpc.queues.outstanding_claims import OutstandingClaims
 
 
 @public_class("shmrpc.Claim", "queue.claim()")
-class Claim(Uncopied):
-    """An item that this process deals with, and nobody else meanwhile.
+class Claim(NotCopyable):
+    """An item that this process deals with, and no other one meanwhile.
 
-    ``ack()`` ends that: the item is gone. ``give_back()`` makes it the first item of the queue again, and so does the
-    death of this process, or the end of the last reference to the claim. Both may be called in any thread. As a context
-    manager it acknowledges at the end of the block, or gives the item back if that raises.
+    ``ack()`` ends the claim and removes the item. ``give_back()`` makes the item the first one of the queue again, and
+    so does the death of this process, or the end of the last reference to the claim. Any thread may call both. As a
+    context manager, the claim is acknowledged at the end of the block, or gives the item back if the block raises.
     """
 
-    #: Called once the claim has ended. None at first: a signal handler may raise before it is set.
-    _ended: Callable[[], None] | None = None
+    #: Called once the claim has ended. None at first, because a signal handler may raise before ``of()`` sets it.
+    _on_end: Callable[[], None] | None = None
 
-    _name: str
+    _queue_name: str
     _claim: _core.Claim
 
     @classmethod
-    def of(cls, name: str, claim: _core.Claim, given: Prefetched | None = None) -> Self:
-        """Make the claim of an item that this process holds; if that is interrupted, give the item back."""
+    def of(cls, queue_name: str, claim: _core.Claim, outstanding: OutstandingClaims | None = None) -> Self:
+        """Make a claim of an item that this process holds. If that is interrupted, give the item back."""
         try:
             made: Self = object.__new__(cls)
-            made._name = name
+            made._queue_name = queue_name
             made._claim = claim
-            made._ended = None if given is None else given.add()
+            made._on_end = None if outstanding is None else outstanding.add()
             return made
         except BaseException:
             claim.give_back()
@@ -43,59 +43,59 @@ class Claim(Uncopied):
 
     @property
     def value(self) -> Any:
-        """The item. Arrays in it are read-only views of the queue's memory, which is theirs as long as they are there.
+        """The item. Arrays in it are read-only views of the queue's memory, which stays theirs as long as they live.
 
         Raises LocalProtocolError once the claim has ended.
         """
         if not self._claim.is_held:
-            raise LocalProtocolError(f"queue {self._name!r}: the claim has ended; take its value before")
+            raise LocalProtocolError(f"queue {self._queue_name!r}: the claim has ended; take its value before")
         return self._claim.value
 
     @property
     def redelivered(self) -> bool:
-        """Whether the item was delivered before, and came back."""
+        """True if the item was delivered before, and came back."""
         return self._claim.deliveries > 1
 
     @property
     def deliveries(self) -> int:
-        """How often the item was delivered, this time among them."""
+        """The number of deliveries of the item, including this one."""
         return self._claim.deliveries
 
     @property
     def number(self) -> int:
-        """The item's place in the order in which all items were put, from 0 on."""
+        """The item's position in the order in which all items were put, from 0 on."""
         return self._claim.number
 
     def ack(self) -> None:
-        """Ends the claim: the item was dealt with, and is never delivered again.
+        """Acknowledge the item: the claim ends, and the item is never delivered again.
 
         Raises StaleClaim if the claim had ended before.
         """
-        self._check(self._claim.acknowledge())
+        self._end(self._claim.acknowledge())
 
     def give_back(self) -> None:
-        """Ends the claim: the item is the first one of the queue again. Raises StaleClaim if it had ended before."""
-        self._check(self._claim.give_back())
+        """End the claim, and make the item the first one of the queue. Raises StaleClaim if the claim had ended."""
+        self._end(self._claim.give_back())
 
-    def _check(self, ended: bool) -> None:
-        if not ended:
+    def _end(self, has_ended: bool) -> None:
+        if not has_ended:
             raise StaleClaim(
-                f"queue {self._name!r}: the claim of item {self.number} had ended before: its lease_timeout was over,"
-                " or it was acknowledged or given back already"
+                f"queue {self._queue_name!r}: the claim of item {self.number} had ended before: its lease_timeout was"
+                " over, or it was acknowledged or given back already"
             )
-        self._end()
+        self._notify_end()
 
-    def _end(self) -> None:
-        ended = self._ended
-        if ended is not None:
-            ended()  # If a signal handler raises meanwhile, this is called again.
-            self._ended = None
+    def _notify_end(self) -> None:
+        notify = self._on_end
+        if notify is not None:
+            notify()  # If a signal handler raises here, the next call notifies again.
+            self._on_end = None
 
-    def _what_instead(self) -> tuple[str, str]:
+    def _copy_remedy(self) -> tuple[str, str]:
         return (
-            f"the claim of item {self.number} of queue {self._name!r}",
-            f"another process opens the queue by its name, shmrpc.sync.queue({self._name!r}), and claims what it deals"
-            " with; or hand on the value",
+            f"the claim of item {self.number} of queue {self._queue_name!r}",
+            f"another process opens the queue by its name, shmrpc.sync.queue({self._queue_name!r}), and claims what it"
+            " deals with; or hand on the value",
         )
 
     def __enter__(self) -> Self:
@@ -108,7 +108,7 @@ class Claim(Uncopied):
             self.ack()
         else:
             self._claim.give_back()
-            self._end()
+            self._notify_end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,8 +119,8 @@ class Claim(Uncopied):
         self.__exit__(kind, error, tb)
 
     def __del__(self) -> None:
-        self._end()
+        self._notify_end()
 
     def __repr__(self) -> str:
-        held = "" if self._claim.is_held else ", ended"
-        return f"<shmrpc claim of item {self.number} of queue {self._name!r}{held}>"
+        ended = "" if self._claim.is_held else ", ended"
+        return f"<shmrpc claim of item {self.number} of queue {self._queue_name!r}{ended}>"

@@ -1,4 +1,4 @@
-"""What is raised for an item that cannot be put, or be read."""
+"""Errors for items of queues that cannot be encoded or decoded."""
 
 from __future__ import annotations
 
@@ -6,28 +6,33 @@ from shmrpc.errors import DecodeError, EncodeError
 from shmrpc.values.unsendable import UNSENDABLE, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE
 
-#: What making bytes of an item raises; BufferError is that of raw ones that do not lie together.
+#: What encoding an item raises. BufferError is for raw items whose bytes are not contiguous.
 _UNENCODABLE = (*UNSENDABLE, BufferError)
 
 
 def unencodable(queue: str, error: Exception, index: int | None = None) -> Exception:
-    """The error for an item that encoding has failed with; any other, as of a signal's handler, as it is.
+    """Return the EncodeError for an item that encoding has failed with.
 
-    ``index``: its place among the items that are put together.
+    ``index`` is the item's position among those that are put together. Returns ``error`` itself if encoding does not
+    raise such, as a signal handler may.
     """
     if not is_unsendable(error, _UNENCODABLE):
         return error
     item = "the item" if index is None else f"the item at index {index}"
-    told = EncodeError(f"queue {queue!r}: {item} cannot be put: {reason(error)}")
-    told.__cause__ = error
-    return told
+    encode_error = EncodeError(f"queue {queue!r}: {item} cannot be put: {reason(error)}")
+    encode_error.__cause__ = error
+    return encode_error
 
 
 def undecodable(queue: str, error: Exception, number: int | None = None) -> Exception:
-    """The error for an item that cannot be read, by its number; without, for one that was got and is gone."""
+    """Return the DecodeError for an item that cannot be read.
+
+    ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if
+    decoding does not raise such, as a signal handler may.
+    """
     if not is_unsendable(error, UNREADABLE):
         return error
     item = "an item that was removed" if number is None else f"item {number}"
-    told = DecodeError(f"queue {queue!r}: {item} cannot be read: {reason(error)}")
-    told.__cause__ = error
-    return told
+    decode_error = DecodeError(f"queue {queue!r}: {item} cannot be read: {reason(error)}")
+    decode_error.__cause__ = error
+    return decode_error

@@ -1,4 +1,4 @@
-"""How many claims of an iterator have not ended."""
+"""The outstanding claims of an iterator, of which there are only a few at a time."""
 
 from __future__ import annotations
 
@@ -13,51 +13,39 @@ from collections.abc import Callable
 from typing import Final
 
 _log = logging.getLogger("shmrpc")
-#: Seconds after which an iterator that waits looks whether it waits for its own loop.
-LONG_WAIT: Final = 1.0
+#: Seconds after which an iterator that waits checks that it does not wait for its own loop.
+WARN_AFTER: Final = 1.0
 
 
-class Prefetched:
-    """The claims that an iterator has handed out, so that there are only a few at a time.
+class OutstandingClaims:
+    """The claims that an iterator has handed out and that have not ended.
 
-    One that has ended leaves its place to the next, and so does one whose ``lease``, in seconds, is over; 0: without.
+    A claim leaves its slot to the next one when it ends, or when its lease expires.
     """
 
-    def __init__(self, most: int, lease: float, wake: Callable[[], object]) -> None:
-        """``wake()`` is called in any thread when a claim has ended: whoever waits for a place is to look again."""
-        self._most = most
+    def __init__(self, limit: int, lease: float, wake: Callable[[], object]) -> None:
+        """Make an empty set of up to ``limit`` claims.
+
+        ``lease`` is the length of their leases in seconds; 0 for none. ``wake()`` is called in any thread when a claim
+        has ended, so that an iterator that waits for a slot checks again.
+        """
+        self._limit = limit
         self._lease = lease or math.inf
         self._wake = wake
-        self._given = 0
+        #: The number of the last claim.
+        self._last_number = 0
         self._last: weakref.ref[object] | None = None
         self._has_warned = False
-        #: When the claims are over, by their numbers.
-        self._held: dict[int, float] = {}
-        #: Claims end also where Python collects garbage, in the middle of anything: only such a queue bears that.
+        #: Monotonic times, in seconds, at which the leases expire, by the numbers of the claims.
+        self._expiries: dict[int, float] = {}
+        #: Numbers of claims that have ended. The garbage collector may end a claim in the middle of any function: only
+        #: such a queue is safe then.
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def keep(self, claim: object) -> None:
-        """Remembers the claim that is handed out."""
-        self._last = weakref.ref(claim)
-
-    def warn(self, queue: str) -> None:
-        """Warn, once, that the iterator waits for a claim to which only its own loop refers."""
-        claim = self._last() if self._last is not None else None
-        # Beside the loop's variable that are the one here, and the argument.
-        if claim is None or self._has_warned or sys.getrefcount(claim) > 3:
-            return
-        self._has_warned = True
-        _log.warning(
-            "queue %r: claims() waits for %s, which it has handed out and which has not ended: call ack() or"
-            " give_back(), or use 'with claim:'; or take more at a time with prefetch=",
-            queue,
-            repr(claim),  # A record that is kept would keep the claim.
-        )
-
     def add(self) -> Callable[[], None]:
-        """Counts a claim, and returns what is to be called at its end."""
-        number = self._given = self._given + 1
-        self._held[number] = time.monotonic() + self._lease
+        """Count a new claim, and return the function to call when it ends."""
+        number = self._last_number = self._last_number + 1
+        self._expiries[number] = time.monotonic() + self._lease
 
         def end() -> None:
             self._ended.put(number)
@@ -66,15 +54,33 @@ class Prefetched:
         return end
 
     def is_full(self) -> bool:
-        """Whether no more may be claimed now."""
+        """Return True if the iterator may not claim another item now."""
         with contextlib.suppress(queue.Empty):
             while True:
-                self._held.pop(self._ended.get_nowait(), None)
+                self._expiries.pop(self._ended.get_nowait(), None)
         now = time.monotonic()
-        self._held = {number: over for number, over in self._held.items() if over > now}
-        return len(self._held) >= self._most
+        self._expiries = {number: expiry for number, expiry in self._expiries.items() if expiry > now}
+        return len(self._expiries) >= self._limit
 
-    def next_over(self) -> float | None:
-        """In how many seconds a lease is over, if there are any."""
-        first = min(self._held.values(), default=math.inf)
+    def next_expiry(self) -> float | None:
+        """Return the seconds until the first lease expires; None if no claim has a lease."""
+        first = min(self._expiries.values(), default=math.inf)
         return None if first == math.inf else max(0.0, first - time.monotonic())
+
+    def remember_last(self, claim: object) -> None:
+        """Remember the claim that the iterator is about to hand out."""
+        self._last = weakref.ref(claim)
+
+    def warn_of_forgotten_claim(self, queue: str) -> None:
+        """Warn, once, if the iterator waits for a claim to which only its own loop refers."""
+        claim = self._last() if self._last is not None else None
+        # Besides the variable of the program's loop, the variable here and the argument refer to the claim.
+        if claim is None or self._has_warned or sys.getrefcount(claim) > 3:
+            return
+        self._has_warned = True
+        _log.warning(
+            "queue %r: claims() waits for %s, which it has handed out and which has not ended: call ack() or"
+            " give_back(), or use 'with claim:'; or take more at a time with prefetch=",
+            queue,
+            repr(claim),  # The log may keep its arguments, and must not keep the claim.
+        )

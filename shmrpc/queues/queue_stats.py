@@ -1,4 +1,4 @@
-"""What can be seen of a queue."""
+"""Counts and claims of a queue, as any process sees them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shmrpc.host.processes import describe_member, describe_stopped
 class HeldItem:
     """An item of a queue that a process has claimed."""
 
-    #: The process; 0 for one of another container.
+    #: The id of the process; 0 for one of another container.
     pid: int
-    #: For how long, in seconds.
+    #: Seconds since it was claimed.
     held_for: float
-    #: How often the item was delivered, this time among them.
+    #: The number of deliveries of the item, including this one.
     deliveries: int
 
 
@@ -25,29 +25,29 @@ class HeldItem:
 class WaitingItem:
     """An item of a queue that waits."""
 
-    #: Its place in the order in which all items were put, from 0 on.
+    #: The item's position in the order in which all items were put, from 0 on.
     number: int
-    #: How often it was delivered, and came back.
+    #: The number of deliveries after which the item came back.
     deliveries: int
-    #: The bytes that it has in the queue.
+    #: The bytes of the item in the queue.
     size: int
-    #: Whether it has over 16 KiB: then it was not copied, and ``value`` is None.
+    #: True if the item has over 16 KiB: then it was not copied, and ``value`` is None.
     is_large: bool
     #: The item; None if it is large or cannot be read.
     value: Any
-    #: Why it cannot be read; None if it can.
+    #: The error if it cannot be read; None if it can.
     error: DecodeError | None
 
 
 @dataclasses.dataclass(frozen=True)
 class QueueStats:
-    """What can be seen of a queue."""
+    """Counts of a queue, and its claims."""
 
     #: Items that wait.
     depth: int
     #: Items that were ever put.
     put: int
-    #: Items that were put, and of which nobody has said that they are done.
+    #: Items that were put and are not done.
     unfinished: int
     #: Dead letters.
     dead: int
@@ -60,16 +60,16 @@ class QueueStats:
     maxsize: int
     #: The claims that have not ended.
     held: list[HeldItem]
-    #: Items of claims that have ended, whose arrays are still referred to: their memory is in use as long as that.
+    #: Items of ended claims to whose arrays the program still refers, so that their memory stays in use.
     viewed: int
     #: Threads and loops of all processes that wait for an item.
     getters: int
-    #: The same of those that wait for room.
+    #: Threads and loops of all processes that wait for room.
     putters: int
 
 
-def holders(stats: QueueStats) -> str:
-    """Who holds claims, or memory of such that have ended."""
+def describe_claim_holders(stats: QueueStats) -> str:
+    """Return the text that names the processes with claims, and counts ended claims whose memory is in use."""
     by_process: dict[int, int] = {}
     for each in stats.held:
         by_process[each.pid] = by_process.get(each.pid, 0) + 1

@@ -1,4 +1,4 @@
-"""Memory: bytes that all processes see."""
+"""Memory: bytes that all processes see, with a lock of its own."""
 
 from __future__ import annotations
 
@@ -10,54 +10,55 @@ from typing import TYPE_CHECKING, Any, Self
 from shmrpc.basics.checks import check_whole, public_class, public_name
 from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.locks.lock import BlockingLock, Lock
-from shmrpc.objects.handle import AsyncClosing, Closing, opened
+from shmrpc.objects.handle import AsyncContextHandle, ContextHandle, open_object
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class MemoryBase(Closing):
-    """What a memory is in loops and in threads alike."""
+class MemoryBase(ContextHandle):
+    """The part of a memory that is the same in loops and in threads."""
 
     @public_name("Memory")
     def __new__(cls, name: str, size: int) -> Self:
-        """Open the memory, and make it if nobody else has."""
+        """Open the memory, and make it if no process has it open."""
         size = check_whole(f"memory {name!r}: size", size, "a number of bytes")
         if not 1 <= size < 1 << 36:
             raise ValueError(f"memory {name!r}: expected a size of 1 byte to 64 GiB, got {size}")
-        return cls._of(opened(name, "memory", size))
+        return cls._wrap(open_object(name, "memory", size))
 
     def close(self) -> None:
         """Close the memory. Idempotent.
 
-        This process leaves the name with the last use of it. Its memory is given back with the last view or array.
+        With its last handle, this process leaves the memory. The pages are unmapped with the last view or array.
         """
-        self.__dict__.pop("buf", None)  # Ours alone must not keep the memory.
+        self.__dict__.pop("buf", None)  # This view must not keep the memory mapped.
         super().close()
         if (lock := self.__dict__.get("lock")) is not None:
             lock.close()
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The size in bytes."""
         return self._name.amount
 
     @functools.cached_property
     def buf(self) -> memoryview:
-        """All its bytes, writable. Zeros when the memory is made.
+        """A writable view of all bytes, which are zeros when the memory is made.
 
-        Others see what is written at once, and maybe half of it: hold :attr:`lock` around what belongs together. A view
-        that was got before :meth:`close` may be read and written after it; but then no other process may see it. Raises
-        LocalProtocolError if the memory is closed.
+        Other processes see at once what is written, perhaps half of it: hold :attr:`lock` around related changes. A
+        view from before :meth:`close` may be read and written after it, but then other processes may not see the
+        changes. Raises LocalProtocolError if the memory is closed.
         """
         return memoryview(self._name.bytes())
 
     def array(self, shape: int | Sequence[int], dtype: Any = "u1", offset: int = 0) -> np.ndarray[Any, Any]:
-        """A NumPy array of this shape and dtype that lies in the memory, ``offset`` bytes from its beginning.
+        """Return a NumPy array of this shape and dtype that lies in the memory, ``offset`` bytes from its beginning.
 
-        Raises ValueError if it is not within the memory, or a length is negative.
+        Raises ValueError if the array is not within the memory, if a length is negative, or if the dtype has Python
+        objects.
         """
-        import numpy as np  # Only who asks for arrays needs it.
+        import numpy as np  # Programs without arrays do not need it.
 
         kind = np.dtype(dtype)
         if kind.hasobject:
@@ -77,38 +78,38 @@ class MemoryBase(Closing):
 
 
 @public_class("shmrpc.Memory")
-class Memory(AsyncClosing, MemoryBase):
-    """Bytes that all processes see that open the name: see :func:`shmrpc.memory`.
+class Memory(AsyncContextHandle, MemoryBase):
+    """Bytes that all processes that open the name see: see :func:`shmrpc.memory`.
 
     ``with`` and ``async with`` close it at the end of the block.
     """
 
     @functools.cached_property
     def lock(self) -> Lock:
-        """A lock of its own."""
-        return Lock._of(self._name)
+        """The lock of this memory."""
+        return Lock._wrap(self._name)
 
 
 @public_class("shmrpc.sync.Memory")
 class BlockingMemory(ThreadsOnly, MemoryBase):
-    """A :class:`shmrpc.Memory` whose lock blocks the thread that waits for it. ``with`` closes it."""
+    """A :class:`shmrpc.Memory` whose lock blocks the thread that waits. ``with`` closes the memory."""
 
     @functools.cached_property
     def lock(self) -> BlockingLock:
-        """A lock of its own."""
-        return BlockingLock._of(self._name)
+        """The lock of this memory."""
+        return BlockingLock._wrap(self._name)
 
 
 def memory(name: str, size: int) -> Memory:
-    """Opens ``size`` bytes that all processes see that open the name: made by the first, of zeros.
+    """Open ``size`` bytes that all processes that open the name see; the first process makes them, as zeros.
 
     Raises NameInUse if the name is open as something else or with another size, SharedMemoryError if there is no room,
-    and LocalProtocolError if the directory where names are met is not safe.
+    and LocalProtocolError if the directory of shared objects is not safe.
     """
     return Memory(name, size)
 
 
 @public_name("memory")
 def blocking_memory(name: str, size: int) -> BlockingMemory:
-    """Opens ``size`` bytes as :func:`shmrpc.memory` does, with a lock that blocks the thread that waits for it."""
+    """Open ``size`` bytes as :func:`shmrpc.memory` does, with a lock that blocks the thread that waits."""
     return BlockingMemory(name, size)

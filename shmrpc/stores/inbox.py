@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from shmrpc.errors import ShmrpcError
 from shmrpc.objects.arguments import check_timeout
-from shmrpc.objects.wait_queue import Line
+from shmrpc.objects.wait_queue import WaitQueue
 
 
 class _Store(Protocol):
@@ -20,8 +20,8 @@ class _Store(Protocol):
     def _has_messages(self) -> bool: ...
     def _is_closed(self) -> bool: ...
     def _wait_for_message(self, timeout: float | None, /) -> bool | None: ...
-    def _line(self, place: int, kind: type[Line]) -> Line: ...
-    def _no_message(self, waited: bool | None, timeout: float | None) -> NoReturn: ...
+    def _wait_queue(self, place: int, kind: type[WaitQueue]) -> WaitQueue: ...
+    def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn: ...
 
 
 _MESSAGES = 2
@@ -45,8 +45,8 @@ class InboxBase:
         """Whether there is a message."""
         return self._store._has_messages()
 
-    def _in_vain(self, waited: bool | None, timeout: float | None) -> NoReturn:
-        self._store._no_message(waited, timeout)
+    def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
+        self._store._raise_no_message(waited, timeout)
 
 
 class Inbox(InboxBase):
@@ -74,17 +74,17 @@ class Inbox(InboxBase):
                     raise
                 asyncio.get_running_loop().call_later(_LATER, undo)
 
-        if not got and not await self._store._line(_MESSAGES, Line).wait(take, undo, timeout):
-            self._in_vain(False, timeout)
+        if not got and not await self._store._wait_queue(_MESSAGES, WaitQueue).wait(take, undo, timeout):
+            self._raise_no_message(False, timeout)
         return got[0]
 
     async def read(self, timeout: float | None = None) -> Any:
         """Returns a copy of the first message, which stays; waits for one as :meth:`take` does."""
         timeout = check_timeout(timeout)
-        line = self._store._line(_MESSAGES, Line)
+        line = self._store._wait_queue(_MESSAGES, WaitQueue)
         while not (got := self._store._peek()):
             if not await line.wait(self._store._has_messages, _nothing, timeout):
-                self._in_vain(False, timeout)
+                self._raise_no_message(False, timeout)
         return got[0]
 
 
@@ -101,7 +101,7 @@ class BlockingInbox(InboxBase):
             while not self._store._take_into(got):
                 waited = self._store._wait_for_message(timeout)
                 if not waited:
-                    self._in_vain(waited, timeout)
+                    self._raise_no_message(waited, timeout)
         except BaseException:
             for message in got:  # A signal handler has raised: the message is the first one again.
                 self._store._put(message, True)
@@ -114,7 +114,7 @@ class BlockingInbox(InboxBase):
         while not (got := self._store._peek()):
             waited = self._store._wait_for_message(timeout)
             if not waited:
-                self._in_vain(waited, timeout)
+                self._raise_no_message(waited, timeout)
         return got[0]
 
 

@@ -9,13 +9,13 @@ from typing import Literal
 
 from shmrpc.basics.checks import public_class, public_name
 from shmrpc.basics.drivers import AsyncioOnly, ThreadsOnly
-from shmrpc.objects.handle import AsyncClosing, Closing
+from shmrpc.objects.handle import AsyncContextHandle, ContextHandle
 from shmrpc.stores.inbox import BlockingInbox, Inbox
-from shmrpc.stores.store_base import StoreBase, opened_store
+from shmrpc.stores.store_base import StoreBase, open_store
 
 
 @public_class("shmrpc.Store", "shmrpc.store(name)")
-class Store(AsyncioOnly, AsyncClosing, StoreBase):
+class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
     """Values that all processes change in place that open the name: see :func:`shmrpc.store`."""
 
     async def replace(self) -> int | None:
@@ -57,7 +57,7 @@ class Store(AsyncioOnly, AsyncClosing, StoreBase):
 
 
 @public_class("shmrpc.sync.Store", "shmrpc.sync.store(name)")
-class BlockingStore(ThreadsOnly, Closing, StoreBase):
+class BlockingStore(ThreadsOnly, ContextHandle, StoreBase):
     """A :class:`shmrpc.Store` for threads, which block where they have to wait."""
 
     def replace(self) -> int | None:
@@ -108,7 +108,7 @@ def store(
     SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory where names are met is
     not safe.
     """
-    return Store._of(opened_store(name, max_memory, writable), patience, pickle)
+    return Store._wrap(open_store(name, max_memory, writable), patience, pickle)
 
 
 @public_name("store")
@@ -120,4 +120,4 @@ def blocking_store(
     writable: Literal["all", "owner"] = "all",
 ) -> BlockingStore:
     """Opens a store as :func:`shmrpc.store` does, for threads."""
-    return BlockingStore._of(opened_store(name, max_memory, writable), patience, pickle)
+    return BlockingStore._wrap(open_store(name, max_memory, writable), patience, pickle)

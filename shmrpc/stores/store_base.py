@@ -17,8 +17,8 @@ from shmrpc._core import add_to
 from shmrpc.basics.checks import check_bytes, check_flag, check_seconds
 from shmrpc.errors import DecodeError, WaitTimeout
 from shmrpc.objects.arguments import check_timeout
-from shmrpc.objects.handle import Handle, closes_on_error, opened
-from shmrpc.objects.wait_queue import stopped_wait
+from shmrpc.objects.handle import Handle, closes_on_error, open_object
+from shmrpc.objects.wait_queue import wait_stopped_error
 from shmrpc.stores.proxies import SharedDict, SharedList, _Mapping
 from shmrpc.stores.records import NewStruct, SharedStruct, struct_class
 from shmrpc.stores.store_context import Opened, StoreUse, open_handle
@@ -52,12 +52,12 @@ class StoreStats:
     owner: int | None
 
 
-def opened_store(name: str, max_memory: int | str, writable: Literal["all", "owner"]) -> _core.Name:
+def open_store(name: str, max_memory: int | str, writable: Literal["all", "owner"]) -> _core.Name:
     """Opens a store, and makes it if nobody else has. Raises TypeError and ValueError for what no store can be."""
     if writable not in _WRITABLE:
         raise ValueError(f"store {name!r}: writable: expected 'all' or 'owner', got {writable!r}")
     size = check_bytes(f"store {name!r}: max_memory", max_memory)
-    return opened(name, "store", size, (_WRITABLE.index(writable), 0))
+    return open_object(name, "store", size, (_WRITABLE.index(writable), 0))
 
 
 class StoreBase(_core.Store, StoreUse, _Mapping):
@@ -68,7 +68,7 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
 
     @classmethod
     @closes_on_error
-    def _of(cls, name: _core.Name, patience: float = _PATIENCE, pickle: bool = False) -> Self:
+    def _wrap(cls, name: _core.Name, patience: float = _PATIENCE, pickle: bool = False) -> Self:
         """Makes a handle of a name that this process has opened."""
         check_seconds("patience", patience)
         check_flag("pickle", pickle)
@@ -79,7 +79,7 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         store = _core.Store.__new__(cls, name, opened, patience)
         opened._carrier = opened.values.carrier = store._carrier
         store._name = name
-        store._lines = weakref.WeakKeyDictionary()
+        store._wait_queues = weakref.WeakKeyDictionary()
         store._shared = opened
         at, identity = store._root_place
         store._all = SharedDict(store._carrier, at, identity)
@@ -132,7 +132,7 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         return Handle.__repr__(self)
 
     def _reference(self) -> NoReturn:
-        what, instead = self._what_instead()
+        what, instead = self._copy_remedy()
         raise TypeError(f"{what} cannot be sent: {instead}; or send an object of it")
 
     # --- as a mapping ---
@@ -257,10 +257,10 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
     def _is_closed(self) -> bool:
         return self._name.is_closed
 
-    def _no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
+    def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
         """Raises what a wait for a message ends with that was in vain."""
         if waited is None:
-            raise stopped_wait(self._name)
+            raise wait_stopped_error(self._name)
         raise WaitTimeout(f"store {self.name!r}: no message came within {timeout:g} s")
 
 

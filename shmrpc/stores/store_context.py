@@ -15,7 +15,7 @@ from shmrpc.errors import WaitTimeout
 from shmrpc.host.processes import describe_process, describe_stopped
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Handle
-from shmrpc.objects.wait_queue import Line, stopped_wait
+from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 from shmrpc.stores.serializers import install
 from shmrpc.stores.transaction import Transaction
 from shmrpc.stores.values import Values
@@ -46,16 +46,16 @@ os.register_at_fork(after_in_child=_renew_lock)
 class StoreUse(Handle):
     """A use of the name of a store: a handle, or what all handles of it in this process share."""
 
-    _opened_by: ClassVar = "store"
+    _opener_name: ClassVar = "store"
 
     def _holder(self) -> int:
         """The process that changes the store just now; 0 if none does."""
         raise NotImplementedError
 
-    def _in_vain(self) -> str:
+    def _timeout_cause(self) -> str:
         return "another transaction has not ended"
 
-    def _held_by(self) -> str:
+    def _describe_holders(self) -> str:
         holder = self._holder()
         if not holder:
             return ""
@@ -87,7 +87,7 @@ class Opened(StoreUse):
 
     def __init__(self, name: _core.Name) -> None:
         self._name = name
-        self._lines = weakref.WeakKeyDictionary()
+        self._wait_queues = weakref.WeakKeyDictionary()
         self.values = Values(name.name)
         #: Seconds for which an operation waits, if it is a part of what its caller does: the longest of all handles.
         self.patience = 0.0
@@ -188,7 +188,7 @@ class Opened(StoreUse):
 
     async def wait_for(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
         """Waits until a container has changed since a watch began. Raises WaitTimeout."""
-        line = self._line(_CHANGES, Line)
+        line = self._wait_queue(_CHANGES, WaitQueue)
         if not proxy._has_changed(watch) and not await line.wait(
             lambda: proxy._has_changed(watch), lambda: None, timeout
         ):
@@ -198,7 +198,7 @@ class Opened(StoreUse):
         """Blocks until a container has changed since a watch began. Raises WaitTimeout."""
         waited = proxy._wait(watch, timeout)
         if waited is None:
-            raise stopped_wait(self._name)
+            raise wait_stopped_error(self._name)
         if not waited:
             raise self._nothing(timeout)
 

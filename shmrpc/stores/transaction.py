@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, Protocol, Self
 
 from shmrpc import _core
 from shmrpc.errors import LocalProtocolError, StoreBusy, WaitTimeout
-from shmrpc.objects.wait_queue import Line, stopped_wait
+from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 
 #: The wait set of those that wait for a transaction to end.
 _LEASE = 0
@@ -25,8 +25,8 @@ class Begins(Protocol):
 
     @property
     def _carrier(self) -> _core.Carrier: ...
-    def _line(self, place: int, kind: type[Line]) -> Line: ...
-    def _gave_up(self, waited: bool | None, timeout: float | None, place: int) -> NoReturn: ...
+    def _wait_queue(self, place: int, kind: type[WaitQueue]) -> WaitQueue: ...
+    def _raise_wait_failed(self, waited: bool | None, timeout: float | None, place: int) -> NoReturn: ...
 
 
 class Transaction(_core.Transaction):
@@ -52,10 +52,10 @@ class Transaction(_core.Transaction):
             " loop of this thread; use 'async with'"
         )
 
-    def _gave_up(self, waited: bool | None, timeout: float | None, is_single: bool) -> NoReturn:
+    def _raise_wait_failed(self, waited: bool | None, timeout: float | None, is_single: bool) -> NoReturn:
         """Raises what a wait ends with that was in vain. ``is_single``: to its caller it is one operation."""
         try:
-            self._begins._gave_up(waited, timeout, _LEASE)
+            self._begins._raise_wait_failed(waited, timeout, _LEASE)
         except WaitTimeout as error:
             if is_single:
                 raise StoreBusy(str(error)) from None
@@ -77,17 +77,17 @@ class Transaction(_core.Transaction):
         while not self._begin():
             left = None if end is None else max(0.0, end - time.monotonic())
             if not self._is_late:
-                line = self._begins._line(_LEASE, Line)
+                line = self._begins._wait_queue(_LEASE, WaitQueue)
                 is_over = not await line.wait(self._begin_or_leave, self._undo, left)
                 if self._has_begun:
                     return
             else:
                 if self._begins._name.is_stopped:
-                    raise stopped_wait(self._begins._name)
+                    raise wait_stopped_error(self._begins._name)
                 is_over = left == 0
                 await asyncio.sleep(_AGAIN if left is None else min(left, _AGAIN))
             if is_over:
-                self._gave_up(False, self._timeout, False)
+                self._raise_wait_failed(False, self._timeout, False)
 
     def _begin_or_leave(self) -> bool:
         """Begin the transaction, or leave the line to try again: the end of a single operation wakes no waiter."""

@@ -1,4 +1,4 @@
-"""Subscribing in threads."""
+"""Subscriptions for threads."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from shmrpc import _core
 from shmrpc.basics.checks import public_class, public_name
 from shmrpc.basics.drivers import IterableOnly
 from shmrpc.objects.arguments import check_item_count, check_timeout
-from shmrpc.objects.handle import Closing
-from shmrpc.objects.wait_queue import stopped_wait
+from shmrpc.objects.handle import ContextHandle
+from shmrpc.objects.wait_queue import wait_stopped_error
 from shmrpc.topics.subscription_base import Slow, SubscriptionBase
-from shmrpc.topics.topic_base import opened_topic
+from shmrpc.topics.topic_base import open_topic
 from shmrpc.wire.codec import CodecName
 
 
 @public_class("shmrpc.sync.Subscription")
-class BlockingSubscription(IterableOnly, Closing, SubscriptionBase):
+class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
     """A :class:`shmrpc.Subscription` whose methods block the thread that calls them.
 
     Any number of threads may use it: each message goes to one of them.
     """
 
     def get(self, timeout: float | None = None) -> _core.Message:
-        """Waits for a message, and returns it."""
+        """Wait for a message, and return it."""
         if timeout is not None:
             timeout = check_timeout(timeout)
-        return self._got(1, timeout)[0]
+        return self._receive(1, timeout)[0]
 
     def get_many(self, most: int = 256, timeout: float | None = None) -> list[_core.Message]:
-        """Waits for a message; returns it and those that follow, up to ``most`` in all.
+        """Wait for a message; return it and those that follow, up to ``most`` in all.
 
-        Fewer if they are many bytes: a quarter of what publishers hold for small ones is taken at once.
+        Returns fewer if they have many bytes: at most a quarter of what publishers hold for small ones.
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
-        return self._got(check_item_count(most), timeout)
+        return self._receive(check_item_count(most), timeout)
 
-    def _got(self, most: int, timeout: float | None) -> list[_core.Message]:
-        """Take messages. If a signal handler raises before they have left this function, put them back.
+    def _receive(self, most: int, timeout: float | None) -> list[_core.Message]:
+        """Wait for messages and return them. If a signal handler raises meanwhile, put them back.
 
-        The core appends them to a list that is here already: between that and the end there is nothing that could
+        The core appends the messages to a list that exists before: so no step between the core and the ``return`` can
         lose them.
         """
         got: list[_core.Message] = []
         try:
-            if not (self._kept and self._take_kept(got, most)):
+            if not (self._deferred and self._take_deferred(got, most)):
                 if not self._native.take_into(got, most):
-                    self._fill(got, most, timeout)
+                    self._wait_for_messages(got, most, timeout)
                 if self._raises_lag:
-                    self._tell_missed(got)
+                    self._raise_if_missed(got)
         except BaseException:
             if got:
                 self._native.put_back(got)
             raise
         return got
 
-    def _fill(self, got: list[_core.Message], most: int, timeout: float | None) -> None:
-        """Wait until messages are in ``got``."""
+    def _wait_for_messages(self, got: list[_core.Message], most: int, timeout: float | None) -> None:
+        """Block the thread until the core has appended messages to ``got``."""
         end = None if timeout is None else time.monotonic() + timeout
         while not got:
             waited = self._native.wait_into(got, most, None if end is None else max(0.0, end - time.monotonic()))
             if waited is None:
-                raise stopped_wait(self._name)
+                raise wait_stopped_error(self._name)
             if not waited:
-                self._no_message(timeout)
+                self._raise_no_message(timeout)
 
     def __iter__(self) -> Iterator[_core.Message]:
         while True:
@@ -84,5 +84,5 @@ def blocking_subscribe(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingSubscription:
-    """Reads what others publish in a topic as :func:`shmrpc.subscribe` does, in threads."""
-    return BlockingSubscription._reading(opened_topic(name, raw), slow, history, on_lag, on_gone, codec)
+    """Open a topic to read it, as :func:`shmrpc.subscribe` does, in threads."""
+    return BlockingSubscription._wrap_subscriber(open_topic(name, raw), slow, history, on_lag, on_gone, codec)

@@ -1,4 +1,4 @@
-"""What a subscription is in loops and in threads alike: all that does not wait."""
+"""The part of a subscription that is the same in loops and in threads: the operations that do not wait."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from shmrpc.basics.checks import check_count
 from shmrpc.errors import DecodeError, MessagesLost, WaitTimeout
 from shmrpc.host.processes import describe_member
 from shmrpc.objects.arguments import check_item_count
-from shmrpc.objects.handle import Handle, Made, closes_on_error
+from shmrpc.objects.handle import Handle, NotConstructible, closes_on_error
 from shmrpc.wire.codec import CodecName, exact_codec
 
-#: More messages than anybody publishes.
-_MOST: Final = 1 << 62
+#: The largest number of messages that the core counts.
+_MAX_MESSAGES: Final = 1 << 62
 
 
 class Publisher(NamedTuple):
-    """Who has published a message."""
+    """The publisher of a message."""
 
-    #: its process; 0 if that cannot be seen from here
+    #: The id of its process; 0 for one of another container.
     pid: int
-    #: one that no other publisher of this topic has, before or after
+    #: A number that no other publisher of this topic has, before or after.
     number: int
 
 
 class KeepLast(NamedTuple):
-    """What :func:`shmrpc.keep_last` returns."""
+    """The policy that :func:`shmrpc.keep_last` returns."""
 
     most: int
 
@@ -37,7 +37,7 @@ class KeepLast(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """What :func:`shmrpc.disconnect` returns."""
+    """The policy that :func:`shmrpc.disconnect` returns."""
 
     lag: int
 
@@ -45,24 +45,28 @@ class Disconnect(NamedTuple):
         return f"disconnect({self.lag})"
 
 
-#: What a slow subscriber costs.
+#: The policy for a slow subscriber.
 Slow: TypeAlias = Literal["block", "disconnect"] | KeepLast | Disconnect
 
 
 def keep_last(count: int) -> KeepLast:
-    """A subscriber that slows nobody: it reads the last ``count`` messages, and counts those that it has missed."""
-    return KeepLast(check_count("keep_last: count", count, 1, _MOST))
+    """Return the policy of a subscriber that slows no publisher.
+
+    It reads the last ``count`` messages, and counts the messages that it has missed.
+    """
+    return KeepLast(check_count("keep_last: count", count, 1, _MAX_MESSAGES))
 
 
 def disconnect(lag: int) -> Disconnect:
-    """A subscriber that is cut off once a publisher finds it ``lag`` messages behind, or as many as that keeps.
+    """Return the policy of a subscriber that is cut off when it is ``lag`` messages behind.
 
-    A publisher finds that before it publishes the next message. One keeps ``high`` messages for those that are behind.
+    A publisher checks that before each message. It keeps no more than ``high`` messages: a subscriber that is so many
+    behind is cut off too.
     """
-    return Disconnect(check_count("disconnect: lag", lag, 1, _MOST))
+    return Disconnect(check_count("disconnect: lag", lag, 1, _MAX_MESSAGES))
 
 
-def _policy_of(slow: Slow) -> tuple[int, int]:
+def _encode_policy(slow: Slow) -> tuple[int, int]:
     match slow:
         case "block":
             return 1, 0
@@ -75,10 +79,10 @@ def _policy_of(slow: Slow) -> tuple[int, int]:
     raise ValueError(f"slow: expected 'block', 'disconnect', keep_last(n) or disconnect(n), got {slow!r}")
 
 
-def _history_of(history: int | Literal["oldest"]) -> int | None:
+def _encode_history(history: int | Literal["oldest"]) -> int | None:
     if history == "oldest":
         return None
-    return check_count("history ('oldest', or a number of messages)", history, 0, _MOST)
+    return check_count("history ('oldest', or a number of messages)", history, 0, _MAX_MESSAGES)
 
 
 def _raises(option: str, value: str, otherwise: str) -> bool:
@@ -87,22 +91,24 @@ def _raises(option: str, value: str, otherwise: str) -> bool:
     return value == "raise"
 
 
-class SubscriptionBase(Made, Handle):
-    """What a subscription is in loops and in threads alike."""
+class SubscriptionBase(NotConstructible, Handle):
+    """The part of a subscription that is the same in loops and in threads."""
 
-    _made_by = "subscribe"
-    _opened_by = "subscribe"
+    _constructor_name = "subscribe"
+    _opener_name = "subscribe"
     _native: _core.Subscription
     _slow: Slow
     _raises_lag: bool
-    _known_lost: int
-    #: Held by a thread that tells what was missed, and keeps what was got instead; or by its signal handlers.
-    _telling: threading.RLock
-    _kept: list[_core.Message]
+    #: The number of missed messages for which MessagesLost was raised.
+    _reported_lost: int
+    #: Held by a thread, or its signal handlers, while it moves messages to or from ``_deferred``.
+    _lag_lock: threading.RLock
+    #: Messages that were received by a call that raised MessagesLost: the next call returns them.
+    _deferred: list[_core.Message]
 
     @classmethod
     @closes_on_error
-    def _reading(
+    def _wrap_subscriber(
         cls,
         name: _core.Name,
         slow: Slow,
@@ -111,34 +117,34 @@ class SubscriptionBase(Made, Handle):
         on_gone: Literal["wait", "raise"],
         codec: CodecName,
     ) -> Self:
-        """Makes a handle of a topic that this process has opened, which reads it."""
-        handle = cls._of(name)
+        """Make a reading handle of a topic that this process has opened."""
+        handle = cls._wrap(name)
         values = exact_codec(codec)
         handle._slow = slow
         handle._raises_lag = _raises("on_lag", on_lag, "count")
-        handle._known_lost = 0
-        handle._telling = threading.RLock()
-        handle._kept = []
+        handle._reported_lost = 0
+        handle._lag_lock = threading.RLock()
+        handle._deferred = []
         handle._native = _core.Subscription(
             name,
             values.encoder,
             values.decode,
             functools.partial(_undecodable, name.name),
             Publisher,
-            (*_policy_of(slow), _history_of(history), _raises("on_gone", on_gone, "wait")),
+            (*_encode_policy(slow), _encode_history(history), _raises("on_gone", on_gone, "wait")),
         )
         return handle
 
-    def _role(self) -> str:
+    def _describe_role(self) -> str:
         return f", reads with slow={self._slow!r}"
 
     def get_nowait(self) -> _core.Message | None:
-        """Returns the next message; None if there is none now."""
+        """Return the next message; None if there is none now."""
         if self._raises_lag:
-            got = self._taken(1)
+            got = self._receive_nowait(1)
             return got[0] if got else None
         got = []
-        try:  # As in _taken(), without a call.
+        try:  # As in _receive_nowait(), but without a call.
             self._native.take_into(got, 1)
         except BaseException:
             if got:
@@ -147,81 +153,82 @@ class SubscriptionBase(Made, Handle):
         return got[0] if got else None
 
     def get_many_nowait(self, most: int = 256) -> list[_core.Message]:
-        """Returns up to ``most`` messages that are there."""
-        return self._taken(check_item_count(most))
+        """Return up to ``most`` messages that are there now."""
+        return self._receive_nowait(check_item_count(most))
 
-    def _taken(self, most: int) -> list[_core.Message]:
-        """Take up to ``most`` messages that are there. If a signal handler raises meanwhile, put them back.
+    def _receive_nowait(self, most: int) -> list[_core.Message]:
+        """Return up to ``most`` messages that are there now. If a signal handler raises meanwhile, put them back.
 
-        The core appends them to a list that is here already: between that and the end there is nothing that could
+        The core appends the messages to a list that exists before: so no step between the core and the ``return`` can
         lose them.
         """
         got: list[_core.Message] = []
         try:
-            if not (self._kept and self._take_kept(got, most)):
+            if not (self._deferred and self._take_deferred(got, most)):
                 self._native.take_into(got, most)
                 if self._raises_lag:
-                    self._tell_missed(got)
+                    self._raise_if_missed(got)
         except BaseException:
             if got:
                 self._native.put_back(got)
             raise
         return got
 
-    def _take_kept(self, got: list[_core.Message], most: int) -> bool:
-        """Move up to ``most`` messages that were kept into ``got``; False if another thread has taken them."""
-        with self._telling:
-            got += self._kept[:most]  # A signal's handler runs after a call alone: not between this and the next line.
-            del self._kept[:most]
+    def _take_deferred(self, got: list[_core.Message], most: int) -> bool:
+        """Move up to ``most`` deferred messages into ``got``. Return False if another thread has moved them."""
+        with self._lag_lock:
+            # A signal handler runs only after a call: so none runs between this line and the next.
+            got += self._deferred[:most]
+            del self._deferred[:most]
         return bool(got)
 
-    def _tell_missed(self, got: list[_core.Message]) -> None:
-        """Raise MessagesLost if some were missed that were not told so far; ``got`` is kept for the next call then."""
-        with self._telling:
-            missed = self._native.lost - self._known_lost
+    def _raise_if_missed(self, got: list[_core.Message]) -> None:
+        """Raise MessagesLost if more messages were missed since the last time, and defer ``got`` to the next call."""
+        with self._lag_lock:
+            missed = self._native.lost - self._reported_lost
             if not missed:
                 return
-            self._kept += got  # As above.
+            self._deferred += got  # No signal handler runs between this line and the next, as in _take_deferred().
             del got[:]
-            self._known_lost += missed
+            self._reported_lost += missed
         raise MessagesLost(f"topic {self.name!r}: {missed} messages were missed", missed)
 
     def fileno(self) -> int:
-        """Returns a descriptor for a loop of your own, of ``select``, Qt or trio: readable when there may be a message.
+        """Return a descriptor that is readable when there may be a message, for ``select``, Qt, trio or another loop.
 
-        Wait until it is readable, call :meth:`get_many_nowait` until it returns nothing, then wait again: until it has
-        returned nothing, the descriptor stays readable. So it is if a publisher has ended, or has cut this subscriber
-        off; and it may be so in vain. Only wait for it: do not read from it or close it, and let your loop forget it
-        before :meth:`close`.
+        Wait until it is readable, call :meth:`get_many_nowait` until that returns nothing, then wait again: the
+        descriptor stays readable until then. It also becomes readable when a publisher ends or cuts this subscriber
+        off, and sometimes without a message. Do not read from it or close it, and remove it from your loop before
+        :meth:`close`.
         """
-        return self._native.fileno(bool(self._kept))
+        return self._native.fileno(bool(self._deferred))
 
     @property
     def lost(self) -> int:
-        """How many messages were missed."""
+        """The number of missed messages."""
         return self._native.lost
 
     @property
     def publishers(self) -> list[int]:
-        """The processes of the publishers that are read."""
+        """The ids of the processes whose publishers this subscription reads."""
         return self._native.publishers()
 
     def close(self) -> None:
-        """Reads nothing more. Arrays of messages may be looked at as long as they are there."""
+        """Close the handle. Idempotent. Arrays of messages stay valid as long as the program refers to them."""
         self._native.close()
         super().close()
 
-    def _no_message(self, timeout: float | None) -> NoReturn:
-        there = sorted({describe_member(pid) for pid in self.publishers})
-        who = f"{', '.join(there)} {'publish' if len(there) > 1 else 'publishes'}, and had nothing new"
-        if not there:
-            who = "nobody publishes in it; 'shmrpc topic ls' lists the topics that are open"
-        raise WaitTimeout(f"topic {self.name!r}: no message came within {timeout:g} s: {who}")
+    def _raise_no_message(self, timeout: float | None) -> NoReturn:
+        publishers = sorted({describe_member(pid) for pid in self.publishers})
+        why = f"{', '.join(publishers)} {'publish' if len(publishers) > 1 else 'publishes'}, and had nothing new"
+        if not publishers:
+            why = "it has no publisher; 'shmrpc topic ls' lists the topics that are open"
+        raise WaitTimeout(f"topic {self.name!r}: no message came within {timeout:g} s: {why}")
 
 
 def _undecodable(topic: str, error: Exception, number: int | None) -> Exception:
-    """Returns the error for a message that cannot be read."""
+    """Return the DecodeError for a message that cannot be read."""
     which = "a message" if number is None else f"message {number}"
-    told = DecodeError(f"topic {topic!r}: {which} cannot be read: {error}")
-    told.__cause__ = error
-    return told
+    decode_error = DecodeError(f"topic {topic!r}: {which} cannot be read: {error}")
+    decode_error.__cause__ = error
+    return decode_error

@@ -16,7 +16,7 @@ from click.testing import Result
 
 import shmrpc
 from shmrpc.cli import main
-from shmrpc.discovery.members import report_of
+from shmrpc.discovery.members import inspect_object
 from tests.helpers.cli_runner import cli_runner
 from tests.helpers.server_process import eventually
 
@@ -119,7 +119,7 @@ def test_watch_ends_after_its_timeout(s: shmrpc.sync.Store) -> None:
     with _watching("--timeout", "0.05", NAME, "place") as command:
         out, said = command.communicate(timeout=LONG)
     assert (command.returncode, json.loads(out), said) == (0, {"x": 1, "names": ["here"]}, "")
-    assert eventually(lambda: len((report_of(NAME) or pytest.fail("it is gone")).members) == 1)
+    assert eventually(lambda: len((inspect_object(NAME) or pytest.fail("it is gone")).members) == 1)
 
 
 @pytest.mark.parametrize(

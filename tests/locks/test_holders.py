@@ -43,9 +43,9 @@ def holds(name: str) -> list[int]:
 
 
 def waiters(name: str) -> int:
-    from shmrpc.discovery.members import report_of
+    from shmrpc.discovery.members import inspect_object
 
-    report = report_of(name)
+    report = inspect_object(name)
     return 0 if report is None else report.waiters
 
 

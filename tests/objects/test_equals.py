@@ -351,9 +351,9 @@ async def test_a_permit_that_comes_free_goes_to_who_waits_in_a_loop_or_thread(ot
 
 
 def _waiters(name: str) -> int:
-    from shmrpc.discovery.members import reports
+    from shmrpc.discovery.members import inspect_all_objects
 
-    return next((each.waiters for each in reports(print) if each.name == name), 0)
+    return next((each.waiters for each in inspect_all_objects(print) if each.name == name), 0)
 
 
 async def _until_waiting(name: str, count: int) -> None:
@@ -840,7 +840,7 @@ async def _wait_once(gate: shmrpc.Semaphore) -> None:
 
 async def _doorbell_of(gate: shmrpc.Semaphore) -> int:
     await _wait_once(gate)
-    sleeper = gate._line(1, wait_queue.Line)._sleeper
+    sleeper = gate._wait_queue(1, wait_queue.WaitQueue)._sleeper
     assert sleeper is not None
     return sleeper.fileno()
 
@@ -864,21 +864,21 @@ async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest
     loop, gate = asyncio.get_running_loop(), shmrpc.Semaphore(OURS)
     with closing(gate):
         await _wait_once(gate)
-        ours = gate._line(1, wait_queue.Line)
+        ours = gate._wait_queue(1, wait_queue.WaitQueue)
 
         def linger(sleeps: int) -> None:
-            assert ours._lingering is not None
-            ours._lingering.cancel()
+            assert ours._linger_timer is not None
+            ours._linger_timer.cancel()
             ours._linger(sleeps)
 
         for _ in range(3):
             before = ours._sleeps
             await _wait_once(gate)
             linger(before)
-            assert ours._hears  # There was a wait since.
+            assert ours._is_listening  # There was a wait since.
         linger(ours._sleeps)
-        assert not ours._hears
-        assert ours._lingering is None
+        assert not ours._is_listening
+        assert ours._linger_timer is None
         assert ours._sleeper is not None
         assert not loop.remove_reader(ours._sleeper.fileno())
         gate.signal()

@@ -14,7 +14,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.discovery.members import report_of
+from shmrpc.discovery.members import inspect_object
 from tests.helpers.server_process import InThread, eventually
 
 LONG = 60.0
@@ -248,7 +248,7 @@ WAITS = {
 
 
 def _is_waiting() -> bool:
-    report = report_of(OURS)
+    report = inspect_object(OURS)
     return report is not None and report.waiters == 1
 
 

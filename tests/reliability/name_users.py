@@ -19,7 +19,7 @@ import numpy as np
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 
 #: Seconds after which a process hangs.
 HANGS: Final = 60
@@ -265,7 +265,7 @@ async def use_store_in_loop(outcomes: Outcomes, held: shmrpc.Store) -> None:
 def look(outcomes: Outcomes, name: str) -> None:
     """Looks at a name from outside."""
     outcomes.note(lambda: shmrpc.members(name))
-    outcomes.note(lambda: reports(lambda text: None))
+    outcomes.note(lambda: inspect_all_objects(lambda text: None))
     outcomes.note(lambda: shmrpc.sync.attach(name, SOON).close())
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 from shmrpc.stores.inbox import BlockingInbox
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually, eventually_in_loop
@@ -42,7 +42,7 @@ def s() -> Iterator[shmrpc.sync.Store]:
 
 
 def _waiters() -> int:
-    return next((each.waiters for each in reports(print) if each.name == OURS), 0)
+    return next((each.waiters for each in inspect_all_objects(print) if each.name == OURS), 0)
 
 
 def _until_waiting(count: int = 1) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.discovery.members import report_of
+from shmrpc.discovery.members import inspect_object
 from shmrpc.topics import blocking_topic, topic
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
@@ -137,7 +137,7 @@ def test_the_slowest_is_named_when_there_is_no_room(t: shmrpc.sync.Topic, s: shm
 
 def test_the_memory_of_a_publisher_is_bounded_and_known_before_it_is_full() -> None:
     def size() -> int:
-        report = report_of(OURS)
+        report = inspect_object(OURS)
         assert report is not None
         return report.size
 
@@ -188,7 +188,7 @@ def test_one_that_is_cut_off_is_told_again_as_long_as_a_wait_would_be_in_vain(t:
             waits.join()
         assert [(each.pid, each.number) for each in raised] == told[:1]
         t.close()
-        with pytest.raises(shmrpc.WaitTimeout, match="nobody publishes"):
+        with pytest.raises(shmrpc.WaitTimeout, match="it has no publisher"):
             s.get(0.01)
         with shmrpc.sync.topic(OURS) as again:
             again.publish(2)

@@ -14,7 +14,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 from tests.helpers.member_process import MemberProcess
 
 OURS = f"topic_errors{os.getpid()}"
@@ -77,7 +77,7 @@ def test_one_that_has_ended_and_one_that_cuts_off_are_named_and_what_to_do() -> 
 
 def test_one_that_waits_in_vain_is_told_who_publishes() -> None:
     with shmrpc.sync.subscribe(OURS) as s:
-        with pytest.raises(shmrpc.WaitTimeout, match=r"within 0.01 s: nobody publishes in it; 'shmrpc topic ls'"):
+        with pytest.raises(shmrpc.WaitTimeout, match=r"within 0.01 s: it has no publisher; 'shmrpc topic ls'"):
             s.get(timeout=0.01)
         with shmrpc.sync.topic(OURS), pytest.raises(shmrpc.WaitTimeout, match="this process publishes, and"):
             s.get(timeout=0.01)
@@ -110,7 +110,7 @@ def test_what_each_subscriber_keeps_is_seen() -> None:
         t.publish(np.zeros(100_000, "u1"))
         kept = s.get().value
         assert [each.kept // 100_000 for each in t.subscribers()] == [1, 0]
-        [report] = [each.subscribers for each in reports(pytest.fail) if each.name == OURS]
+        [report] = [each.subscribers for each in inspect_all_objects(pytest.fail) if each.name == OURS]
         assert report == t.subscribers()
         del kept
         assert [each.kept for each in t.subscribers()] == [0, 0]

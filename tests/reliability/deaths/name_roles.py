@@ -10,7 +10,7 @@ from typing import Final
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 
 #: Seconds of a wait that is in vain.
 _SOON: Final = 0.005
@@ -49,7 +49,7 @@ def in_threads() -> None:
         gate.wait(_LONG)
     gate.resume()
     shmrpc.members("gpu")
-    reports(print)
+    inspect_all_objects(print)
     for name in (again, gate, lock, go, frame):
         name.close()
     _changes_a_store()

@@ -14,7 +14,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 from shmrpc.host import cleanup
 from tests.helpers import crash_points
 from tests.helpers.host_names import host_to_oneself
@@ -130,7 +130,7 @@ def test_those_who_wait_for_a_member_that_dies_go_on(point: str) -> None:
 
 
 def _until_waiting(count: int) -> None:
-    assert eventually(lambda: any(each.name == "gpu" and each.waiters == count for each in reports(print)))
+    assert eventually(lambda: any(each.name == "gpu" and each.waiters == count for each in inspect_all_objects(print)))
 
 
 def test_each_point_of_a_name_is_passed() -> None:
@@ -139,7 +139,7 @@ def test_each_point_of_a_name_is_passed() -> None:
         member.do(OPEN)
         assert member.do(f"result = forked({f'{OPEN}; gate.acquire(); {DIE}'!r}, dict(sync=sync))") == -9
         member.do("import threading; waiting = threading.Thread(target=gate.wait, args=(60,)); waiting.start()")
-        assert eventually(lambda: any(each.name == "gpu" and each.waiters for each in reports(print)))
+        assert eventually(lambda: any(each.name == "gpu" and each.waiters for each in inspect_all_objects(print)))
         member.do(f"gate.signal(); waiting.join(); {USE}; {CLOSE}")
         passed = dict(member.do("result = crash_points.passed()"))
     assert [name for name in sorted(crash_points.POINTS_OF_NAMES) if not passed[name]] == []

@@ -209,9 +209,9 @@ async def test_a_sleeper_is_told_of_what_another_one_finds() -> None:
 
 
 def _waiters() -> int:
-    from shmrpc.discovery.members import reports
+    from shmrpc.discovery.members import inspect_all_objects
 
-    return next((each.waiters for each in reports(print) if each.name == OURS), 0)
+    return next((each.waiters for each in inspect_all_objects(print) if each.name == OURS), 0)
 
 
 def test_sleepers_who_sleep_again_at_once_hold_no_signaller(other: MemberProcess) -> None:
@@ -408,7 +408,7 @@ def lied_about_lock_file(runtime: Path, what: str) -> None:
                 late.do(use)
         with pytest.raises(RuntimeError, match=said):
             late.do(f"shmrpc.members({OURS!r})")
-        late.do("from shmrpc.discovery.members import reports; reports(lambda text: None)")
+        late.do("from shmrpc.discovery.members import inspect_all_objects; inspect_all_objects(lambda text: None)")
         if what != "short memory":
             member.do("it.release(); it.acquire(0); it.release()")
         member.do("it.close()")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.discovery.members import reports
+from shmrpc.discovery.members import inspect_all_objects
 from tests.helpers import crash_points
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
@@ -46,7 +46,7 @@ def test_who_was_not_told_of_a_permit_finds_it_by_its_deadline(wait: str) -> Non
         waiting.do('gate, in_loop = sync.Semaphore("gpu"), shmrpc.Semaphore("gpu")')
         victim.do('crash_points.stop_at_point("PermitFreed", 1)')
         waiting.begin(wait)
-        assert eventually(lambda: any(each.name == "gpu" and each.waiters == 1 for each in reports(print)))
+        assert eventually(lambda: any(each.name == "gpu" and each.waiters == 1 for each in inspect_all_objects(print)))
         victim.begin("gate.release()")
         assert eventually(lambda: stands_still(victim.pid))
         waiting.end()

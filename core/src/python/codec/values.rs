@@ -34,13 +34,13 @@ pub(crate) struct Values {
 /// Tells whether an exception says nothing of the value that was read or written, because a signal handler raised it
 /// meanwhile.
 #[cold]
-pub(crate) fn is_of_a_handler(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+pub(crate) fn is_from_signal_handler(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     if !error.is_instance_of::<PyException>(py) {
         return Ok(true);
     }
     let asked = py
         .import("shmrpc.basics.signals")?
-        .getattr("is_of_a_handler")?;
+        .getattr("is_from_signal_handler")?;
     asked
         .call1((error.clone_ref(py).into_value(py),))?
         .extract()
@@ -49,7 +49,7 @@ pub(crate) fn is_of_a_handler(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
 /// What is raised in the place of an exception: what this function makes of that, and of the number of an item.
 #[cold]
 fn told_as(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Option<u64>) -> PyErr {
-    match is_of_a_handler(py, &error) {
+    match is_from_signal_handler(py, &error) {
         Ok(false) => {}
         Ok(true) => return error,
         Err(error) => return error,

@@ -48,12 +48,12 @@ fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     Ok(done.bind(py).clone().into_any())
 }
 
-/// Takes what was not there, however long that takes; `_gave_up` raises what is to be raised if it was not to be had.
+/// Takes what was not there, however long that takes; `_raise_wait_failed` raises what is to be raised if it was not to be had.
 fn wait(slf: &Bound<'_, Hold>, want: Want, timeout: Option<f64>) -> PyResult<()> {
     let waited = slf.get().name.get().wait(slf.py(), want, timeout)?;
     if waited != Some(true) {
         let why = (waited, timeout, want.set());
-        slf.call_method1(intern!(slf.py(), "_gave_up"), why)?;
+        slf.call_method1(intern!(slf.py(), "_raise_wait_failed"), why)?;
     }
     Ok(())
 }

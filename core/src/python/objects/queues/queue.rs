@@ -6,7 +6,7 @@ pub(crate) use crate::objects::queueing::LEASE_PATIENCE as PATIENCE;
 use crate::objects::queueing::{DONE, ITEMS, ROOM};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::Encoded;
-use crate::python::codec::values::{Values, is_of_a_handler, item_at};
+use crate::python::codec::values::{Values, is_from_signal_handler, item_at};
 use crate::python::objects::name::{Name, failed};
 use crate::python::objects::queues::claim::{Claim, Held};
 use crate::python::objects::queues::reservation::{Plan, Reservation};
@@ -376,7 +376,7 @@ impl Queue {
             match self.read_first(py, items, &mut at, None) {
                 Ok(value) => values.push(value),
                 // What a signal handler raises meanwhile, as KeyboardInterrupt, says nothing of the item: all of them stay.
-                Err(error) if is_of_a_handler(py, &error).unwrap_or(true) => {
+                Err(error) if is_from_signal_handler(py, &error).unwrap_or(true) => {
                     (at, failed) = (0, Some(error));
                     break;
                 }
@@ -408,7 +408,7 @@ impl Queue {
         let held = Arc::new(held);
         let value = held.copy_own(py, self, None);
         if let Err(error) = &value
-            && is_of_a_handler(py, error).unwrap_or(true)
+            && is_from_signal_handler(py, error).unwrap_or(true)
         {
             return value.map(Some); // As in `read_all`: the item comes back.
         }

@@ -18,7 +18,7 @@ const AGAIN: u64 = 200_000;
 
 /// A transaction of a store: `with` begins and ends it in a thread, each in one native step: where a frame of Python lay
 /// between, a signal handler that raises there would leave it open. Where `with` would block a loop, it calls
-/// `_refuse_to_block`, and where the wait for `_timeout` seconds was in vain, `_gave_up`. One that goes while it is open
+/// `_refuse_to_block`, and where the wait for `_timeout` seconds was in vain, `_raise_wait_failed`. One that goes while it is open
 /// comes to nothing.
 ///
 /// `name`: the use of the name whose it is. `joins`: within a transaction of this task or thread it is a part of that, which
@@ -137,8 +137,11 @@ impl Transaction {
             slf.call_method0(intern!(py, "_refuse_to_block"))?;
         }
         let is_single = us.joins || in_loop;
-        slf.call_method1(intern!(py, "_gave_up"), (waited, timeout, is_single))
-            .map(drop)
+        slf.call_method1(
+            intern!(py, "_raise_wait_failed"),
+            (waited, timeout, is_single),
+        )
+        .map(drop)
     }
 
     fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {

@@ -6,7 +6,7 @@ use crate::objects::queueing::ITEMS;
 use crate::objects::registry::Handle;
 use crate::objects::topics::{self, Look, Payload, Pin};
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::values::{Values, is_of_a_handler};
+use crate::python::codec::values::{Values, is_from_signal_handler};
 use crate::python::objects::loop_sleeper::LoopSleeper;
 use crate::python::objects::name::{Name, failed};
 use crate::python::objects::topics::message;
@@ -288,7 +288,7 @@ impl Subscription {
             read += 1;
         }
         // What a signal handler raises meanwhile, as KeyboardInterrupt, says nothing of the message: that stays the next one.
-        let is_gone = |error: &PyErr| !is_of_a_handler(py, error).unwrap_or(true);
+        let is_gone = |error: &PyErr| !is_from_signal_handler(py, error).unwrap_or(true);
         let is_gone = failed.as_ref().is_some_and(is_gone);
         batch.messages.drain(..read + usize::from(is_gone));
         batch.interrupted = held.filter(|_| !is_gone);

@@ -1,0 +1,76 @@
+"""Handles of objects with permits: semaphores and locks, which are acquired and released."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Coroutine
+from typing import Any, Literal, NoReturn, Self
+
+from shmrpc._core import Hold, Name
+from shmrpc.basics.drivers import OpenOnAwait, ThreadsOnly
+from shmrpc.errors import LocalProtocolError
+from shmrpc.objects.arguments import check_timeout
+from shmrpc.objects.handle import Handle
+
+
+class PermitHandle(Hold, Handle):
+    """A handle of an object whose permits are acquired and released."""
+
+    def locked(self) -> bool:
+        """Return True if an acquire would wait now, because no permit is free."""
+        return self._locked()
+
+    @classmethod
+    def _wrap(cls, name: Name, reentrant: bool = False) -> Self:
+        """Make a handle of an object that this process has opened; ``reentrant`` as for :class:`Lock`."""
+        handle = Hold.__new__(cls, name, reentrant)
+        handle._name = name
+        handle._wait_queues = weakref.WeakKeyDictionary()
+        return handle
+
+    def _refuse_to_block(self) -> NoReturn:
+        raise LocalProtocolError(
+            f"{self._name.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
+        )
+
+
+class BlockingPermitHandle(ThreadsOnly, PermitHandle):
+    """A handle whose permits threads acquire and release."""
+
+    acquire = Hold._acquire
+
+
+class AsyncPermitHandle(OpenOnAwait, PermitHandle):
+    """A handle whose permits tasks acquire and release, and ``with`` in threads without an event loop."""
+
+    __aenter__ = Hold._aenter
+    __aexit__ = Hold._aexit
+
+    def acquire(self, timeout: float | None = None) -> Coroutine[Any, Any, Literal[True]]:
+        """Wait for a permit, acquire it and return True; cancelled, it acquires none.
+
+        ``timeout`` is in seconds; None waits without a limit. The holder of a lock is the task that calls this method,
+        whichever task awaits it. So ``wait_for``, ``gather``, ``shield`` and ``create_task`` may run the coroutine.
+
+        Raises WaitTimeout, which names the holders, and WaitStopped after :meth:`stop`.
+        """
+        acquiring = self._acquire_for(self._owner(), check_timeout(timeout))
+        # Python's warning of a coroutine that was never awaited shows this name.
+        acquiring.__qualname__ = f"{type(self).__name__}.acquire"  # type: ignore[attr-defined]
+        return acquiring
+
+    async def _acquire_for(self, owner: int, timeout: float | None) -> Literal[True]:
+        if self._try(owner, True) or self._regain():
+            return True
+        is_other_task = owner != self._owner()  # The owner itself must not wait: it would wait for itself.
+        if not self._try(owner, is_other_task):
+            attempt = functools.partial(self._try, owner, is_other_task)
+            insist = functools.partial(self._insist, owner, is_other_task)
+            release = functools.partial(self._give_back, owner)
+            await self._wait_in_loop(attempt, release, timeout, insist=insist)
+        return True
+
+    async def _enter(self, owner: int) -> None:
+        """Acquire a permit for ``async with``, which has found none free."""
+        await self._acquire_for(owner, None)

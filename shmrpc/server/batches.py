@@ -19,7 +19,7 @@ from shmrpc.server.results import Encoded
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.server.served_endpoint import ServedEndpoint
 from shmrpc.service.call import Call, handled
-from shmrpc.streams.sending import SLICE
+from shmrpc.streams.sending import TIME_SLICE
 from shmrpc.values.unsendable import is_unsendable
 from shmrpc.wire.codec import UNREADABLE, Body, body_weight
 from shmrpc.wire.failure import CallRejected, Failure, unreadable_call
@@ -186,7 +186,7 @@ class _Turns:
 
     def slice_end(self) -> int:
         """When the turn of one of them is over, in nanoseconds."""
-        return time.monotonic_ns() + int(SLICE * 1e9) // self.wanted
+        return time.monotonic_ns() + int(TIME_SLICE * 1e9) // self.wanted
 
 
 _turns: Final = _Turns()

@@ -9,14 +9,14 @@ from typing import Final
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.served_client import RunRequest, ServedClient, Underway
-from shmrpc.streams.receiving import Incoming
+from shmrpc.streams.receiving import IncomingStream
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import decode_failure
 from shmrpc.wire.frames import opcode
 
 #: What a frame does to a stream from the client.
-_Act = Callable[[Underway, Incoming, Body], None]
+_Act = Callable[[Underway, IncomingStream, Body], None]
 
 
 def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
@@ -57,18 +57,18 @@ def _misplaced(body: Body, client: ServedClient, call_id: int) -> None:
     client.peer.fault("it sent part of a stream to where none is")
 
 
-def _item(under: Underway, incoming: Incoming, body: Body) -> None:
+def _item(under: Underway, incoming: IncomingStream, body: Body) -> None:
     try:
         incoming.feed((0, body))
     except RemoteProtocolError as error:
         under.client.peer.fault(str(error))
 
 
-def _end(under: Underway, incoming: Incoming, body: Body) -> None:
+def _end(under: Underway, incoming: IncomingStream, body: Body) -> None:
     incoming.finish()
 
 
-def _abort(under: Underway, incoming: Incoming, body: Body) -> None:
+def _abort(under: Underway, incoming: IncomingStream, body: Body) -> None:
     error = decode_failure(body)
     under.aborted = weakref.ref(error)
     incoming.finish(error)

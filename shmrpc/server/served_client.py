@@ -11,8 +11,8 @@ import msgspec
 
 from shmrpc import _core
 from shmrpc.service.call import Call, Metadata, check_metadata
-from shmrpc.streams.receiving import Incoming
-from shmrpc.streams.sending import Outgoing
+from shmrpc.streams.receiving import IncomingStream
+from shmrpc.streams.sending import OutgoingStream
 from shmrpc.transport.listener import Peer
 from shmrpc.transport.sharing import NoSharing, Sharing
 from shmrpc.wire import frames
@@ -37,8 +37,8 @@ class Underway(msgspec.Struct, eq=False):
     #: Whether its deadline has passed.
     expired: bool = False
     task: asyncio.Task[object] | None = None
-    inputs: list[Incoming] = []
-    outgoing: Outgoing | None = None
+    inputs: list[IncomingStream] = []
+    outgoing: OutgoingStream | None = None
     #: The error with which the client has aborted a stream of its own.
     aborted: weakref.ref[BaseException] | None = None
     #: Whether the client takes metadata before the first item.

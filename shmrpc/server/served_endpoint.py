@@ -16,7 +16,7 @@ from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, enter_all
 from shmrpc.service.service import Service
 from shmrpc.service.signature import Signature
-from shmrpc.streams.sending import Encode
+from shmrpc.streams.sending import EncodeItem
 from shmrpc.values.unsendable import returned
 from shmrpc.wire.failure import CallRejected
 
@@ -77,7 +77,7 @@ def _invoker(
 def _streaming(service: Service, endpoint: Endpoint, check: Check | None, runner: CallRunner) -> Invoke:
     """What sends the items of a stream to the caller."""
     in_thread, executors = endpoint.run_in == "thread", runner.executors
-    encode: Encode = runner.codec.encoder if check is None else checked_encode(runner.codec.encode, check)
+    encode: EncodeItem = runner.codec.encoder if check is None else checked_encode(runner.codec.encode, check)
 
     async def stream(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         assert under.outgoing is not None

@@ -13,9 +13,9 @@ from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.server.served_endpoint import ServedEndpoint
 from shmrpc.service.arguments import Arguments
 from shmrpc.streams.credit import WINDOW
-from shmrpc.streams.items import Reader
-from shmrpc.streams.receiving import Incoming, received
-from shmrpc.streams.sending import Outgoing
+from shmrpc.streams.items import ItemDecoder
+from shmrpc.streams.receiving import IncomingStream, iter_items
+from shmrpc.streams.sending import OutgoingStream
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, body_weight
@@ -55,7 +55,7 @@ def _run(runner: CallRunner, endpoint: ServedEndpoint, read: Read, *, has_header
         if signature.inputs:
             args, kwargs = _open_inputs(runner, under, endpoint, args, kwargs)
         if signature.streams:
-            under.outgoing = Outgoing(client.sharing.sender(frames.ITEM, call_id, WINDOW), limiter.change_busy)
+            under.outgoing = OutgoingStream(client.sharing.sender(frames.ITEM, call_id, WINDOW), limiter.change_busy)
             under.reads_metadata = has_header
         return runner.run(under, endpoint.invoke(under, args, kwargs))
 
@@ -82,14 +82,14 @@ def _open_inputs(
     send, call_id, signature = under.client.send, under.call.id, endpoint.signature
     for number, (name, place) in enumerate(signature.input_places.items(), 1):
         credit, stop = opcode(frames.CREDIT, number), opcode(frames.STOP, number)
-        incoming = Incoming(
+        incoming = IncomingStream(
             lambda size, credit=credit: send(credit, call_id, frames.encode_credit(size)),  # type: ignore[misc]
             allowed=0,
             extra=under.client.extra_credit,
         )
-        stream = received(
+        stream = iter_items(
             incoming,
-            Reader(runner.codec, signature.inputs[name]),
+            ItemDecoder(runner.codec, signature.inputs[name]),
             functools.partial(_unfit, signature.name, name),
             functools.partial(send, stop, call_id, frames.NIL),
         )

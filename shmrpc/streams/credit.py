@@ -33,13 +33,13 @@ def weight(body: Body) -> int:
 class ReceiveWindow:
     """The receiving end's account: what the sender may still send, and what was consumed since credit was given."""
 
-    __slots__ = ("_allowed", "_consumed", "_extra", "_wanted")
+    __slots__ = ("_allowed", "_consumed", "_extra", "_target_extra")
 
     def __init__(self, allowed: int = WINDOW, extra: Callable[[], int] | None = None) -> None:
         self._allowed = allowed
         self._consumed = 0
         #: Bytes that were given beyond the first credit, and what says how many that ought to be: over a long way.
-        self._extra, self._wanted = 0, extra
+        self._extra, self._target_extra = 0, extra
 
     def open(self) -> int:
         """The first credit, for a sender that begins without any."""
@@ -58,7 +58,7 @@ class ReceiveWindow:
         if self._consumed < WORTH_GRANTING:
             return 0
         granted, self._consumed = self._consumed, 0
-        if self._wanted is not None and (more := self._wanted() - self._extra) > 0:
+        if self._target_extra is not None and (more := self._target_extra() - self._extra) > 0:
             self._extra += more
             granted += more
         self._allowed += granted

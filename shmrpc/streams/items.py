@@ -12,10 +12,10 @@ from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.failure import CallRejected
 
 #: How many items, and these as a MessagePack array with a long header; 0, and one item as it is.
-Part = tuple[int, Body]
+ItemRun = tuple[int, Body]
 
 
-def unsendable_item(item: Any, error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> Exception:
+def item_error(item: Any, error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> Exception:
     """The rejection of an item that encoding has failed with. What is not of ``kinds``, or a handler's, stays."""
     if isinstance(error, CallRejected) or not is_unsendable(error, kinds):
         return error
@@ -25,45 +25,45 @@ def unsendable_item(item: Any, error: Exception, kinds: tuple[type[Exception], .
 _split = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
-class Reader:
+class ItemDecoder:
     """Turns what has come into items of a type."""
 
     def __init__(self, codec: Codec, kind: Any) -> None:
         #: The item in a body.
-        self.one = codec.decode if kind is Any else codec.decoder(kind)
-        self._many = codec.decoder(list.__class_getitem__(kind))
+        self.decode_one = codec.decode if kind is Any else codec.decoder(kind)
+        self._decode_array = codec.decoder(list.__class_getitem__(kind))
 
-    def many(self, data: Body) -> Iterable[Any]:
+    def decode_array(self, data: Body) -> Iterable[Any]:
         """The items in an array; one of UNREADABLE at the one that cannot be read, after those before it."""
         try:
-            items = self._many(data)
+            items = self._decode_array(data)
         except UNREADABLE:
-            return self._one_by_one(data)
+            return self._decode_each(data)
         return items  # type: ignore[no-any-return]
 
-    def runs(self, part: Part) -> Iterable[list[Any]]:
+    def iter_lists(self, part: ItemRun) -> Iterable[list[Any]]:
         """The items that have come together; one of UNREADABLE at the one that cannot be read, after those before."""
         count, data = part
         if not count:
-            return ([self.one(data)],)
-        items = self.many(data)
+            return ([self.decode_one(data)],)
+        items = self.decode_array(data)
         return (items,) if isinstance(items, list) else ([item] for item in items)
 
-    def all(self, part: Part, instead: Callable[[Exception], Any]) -> Iterable[Any]:
-        """The items that have come together; what ``instead`` makes of the error of one that cannot be read."""
+    def decode_all(self, part: ItemRun, on_error: Callable[[Exception], Any]) -> Iterable[Any]:
+        """The items that have come together; what ``on_error`` makes of the error of one that cannot be read."""
         count, data = part
         try:
-            return self._many(data) if count else [self.one(data)]
+            return self._decode_array(data) if count else [self.decode_one(data)]
         except UNREADABLE:
             bodies: Iterable[Body] = map(bytes, _split.decode(data)) if count else [data]
         items: list[Any] = []
         for body in bodies:
             try:
-                items.append(self.one(body))
+                items.append(self.decode_one(body))
             except UNREADABLE as error:
-                items.append(instead(error))
+                items.append(on_error(error))
         return items
 
-    def _one_by_one(self, data: Body) -> Iterator[Any]:
+    def _decode_each(self, data: Body) -> Iterator[Any]:
         for body in _split.decode(data):
-            yield self.one(bytes(body))
+            yield self.decode_one(bytes(body))

@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from shmrpc.streams.credit import OVERHEAD, WINDOW, ReceiveWindow
-from shmrpc.streams.items import Part, Reader
-from shmrpc.streams.sending import SLICE
+from shmrpc.streams.items import ItemDecoder, ItemRun
+from shmrpc.streams.sending import TIME_SLICE
 from shmrpc.wire.codec import UNREADABLE, body_weight
 
 _ARRAY_HEADER: Final = 5
 
 
-class Incoming:
+class IncomingStream:
     """The receiving end: items wait here until they are asked for. It is a stream without its meaning."""
 
     __slots__ = (
@@ -23,7 +23,7 @@ class Incoming:
         "_ended",
         "_grant",
         "_held",
-        "_parts",
+        "_runs",
         "_slice_end",
         "_taken",
         "_waiter",
@@ -33,7 +33,7 @@ class Incoming:
     def __init__(
         self, grant: Callable[[int], None], allowed: int = WINDOW, extra: Callable[[], int] | None = None
     ) -> None:
-        self._parts: list[Part] = []
+        self._runs: list[ItemRun] = []
         self._grant = grant
         self._window = ReceiveWindow(allowed, extra)
         #: Bytes that wait here; and bytes that were taken last, and are in use.
@@ -52,7 +52,7 @@ class Incoming:
         """Gives the sender its first credit."""
         self._grant(self._window.open())
 
-    def feed(self, part: Part) -> None:
+    def feed(self, part: ItemRun) -> None:
         """Takes in items that have come. Raises RemoteProtocolError if there was no credit for them.
 
         Once it has ended they are dropped, all of them: what is read is a prefix of what was sent.
@@ -64,13 +64,13 @@ class Incoming:
         size += OVERHEAD * count - _ARRAY_HEADER if count else OVERHEAD
         self._window.receive(size)
         self._held += size
-        self._parts.append(part)
+        self._runs.append(part)
         if self._waiter is not None:
             self._wake()
 
     def drop(self) -> None:
         """Drops what waits here."""
-        self._parts.clear()
+        self._runs.clear()
         self._held = 0
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -84,40 +84,40 @@ class Incoming:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def take(self) -> list[Part]:
+    def take_runs(self) -> list[ItemRun]:
         """The items that are there. Those that were taken before have been consumed."""
-        self._settle()
+        self._grant_consumed()
         self._taken, self._held = self._held, 0
-        parts, self._parts = self._parts, []
+        parts, self._runs = self._runs, []
         return parts
 
-    def _settle(self) -> None:
+    def _grant_consumed(self) -> None:
         """Gives credit back for what has been consumed, once it is worth it."""
         granted = self._window.consume(self._taken)
         self._taken = 0
         if granted and not self._ended:
             self._grant(granted)
 
-    async def ready(self, pull: Callable[[], object] | None = None) -> bool:
+    async def wait_ready(self, pull: Callable[[], object] | None = None) -> bool:
         """Waits until there are items: True; or the end: False, or its error raised, once.
 
         ``pull`` may bring what is there already. The loop has its turn now and then.
         """
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
-            self._slice_end = time.monotonic() + SLICE
-        if pull is not None and not self._parts:
+            self._slice_end = time.monotonic() + TIME_SLICE
+        if pull is not None and not self._runs:
             pull()
-        if not self._parts:
-            self._settle()
-        while not self._parts and not self._ended:
+        if not self._runs:
+            self._grant_consumed()
+        while not self._runs and not self._ended:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-            self._slice_end = time.monotonic() + SLICE
-        if self._parts:
+            self._slice_end = time.monotonic() + TIME_SLICE
+        if self._runs:
             return True
         error, self._end = self._end, None
         if error is None:
@@ -128,24 +128,27 @@ class Incoming:
             del error  # It has this frame in its traceback.
 
 
-async def received(
-    incoming: Incoming, reader: Reader, explain: Callable[[Exception], Exception], stop: Callable[[], object]
+async def iter_items(
+    incoming: IncomingStream,
+    decoder: ItemDecoder,
+    convert_error: Callable[[Exception], Exception],
+    stop: Callable[[], object],
 ) -> AsyncGenerator[Any, None]:
     """The items that come, until the end of the stream. ``stop`` is called if this side ends it sooner.
 
-    ``explain`` makes the error of an item that cannot be read.
+    ``convert_error`` makes the error of an item that cannot be read.
     """
     try:
-        while await incoming.ready():
-            for count, data in incoming.take():
+        while await incoming.wait_ready():
+            for count, data in incoming.take_runs():
                 try:
                     if not count:
-                        yield reader.one(data)  # By no name, which would keep it until the next one comes.
+                        yield decoder.decode_one(data)  # By no name, which would keep it until the next one comes.
                         continue
-                    for item in reader.many(data):
+                    for item in decoder.decode_array(data):
                         yield item
                 except UNREADABLE as error:  # No further: the caller's stream may fail with one of them.
-                    raise explain(error) from None
+                    raise convert_error(error) from None
     finally:
         if not incoming.ended:
             incoming.finish()

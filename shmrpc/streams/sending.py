@@ -10,22 +10,22 @@ from typing import Any, Final, Protocol
 
 from shmrpc import _core
 from shmrpc.streams.credit import SendWindow, weight
-from shmrpc.streams.items import unsendable_item
+from shmrpc.streams.items import item_error
 from shmrpc.wire.codec import Body
 
 #: The body for an item: a codec's encoder, or a function.
-Encode = _core.Encoder | Callable[[Any], Body]
+EncodeItem = _core.Encoder | Callable[[Any], Body]
 #: What to raise for an item, of what encoding it has raised.
-Explain = Callable[[Any, Exception], Exception]
+ConvertError = Callable[[Any, Exception], Exception]
 #: Seconds after which a producer that never waits lets the loop turn.
-SLICE: Final = 300e-6
+TIME_SLICE: Final = 300e-6
 
 
-class Enclosed(Iterable[Any]):
-    """A source whose items are made within a context manager, which is left whenever the loop goes on."""
+class ContextSource(Iterable[Any]):
+    """A source whose items are made context a context manager, which is left whenever the loop goes on."""
 
-    def __init__(self, source: Generator[Any, None, None], within: AbstractContextManager[object]) -> None:
-        self.source, self.within = source, within
+    def __init__(self, source: Generator[Any, None, None], context: AbstractContextManager[object]) -> None:
+        self.source, self.context = source, context
 
     def __iter__(self) -> Iterator[Any]:
         return self.source
@@ -42,15 +42,17 @@ class Sender(Protocol):
         """Sends an item. False if there has to be a pause before the next one."""
         ...
 
-    def send_all(self, items: Iterator[Any], encode: Encode, explain: Explain, /) -> bool:
+    def send_all(self, items: Iterator[Any], encode: EncodeItem, convert_error: ConvertError, /) -> bool:
         """Sends what ``items`` yields.
 
         True if there has to be a pause before the next one, False at the end. What ``encode`` raises is raised as what
-        ``explain`` makes of the item and the exception.
+        ``convert_error`` makes of the item and the exception.
         """
         ...
 
-    def send_each(self, items: AsyncIterator[Any], encode: Encode, explain: Explain, /) -> Awaitable[bool]:
+    def send_each(
+        self, items: AsyncIterator[Any], encode: EncodeItem, convert_error: ConvertError, /
+    ) -> Awaitable[bool]:
         """The same for an asynchronous iterator."""
         ...
 
@@ -69,7 +71,7 @@ class PlainSender:
     def __init__(self, send: Callable[[Body], object], credit: int) -> None:
         self._send = send
         self._window = SendWindow(credit)
-        self._slice_end = time.monotonic() + SLICE
+        self._slice_end = time.monotonic() + TIME_SLICE
 
     def send(self, payload: Body) -> bool:
         """Sends an item. False if there has to be a pause before the next one."""
@@ -77,18 +79,18 @@ class PlainSender:
         self._window.spend(weight(payload))
         return self._window.is_open and time.monotonic() < self._slice_end
 
-    def send_all(self, items: Iterator[Any], encode: Encode, explain: Explain) -> bool:
+    def send_all(self, items: Iterator[Any], encode: EncodeItem, convert_error: ConvertError) -> bool:
         """Sends what ``items`` yields. True if there has to be a pause before the next one, False at the end."""
-        return any(not self.send(encoded(item, encode, explain)) for item in items)
+        return any(not self.send(encode_item(item, encode, convert_error)) for item in items)
 
-    async def send_each(self, items: AsyncIterator[Any], encode: Encode, explain: Explain) -> bool:
+    async def send_each(self, items: AsyncIterator[Any], encode: EncodeItem, convert_error: ConvertError) -> bool:
         """The same for an asynchronous iterator."""
         while True:
             try:  # Its __aiter__, which may begin anew, has been called.
                 item = await anext(items)
             except StopAsyncIteration:
                 return False
-            if not self.send(encoded(item, encode, explain)):
+            if not self.send(encode_item(item, encode, convert_error)):
                 return True
 
     def grant(self, size: int) -> None:
@@ -97,20 +99,20 @@ class PlainSender:
 
     def resume(self) -> bool:
         """Whether there is credit. The loop has just had its turn."""
-        self._slice_end = time.monotonic() + SLICE
+        self._slice_end = time.monotonic() + TIME_SLICE
         return self._window.is_open
 
 
-class Outgoing:
-    """The sending end. ``turning`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
+class OutgoingStream:
+    """The sending end. ``on_pause`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
 
-    __slots__ = ("_closed", "_must_pause", "_sender", "_turning", "_waiter", "touched")
+    __slots__ = ("_closed", "_must_pause", "_on_pause", "_sender", "_waiter", "has_started")
 
-    def __init__(self, sender: Sender, turning: Callable[[int], None] = lambda change: None) -> None:
+    def __init__(self, sender: Sender, on_pause: Callable[[int], None] = lambda change: None) -> None:
         self._sender = sender
-        self._turning = turning
+        self._on_pause = on_pause
         #: Whether an item was ever asked for.
-        self.touched = False
+        self.has_started = False
         self._waiter: asyncio.Future[None] | None = None
         #: For :meth:`write`: whether there has to be a pause before the next item, and whether none is wanted.
         self._must_pause = True
@@ -134,7 +136,7 @@ class Outgoing:
         """Whether there is credit, and more is wanted. Whoever lets it send has just done something else."""
         return not self._closed and self._sender.resume()
 
-    async def may_write(self) -> bool:
+    async def wait_writable(self) -> bool:
         """Waits until there is credit: True; or until no more is wanted: False."""
         if self._must_pause and not self._closed:
             await self._pause()
@@ -143,18 +145,18 @@ class Outgoing:
 
     async def write(self, body: Body) -> bool:
         """Sends an item once there is credit for it; False if no more is wanted. One at a time."""
-        if not await self.may_write():
+        if not await self.wait_writable():
             return False
         self._must_pause = not self._sender.send(body)
         return True
 
     async def _pause(self) -> None:
         """Lets the loop turn, and waits until there is credit."""
-        self._turning(1)
+        self._on_pause(1)
         try:
             await asyncio.sleep(0)
         finally:
-            self._turning(-1)
+            self._on_pause(-1)
         while not (self._closed or self._sender.resume()):
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -165,7 +167,7 @@ class Outgoing:
     async def pump(
         self,
         items: AsyncIterable[Any] | Iterable[Any],
-        encode: Encode,
+        encode: EncodeItem,
         unsendable: tuple[type[Exception], ...] = (Exception,),
         before_first: Callable[[], object] | None = None,
     ) -> None:
@@ -176,14 +178,14 @@ class Outgoing:
         """
         if not self._sender.resume():
             await self._pause()
-        self.touched = True  # From here on: before, nothing was asked of the source.
+        self.has_started = True  # From here on: before, nothing was asked of the source.
         failure: BaseException | None = None
         try:
             await self._send_all(items, encode, unsendable, before_first)
         except BaseException as error:
             failure = error
         try:
-            # Not within the clause: what the source does at its end has nothing to do with what we handle.
+            # Not context the clause: what the source does at its end has nothing to do with what we handle.
             close = getattr(items, "aclose", None) or getattr(items, "close", None)
             if close is not None:
                 closing = close()
@@ -197,15 +199,15 @@ class Outgoing:
     async def _send_all(
         self,
         items: AsyncIterable[Any] | Iterable[Any],
-        encode: Encode,
+        encode: EncodeItem,
         unsendable: tuple[type[Exception], ...],
         before_first: Callable[[], object] | None,
     ) -> None:
-        def explain(item: Any, error: Exception) -> Exception:
-            return unsendable_item(item, error, unsendable)
+        def convert_error(item: Any, error: Exception) -> Exception:
+            return item_error(item, error, unsendable)
 
         def send_first(item: Any) -> bool:
-            body = encoded(item, encode, explain)
+            body = encode_item(item, encode, convert_error)
             assert before_first is not None
             before_first()
             return sender.send(body)
@@ -221,31 +223,31 @@ class Outgoing:
                 if not send_first(first):
                     await self._pause()
                 del first
-            while await sender.send_each(each, encode, explain):
+            while await sender.send_each(each, encode, convert_error):
                 await self._pause()
             return
-        source, within = iter(items), items.within if isinstance(items, Enclosed) else nullcontext()
+        source, context = iter(items), items.context if isinstance(items, ContextSource) else nullcontext()
         if before_first is not None:
             for item in source:
                 if not send_first(item):
                     await self._pause()
                 break
         while True:
-            with within:
-                is_paused = sender.send_all(source, encode, explain)
+            with context:
+                is_paused = sender.send_all(source, encode, convert_error)
             if not is_paused:
                 return
             await self._pause()
 
 
-def encoded(item: Any, encode: Encode, explain: Explain) -> Body:
-    """The body for an item. What ``encode`` raises is raised as what ``explain`` makes of it."""
+def encode_item(item: Any, encode: EncodeItem, convert_error: ConvertError) -> Body:
+    """The body for an item. What ``encode`` raises is raised as what ``convert_error`` makes of it."""
     try:
-        return function_of(encode)(item)
+        return encode_function(encode)(item)
     except Exception as error:
-        raise explain(item, error) from None
+        raise convert_error(item, error) from None
 
 
-def function_of(encode: Encode) -> Callable[[Any], Body]:
+def encode_function(encode: EncodeItem) -> Callable[[Any], Body]:
     """What encodes an item, as a function."""
     return encode.encode if isinstance(encode, _core.Encoder) else encode

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from shmrpc.client.common.requests import find_endpoint
 from shmrpc.errors import ConnectionLost, ShmrpcError
-from shmrpc.transport.connection import Connection, Dial, End, Frame, OnEnd, OnFrame
+from shmrpc.transport.connection import CloseReason, Connection, Dial, Frame, OnEnd, OnFrame
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import ChannelError, check_size
 from shmrpc.transport.memory import Memory, MemoryHost
@@ -248,9 +248,11 @@ class _Faulty(Connection):
         """Breaks the connection."""
         if self._open:
             self.close()
-            self._on_end(End(ConnectionLost(f"the connection to the server of {self.service!r} broke (Faults)")))
+            self._on_end(
+                CloseReason(ConnectionLost(f"the connection to the server of {self.service!r} broke (Faults)"))
+            )
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: CloseReason) -> None:
         self._stop()
         self._on_end(end)
 

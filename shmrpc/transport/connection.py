@@ -29,7 +29,7 @@ Frame = tuple[int, int, Body]
 OnFrame = Callable[[int, int, Body], None]
 
 
-class End(msgspec.Struct, frozen=True):
+class CloseReason(msgspec.Struct, frozen=True):
     """Why a connection is over."""
 
     error: ShmrpcError
@@ -38,7 +38,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 #: Is told that the connection is over, and why.
-OnEnd = Callable[[End], None]
+OnEnd = Callable[[CloseReason], None]
 
 
 class Connection(ABC):
@@ -119,12 +119,12 @@ class Connection(ABC):
         What was in our hands is lost, and nobody knows whose it was. Those who wait hear that it is over.
         """
         if self._is_awaited():
-            self._lose(End(interruption(self.service, error)))
+            self._lose(CloseReason(interruption(self.service, error)))
 
     def _is_awaited(self) -> bool:
         return bool(self._pending)
 
-    def _lose(self, end: End) -> None:
+    def _lose(self, end: CloseReason) -> None:
         if self._open:
             try:
                 self.close()
@@ -199,7 +199,7 @@ class ThreadConnection(Protocol):
         """See :meth:`Sharing.sender`."""
         ...
 
-    def hear(self) -> End | None:
+    def hear(self) -> CloseReason | None:
         """How the server has ended the connection, if it has."""
         ...
 

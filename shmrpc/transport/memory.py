@@ -27,7 +27,7 @@ from shmrpc.errors import (
 )
 from shmrpc.host.processes import describe_process
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.transport.connection import Connection, Dial, End
+from shmrpc.transport.connection import CloseReason, Connection, Dial
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import ChannelError, check_size
 from shmrpc.transport.listener import Listener, Offer, OpenInbox, Peer
@@ -121,14 +121,14 @@ class MemoryPeer(Peer):
     def fault(self, reason: str) -> None:
         """Ends this connection and no other, and tells the client which rule it broke."""
         if self._open:
-            self.connection.end(End(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
+            self.connection.end(CloseReason(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
             self._lose(RemoteProtocolError(f"{describe_process(self.pid, 'client')}: {reason}"))
 
     def close(self, reason: str) -> None:
         """Says goodbye and closes."""
         if self._open:
             error = ConnectionLost(f"{self._listener} closed the connection: {reason}")
-            self.connection.end(End(error, self._reached))
+            self.connection.end(CloseReason(error, self._reached))
             self._leave()
 
     def go_away(self) -> None:
@@ -195,7 +195,7 @@ class MemoryConnection(Connection):
         """Brings word that the server takes no new calls."""
         self._tell(lambda: self._on_go_away())
 
-    def end(self, end: End) -> None:
+    def end(self, end: CloseReason) -> None:
         """Brings the end, which the server has set."""
         self._tell(functools.partial(self._lose, end))
 
@@ -208,7 +208,7 @@ class MemoryConnection(Connection):
         """Closes, and tells the server which rule it broke."""
         if self._open:
             self._peer.put(_FAULT, 0, str(error).encode())
-            self._lose(End(RemoteProtocolError(f"{self._server}: {error}")))
+            self._lose(CloseReason(RemoteProtocolError(f"{self._server}: {error}")))
 
     def close(self) -> None:
         """Closes the connection. Again: nothing."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from shmrpc import _core
 from shmrpc.errors import SharedMemoryError
-from shmrpc.streams.items import Part
+from shmrpc.streams.items import ItemRun
 from shmrpc.streams.sending import PlainSender, Sender
 from shmrpc.wire.codec import Body
 
@@ -57,7 +57,7 @@ class ClientSharing(Sharing, Protocol):
         """Stops having the loop woken."""
         ...
 
-    def route(self, call_id: int, feed: Callable[[Part], None], /) -> None:
+    def route(self, call_id: int, feed: Callable[[ItemRun], None], /) -> None:
         """From now on items of this call may go to ``feed``, some at a time."""
         ...
 
@@ -123,7 +123,7 @@ class NoClientSharing(NoSharing):
     def unpark(self) -> None:
         """Nothing, too."""
 
-    def route(self, call_id: int, feed: Callable[[Part], None]) -> None:
+    def route(self, call_id: int, feed: Callable[[ItemRun], None]) -> None:
         """Nothing: items come as frames."""
 
     def unroute(self, call_id: int) -> None:

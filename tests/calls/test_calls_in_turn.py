@@ -213,9 +213,9 @@ async def test_the_client_is_closed_meanwhile(busy: shmrpc.Client) -> None:
 
 async def test_a_session_that_is_left_stays_for_them(client: shmrpc.Client) -> None:
     session, call = session_of(client), answered(client)
-    session.leave()
-    assert session.ended is None
+    session.drain()
+    assert session.close_reason is None
     assert await call_on(call) == 3
     async with asyncio.timeout(PATIENCE):
-        while session.ended is None:
+        while session.close_reason is None:
             await asyncio.sleep(0.001)

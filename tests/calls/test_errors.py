@@ -60,9 +60,9 @@ async def test_exceptions_with_arguments_of_their_own(client: shmrpc.Client) -> 
     with pytest.raises(FileNotFoundError) as missing:
         await client.fail("os")
     assert (missing.value.errno, missing.value.strerror) == (2, "No such file")
-    with pytest.raises(UnicodeDecodeError) as undecodable:
+    with pytest.raises(UnicodeDecodeError) as decode_error:
         await client.fail("unicode")
-    assert undecodable.value.object == b"\xff"
+    assert decode_error.value.object == b"\xff"
 
 
 @pytest.mark.parametrize("kind", ["unprintable", "unencodable args", "group", "stop", "syntax"])

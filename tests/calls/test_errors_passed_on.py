@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.client.common.call_errors import not_begun
+from shmrpc.client.common.call_errors import was_not_executed
 from shmrpc.wire.failure import _shorten
 from tests.helpers.failing_service import make
 
@@ -66,9 +66,9 @@ async def test_what_builtin_exceptions_know_arrives(client: shmrpc.Client) -> No
     assert (missing.errno, missing.strerror, missing.filename) == (2, "No such file", "/nowhere")
     renamed = await caught(client, "fail", "rename")
     assert isinstance(renamed, OSError) and (renamed.filename, renamed.filename2) == ("/a", "/b")
-    undecodable = await caught(client, "fail", "unicode")
-    assert isinstance(undecodable, UnicodeDecodeError)
-    assert undecodable.args == ("utf-8", b"\xff", 0, 1, "invalid start byte")
+    decode_error = await caught(client, "fail", "unicode")
+    assert isinstance(decode_error, UnicodeDecodeError)
+    assert decode_error.args == ("utf-8", b"\xff", 0, 1, "invalid start byte")
     absent = await caught(client, "fail", "import")
     assert isinstance(absent, ModuleNotFoundError) and (absent.name, absent.path) == ("absent", "/here")
     name = await caught(client, "fail", "name")
@@ -139,7 +139,7 @@ async def test_a_condition_of_an_inner_call_is_no_promise_that_nothing_was_done(
         error = await caught(client, "pass_on", kind, 1)
     assert isinstance(error, own)
     assert error.maybe_executed
-    assert not not_begun(error)
+    assert not was_not_executed(error)
     assert not getattr(make(kind), "maybe_executed", False)
 
 

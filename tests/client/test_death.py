@@ -412,7 +412,7 @@ def test_an_interrupted_receiver_loses_nobodys_answer(sync_client: shmrpc.sync.C
     leader = threading.Thread(target=call, args=("leader", 600))
     follower = threading.Thread(target=call, args=("follower", 0.2))
     leader.start()
-    assert eventually(lambda: not session.tend())  # Another thread receives: that one.
+    assert eventually(lambda: not session.drive())  # Another thread receives: that one.
     follower.start()
     assert eventually(lambda: len(session.calls) == 2)
     interrupt(leader, KeyboardInterrupt)

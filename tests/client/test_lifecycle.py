@@ -315,7 +315,7 @@ async def test_waiting_for_a_server_has_an_end() -> None:
                 await client.add(1, 2)
             with pytest.raises(shmrpc.ServiceUnavailable, match="none has come in its place"):
                 await client.wait_for_ready(timeout=0.05)
-            client._reconnector._obstacle = "the peer closed the connection during the handshake"  # As it died.
+            client._reconnector._last_failure = "the peer closed the connection during the handshake"  # As it died.
             with pytest.raises(shmrpc.ServiceUnavailable, match="and still none has come in its place$"):
                 await client.wait_for_ready(timeout=2)
             with pytest.raises(shmrpc.ServiceUnavailable):

@@ -17,7 +17,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.streams import credit as credits
 from shmrpc.streams.credit import ReceiveWindow
-from shmrpc.transport.connection import End
+from shmrpc.transport.connection import CloseReason
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.nats.link import guarded_client, heartbeats
 from shmrpc.transport.nats.link.heartbeats import Heartbeats
@@ -84,12 +84,12 @@ class Side:
         self.link = OwnLink(piece)
         self.pipe = Pipe(self.link, LIMITS)  # type: ignore[arg-type]
         self.came: list[tuple[int, int, Body] | Message | ShmrpcError] = []
-        self.end: End | None = None
+        self.end: CloseReason | None = None
         self.pipe.listen(
             lambda opcode, call, body, _: self.came.append((opcode, call, body)), self.came.append, self.over
         )
 
-    def over(self, end: End) -> None:
+    def over(self, end: CloseReason) -> None:
         self.end = end
         self.came.append(end.error)
 

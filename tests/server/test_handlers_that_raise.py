@@ -526,7 +526,7 @@ def test_what_the_handler_of_a_signal_raises_while_an_item_is_encoded(raised: Ba
     with ServerProcess("tests.helpers.stream_service:service") as server, shmrpc.sync.connect(server.name) as client:
         with pytest.raises(shmrpc.EncodeError, match="object"):
             client.total([1, object()])
-        binds = client._twin()
+        binds = client._clone()
         codec, binds._codec = binds._codec, Alarming(binds._codec, raised)  # type: ignore[assignment]
         with pytest.raises(type(raised)) as caught:
             client.call("total", [1])
@@ -540,7 +540,7 @@ async def test_what_the_handler_of_a_signal_raises_while_a_loop_encodes_an_item(
         with pytest.raises(shmrpc.EncodeError, match="object"):
             await client.total([1, object()])
         alarm = Alarm("own")
-        binds = client._twin()
+        binds = client._clone()
         codec, binds._codec = binds._codec, Alarming(binds._codec, alarm)  # type: ignore[assignment]
         with pytest.raises(Alarm) as caught:
             await client.call("total", [1])

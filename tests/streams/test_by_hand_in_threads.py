@@ -80,7 +80,7 @@ class Overtaken:
 def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(client: shmrpc.sync.Client) -> None:
     with client.open("doubled") as call:
         call.write(1)
-        conversation: Any = call._conversation
+        conversation: Any = call._stream_exchange
 
         def receive() -> None:
             while not conversation._items:
@@ -96,7 +96,7 @@ def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(
 def test_who_has_read_all_that_there_was_credit_for_gives_it_back_before_it_waits(client: shmrpc.sync.Client) -> None:
     many = 200_000
     with client.open("count", many) as call:
-        conversation: Any = call._conversation
+        conversation: Any = call._stream_exchange
         received, before = 0, -1
         while received != before:
             time.sleep(0.2)
@@ -161,7 +161,7 @@ def test_what_the_handler_of_a_signal_raises_ends_the_call(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(call._conversation, "_feed", interrupted)
+            patched.setattr(call._stream_exchange, "_feed", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 call.read()
         with pytest.raises(shmrpc.LocalProtocolError, match="KeyboardInterrupt"):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shmrpc.client.common.stream_exchange import Conversation, check_stray
+from shmrpc.client.common.stream_exchange import StreamExchange, check_unexpected_frame
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.service.call import Call
 from shmrpc.streams.credit import SendWindow
-from shmrpc.streams.receiving import Incoming
+from shmrpc.streams.receiving import IncomingStream
 from shmrpc.wire import frames
 from shmrpc.wire.frames import opcode
 from tests.helpers.server_process import PATIENCE
@@ -19,7 +19,7 @@ from tests.helpers.server_process import PATIENCE
 _SESSION: Any = None
 
 
-class Talk(Conversation):
+class Talk(StreamExchange):
     """One whose driver keeps what comes in a list, and is interrupted if told so."""
 
     def __init__(self, *, streams: bool) -> None:
@@ -28,7 +28,7 @@ class Talk(Conversation):
         self.ends = 0
         self.interrupted = False
 
-    def take_item(self, body: Any) -> None:
+    def add_item(self, body: Any) -> None:
         self.items.append(body)
 
     def begin(self, kind: int, body: Any) -> None:
@@ -37,10 +37,10 @@ class Talk(Conversation):
     def _add_source(self, codec: Any, number: int, source: Any) -> Any:
         raise NotImplementedError
 
-    async def ready(self) -> bool:
+    async def wait_ready(self) -> bool:
         raise NotImplementedError
 
-    def take_items(self) -> list[Any]:
+    def take_runs(self) -> list[Any]:
         return self.items
 
     async def close(self) -> None:
@@ -86,9 +86,9 @@ def test_what_no_server_may_send_is_told(kind: int, body: bytes, words: str) -> 
 
 def test_what_comes_too_late_is_no_fault_unless_no_server_sends_it() -> None:
     for kind in (frames.ITEM, frames.METADATA, opcode(frames.STOP, 1)):
-        check_stray(kind, 7, frames.NIL, under_way=False)
+        check_unexpected_frame(kind, 7, frames.NIL, under_way=False)
     with pytest.raises(RemoteProtocolError, match="no number of bytes"):
-        check_stray(opcode(frames.CREDIT, 1), 7, frames.NIL, under_way=False)
+        check_unexpected_frame(opcode(frames.CREDIT, 1), 7, frames.NIL, under_way=False)
 
 
 def test_an_end_that_was_interrupted_is_made_up_for() -> None:
@@ -103,16 +103,16 @@ def test_an_end_that_was_interrupted_is_made_up_for() -> None:
 async def test_an_end_that_was_interrupted_wakes_its_reader_when_it_is_told_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    incoming = Incoming(lambda size: None)
-    reading = asyncio.ensure_future(incoming.ready())
+    incoming = IncomingStream(lambda size: None)
+    reading = asyncio.ensure_future(incoming.wait_ready())
     for _ in range(3):
         await asyncio.sleep(0)  # It lets the loop turn once, and waits then.
 
-    def interrupted(_: Incoming) -> None:
+    def interrupted(_: IncomingStream) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Incoming, "_wake", interrupted)
+        patched.setattr(IncomingStream, "_wake", interrupted)
         with pytest.raises(KeyboardInterrupt):
             incoming.finish(ConnectionLost("closed"))
     assert not incoming.ended

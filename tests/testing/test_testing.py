@@ -321,7 +321,7 @@ async def test_a_client_that_breaks_the_rules_is_the_only_one_cut_off() -> None:
     network, service = Network(), NotingService()
     async with network.serve(service) as server, network.connect("tested.near") as good:
         async with network.connect("tested.near", call_timeout=60) as bad:
-            session = bad._reconnector.current()
+            session = bad._reconnector.current_session()
             assert session is not None
             session.send(0, 1, b"\xc0")  # A result, which no client sends.
             with pytest.raises(shmrpc.RemoteProtocolError, match="found a fault of ours"):

@@ -31,7 +31,7 @@ class BatchFuture(asyncio.Future[Any]):
 
     def add_done_callback(self, fn: Callable[[Any], object], /, **context: Any) -> None:
         """As of any future; what waits by it raises LocalProtocolError within the block."""
-        if not self.done() and _is_asyncios(fn):
+        if not self.done() and _is_asyncio_callback(fn):
             self._block.check(self._endpoint)
         super().add_done_callback(fn, **context)
 
@@ -51,7 +51,7 @@ class BatchFuture(asyncio.Future[Any]):
         return super().exception()
 
 
-def _is_asyncios(callback: Any) -> bool:
+def _is_asyncio_callback(callback: Any) -> bool:
     """Whether a callback is one by which asyncio waits."""
     module = getattr(getattr(callback, "func", callback), "__module__", None)
     return isinstance(module, str) and module.startswith("asyncio.")
@@ -78,7 +78,7 @@ class Batch(BaseBatch[asyncio.Future[Any]]):
         connection. Arguments that cannot be sent are an EncodeError of this future alone. Within the block to wait
         for it, or to ask for its result, raises LocalProtocolError.
         """
-        return self._collected.adder(endpoint)(*args, **kwargs)
+        return self._collected.make_adder(endpoint)(*args, **kwargs)
 
     async def __aenter__(self) -> Self:
         self._block.enter()

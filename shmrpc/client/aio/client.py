@@ -28,18 +28,24 @@ from shmrpc.client.aio.batch import Batch
 from shmrpc.client.aio.reconnector import LoopReconnector
 from shmrpc.client.aio.session import LoopSession
 from shmrpc.client.aio.stream_call import StreamCall
-from shmrpc.client.aio.stream_exchange import LoopConversation
+from shmrpc.client.aio.stream_exchange import LoopStreamExchange
 from shmrpc.client.common.base_client import PartialCall, StreamingCall
-from shmrpc.client.common.batch_request import Outcomes
+from shmrpc.client.common.batch_request import BatchOutcome
 from shmrpc.client.common.call_engine import CallEngine, Decode
-from shmrpc.client.common.call_errors import undecodable
+from shmrpc.client.common.call_errors import decode_error
 from shmrpc.client.common.call_options import Options, check_timeout
-from shmrpc.client.common.requests import encode_short, find_endpoint, find_name, name_and_endpoints, result_reader
+from shmrpc.client.common.requests import (
+    encode_plain_call,
+    find_endpoint,
+    find_endpoint_name,
+    make_result_decoder,
+    name_and_endpoints,
+)
 from shmrpc.service.call import Call, inheriting, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
-from shmrpc.streams.items import Reader
+from shmrpc.streams.items import ItemDecoder
 from shmrpc.transport.addresses import At, find
 from shmrpc.transport.connection_options import (
     DEFAULT_CONNECT_TIMEOUT,
@@ -77,13 +83,13 @@ class Client(CallEngine[LoopReconnector]):
     typed.
     """
 
-    _in_loop = True
-    _conversation = LoopConversation
+    _is_async = True
+    _stream_exchange_class = LoopStreamExchange
 
     def __init__(
-        self, reconnector: LoopReconnector, codec: Codec, options: Options, known: Mapping[str, Endpoint]
+        self, reconnector: LoopReconnector, codec: Codec, options: Options, endpoints: Mapping[str, Endpoint]
     ) -> None:
-        super().__init__(reconnector, codec, options, known)
+        super().__init__(reconnector, codec, options, endpoints)
         reconnector.clients.add(self)
 
     @property
@@ -138,7 +144,7 @@ class Client(CallEngine[LoopReconnector]):
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        await self._reconnector.ready(timeout=timeout)
+        await self._reconnector.wait_session(timeout=timeout)
 
     def _unbind(self) -> None:
         """Forgets what is bound to a session that new calls do not go to."""
@@ -189,7 +195,7 @@ class Client(CallEngine[LoopReconnector]):
         EndpointNotFound, EncodeError, FrameTooLarge, DeadlineExceeded or Overloaded, of this call alone;
         ConnectionLost if the server is gone, and RemoteProtocolError if it broke the rules.
         """
-        return self._bound(endpoint)(*args, **kwargs)
+        return self._bound_call(endpoint)(*args, **kwargs)
 
     @overload
     async def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
@@ -208,9 +214,9 @@ class Client(CallEngine[LoopReconnector]):
             return
         session, call, is_large = told
         if is_large:
-            await session.pause()
+            await session.yield_to_loop()
         if call is not None:
-            await self._find_room(session, call)
+            await self._wait_for_room(session, call)
 
     def _tell(
         self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -219,14 +225,14 @@ class Client(CallEngine[LoopReconnector]):
 
         None: the short way is not for it, or it has failed. Nothing was sent; the general way has the words for why.
         """
-        session, options = self._reconnector.current(), self._options
-        has_deadline = options.nanoseconds is not None
-        if inheriting and options.inherits:
+        session, options = self._reconnector.current_session(), self._options
+        has_deadline = options.timeout_nanoseconds is not None
+        if inheriting and options.inherits_deadline:
             has_deadline |= nearest_deadline(None) is not None
-        if session is None or options.is_general or has_deadline:
+        if session is None or options.needs_slow_path or has_deadline:
             return None
         try:
-            name = find_name(endpoint, session.numbers)
+            name = find_endpoint_name(endpoint, session.numbers)
             number = session.numbers[name]
             if number in session.shapes:
                 return None
@@ -239,7 +245,7 @@ class Client(CallEngine[LoopReconnector]):
         except UNSENT:
             return None
         except BaseException as error:
-            error = session.unsent(name, error)
+            error = session.convert_error(name, error)
             raise error from error.__cause__
         return session, None if sent else Call(session, name, call_id, None), type(body) is not bytes
 
@@ -300,10 +306,10 @@ class Client(CallEngine[LoopReconnector]):
 
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[list[Any], None]:
         """The results of each frame."""
-        name, kind = self._name_and_kind(endpoint)
+        name, kind = self._endpoint_name_and_type(endpoint)
         call = self._new_call(name)
-        under_way: deque[asyncio.Task[Outcomes]] = deque()
-        fill = self._pipeline(call, kind, iterables, chunk, lambda send: asyncio.ensure_future(send()), under_way)
+        under_way: deque[asyncio.Task[BatchOutcome]] = deque()
+        fill = self._make_pipeline(call, kind, iterables, chunk, lambda send: asyncio.ensure_future(send()), under_way)
         async with AsyncExitStack() as stack:
             await self._enter_interceptors(stack, call)
             try:
@@ -351,7 +357,7 @@ class Client(CallEngine[LoopReconnector]):
         where there is one result. The arguments are the endpoint's own without the stream that is written. With
         ``reconnect`` it waits for a server as other calls do, but is not made again on the next one.
         """
-        return StreamCall(self, *self._name_and_kind(endpoint), args, kwargs)
+        return StreamCall(self, *self._endpoint_name_and_type(endpoint), args, kwargs)
 
     def batch(self) -> Batch:
         """Calls of any endpoints in one frame: ``async with client.batch() as batch: sum = batch.add(1, 2)``.
@@ -373,27 +379,29 @@ class Client(CallEngine[LoopReconnector]):
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
-            return self._named(name, StreamingCall(self._stream, name, Reader(self._codec, kind)))
-        if shape is not None or options.is_general or session.leaving:  # Until there is a new session, calls wait.
-            return self._named(name, PartialCall(self._call, name, self._codec.decoder(kind)))
-        return self._bind_short(session, name, number, kind)
+            return self._describe_function(name, StreamingCall(self._stream, name, ItemDecoder(self._codec, kind)))
+        if (
+            shape is not None or options.needs_slow_path or session.draining
+        ):  # Until there is a new session, calls wait.
+            return self._describe_function(name, PartialCall(self._call, name, self._codec.decoder(kind)))
+        return self._bind_fast_path(session, name, number, kind)
 
-    def _bind_short(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
+    def _bind_fast_path(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
         """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
-        codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait
-        general, may_go_again = self._call, self._reconnector.may_go_again
-        decode, read, clock = codec.decoder(kind), result_reader(name, codec, kind), host_nanoseconds
-        allowed, inherits = self._options.nanoseconds, self._options.inherits
+        codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait_reply
+        general, may_retry = self._call, self._reconnector.may_retry
+        decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
+        allowed, inherits_deadline = self._options.timeout_nanoseconds, self._options.inherits_deadline
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             deadline = None if allowed is None else clock() + allowed
-            if inherits:
+            if inherits_deadline:
                 deadline = nearest_deadline(deadline)
             if deadline is not None and kwargs:
                 return await general(name, decode, *args, **kwargs)
             call_id = next_id()
             begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
-            request, begun = encode_short(codec, number, name, deadline, args, kwargs)
+            request, begun = encode_plain_call(codec, number, name, deadline, args, kwargs)
             try:
                 begun = exchange(request, call_id, begun)
             except BaseException as error:
@@ -413,64 +421,66 @@ class Client(CallEngine[LoopReconnector]):
                 answer = await wait(call_id, begun, call)
             except BaseException as error:
                 begun = None  # It has this frame in its traceback.
-                error = session.unsent(name, error)
-                if not may_go_again(session, error):
+                error = session.convert_error(name, error)
+                if not may_retry(session, error):
                     raise error from error.__cause__
                 answer = _AGAIN
             if answer is _AGAIN:  # Not within the clause: what it raises would bring along what that handles.
                 return await general(name, decode, *args, **kwargs)
             return read(answer)
 
-        self._named(name, call)
+        self._describe_function(name, call)
         channel = session.sharing.channel
         if channel is None:
             return call
-        short = self._short_call(session, number, kind, read)
+        short = self._fast_call(session, number, kind, read)
         home = session.loop, session.check_loop
         return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption, session.cancel, home)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
-        return await self._call_endpoint(name, decode, args, kwargs)
+        return await self._call_slow_path(name, decode, args, kwargs)
 
-    async def _runs(
-        self, instead: Callable[[Exception], Any], name: str, /, *args: Any
+    async def _iter_chunks(
+        self, on_error: Callable[[Exception], Any], name: str, /, *args: Any
     ) -> AsyncGenerator[list[Any], None]:
         """A call whose answer is a stream, as the items that have come together, when the connection is woken.
 
         In the place of an item that cannot be read there is what ``instead`` makes of the error.
         """
-        call, reader = self._new_call(name), Reader(self._codec, Any)
-        conversation: LoopConversation = await self._open_stream(call, args, {})
-        incoming = conversation.incoming
+        call, decoder = self._new_call(name), ItemDecoder(self._codec, Any)
+        stream_exchange: LoopStreamExchange = await self._open_stream(call, args, {})
+        incoming = stream_exchange.incoming
         try:
-            while await incoming.ready():
+            while await incoming.wait_ready():
                 items: list[Any] = []
-                for part in incoming.take():
-                    items += reader.all(part, instead)
+                for part in incoming.take_runs():
+                    items += decoder.decode_all(part, on_error)
                 yield items
         finally:
-            await conversation.close()
+            await stream_exchange.close()
 
-    async def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> AsyncGenerator[list[Any], None]:
+    async def _stream(
+        self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[list[Any], None]:
         """A call whose answer is a stream: lists of items, those together that have come together."""
         call = self._new_call(name)
         async with AsyncExitStack() as stack:
             await self._enter_interceptors(stack, call)
-            conversation: LoopConversation = await self._open_stream(call, args, kwargs)
-            incoming, pull = conversation.incoming, conversation.pull
+            stream_exchange: LoopStreamExchange = await self._open_stream(call, args, kwargs)
+            incoming, pull = stream_exchange.incoming, stream_exchange.pull
             try:
-                while await incoming.ready(pull):
-                    for part in incoming.take():
+                while await incoming.wait_ready(pull):
+                    for part in incoming.take_runs():
                         try:
-                            for items in reader.runs(part):
+                            for items in decoder.iter_lists(part):
                                 yield items
                         except UNREADABLE as error:  # No further: a handler may raise one of them.
-                            raise undecodable(name, error) from None
+                            raise decode_error(name, error) from None
             except Exception as error:
-                error = conversation.source_error(error)
+                error = stream_exchange.pop_source_error(error)
                 raise error from error.__cause__
             finally:
-                await conversation.close()
+                await stream_exchange.close()
 
 
 def connect(

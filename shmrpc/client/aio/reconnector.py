@@ -13,7 +13,7 @@ from typing import Any, Final
 from shmrpc.basics.clock import seconds_until
 from shmrpc.basics.loops import running_loop
 from shmrpc.client.aio.session import LoopSession
-from shmrpc.client.common.call_errors import ended_call
+from shmrpc.client.common.call_errors import closed_error
 from shmrpc.client.common.reconnector import Reconnector
 from shmrpc.errors import ShmrpcError
 from shmrpc.transport.connection import Connection, Dial, interruption
@@ -21,10 +21,10 @@ from shmrpc.transport.connection import Connection, Dial, interruption
 logger = logging.getLogger("shmrpc.client")
 
 #: The loops that run a task now, with it: to ask for the running loop costs more. Empty from CPython 3.14 on.
-_RUNNING: Final[Container[asyncio.AbstractEventLoop]] = getattr(asyncio.tasks, "_current_tasks", {})
+_LOOP_TASKS: Final[Container[asyncio.AbstractEventLoop]] = getattr(asyncio.tasks, "_current_tasks", {})
 
 
-class _Told:
+class _WeakCallbacks:
     """Tells a reconnector of its session as long as it lives: a loop knows sessions, and would keep what these know."""
 
     __slots__ = ("_reconnector",)
@@ -46,7 +46,7 @@ class _Told:
 class LoopReconnector(Reconnector[LoopSession]):
     """In an event loop: a task connects again as soon as a session ends."""
 
-    _how = "async with shmrpc.connect({})"
+    _connect_expression = "async with shmrpc.connect({})"
 
     def __init__(self, service: str, dial: Dial, timeout: float, *, reconnect: bool) -> None:
         super().__init__(service, timeout, reconnect=reconnect)
@@ -55,14 +55,14 @@ class LoopReconnector(Reconnector[LoopSession]):
         self._dial = dial
         self._connecting: asyncio.Task[None] | None = None
 
-    def usable(self) -> LoopSession | None:
+    def usable_session(self) -> LoopSession | None:
         """The present session. Raises why there will be none, and LocalProtocolError in another loop than its own."""
-        session = super().usable()
-        if session is not None and session.loop not in _RUNNING:
+        session = super().usable_session()
+        if session is not None and session.loop not in _LOOP_TASKS:
             session.connection.check_loop()
         return session
 
-    def _changed(self) -> None:
+    def _unbind_clients(self) -> None:
         for client in list(self.clients):
             client._unbind()
 
@@ -71,18 +71,18 @@ class LoopReconnector(Reconnector[LoopSession]):
         self._check_new()
         running_loop()
         connection = await self._dial(self._timeout, self._note)
-        if self.ended is not None:  # Closed while it was connecting.
+        if self.closed_error is not None:  # Closed while it was connecting.
             connection.close()
-            raise ended_call(self.ended)
+            raise closed_error(self.closed_error)
         self._begin(connection)
 
     def _begin(self, connection: Connection) -> None:
-        told = _Told(self)
+        told = _WeakCallbacks(self)
         session = LoopSession(connection, told.on_end, told.on_go_away)
         is_first, self.session = self.session is None, session
         self.numbers = session.numbers
         if not is_first:
-            self._changed()
+            self._unbind_clients()
 
     def close(self) -> None:
         """Closes all connections; calls under way fail with ConnectionLost. Again: nothing."""
@@ -90,38 +90,38 @@ class LoopReconnector(Reconnector[LoopSession]):
             self._connecting.cancel()
         super().close()
 
-    async def ready(self, deadline: int | None = None, timeout: float | None = None) -> LoopSession:
+    async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> LoopSession:
         """The present session; if there is none, waits for the task that makes the next one."""
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         if deadline is not None:
             end = min(end, time.monotonic() + seconds_until(deadline))
-        while (session := self.usable()) is None:
+        while (session := self.usable_session()) is None:
             if self._connecting is None:  # Its loop has cancelled all tasks.
                 raise self.not_connected()
             done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
             if not done:
-                raise self._none_came()
+                raise self._no_server_error()
         return session
 
     def _on_go_away(self, session: LoopSession) -> None:
         if self.reconnect and session is self.session:
-            self._leaving.add(session)
+            self._draining.add(session)
             self._reconnect()
-            session.leave()
+            session.drain()
 
     def _on_end(self, session: LoopSession) -> None:
-        self._leaving.discard(session)
+        self._draining.discard(session)
         if session is not self.session:
             return
-        if self.reconnect and self.ended is None:
+        if self.reconnect and self.closed_error is None:
             self._reconnect()
-        elif self.ended is None:
-            assert session.ended is not None
-            self.ended = session.ended.error
+        elif self.closed_error is None:
+            assert session.close_reason is not None
+            self.closed_error = session.close_reason.error
 
     def _reconnect(self) -> None:
-        self._changed()
-        self._obstacle = ""
+        self._unbind_clients()
+        self._last_failure = ""
         if self._connecting is None:
             connecting = self._connect_again(weakref.ref(self), self._dial, self.service)
             self._connecting = asyncio.get_running_loop().create_task(connecting)
@@ -145,14 +145,18 @@ class LoopReconnector(Reconnector[LoopSession]):
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)
             reconnector = reference()
-            if reconnector is None or reconnector.ended is not None:
+            if reconnector is None or reconnector.closed_error is not None:
                 connection.close()
             else:
                 reconnector._begin(connection)
         except BaseException as error:
             reconnector = reference()
-            if reconnector is not None and reconnector.ended is None and not isinstance(error, asyncio.CancelledError):
-                reconnector.ended = interruption(service, error)
+            if (
+                reconnector is not None
+                and reconnector.closed_error is None
+                and not isinstance(error, asyncio.CancelledError)
+            ):
+                reconnector.closed_error = interruption(service, error)
             raise
         finally:
             reconnector = reference()

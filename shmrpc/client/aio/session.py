@@ -11,22 +11,22 @@ from collections.abc import Callable, Generator
 from typing import Protocol
 
 from shmrpc.basics.deadlines import Deadlines
-from shmrpc.client.common.call_errors import lost_call
-from shmrpc.client.common.requests import body_of
+from shmrpc.client.common.call_errors import connection_lost_error
+from shmrpc.client.common.requests import result_body
 from shmrpc.client.common.session import Session
-from shmrpc.client.common.stream_exchange import Conversation, check_stray
+from shmrpc.client.common.stream_exchange import StreamExchange, check_unexpected_frame
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.host.processes import describe_process
 from shmrpc.service.call import Call
-from shmrpc.streams.sending import SLICE
-from shmrpc.transport.connection import Connection, End, Frame
+from shmrpc.streams.sending import TIME_SLICE
+from shmrpc.transport.connection import CloseReason, Connection, Frame
 from shmrpc.transport.errors import ChannelError
 from shmrpc.transport.sharing import ClientSharing, NoClientSharing
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
 
-class Answered(Protocol):
+class ReplySink(Protocol):
     """What stands among the pending calls where a future does."""
 
     def done(self) -> bool:
@@ -54,9 +54,9 @@ class LoopSession(Session[Connection]):
         )
         super().__init__(connection, self.sharing)
         self.exchange = self.sharing.exchange
-        self.pending: dict[int, asyncio.Future[Frame] | Answered] = {}
+        self.pending: dict[int, asyncio.Future[Frame] | ReplySink] = {}
         #: There is another session for new calls.
-        self.leaving = False
+        self.draining = False
         #: When large one-way calls let the loop turn.
         self._slice_end = 0.0
         self._on_end = on_end
@@ -67,19 +67,19 @@ class LoopSession(Session[Connection]):
         self._watched: dict[int, tuple[str, int]] = {}
         connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
 
-    async def ask(self, call: Call, kind: int, body: Body) -> Body:
+    async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
         """Sends a request, and lets the loop go on until its answer comes: the server works on it meanwhile."""
         self.begin(kind, call.id, body)
-        return await self.wait(call.id, None, call)
+        return await self.wait_reply(call.id, None, call)
 
-    async def wait(self, call_id: int, frame: Frame | None, /, call: Call | None = None) -> Body:
+    async def wait_reply(self, call_id: int, frame: Frame | None, /, call: Call | None = None) -> Body:
         """Lets the loop go on until the answer is there; the body of its result.
 
         ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
         """
         connection = self.connection
-        if self.ended is not None and frame is None:  # It has, while the call was asked for in turn.
-            raise lost_call(self.ended, call_id)
+        if self.close_reason is not None and frame is None:  # It has, while the call was asked for in turn.
+            raise connection_lost_error(self.close_reason, call_id)
         try:
             connection.check_loop()
         except LocalProtocolError:
@@ -104,7 +104,7 @@ class LoopSession(Session[Connection]):
                 connection.interrupted(error)
                 raise
             if future.done():
-                await _turn()
+                await _yield_once()
             answer = await future
         except asyncio.CancelledError:
             if future.cancelled() or not future.done():
@@ -114,7 +114,7 @@ class LoopSession(Session[Connection]):
             del pending[call_id]
             if timed:
                 self.unwatch(call)  # type: ignore[arg-type]
-            if self.leaving:
+            if self.draining:
                 self.close_if_idle()
             # The traceback of its error has this frame: without the future there is no cycle, and what a failed
             # call holds goes at once.
@@ -125,38 +125,38 @@ class LoopSession(Session[Connection]):
             self.sharing.unpark()
         if answer[0] == frames.RESULT:
             return answer[2]
-        return body_of(answer, call)
+        return result_body(answer, call)
 
     def check_loop(self) -> None:
         """Raise LocalProtocolError in another loop than its own. A call says itself that the session has ended."""
-        if self.ended is None:
+        if self.close_reason is None:
             self.connection.check_loop()
 
-    def is_leaving(self) -> bool:
+    def is_draining(self) -> bool:
         """Whether there is another session for new calls."""
-        return self.leaving
+        return self.draining
 
-    async def pause(self) -> None:
+    async def yield_to_loop(self) -> None:
         """Lets the loop turn, which one-way calls keep if what is large of them never waits for room in the ring."""
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
-            self._slice_end = time.monotonic() + SLICE
+            self._slice_end = time.monotonic() + TIME_SLICE
 
-    def begin_stream(self, call: Call, conversation: Answered) -> None:
-        """Gives the frames of a call to ``conversation`` from now on."""
-        self.pending[call.id] = conversation
+    def begin_stream(self, call: Call, stream_exchange: ReplySink) -> None:
+        """Gives the frames of a call to ``stream_exchange`` from now on."""
+        self.pending[call.id] = stream_exchange
         if call.deadline is not None:
             self.watch(call)
 
     def end_stream(self, call: Call) -> None:
         """Stops taking items of this call. Those still on the way are dropped."""
         self.sharing.unroute(call.id)
-        conversation = self.pending.pop(call.id, None)
-        if conversation is None:
+        stream_exchange = self.pending.pop(call.id, None)
+        if stream_exchange is None:
             return
         if call.deadline is not None:
             self.unwatch(call)
-        if not conversation.done():
+        if not stream_exchange.done():
             self.cancel(call.id)
         if not self.pending:
             self.sharing.unpark()
@@ -165,7 +165,7 @@ class LoopSession(Session[Connection]):
     def watch(self, call: Call) -> None:
         """From now on the call ends at its deadline."""
         assert call.deadline is not None
-        self._watched[call.id] = call.endpoint, self._lateness.look()
+        self._watched[call.id] = call.endpoint, self._read_progress.look()
         self._deadlines.add(call.id, call.deadline)
 
     def unwatch(self, call: Call) -> None:
@@ -178,7 +178,7 @@ class LoopSession(Session[Connection]):
         if future is not None and not future.done():
             endpoint, since = self._watched[call_id]
             taken_back = self.cancel(call_id)
-            future.set_exception(self._lateness.error(endpoint, since, taken_back=taken_back))
+            future.set_exception(self._read_progress.error(endpoint, since, taken_back=taken_back))
 
     def cancel(self, call_id: int) -> bool:
         """Gives up a call. True if it was never sent, since there was no room for it."""
@@ -188,17 +188,17 @@ class LoopSession(Session[Connection]):
             self.send(frames.CANCEL, call_id, frames.NIL)
         return False
 
-    async def room(self, call: Call) -> None:
+    async def wait_for_room(self, call: Call) -> None:
         """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
         if call.deadline is None:
             return await self.connection.room()
-        since = self._lateness.look()
+        since = self._read_progress.look()
         try:
             async with asyncio.timeout(max(0.0, (call.deadline - since) / 1e9)):
                 await self.connection.room()
         except TimeoutError:
             if self.sharing.take_back(call.id):
-                raise self._lateness.error(call.endpoint, since, taken_back=True) from None
+                raise self._read_progress.error(call.endpoint, since, taken_back=True) from None
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
         """Takes in a frame that has come. An answer that nobody waits for any more is dropped."""
@@ -208,22 +208,22 @@ class LoopSession(Session[Connection]):
                 future.set_result((opcode, call_id, body))
             return
         try:
-            conversation = self.pending.get(call_id)
-            if isinstance(conversation, Conversation):
-                conversation.feed(opcode, body)
+            stream_exchange = self.pending.get(call_id)
+            if isinstance(stream_exchange, StreamExchange):
+                stream_exchange.feed(opcode, body)
             else:
-                check_stray(opcode, call_id, body, under_way=conversation is not None)
+                check_unexpected_frame(opcode, call_id, body, under_way=stream_exchange is not None)
         except RemoteProtocolError as error:
             self.connection.fault(error)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """New calls go elsewhere: the connection stays for those under way alone."""
-        self.leaving = True
+        self.draining = True
         self.close_if_idle()
 
     def close_if_idle(self) -> None:
         """Closes a session that is left, after its last call."""
-        if self.leaving and not self.pending and self.ended is None:
+        if self.draining and not self.pending and self.close_reason is None:
             channel = self.sharing.channel
             if channel is not None and channel.has_pipelined_calls():  # Each has its turn before this is asked again.
                 self.loop.call_later(0.001, self.close_if_idle)
@@ -235,8 +235,8 @@ class LoopSession(Session[Connection]):
     def close(self, error: ShmrpcError) -> None:
         """Closes the connection; calls under way fail."""
         self.connection.close()
-        if self.ended is None:
-            self._on_lost(End(error))
+        if self.close_reason is None:
+            self._on_lost(CloseReason(error))
 
     def drop(self) -> None:
         """The client was dropped open, in whatever thread the garbage collector ran: closes the connection."""
@@ -246,8 +246,8 @@ class LoopSession(Session[Connection]):
             with contextlib.suppress(RuntimeError):  # The loop has been closed since; with it goes the connection.
                 self.loop.call_soon_threadsafe(self.connection.drop)
 
-    def _on_lost(self, end: End) -> None:
-        self.ended = end
+    def _on_lost(self, end: CloseReason) -> None:
+        self.close_reason = end
         try:
             self._fail_all(end)
         except BaseException:  # Out of a signal handler: the others are to hear of it too.
@@ -256,16 +256,16 @@ class LoopSession(Session[Connection]):
         finally:
             self._on_end(self)
 
-    def _fail_all(self, end: End) -> None:
+    def _fail_all(self, end: CloseReason) -> None:
         self._deadlines.close()
         for call_id, future in list(self.pending.items()):
             if not future.done():
-                future.set_exception(lost_call(end, call_id))
+                future.set_exception(connection_lost_error(end, call_id))
 
-    def _end_of(self, error: ChannelError) -> ShmrpcError | None:
-        if self.ended is None:
+    def _closing_error(self, error: ChannelError) -> ShmrpcError | None:
+        if self.close_reason is None:
             self.connection.fault(error)
-        return None if self.ended is None else self.ended.error
+        return None if self.close_reason is None else self.close_reason.error
 
     def note_interruption(self, error: BaseException) -> None:
         """Closes the connection if an exception out of a signal handler came while frames may have been in hand.
@@ -278,6 +278,6 @@ class LoopSession(Session[Connection]):
 
 
 @types.coroutine
-def _turn() -> Generator[None, None, None]:
+def _yield_once() -> Generator[None, None, None]:
     """One turn of the loop for the others."""
     yield

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from shmrpc.basics.checks import public_class
 from shmrpc.client.common.call_engine import CallEngine
 from shmrpc.client.common.stream_call import StreamCallEngine
-from shmrpc.client.common.uploads import outgoing
+from shmrpc.client.common.uploads import make_outgoing
 from shmrpc.errors import EndOfStream
 from shmrpc.wire.codec import Body
 
@@ -31,7 +31,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
     Leaving the block ends the call: a handler that has not ended is cancelled. Several tasks may write and read.
     """
 
-    _with, _await = "async with", "await "
+    _with_keyword, _await_keyword = "async with", "await "
 
     def __init__(
         self, client: CallEngine[Any], name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -98,18 +98,18 @@ class StreamCall(StreamCallEngine[_W, _R]):
             raise StopAsyncIteration from None
 
     def _open_upload(self) -> None:
-        if self._takes:
-            self._outgoing = outgoing(self._session, self._call, 1)
-            self._conversation.uploads[1] = self._outgoing
+        if self._accepts_stream:
+            self._outgoing = make_outgoing(self._session, self._call, 1)
+            self._stream_exchange.uploads[1] = self._outgoing
 
-    def _turn_to_write(self) -> asyncio.Lock:
+    def _write_lock(self) -> asyncio.Lock:
         return self._writing
 
-    def _turn_to_read(self) -> asyncio.Lock:
+    def _read_lock(self) -> asyncio.Lock:
         return self._reading
 
-    async def _may_write(self) -> bool:
-        return await self._outgoing.may_write()
+    async def _wait_writable(self) -> bool:
+        return await self._outgoing.wait_writable()
 
     async def _send_item(self, body: Body) -> bool:
         return await self._outgoing.write(body)

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from shmrpc.client.aio.session import LoopSession
-from shmrpc.client.common.stream_exchange import Conversation
+from shmrpc.client.common.stream_exchange import StreamExchange
 from shmrpc.client.common.uploads import SourceUpload
 from shmrpc.service.call import Call
-from shmrpc.streams.items import Part
-from shmrpc.streams.receiving import Incoming
+from shmrpc.streams.items import ItemRun
+from shmrpc.streams.receiving import IncomingStream
 from shmrpc.transport.connection import Frame
 from shmrpc.transport.errors import ChannelError
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
 
 
-class LoopConversation(Conversation):
+class LoopStreamExchange(StreamExchange):
     """A call with streams. Among a session's pending calls it stands where a future does."""
 
     _session: LoopSession
@@ -28,7 +28,7 @@ class LoopConversation(Conversation):
 
     def __init__(self, session: LoopSession, call: Call, *, streams: bool) -> None:
         super().__init__(session, call, streams=streams)
-        self.incoming = Incoming(self._grant, extra=session.connection.extra_credit)
+        self.incoming = IncomingStream(self._grant, extra=session.connection.extra_credit)
         #: Brings what is there already.
         self.pull: Callable[[], object] | None = None
         if streams:
@@ -38,7 +38,7 @@ class LoopConversation(Conversation):
         with contextlib.suppress(ChannelError):
             self._session.send(frames.CREDIT, self.call.id, frames.encode_credit(size))
 
-    def take_item(self, body: Body) -> None:
+    def add_item(self, body: Body) -> None:
         """Keeps an item of the answer until it is read."""
         self.incoming.feed((0, body))
 
@@ -77,13 +77,13 @@ class LoopConversation(Conversation):
         self._sources.append(_SourceTask(self._session, self.call, codec, number, source))
         return self._sources[-1]
 
-    async def ready(self) -> bool:
+    async def wait_ready(self) -> bool:
         """Waits until there are items: True; or the end: False, or its error raised, once."""
-        return await self.incoming.ready(self.pull)
+        return await self.incoming.wait_ready(self.pull)
 
-    def take_items(self) -> list[Part]:
+    def take_runs(self) -> list[ItemRun]:
         """The items that are there. Those that were taken before have been consumed."""
-        return self.incoming.take()
+        return self.incoming.take_runs()
 
     async def close(self) -> None:
         """Ends the call and its sources: a handler that has not ended is cancelled."""

@@ -14,7 +14,13 @@ from shmrpc.basics.clock import AHEAD, host_nanoseconds
 from shmrpc.client.common.call_options import Options
 from shmrpc.client.common.endpoint_group import EndpointGroup
 from shmrpc.client.common.reconnector import Reconnector
-from shmrpc.client.common.requests import check_no_streams, find_endpoint, find_name, is_group, result_of
+from shmrpc.client.common.requests import (
+    declared_result_type,
+    find_endpoint,
+    find_endpoint_name,
+    is_group,
+    reject_streams,
+)
 from shmrpc.client.common.session import Session
 from shmrpc.service.call import Call, Metadata, inheriting, nearest_deadline
 from shmrpc.service.endpoints import Endpoint
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing
 
 #: Clients with another timeout that are kept for the next time it is asked for.
-_MAX_VIEWS: Final = 64
+_MAX_CACHED_CLIENTS: Final = 64
 
 
 _L = TypeVar("_L", bound=Reconnector[Any])
@@ -65,16 +71,16 @@ class BaseClient(Generic[_L]):
     """A client whose endpoints are its attributes."""
 
     #: Whether its calls are awaited.
-    _in_loop: ClassVar[bool] = False
+    _is_async: ClassVar[bool] = False
 
-    def __init__(self, reconnector: _L, codec: Codec, options: Options, known: Mapping[str, Endpoint]) -> None:
+    def __init__(self, reconnector: _L, codec: Codec, options: Options, endpoints: Mapping[str, Endpoint]) -> None:
         self._reconnector = reconnector
         self._codec = codec
         self._options = options
         #: The endpoints of the service that connect() was given; empty if it was given a name.
-        self._known = known
-        self._views: dict[float, Self] = {}
-        self._other: Self | None = None
+        self._endpoints = endpoints
+        self._clients_by_timeout: dict[float, Self] = {}
+        self._cached_clone: Self | None = None
 
     def with_options(
         self,
@@ -91,26 +97,26 @@ class BaseClient(Generic[_L]):
         back. What is not given stays as it is.
         """
         if metadata is not None or reply_metadata is not None or timeout is None:
-            return self._view(timeout, metadata, reply_metadata)
+            return self._copy_with(timeout, metadata, reply_metadata)
         try:
-            view = self._views.get(timeout)
+            view = self._clients_by_timeout.get(timeout)
         except TypeError:  # It is no number, as is said below.
             view = None
         if view is None:
-            if len(self._views) >= _MAX_VIEWS:
-                self._views.clear()
-            view = self._views[timeout] = self._view(timeout, None, None)
+            if len(self._clients_by_timeout) >= _MAX_CACHED_CLIENTS:
+                self._clients_by_timeout.clear()
+            view = self._clients_by_timeout[timeout] = self._copy_with(timeout, None, None)
         return view
 
-    def _view(
+    def _copy_with(
         self, timeout: float | None, metadata: Mapping[str, str | bytes] | None, reply_metadata: Metadata | None
     ) -> Self:
         if reply_metadata is not None and not isinstance(reply_metadata, dict):
             raise TypeError(
                 f"reply_metadata: expected a dict that gets what handlers send back, got {reply_metadata!r}"
             )
-        options = self._options.changed(timeout, metadata, reply_metadata)
-        return type(self)(self._reconnector, self._codec, options, self._known)
+        options = self._options.updated(timeout, metadata, reply_metadata)
+        return type(self)(self._reconnector, self._codec, options, self._endpoints)
 
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
         """A new NumPy array in shared memory: fill it and pass it to a call, and nobody copies it.
@@ -136,8 +142,10 @@ class BaseClient(Generic[_L]):
         return session.allocate(size)
 
     def __repr__(self) -> str:
-        reconnector, module = self._reconnector, "shmrpc" if self._in_loop else "shmrpc.sync"
-        state = "closed" if reconnector.ended else "connected" if reconnector.current() else "not connected"
+        reconnector, module = self._reconnector, "shmrpc" if self._is_async else "shmrpc.sync"
+        state = (
+            "closed" if reconnector.closed_error else "connected" if reconnector.current_session() else "not connected"
+        )
         return f"<{module}.Client of {reconnector.service!r}, {state}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -159,31 +167,31 @@ class BaseClient(Generic[_L]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        member = self._twin()._member(name)
+        member = self._clone()._resolve_member(name)
         self.__dict__[name] = member  # The next time it is found without us.
         return member
 
-    def _twin(self) -> Self:
+    def _clone(self) -> Self:
         """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
-        if self._other is None:
-            self._other = type(self)(self._reconnector, self._codec, self._options, self._known)
-        return self._other
+        if self._cached_clone is None:
+            self._cached_clone = type(self)(self._reconnector, self._codec, self._options, self._endpoints)
+        return self._cached_clone
 
-    def _member(self, name: str) -> Any:
+    def _resolve_member(self, name: str) -> Any:
         """The endpoint or the group of this name."""
         if is_group(name, self._reconnector.numbers):
             return EndpointGroup(self, name)
-        return self._bind(name, self._kind_of(name))
+        return self._bind(name, self._result_type(name))
 
-    def _kind_of(self, name: str) -> Any:
+    def _result_type(self, name: str) -> Any:
         """The type of an endpoint's results; Any if it is not known here."""
-        return self._known[name].signature.result if name in self._known else Any
+        return self._endpoints[name].signature.result if name in self._endpoints else Any
 
-    def _named(self, name: str, call: Any) -> Callable[..., Any]:
+    def _describe_function(self, name: str, call: Any) -> Callable[..., Any]:
         """The function that calls an endpoint, with the endpoint's name, and its signature and docstring if known."""
         call.__name__ = call.__qualname__ = name
-        if name in self._known:
-            endpoint = self._known[name]
+        if name in self._endpoints:
+            endpoint = self._endpoints[name]
             call.__signature__ = endpoint.signature.signature
             call.__doc__ = inspect.getdoc(endpoint.function)
         else:
@@ -194,31 +202,31 @@ class BaseClient(Generic[_L]):
         """The function that calls an endpoint, whose results have this type."""
         raise NotImplementedError
 
-    def _bound(self, endpoint: Any) -> Callable[..., Any]:
+    def _bound_call(self, endpoint: Any) -> Callable[..., Any]:
         """The function that calls an endpoint given by name or by function."""
         calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
         if call is None:
-            call = calls[endpoint] = self._twin()._bind(*self._name_and_kind(endpoint))
+            call = calls[endpoint] = self._clone()._bind(*self._endpoint_name_and_type(endpoint))
         return call
 
-    def _name_of(self, endpoint: Any) -> str:
-        return find_name(endpoint, self._reconnector.numbers)
+    def _endpoint_name(self, endpoint: Any) -> str:
+        return find_endpoint_name(endpoint, self._reconnector.numbers)
 
-    def _check_batched(self, name: str) -> None:
+    def _check_batchable(self, name: str) -> None:
         """Raises EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
         session = self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()
         number = find_endpoint(session.service, name, session.numbers)
-        check_no_streams(name, session.shapes.get(number), "in a batch", in_loop=self._in_loop)
+        reject_streams(name, session.shapes.get(number), "in a batch", is_async=self._is_async)
 
-    def _name_and_kind(self, endpoint: Any) -> tuple[str, Any]:
+    def _endpoint_name_and_type(self, endpoint: Any) -> tuple[str, Any]:
         """The name of an endpoint given by name or by function, and the type of its results."""
-        name = self._name_of(endpoint)
-        return name, self._kind_of(name) if isinstance(endpoint, str) else result_of(endpoint)
+        name = self._endpoint_name(endpoint)
+        return name, self._result_type(name) if isinstance(endpoint, str) else declared_result_type(endpoint)
 
-    def _short_call(
+    def _fast_call(
         self, session: Session[Any], number: int, kind: Any, read: Callable[[Body], Any]
     ) -> _core.NativeCall:
         """What the core needs to call an endpoint by itself. ``read`` is for the results that it cannot read."""
@@ -231,9 +239,9 @@ class BaseClient(Generic[_L]):
             positional=opcode(frames.CALL, number),
             keywords=opcode(frames.CALL_KEYWORDS, number),
             timed=opcode(frames.CALL_DEADLINE, number),
-            timeout=options.nanoseconds,
+            timeout=options.timeout_nanoseconds,
             clock_ahead=AHEAD,
-            inheriting=inheriting if options.inherits else None,
+            inheriting=inheriting if options.inherits_deadline else None,
             nearest=nearest_deadline,
         )
 

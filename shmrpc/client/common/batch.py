@@ -13,10 +13,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from shmrpc.client.common.batch_request import OpenResult
+from shmrpc.client.common.batch_request import UnconvertedResult
 from shmrpc.client.common.call_engine import CallEngine
-from shmrpc.client.common.call_errors import undecodable
-from shmrpc.client.common.requests import result_of
+from shmrpc.client.common.call_errors import decode_error
+from shmrpc.client.common.requests import declared_result_type
 from shmrpc.errors import LocalProtocolError
 from shmrpc.wire.codec import UNREADABLE, settle
 
@@ -31,7 +31,7 @@ class BatchBlock:
 
     def __init__(self, here: Callable[[], object], with_statement: str) -> None:
         self._here = here
-        self._with = with_statement
+        self._with_keyword = with_statement
         #: Which task or thread is in the block; None once it has ended.
         self._inside: object = here()
 
@@ -46,22 +46,22 @@ class BatchBlock:
     def check(self, endpoint: str) -> None:
         """Raises LocalProtocolError for a caller that waits within the block."""
         if self._inside is not None and self._inside == self._here():
-            raise self.unsent(endpoint)
+            raise self.convert_error(endpoint)
 
     def check_result(self, endpoint: str) -> None:
         """Raises LocalProtocolError for a caller that asks for a result before the block has ended."""
         if self._inside is not None:
-            raise self.unsent(endpoint)
+            raise self.convert_error(endpoint)
 
-    def unsent(self, endpoint: str) -> LocalProtocolError:
+    def convert_error(self, endpoint: str) -> LocalProtocolError:
         """The error for asking for a result before the calls were sent."""
         return LocalProtocolError(
             f"{endpoint}() is part of a batch, which is sent at the end of its block: wait for it after the "
-            f"`{self._with}`, not within"
+            f"`{self._with_keyword}`, not within"
         )
 
 
-class _Collected(Generic[_F]):
+class _CollectedCalls(Generic[_F]):
     """The calls of a batch, and the futures of their results."""
 
     def __init__(self, client: CallEngine[Any], block: BatchBlock, future: Callable[[BatchBlock, str], _F]) -> None:
@@ -71,11 +71,11 @@ class _Collected(Generic[_F]):
         self._entries: list[_Entry] = []
         self._futures: list[tuple[_F, Any]] = []
 
-    def adder(self, endpoint: Any) -> Callable[..., _F]:
+    def make_adder(self, endpoint: Any) -> Callable[..., _F]:
         """What adds a call of an endpoint, given by name or by function. Raises EndpointNotFound, InvalidArguments."""
-        name = self._client._name_of(endpoint)
-        self._client._check_batched(name)
-        return functools.partial(self._add, name, result_of(endpoint))
+        name = self._client._endpoint_name(endpoint)
+        self._client._check_batchable(name)
+        return functools.partial(self._add, name, declared_result_type(endpoint))
 
     def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
         future = self._make_future(self._block, name)
@@ -105,13 +105,13 @@ class _Collected(Generic[_F]):
                 continue
             try:
                 result = results[index]
-                if type(result) is OpenResult:
+                if type(result) is UnconvertedResult:
                     result = settle(self._client._codec.convert(result.value, kind))
                 elif kind is not Any:
                     result = self._client._codec.convert(result, kind)
                 future.set_result(result)
             except UNREADABLE as error:
-                future.set_exception(undecodable(self._entries[index][0], error))
+                future.set_exception(decode_error(self._entries[index][0], error))
 
 
 class BaseBatch(Generic[_F]):
@@ -122,11 +122,11 @@ class BaseBatch(Generic[_F]):
     ) -> None:
         block = BatchBlock(here, f"{how} client.batch()")
         # First what has the client, which says why it cannot be pickled.
-        self._collected: _Collected[_F] = _Collected(client, block, future)
+        self._collected: _CollectedCalls[_F] = _CollectedCalls(client, block, future)
         self._block = block
 
     def __getattr__(self, name: str) -> Callable[..., _F]:
         if name.startswith("_"):
             raise AttributeError(name)
-        add = self.__dict__[name] = self._collected.adder(name)  # The next time it is found without us.
+        add = self.__dict__[name] = self._collected.make_adder(name)  # The next time it is found without us.
         return add

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from shmrpc.client.common.call_errors import undecodable, unencodable
-from shmrpc.client.common.requests import check_no_streams, encode_all, find_endpoint
+from shmrpc.client.common.call_errors import decode_error, encode_error
+from shmrpc.client.common.requests import encode_arguments, find_endpoint, reject_streams
 from shmrpc.client.common.session import Session
 from shmrpc.errors import CallError, ShmrpcError
 from shmrpc.service.call import Call
@@ -21,7 +21,7 @@ from shmrpc.wire.failure import CallRejected, Failure, failure_error
 from shmrpc.wire.frames import opcode, sub_body
 
 
-class OpenResult:
+class UnconvertedResult:
     """A result to be converted to its declared type, which :func:`shmrpc.wire.codec.settle` then has to look at."""
 
     __slots__ = ("value",)
@@ -31,25 +31,25 @@ class OpenResult:
 
 
 #: The results in order, None for the failed ones, and why these failed, by their place.
-Outcomes = tuple[list[Any], dict[int, ShmrpcError]]
+BatchOutcome = tuple[list[Any], dict[int, ShmrpcError]]
 
 
-class ManyCalls:
+class BatchRequest:
     """Calls in one frame: the request, and what became of each. One that cannot be sent or read fails alone.
 
     ``endpoint``: the one that all of them call, with positional arguments, of which ``calls`` has a list for each; None
-    if each is an entry, and names its own. ``kind``: the type of the results. ``in_loop``: whether a loop calls.
+    if each is an entry, and names its own. ``kind``: the type of the results. ``is_async``: whether a loop calls.
     """
 
     def __init__(
-        self, codec: Codec, call: Call, endpoint: str | None, calls: Sequence[Any], kind: Any, *, in_loop: bool
+        self, codec: Codec, call: Call, endpoint: str | None, calls: Sequence[Any], kind: Any, *, is_async: bool
     ) -> None:
         self._codec = codec
         self._header = frames.header_fields(call.deadline, call._metadata)
         self._endpoint = endpoint
         self._calls = calls
         self._kind = kind
-        self._in_loop = in_loop
+        self._is_async = is_async
         #: The place of each call that was sent, and why the others were not.
         self._places: Sequence[int] = range(len(calls))
         self._unsent: dict[int, ShmrpcError] = {}
@@ -62,7 +62,7 @@ class ManyCalls:
         number, numbers = frames.ANY_ENDPOINT, session.numbers
         if self._endpoint is not None:
             number = find_endpoint(session.service, self._endpoint, numbers)
-            check_no_streams(self._endpoint, session.shapes.get(number), "by map()", in_loop=self._in_loop)
+            reject_streams(self._endpoint, session.shapes.get(number), "by map()", is_async=self._is_async)
         self._places, self._unsent = range(len(self._calls)), {}
         try:
             calls = self._calls
@@ -71,7 +71,7 @@ class ManyCalls:
             body = self._codec.encode_all((self._header, calls))
         except (KeyError, CallRejected, *UNSENDABLE):
             sendable = self._sendable(session)
-            body = encode_all(self._codec, self._endpoint or "batch", (self._header, sendable))
+            body = encode_arguments(self._codec, self._endpoint or "batch", (self._header, sendable))
         return opcode(frames.BATCH, number), body
 
     def _sendable(self, session: Session[Any]) -> list[Any]:
@@ -84,7 +84,7 @@ class ManyCalls:
                     call = [find_endpoint(session.service, name, session.numbers), [*each[1]], each[2]]
                 self._codec.encode_all(call)
             except Exception as error:
-                failure = unencodable(name, error)
+                failure = encode_error(name, error)
                 if not isinstance(failure, CallError):
                     raise
                 self._unsent[place] = failure.with_traceback(None)  # Which has this frame.
@@ -97,9 +97,9 @@ class ManyCalls:
     def _read_open(self, body: Body) -> Any:
         """A result that is converted next, to what its own endpoint declares."""
         value, is_open = self._codec.decode_unsettled(body)
-        return OpenResult(value) if is_open else value
+        return UnconvertedResult(value) if is_open else value
 
-    def read(self, body: Body) -> Outcomes:
+    def read(self, body: Body) -> BatchOutcome:
         """The results in an answer, and the errors; one of UNREADABLE if it is none."""
         whole, one = _decoders(self._codec, self._kind)
         if self._endpoint is None:
@@ -117,7 +117,7 @@ class ManyCalls:
                     try:
                         results[index] = one(sub_body(body, part))
                     except UNREADABLE as error:
-                        errors[place] = undecodable(self._endpoint or self._calls[place][0], error)
+                        errors[place] = decode_error(self._endpoint or self._calls[place][0], error)
         if len(results) != len(places):
             raise msgspec.ValidationError(f"Expected {len(places)} results, got {len(results)}")
         for index, failure in failures.items():
@@ -148,7 +148,7 @@ def _make_decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Call
 _kept_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
 
 
-def chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
+def iter_chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
     """The items of the iterables side by side, ``size`` at a time."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"chunk: expected a number of calls in a frame, got {size!r}")

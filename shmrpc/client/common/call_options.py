@@ -42,21 +42,21 @@ class Options:
         return self.reply_metadata is not None or bool(self.interceptors)
 
     @property
-    def nanoseconds(self) -> int | None:
+    def timeout_nanoseconds(self) -> int | None:
         """Nanoseconds that a call may take; None if these options say nothing of it."""
         return None if self.timeout in (None, math.inf) else int(self.timeout * 1e9)
 
     @property
-    def inherits(self) -> bool:
+    def inherits_deadline(self) -> bool:
         """Whether a call is bound by the deadline of the one that is handled here."""
         return self.timeout != math.inf
 
     @property
-    def is_general(self) -> bool:
+    def needs_slow_path(self) -> bool:
         """Whether there is more to a call than arguments and a deadline."""
         return bool(self.metadata) or self.wants_reply_metadata
 
-    def changed(
+    def updated(
         self,
         timeout: float | None,
         metadata: Mapping[str, str | bytes] | None,

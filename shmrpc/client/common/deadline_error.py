@@ -15,7 +15,7 @@ from shmrpc.transport.errors import ChannelError
 _TELLING: Final = 50_000_000
 
 
-class Lateness:
+class ReadProgress:
     """Watches whether a server reads what it is sent, looked at as each call with a deadline begins to wait.
 
     ``untaken``: see :meth:`shmrpc.transport.sharing.ClientSharing.untaken`.

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class _Client(Protocol):
-    def _member(self, name: str, /) -> Any: ...
+    def _resolve_member(self, name: str, /) -> Any: ...
 
     def _names_under(self, prefix: str, /) -> Iterable[str]: ...
 
@@ -28,6 +28,6 @@ class EndpointGroup:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        member = self._client._member(f"{self._prefix}.{name}")
+        member = self._client._resolve_member(f"{self._prefix}.{name}")
         self.__dict__[name] = member  # The next time it is found without us.
         return member

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from shmrpc.basics.suggestions import closest_match
-from shmrpc.client.common.call_errors import undecodable, unencodable
+from shmrpc.client.common.call_errors import decode_error, encode_error
 from shmrpc.errors import (
     DecodeError,
     EndpointNotFound,
@@ -44,18 +44,18 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
     return number
 
 
-def check_no_streams(name: str, shape: Shape | None, how: str, *, in_loop: bool) -> None:
+def reject_streams(name: str, shape: Shape | None, how: str, *, is_async: bool) -> None:
     """InvalidArguments for an endpoint with streams that is called one way, say: they need a frame for each item.
 
-    ``in_loop``: whether it is called from a loop.
+    ``is_async``: whether it is called from a loop.
     """
     if shape is None:
         return
     call = f"client.{name}(...)"
     if shape.streams:
-        instead = f"{'async ' if in_loop else ''}for item in {call}: ..."
+        instead = f"{'async ' if is_async else ''}for item in {call}: ..."
     else:
-        instead = f"{'await ' if in_loop else ''}{call}"
+        instead = f"{'await ' if is_async else ''}{call}"
     raise InvalidArguments(f"{name}() streams, and so cannot be called {how}; write `{instead}`")
 
 
@@ -77,7 +77,7 @@ def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]
     return check_name(service), {}
 
 
-def find_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
+def find_endpoint_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
     """The name of an endpoint that is given by name or by function."""
     if isinstance(endpoint, str):
         return endpoint
@@ -92,20 +92,20 @@ def find_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
     return name
 
 
-def result_of(endpoint: Any) -> Any:
+def declared_result_type(endpoint: Any) -> Any:
     """The type of its result, or of the items of its stream; Any for one that is given by name."""
     return Any if isinstance(endpoint, str) else result_type(endpoint)
 
 
-def read_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
+def decode_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
     """The result in a body; DecodeError if there is none."""
     try:
         return decode(body)
     except UNREADABLE as error:
-        raise undecodable(name, error) from None
+        raise decode_error(name, error) from None
 
 
-def result_reader(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
+def make_result_decoder(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
     """What makes a result of an answer's body, for an endpoint whose results have this type."""
     quick, decode = codec.quick(kind), codec.decoder(kind)
 
@@ -115,12 +115,12 @@ def result_reader(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
                 return quick(body)
             except UNREADABLE:
                 pass
-        return read_result(name, decode, body)
+        return decode_result(name, decode, body)
 
     return read
 
 
-def take_sources(
+def extract_sources(
     name: str, shape: Shape, args: Sequence[Any], kwargs: Mapping[str, Any], *, from_async: bool
 ) -> tuple[list[Any], dict[str, Any], list[Source]]:
     """Takes the streams to the server out of a call's arguments; nil stands in their places.
@@ -152,7 +152,7 @@ def take_sources(
     return positional, keywords, sources
 
 
-def leave_open(
+def prepare_open_arguments(
     name: str, shape: Shape | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], bool]:
     """The arguments of a call whose streams are written and read by hand, nil in the place of the stream to the server.
@@ -184,30 +184,30 @@ def encode_call(
     """
     if call._metadata or with_header or (kwargs and call.deadline is not None):
         header = frames.header_fields(call.deadline, call._metadata)
-        return opcode(frames.CALL_WITH, number), encode_all(codec, call.endpoint, (header, list(args), kwargs))
-    return encode_short(codec, number, call.endpoint, call.deadline, args, kwargs)
+        return opcode(frames.CALL_WITH, number), encode_arguments(codec, call.endpoint, (header, list(args), kwargs))
+    return encode_plain_call(codec, number, call.endpoint, call.deadline, args, kwargs)
 
 
-def encode_short(
+def encode_plain_call(
     codec: Codec, number: int, name: str, deadline: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int, Body]:
     """Opcode and body of a request without metadata, which has a deadline or keyword arguments, but not both."""
     if deadline is not None:
-        return opcode(frames.CALL_DEADLINE, number), encode_all(codec, name, (deadline, *args))
+        return opcode(frames.CALL_DEADLINE, number), encode_arguments(codec, name, (deadline, *args))
     if kwargs:
-        return opcode(frames.CALL_KEYWORDS, number), encode_all(codec, name, (list(args), kwargs))
-    return opcode(frames.CALL, number), encode_all(codec, name, args)
+        return opcode(frames.CALL_KEYWORDS, number), encode_arguments(codec, name, (list(args), kwargs))
+    return opcode(frames.CALL, number), encode_arguments(codec, name, args)
 
 
-def encode_all(codec: Codec, name: str, values: Sequence[Any]) -> Body:
+def encode_arguments(codec: Codec, name: str, values: Sequence[Any]) -> Body:
     """What a request of an endpoint carries, in bytes; EncodeError if it cannot be sent."""
     try:
         return codec.encode_all(values)
     except Exception as error:
-        raise unencodable(name, error) from None
+        raise encode_error(name, error) from None
 
 
-def body_of(frame: Frame, call: Call | None) -> Body:
+def result_body(frame: Frame, call: Call | None) -> Body:
     """The body of the result in an answer; raises the failure."""
     opcode, _, body = frame
     if opcode == frames.RESULT:
@@ -216,11 +216,11 @@ def body_of(frame: Frame, call: Call | None) -> Body:
         try:
             metadata, result = _with_metadata.decode(body)
         except Unmapped as error:
-            raise undecodable(call.endpoint if call is not None else "the call", error) from None
+            raise decode_error(call.endpoint if call is not None else "the call", error) from None
         except UNREADABLE as error:
             raise DecodeError(f"the metadata of a result cannot be read: {error}") from None
         if call is not None:
-            _receive_metadata(call, metadata)
+            _update_reply_metadata(call, metadata)
         return frames.sub_body(body, result)
     failure = read_failure(body)
     if isinstance(failure, ShmrpcError):
@@ -229,20 +229,20 @@ def body_of(frame: Frame, call: Call | None) -> Body:
         finally:
             del failure  # It has this frame in its traceback.
     if call is not None and failure.metadata:
-        _receive_metadata(call, failure.metadata)
+        _update_reply_metadata(call, failure.metadata)
     raise failure_error(failure)
 
 
-def take_metadata(body: Body, call: Call) -> None:
+def store_metadata(body: Body, call: Call) -> None:
     """Takes what a handler had set before its first item; DecodeError for what is no metadata."""
     try:
         metadata = _metadata.decode(body)
     except UNREADABLE as error:
         raise DecodeError(f"the metadata of a stream cannot be read: {error}") from None
-    _receive_metadata(call, metadata)
+    _update_reply_metadata(call, metadata)
 
 
-def _receive_metadata(call: Call, metadata: dict[str, Any]) -> None:
+def _update_reply_metadata(call: Call, metadata: dict[str, Any]) -> None:
     try:
         call.reply_metadata.update(check_metadata(metadata))
     except TypeError as error:

@@ -6,10 +6,10 @@ import contextlib
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
-from shmrpc.client.common.call_errors import unsendable
+from shmrpc.client.common.call_errors import send_error
 from shmrpc.client.common.session import Session
 from shmrpc.service.call import Call
-from shmrpc.streams.sending import Outgoing
+from shmrpc.streams.sending import OutgoingStream
 from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.values.unsendable import UNSENDABLE
 from shmrpc.wire import frames
@@ -34,7 +34,7 @@ class SourceUpload(ABC):
     """One of what a source yields. A driver runs :meth:`_send_all`."""
 
     def __init__(self, session: Session[Any], call: Call, codec: Codec, number: int) -> None:
-        self.outgoing = outgoing(session, call, number)
+        self.outgoing = make_outgoing(session, call, number)
         self.grant = self.outgoing.grant
         #: What the source raised, or what of it could not be sent.
         self.error: Exception | None = None
@@ -60,12 +60,12 @@ class SourceUpload(ABC):
         if isinstance(error, ChannelError):
             return  # The call itself says why.
         if isinstance(error, Exception):
-            self.error = unsendable(self._call.endpoint, error)
+            self.error = send_error(self._call.endpoint, error)
         with contextlib.suppress(ChannelError, Backlog):
             body = encode_failure(error, self._session.connection.max_frame)
             self._session.send(opcode(frames.ABORT, self._number), self._call.id, body)
 
 
-def outgoing(session: Session[Any], call: Call, number: int) -> Outgoing:
+def make_outgoing(session: Session[Any], call: Call, number: int) -> OutgoingStream:
     """The sending end of a stream of this number. It has no credit: the handler gives the first when it begins."""
-    return Outgoing(session.sender(opcode(frames.ITEM, number), call.id, 0))
+    return OutgoingStream(session.sender(opcode(frames.ITEM, number), call.id, 0))

@@ -16,8 +16,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class SyncBatchFuture(concurrent.futures.Future[Any]):
-    """The result of one call of a :class:`SyncBatch`."""
+class ThreadBatchFuture(concurrent.futures.Future[Any]):
+    """The result of one call of a :class:`ThreadBatch`."""
 
     def __init__(self, block: BatchBlock, endpoint: str) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class SyncBatchFuture(concurrent.futures.Future[Any]):
         return super().exception(timeout)
 
 
-class SyncBatch(BaseBatch[concurrent.futures.Future[Any]]):
+class ThreadBatch(BaseBatch[concurrent.futures.Future[Any]]):
     """Calls to be sent in one frame; made by :meth:`shmrpc.sync.Client.batch`."""
 
     def __init__(self, client: CallEngine[Any]) -> None:
-        super().__init__(client, threading.get_ident, "with", SyncBatchFuture)
+        super().__init__(client, threading.get_ident, "with", ThreadBatchFuture)
 
     @overload
     def call(
@@ -58,7 +58,7 @@ class SyncBatch(BaseBatch[concurrent.futures.Future[Any]]):
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """Adds a call of an endpoint, given by name or by function; see :meth:`Batch.call`."""
-        return self._collected.adder(endpoint)(*args, **kwargs)
+        return self._collected.make_adder(endpoint)(*args, **kwargs)
 
     def __enter__(self) -> Self:
         self._block.enter()

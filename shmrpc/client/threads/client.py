@@ -23,21 +23,21 @@ from shmrpc import _core
 from shmrpc.basics.checks import check_seconds, public_class
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.common.base_client import PartialCall
-from shmrpc.client.common.batch_request import Outcomes
+from shmrpc.client.common.batch_request import BatchOutcome
 from shmrpc.client.common.call_engine import CallEngine, Decode
-from shmrpc.client.common.call_errors import undecodable
+from shmrpc.client.common.call_errors import decode_error
 from shmrpc.client.common.call_options import Options, check_timeout
-from shmrpc.client.common.requests import encode_short, find_endpoint, name_and_endpoints, result_reader
-from shmrpc.client.threads.batch import SyncBatch
-from shmrpc.client.threads.coroutine_runner import Begun, Block, run
+from shmrpc.client.common.requests import encode_plain_call, find_endpoint, make_result_decoder, name_and_endpoints
+from shmrpc.client.threads.batch import ThreadBatch
+from shmrpc.client.threads.coroutine_runner import StartedCoroutine, SyncContext, run
 from shmrpc.client.threads.reconnector import ThreadReconnector
-from shmrpc.client.threads.session import ThreadSession, stopped_call
+from shmrpc.client.threads.session import ThreadSession, stopped_error
 from shmrpc.client.threads.stream_call import StreamCall
-from shmrpc.client.threads.stream_exchange import ThreadConversation
+from shmrpc.client.threads.stream_exchange import ThreadStreamExchange
 from shmrpc.service.call import Call, nearest_deadline
 from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
 from shmrpc.service.service import Service
-from shmrpc.streams.items import Reader
+from shmrpc.streams.items import ItemDecoder
 from shmrpc.transport.addresses import Transport, find
 from shmrpc.transport.connection_options import (
     DEFAULT_CONNECT_TIMEOUT,
@@ -67,7 +67,7 @@ class Client(CallEngine[ThreadReconnector]):
     endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
     """
 
-    _conversation = ThreadConversation
+    _stream_exchange_class = ThreadStreamExchange
 
     def connect(self) -> Self:
         """Connects without a ``with``: ``client = shmrpc.sync.connect(name).connect()``; close it yourself then."""
@@ -104,7 +104,7 @@ class Client(CallEngine[ThreadReconnector]):
         item is asked for, also after :meth:`resume`.
         """
         self._reconnector.stopped.append(True)
-        self._reconnector.stops += 1
+        self._reconnector.stop_count += 1
         if self._reconnector.session is not None:
             self._reconnector.session.stop()
 
@@ -118,8 +118,8 @@ class Client(CallEngine[ThreadReconnector]):
             check_seconds("timeout", timeout)
         session = self._reconnector.session
         if session is not None:
-            session.is_over()
-        run(lambda: self._reconnector.ready(timeout=timeout))
+            session.poll_closed()
+        run(lambda: self._reconnector.wait_session(timeout=timeout))
 
     @overload
     def call(self, endpoint: Callable[_P, Coroutine[Any, Any, _R]], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
@@ -159,7 +159,7 @@ class Client(CallEngine[ThreadReconnector]):
         For an endpoint that streams it gives a generator. Raises what :meth:`shmrpc.Client.call` raises, and
         CallStopped.
         """
-        return self._bound(endpoint)(*args, **kwargs)
+        return self._bound_call(endpoint)(*args, **kwargs)
 
     @overload
     def notify(self, endpoint: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
@@ -217,13 +217,13 @@ class Client(CallEngine[ThreadReconnector]):
     def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]: ...
     def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]:
         """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
-        return self._map(*self._name_and_kind(endpoint), iterables, chunk)
+        return self._map(*self._endpoint_name_and_type(endpoint), iterables, chunk)
 
     def _map(self, name: str, kind: Any, iterables: Sequence[Any], chunk: int) -> Generator[Any, None, None]:
         call = self._new_call(name)
-        under_way: deque[Begun[Outcomes]] = deque()
-        fill = self._pipeline(call, kind, iterables, chunk, Begun, under_way)
-        with Block(AsyncExitStack()) as stack:
+        under_way: deque[StartedCoroutine[BatchOutcome]] = deque()
+        fill = self._make_pipeline(call, kind, iterables, chunk, StartedCoroutine, under_way)
+        with SyncContext(AsyncExitStack()) as stack:
             run(lambda: self._enter_interceptors(stack, call))
             try:
                 while fill():
@@ -266,14 +266,14 @@ class Client(CallEngine[ThreadReconnector]):
 
         See :meth:`shmrpc.Client.open`.
         """
-        return StreamCall(self, *self._name_and_kind(endpoint), args, kwargs)
+        return StreamCall(self, *self._endpoint_name_and_type(endpoint), args, kwargs)
 
-    def batch(self) -> SyncBatch:
+    def batch(self) -> ThreadBatch:
         """Calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
 
         Each call gives a future; at the end of the block the frame is sent, and all are answered.
         """
-        return SyncBatch(self)
+        return ThreadBatch(self)
 
     def describe(self) -> Description:
         """What the live service offers; see :meth:`shmrpc.Client.describe`."""
@@ -288,30 +288,34 @@ class Client(CallEngine[ThreadReconnector]):
         number = find_endpoint(session.service, name, session.numbers)
         shape = session.shapes.get(number)
         if shape is not None and shape.streams:
-            return self._named(name, PartialCall(self._stream, name, Reader(self._codec, kind)))
-        if shape is not None or options.is_general:
-            return self._named(name, PartialCall(self._call, name, self._codec.decoder(kind)))
-        return self._bind_short(session, name, number, kind)
+            return self._describe_function(name, PartialCall(self._stream, name, ItemDecoder(self._codec, kind)))
+        if shape is not None or options.needs_slow_path:
+            return self._describe_function(name, PartialCall(self._call, name, self._codec.decoder(kind)))
+        return self._bind_fast_path(session, name, number, kind)
 
-    def _bind_short(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
+    def _bind_fast_path(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
         """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
         reconnector = self._reconnector
         codec, exchange, next_id = self._codec, session.calls.exchange, session.next_id
-        decode, read, clock = codec.decoder(kind), result_reader(name, codec, kind), host_nanoseconds
-        allowed, inherits, stopped = self._options.nanoseconds, self._options.inherits, reconnector.stopped
+        decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
+        allowed, inherits_deadline, stopped = (
+            self._options.timeout_nanoseconds,
+            self._options.inherits_deadline,
+            reconnector.stopped,
+        )
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if stopped:
-                raise stopped_call(session.service)
+                raise stopped_error(session.service)
             deadline = None if allowed is None else clock() + allowed
-            if inherits:
+            if inherits_deadline:
                 deadline = nearest_deadline(deadline)
-            is_elsewhere = reconnector.session is not session or (reconnector.reconnect and session.is_leaving())
+            is_elsewhere = reconnector.session is not session or (reconnector.reconnect and session.is_draining())
             if is_elsewhere or (deadline is not None and kwargs):
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
             begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
-            request, begun = encode_short(codec, number, name, deadline, args, kwargs)
+            request, begun = encode_plain_call(codec, number, name, deadline, args, kwargs)
             try:
                 begun = exchange(request, call_id, begun)
             except BaseException as error:
@@ -330,44 +334,44 @@ class Client(CallEngine[ThreadReconnector]):
             except BaseException as error:
                 begun = None  # It has this frame in its traceback.
                 session.calls.close(call_id)  # It may have come at any point, from a signal's handler.
-                error = session.unsent(name, error)
-                if not reconnector.may_go_again(session, error):
+                error = session.convert_error(name, error)
+                if not reconnector.may_retry(session, error):
                     raise error from error.__cause__
                 return self._call(name, decode, *args, **kwargs)
             return read(answer)
 
-        short = self._short_call(session, number, kind, read)
-        function = self._named(name, call)
+        short = self._fast_call(session, number, kind, read)
+        function = self._describe_function(name, call)
         return _core.ThreadEndpoint(session.calls, short, function, rest, stopped, reconnector, session)
 
     def _new_call(self, name: str) -> Call:
         if self._reconnector.stopped:
-            raise stopped_call(self._reconnector.service)
+            raise stopped_error(self._reconnector.service)
         return super()._new_call(name)
 
     def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
-        return run(lambda: self._call_endpoint(name, decode, args, kwargs))
+        return run(lambda: self._call_slow_path(name, decode, args, kwargs))
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
         enter_all_plain(stack, self._options.interceptors, call)
 
-    def _stream(self, name: str, reader: Reader, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+    def _stream(self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """A call whose answer is a stream."""
         call = self._new_call(name)
-        with Block(AsyncExitStack()) as stack:
+        with SyncContext(AsyncExitStack()) as stack:
             run(lambda: self._enter_interceptors(stack, call))
-            conversation: ThreadConversation = run(lambda: self._open_stream(call, args, kwargs))
+            stream_exchange: ThreadStreamExchange = run(lambda: self._open_stream(call, args, kwargs))
             try:
-                while (item := conversation.next_item()) is not None:
+                while (item := stream_exchange.next_item()) is not None:
                     try:
-                        yield reader.one(item)
+                        yield decoder.decode_one(item)
                     except UNREADABLE as error:  # No further: a handler may raise one of them.
-                        raise undecodable(name, error) from None
+                        raise decode_error(name, error) from None
             except Exception as error:
-                error = conversation.source_error(error)
+                error = stream_exchange.pop_source_error(error)
                 raise error from error.__cause__
             finally:
-                run(lambda: conversation.close())
+                run(lambda: stream_exchange.close())
 
 
 def connect(

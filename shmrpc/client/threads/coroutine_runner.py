@@ -1,10 +1,11 @@
-"""Coroutines in a thread. Where they would wait in a loop the thread itself waits, so that they never suspend.
+"""Runs coroutines in a thread without an event loop.
 
-There is one exception: :func:`sent`. It is where a request is on its way, and others may follow before its answer.
+Where a coroutine would wait in an event loop, the thread itself blocks, so that the coroutine never suspends. The one
+exception is :func:`suspend_after_send`, which suspends while a request is in flight, so that more can be sent.
 
-What is run is given as a function that makes the coroutine, and a coroutine is awaited by a call without ``*``: between
-its making and its first step no handler of a signal comes then. One that raised there would leave it never awaited, of
-which Python warns.
+Callers pass a function that makes the coroutine, called without ``*`` arguments. No signal handler can then run between
+the creation of the coroutine and its first step. A handler that raised there would leave a coroutine that was never
+awaited, for which Python emits a RuntimeWarning.
 """
 
 from __future__ import annotations
@@ -20,36 +21,36 @@ _Make = Callable[[], Awaitable[_T]]
 
 
 @types.coroutine
-def sent() -> Generator[None, None, None]:
-    """Suspends a coroutine whose request is on its way: it is :class:`Begun`."""
+def suspend_after_send() -> Generator[None, None, None]:
+    """Suspends a coroutine whose request is on its way: it is :class:`StartedCoroutine`."""
     yield
 
 
 @types.coroutine
-def _keep(make: _Make[_T], results: list[_T]) -> Generator[Any, Any, None]:
+def _store_result(make: _Make[_T], results: list[_T]) -> Generator[Any, Any, None]:
     # Not out of a StopIteration, which would keep the result with the exception that a signal's handler raises then.
     results.append((yield from make()))  # type: ignore[misc]
 
 
-def steps(make: _Make[_T], results: list[_T]) -> Generator[None, None, None]:
+def iter_steps(make: _Make[_T], results: list[_T]) -> Generator[None, None, None]:
     """The steps of a coroutine, from one suspension to the next; what it returns is the one result."""
-    return cast("Generator[None, None, None]", _keep(make, results))
+    return cast("Generator[None, None, None]", _store_result(make, results))
 
 
 def run(make: _Make[_T]) -> _T:
     """Runs a coroutine; what it returns."""
     results: list[_T] = []
-    for _ in steps(make, results):
+    for _ in iter_steps(make, results):
         pass
     return results[0]
 
 
-class Begun(Generic[_T]):
+class StartedCoroutine(Generic[_T]):
     """A coroutine that was run until its request is on its way."""
 
     def __init__(self, make: _Make[_T]) -> None:
         self._results: list[_T] = []
-        self._steps = steps(make, self._results)
+        self._steps = iter_steps(make, self._results)
         next(self._steps)
 
     def finish(self) -> _T:
@@ -63,7 +64,7 @@ class Begun(Generic[_T]):
         self._steps.close()
 
 
-class Block(Generic[_T]):
+class SyncContext(Generic[_T]):
     """An asynchronous context manager as a plain one."""
 
     def __init__(self, manager: AbstractAsyncContextManager[_T, bool | None]) -> None:

@@ -13,21 +13,21 @@ import time
 
 from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
-from shmrpc.client.common.call_errors import lost_call
-from shmrpc.client.common.requests import body_of
+from shmrpc.client.common.call_errors import connection_lost_error
+from shmrpc.client.common.requests import result_body
 from shmrpc.client.common.session import Session
-from shmrpc.client.common.stream_exchange import check_stray
-from shmrpc.client.threads.coroutine_runner import sent
+from shmrpc.client.common.stream_exchange import check_unexpected_frame
+from shmrpc.client.threads.coroutine_runner import suspend_after_send
 from shmrpc.errors import CallStopped, RemoteProtocolError, ShmrpcError
 from shmrpc.service.call import Call
-from shmrpc.transport.connection import End, Frame, ThreadConnection
+from shmrpc.transport.connection import CloseReason, Frame, ThreadConnection
 from shmrpc.transport.errors import ChannelError, PeerLeft
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
 
 class ThreadSession(Session[ThreadConnection]):
-    """A connection that threads wait on. Its coroutines never suspend but in :meth:`ask`."""
+    """A connection that threads wait on. Its coroutines never suspend but in :meth:`call_pipelined`."""
 
     def __init__(self, connection: ThreadConnection, stopped: list[bool]) -> None:
         super().__init__(connection, connection)
@@ -38,21 +38,21 @@ class ThreadSession(Session[ThreadConnection]):
         #: Calls with lower ids had begun when stop() was called last.
         self._stopped_before = 0
 
-    def is_leaving(self) -> bool:
+    def is_draining(self) -> bool:
         """Whether the server has said that it takes no new calls."""
         return self.connection.draining
 
-    async def ask(self, call: Call, kind: int, body: Body) -> Body:
-        """Sends a request, and waits for the body of its result; suspends between the two, see :func:`sent`."""
+    async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
+        """Send a request, suspend once, then wait for the body of its result; see :func:`suspend_after_send`."""
         pending = self.calls.begin(kind, call.id, body)
-        await sent()
+        await suspend_after_send()
         return self.complete(pending, call)
 
-    async def wait(self, call_id: int, begun: _core.PendingCall, /, call: Call | None = None) -> Body:
+    async def wait_reply(self, call_id: int, begun: _core.PendingCall, /, call: Call | None = None) -> Body:
         """Waits for the answer to a call; the body of its result."""
         return self.complete(begun, call)
 
-    def drop_call(self, call_id: int) -> None:
+    def forget_call(self, call_id: int) -> None:
         """Ends a call, which an exception of a signal's handler may have ended at any point."""
         self.calls.close(call_id)
 
@@ -63,7 +63,7 @@ class ThreadSession(Session[ThreadConnection]):
         """
         while not _is_answer(frame := self.next_frame(pending, call)):
             pass
-        return body_of(frame, call)
+        return result_body(frame, call)
 
     def next_frame(self, pending: _core.PendingCall, call: Call | None = None) -> Frame:
         """The next frame of a call that is under way."""
@@ -75,12 +75,12 @@ class ThreadSession(Session[ThreadConnection]):
             frame = self._next(pending, math.inf if deadline is None else _remaining(deadline))
             if frame is not None:
                 return frame
-            self.hear()
+            self.poll_close()
             if deadline is not None and host_nanoseconds() >= deadline:
                 taken_back = False
                 with contextlib.suppress(ChannelError):
                     taken_back = pending.take_back()
-                raise self._lateness.error(call.endpoint if call else "the call", since, taken_back=taken_back)
+                raise self._read_progress.error(call.endpoint if call else "the call", since, taken_back=taken_back)
 
     def poll_frame(self, pending: _core.PendingCall) -> Frame | None:
         """The next frame of a call that is under way, if it is there."""
@@ -88,32 +88,32 @@ class ThreadSession(Session[ThreadConnection]):
 
     def _next(self, pending: _core.PendingCall, limit: float) -> Frame | None:
         """The next frame of a call, waited for up to ``limit`` seconds; None also if there may be something to hear."""
-        ended = self.ended  # Looked at first: what has come until then is still good.
+        ended = self.close_reason  # Looked at first: what has come until then is still good.
         try:
             frame = pending.next(0.0 if ended is not None else limit)
         except ChannelError:
-            if self.ended is None:  # The server broke the rules.
+            if self.close_reason is None:  # The server broke the rules.
                 raise
-            ended = self.ended  # It was closed meanwhile.
+            ended = self.close_reason  # It was closed meanwhile.
         else:
             if frame is not None or ended is None:
                 return frame
-        raise lost_call(ended, pending.id) from None
+        raise connection_lost_error(ended, pending.id) from None
 
     def _begin_wait(self, deadline: int | None) -> int:
         """When a wait with a deadline begins, in nanoseconds."""
-        return 0 if deadline is None else self._lateness.look()
+        return 0 if deadline is None else self._read_progress.look()
 
-    def tend(self, limit: float = 0.0) -> bool:
+    def drive(self, limit: float = 0.0) -> bool:
         """Receives for the other threads, waiting up to ``limit`` seconds. False if another one does."""
         led = self.calls.drive(limit)
-        self.hear()
+        self.poll_close()
         return led
 
-    def hear(self) -> None:
+    def poll_close(self) -> None:
         """Learns of the end of the connection, if the server has said so or is gone."""
         end = self.connection.hear()
-        if end is None or self.ended is not None:
+        if end is None or self.close_reason is not None:
             return
         with contextlib.suppress(ChannelError):
             # What it had answered before it went is still good. If another thread receives, it comes here soon.
@@ -122,48 +122,48 @@ class ThreadSession(Session[ThreadConnection]):
         self.end(end)
         self.connection.abandon()
 
-    def _hear_end(self, error: PeerLeft) -> None:
+    def _wait_for_close(self, error: PeerLeft) -> None:
         """Learns how the server has left. A process that dies closes all that it has within moments."""
         until = time.monotonic() + control.DEATH_TIMEOUT
-        while self.ended is None:
-            self.hear()
+        while self.close_reason is None:
+            self.poll_close()
             if time.monotonic() >= until:
-                self.end(End(self.connection.fault(error)))
-            if self.ended is None:
+                self.end(CloseReason(self.connection.fault(error)))
+            if self.close_reason is None:
                 time.sleep(0.001)
 
-    def is_over(self) -> bool:
+    def poll_closed(self) -> bool:
         """Whether the server has closed the connection. What it had answered before is still delivered."""
-        if self.ended is None:
+        if self.close_reason is None:
             try:
-                self.tend()
+                self.drive()
             except ChannelError as error:
-                self.end(End(self.connection.fault(error)))
-        return self.ended is not None
+                self.end(CloseReason(self.connection.fault(error)))
+        return self.close_reason is not None
 
-    async def room(self, call: Call) -> None:
+    async def wait_for_room(self, call: Call) -> None:
         """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
         since = self._begin_wait(call.deadline)
-        while self.connection.is_stalled() and self.ended is None:
+        while self.connection.is_stalled() and self.close_reason is None:
             self.check_stopped(call.id)
             self.connection.check_thread()
             left = self.connection.life_check if call.deadline is None else _remaining(call.deadline)
             if left == 0.0:
                 if self.connection.take_back(call.id, frames.REQUESTS):
-                    raise self._lateness.error(call.endpoint, since, taken_back=True)
+                    raise self._read_progress.error(call.endpoint, since, taken_back=True)
                 return
-            if not self.tend(min(left, self.connection.life_check)):
+            if not self.drive(min(left, self.connection.life_check)):
                 time.sleep(0.001)  # noqa: ASYNC251
 
-    def end(self, end: End) -> None:
+    def end(self, end: CloseReason) -> None:
         """Ends the session: every thread that waits learns it."""
-        if self.ended is None:
-            self.ended = end
+        if self.close_reason is None:
+            self.close_reason = end
         self.calls.interrupt()
 
     def close(self, error: ShmrpcError) -> None:
         """Closes the connection; calls under way in other threads fail."""
-        self.end(End(error))
+        self.end(CloseReason(error))
         self.connection.close()
 
     def stop(self) -> None:
@@ -174,14 +174,14 @@ class ThreadSession(Session[ThreadConnection]):
     def check_stopped(self, call_id: int) -> None:
         """Raises CallStopped if stop() was called since this call began, resumed or not."""
         if self.stopped or call_id < self._stopped_before:
-            raise stopped_call(self.service)
+            raise stopped_error(self.service)
 
-    def _end_of(self, error: ChannelError) -> ShmrpcError | None:
+    def _closing_error(self, error: ChannelError) -> ShmrpcError | None:
         if isinstance(error, PeerLeft):
-            self._hear_end(error)
-        if self.ended is None:
-            self.end(End(self.connection.fault(error)))
-        return None if self.ended is None else self.ended.error
+            self._wait_for_close(error)
+        if self.close_reason is None:
+            self.end(CloseReason(self.connection.fault(error)))
+        return None if self.close_reason is None else self.close_reason.error
 
 
 def _is_answer(frame: Frame) -> bool:
@@ -190,13 +190,13 @@ def _is_answer(frame: Frame) -> bool:
     if opcode in frames.ANSWERS:
         return True
     try:
-        check_stray(opcode, call_id, body, under_way=True)
+        check_unexpected_frame(opcode, call_id, body, under_way=True)
     except RemoteProtocolError as error:
         raise ChannelError(str(error)) from None
     return False
 
 
-def stopped_call(service: str) -> CallStopped:
+def stopped_error(service: str) -> CallStopped:
     """The error for a call that another thread ended."""
     return CallStopped(f"this client of {service!r} was stopped; resume() lets it call again")
 

@@ -12,7 +12,7 @@ from shmrpc.basics.checks import public_class
 from shmrpc.client.common.call_engine import CallEngine
 from shmrpc.client.common.stream_call import StreamCallEngine
 from shmrpc.client.threads.coroutine_runner import run
-from shmrpc.client.threads.stream_exchange import PAUSE, ThreadConversation
+from shmrpc.client.threads.stream_exchange import PAUSE, ThreadStreamExchange
 from shmrpc.errors import EndOfStream, LocalProtocolError, ShmrpcError
 from shmrpc.streams.credit import SendWindow, weight
 from shmrpc.transport.errors import Backlog, Oversize
@@ -39,8 +39,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
     method runs ends the call, so that no item is ever missing between two others.
     """
 
-    _with, _await = "with", ""
-    _conversation: ThreadConversation
+    _with_keyword, _await_keyword = "with", ""
+    _stream_exchange: ThreadStreamExchange
 
     def __init__(
         self, client: CallEngine[Any], name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -86,32 +86,32 @@ class StreamCall(StreamCallEngine[_W, _R]):
             raise StopIteration from None
 
     def _open_upload(self) -> None:
-        self._window.closed = not self._takes
-        self._conversation.uploads[1] = self._window
+        self._window.closed = not self._accepts_stream
+        self._stream_exchange.uploads[1] = self._window
 
-    def _turn_to_write(self) -> _Turn:
-        return _Turn(self._writing, self._conversation)
+    def _write_lock(self) -> _Turn:
+        return _Turn(self._writing, self._stream_exchange)
 
-    def _turn_to_read(self) -> _Turn:
-        return _Turn(self._reading, self._conversation)
+    def _read_lock(self) -> _Turn:
+        return _Turn(self._reading, self._stream_exchange)
 
-    async def _may_write(self) -> bool:
-        self._conversation.receive_all()
-        while not self._has_news():
-            self._conversation.wait(self._has_news)
+    async def _wait_writable(self) -> bool:
+        self._stream_exchange.receive_all()
+        while not self._can_proceed():
+            self._stream_exchange.wait(self._can_proceed)
         return not self._window.closed
 
-    def _has_news(self) -> bool:
+    def _can_proceed(self) -> bool:
         """Whether another item may be sent, or none at all any more."""
         return self._window.closed or self._window.is_open
 
     async def _send_item(self, body: Body) -> bool:
         size = weight(body)
-        self._conversation.receive_all()
+        self._stream_exchange.receive_all()
         while not self._window.take(size):
             if self._window.closed:
                 return False
-            self._conversation.wait(self._has_news)
+            self._stream_exchange.wait(self._can_proceed)
         try:
             self._session.send(opcode(frames.ITEM, 1), self._call.id, body)
         except (Oversize, Backlog):
@@ -123,22 +123,22 @@ class StreamCall(StreamCallEngine[_W, _R]):
 class _Turn:
     """The turn of a thread to write or to read. What the handler of a signal raises meanwhile ends the call."""
 
-    def __init__(self, turns: _core.Turns, conversation: ThreadConversation) -> None:
+    def __init__(self, turns: _core.Turns, stream_exchange: ThreadStreamExchange) -> None:
         self._turns = turns
-        self._conversation = conversation
+        self._stream_exchange = stream_exchange
 
     async def __aenter__(self) -> None:
         while (turn := self._turns.take()) is None:
             time.sleep(PAUSE)  # noqa: ASYNC251
-        self._turn = turn
+        self._yield_once = turn
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if error is not None and not isinstance(error, ShmrpcError):
-                name, what = self._conversation.call.endpoint, type(error).__name__
-                self._conversation.fail(LocalProtocolError(f"{name}() was ended by {what} in this process"))
-                self._conversation.end()
+                name, what = self._stream_exchange.call.endpoint, type(error).__name__
+                self._stream_exchange.fail(LocalProtocolError(f"{name}() was ended by {what} in this process"))
+                self._stream_exchange.end()
         finally:
-            self._turn.end()
+            self._yield_once.end()

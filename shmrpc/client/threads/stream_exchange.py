@@ -9,15 +9,15 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.client.common.call_errors import lost_call
-from shmrpc.client.common.stream_exchange import Conversation
+from shmrpc.client.common.call_errors import connection_lost_error
+from shmrpc.client.common.stream_exchange import StreamExchange
 from shmrpc.client.common.uploads import SourceUpload
-from shmrpc.client.threads.coroutine_runner import steps
+from shmrpc.client.threads.coroutine_runner import iter_steps
 from shmrpc.client.threads.session import ThreadSession
 from shmrpc.errors import EndOfStream, RemoteProtocolError, ShmrpcError
 from shmrpc.service.call import Call
 from shmrpc.streams.credit import WORTH_GRANTING, ReceiveWindow, weight
-from shmrpc.streams.items import Part
+from shmrpc.streams.items import ItemRun
 from shmrpc.transport.connection import Frame
 from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.wire import frames
@@ -28,11 +28,11 @@ PAUSE: Final = 0.001
 _END: Final = object()
 
 
-class ThreadConversation(Conversation):
+class ThreadStreamExchange(StreamExchange):
     """A call with streams, as threads drive it: they take its frames from the core one by one."""
 
     _session: ThreadSession
-    _sources: list[_SteppedSource]
+    _sources: list[_StepwiseSource]
 
     def __init__(self, session: ThreadSession, call: Call, *, streams: bool) -> None:
         super().__init__(session, call, streams=streams)
@@ -47,7 +47,7 @@ class ThreadConversation(Conversation):
         #: Whose turn it is to receive, where several threads write and read.
         self._receiving = _core.Turns()
 
-    def take_item(self, body: Body) -> None:
+    def add_item(self, body: Body) -> None:
         """Keeps an item of the answer until it is read."""
         self._items.append(body)
 
@@ -56,10 +56,10 @@ class ThreadConversation(Conversation):
         self._pending = self._session.calls.begin(kind, self.call.id, body)
 
     def _add_source(self, codec: Codec, number: int, source: Any) -> SourceUpload:
-        self._sources.append(_SteppedSource(self._session, self.call, codec, number, source))
+        self._sources.append(_StepwiseSource(self._session, self.call, codec, number, source))
         return self._sources[-1]
 
-    async def ready(self) -> bool:
+    async def wait_ready(self) -> bool:
         """Waits until there are items: True; or the end: False, or its error raised; gives credit back before."""
         self._settle()
         while not self._items and not self.ended:
@@ -70,9 +70,9 @@ class ThreadConversation(Conversation):
             raise self.error
         return False
 
-    def take_items(self) -> list[Part]:
+    def take_runs(self) -> list[ItemRun]:
         """The items that are there."""
-        parts: list[Part] = []
+        parts: list[ItemRun] = []
         while self._items:
             body = self._items.popleft()
             self._taken += weight(body)
@@ -105,7 +105,7 @@ class ThreadConversation(Conversation):
     def _settle(self) -> None:
         """Gives credit back for items that have been read, once it is worth it."""
         granted, self._taken = self._window.consume(self._taken), 0
-        if granted and not self.ended and self._session.ended is None:
+        if granted and not self.ended and self._session.close_reason is None:
             with contextlib.suppress(ChannelError):  # Whoever receives next says so.
                 self._session.send(frames.CREDIT, self.call.id, frames.encode_credit(granted))
 
@@ -155,7 +155,7 @@ class ThreadConversation(Conversation):
             # A source may be slow, and the server gone meanwhile.
             if time.monotonic() - looked > session.connection.life_check:
                 looked = time.monotonic()
-                session.tend()
+                session.drive()
             frame = session.poll_frame(self._pending)
             if frame is not None:
                 return frame
@@ -163,14 +163,18 @@ class ThreadConversation(Conversation):
 
     def _step_sources(self) -> bool:
         """Lets each source go on; False if none can."""
-        if not self._sources or self._session.ended is not None:
+        if not self._sources or self._session.close_reason is not None:
             return False
         return any([source.step() for source in self._sources])  # noqa: C419  # All of them.
 
     def _lost(self, error: Exception) -> Exception:
         """The error for the call, which had been sent, when the connection has failed with one."""
-        unsent, ended = self._session.unsent(self.call.endpoint, error), self._session.ended
-        return lost_call(ended, self.call.id) if ended is not None and isinstance(error, ChannelError) else unsent
+        unsent, ended = self._session.convert_error(self.call.endpoint, error), self._session.close_reason
+        return (
+            connection_lost_error(ended, self.call.id)
+            if ended is not None and isinstance(error, ChannelError)
+            else unsent
+        )
 
     async def close(self) -> None:
         """Ends the call and its sources: a handler that has not ended is cancelled."""
@@ -184,13 +188,13 @@ class ThreadConversation(Conversation):
         self.fail(EndOfStream(f"{self.call.endpoint}() was ended by its caller"))
 
 
-class _SteppedSource(SourceUpload):
+class _StepwiseSource(SourceUpload):
     """Whichever thread reads the answer lets the source go on, until credit or its slice of time is used up."""
 
     def __init__(self, session: ThreadSession, call: Call, codec: Codec, number: int, source: Any) -> None:
         super().__init__(session, call, codec, number)
         self._closed = False
-        self._source = _Plain(source)
+        self._source = _AsyncAdapter(source)
         #: What is left of sending it; None as long as there was no credit.
         self._steps: Generator[Any, None, None] | None = None
 
@@ -199,7 +203,7 @@ class _SteppedSource(SourceUpload):
         if self._closed or not self.outgoing.may_resume():
             return False
         if self._steps is None:
-            self._steps = steps(lambda: self._send_all(self._source), [])
+            self._steps = iter_steps(lambda: self._send_all(self._source), [])
         try:
             self._closed = next(self._steps, _END) is _END
         except Exception as error:  # The source's own, or that of a signal's handler.
@@ -217,7 +221,7 @@ class _SteppedSource(SourceUpload):
                 self._steps.close()
 
 
-class _Plain:
+class _AsyncAdapter:
     """A plain iterable as an async one."""
 
     def __init__(self, source: Any) -> None:
@@ -225,7 +229,7 @@ class _Plain:
         #: A list's iterator has none, and what is no iterator is the caller's.
         self.close = getattr(source, "close", None) if self._items is source else None
 
-    def __aiter__(self) -> _Plain:
+    def __aiter__(self) -> _AsyncAdapter:
         return self
 
     async def __anext__(self) -> Any:

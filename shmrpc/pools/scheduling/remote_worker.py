@@ -18,7 +18,7 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.client.aio.client import Client
 from shmrpc.client.aio.reconnector import LoopReconnector
-from shmrpc.client.common.call_errors import undecodable
+from shmrpc.client.common.call_errors import decode_error
 from shmrpc.client.common.call_options import Options
 from shmrpc.errors import ConnectionLost, EncodeError, ShmrpcError
 from shmrpc.pools.processes.spawner import WorkerProcess
@@ -248,10 +248,10 @@ class RemoteWorker:
         name = source.function.name
 
         def unreadable(error: Exception) -> Failed:
-            return Failed.of(of_task(undecodable(name, error), name))
+            return Failed.of(of_task(decode_error(name, error), name))
 
         number, single = source.function.number, source.single
-        async for results in self._client._runs(unreadable, "chunk", slot, number, single, items):
+        async for results in self._client._iter_chunks(unreadable, "chunk", slot, number, single, items):
             # Those that were not pickled are there.
             yield read_all(results, name) if Later in map(type, results) else results
 

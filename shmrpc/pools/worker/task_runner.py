@@ -33,7 +33,7 @@ from shmrpc.pools.transfer.remote_failure import Failed
 from shmrpc.server.server import serve
 from shmrpc.service.call import internal
 from shmrpc.service.service import Service
-from shmrpc.streams.sending import Enclosed
+from shmrpc.streams.sending import ContextSource
 from shmrpc.values.pickling import Later
 from shmrpc.wire.codec import identity_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
@@ -290,7 +290,7 @@ class _Tasks:
 
         ``single``: each item is an argument, and not the arguments of a task.
         """
-        return Enclosed(self._results(slot, number, single, items), self._outside)  # type: ignore[return-value]
+        return ContextSource(self._results(slot, number, single, items), self._outside)  # type: ignore[return-value]
 
     def _results(self, slot: int, number: int, single: bool, items: list[Any]) -> Generator[Any, None, None]:
         function, begin = self._functions[number], self._begin

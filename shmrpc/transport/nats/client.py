@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ServiceUnavailable
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.transport.connection import Connection, End, OnEnd, OnFrame
+from shmrpc.transport.connection import CloseReason, Connection, OnEnd, OnFrame
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import Address
@@ -183,10 +183,12 @@ class NatsConnection(Connection):
             self._on_go_away()
         elif isinstance(message, control.Goodbye):
             if message.fault:
-                self._lose(End(RemoteProtocolError(f"{self._pipe.words} found a fault of ours: {message.reason}")))
+                self._lose(
+                    CloseReason(RemoteProtocolError(f"{self._pipe.words} found a fault of ours: {message.reason}"))
+                )
             else:
                 lost = ConnectionLost(f"{self._pipe.words} closed the connection: {message.reason}")
-                self._lose(End(lost, message.reached))
+                self._lose(CloseReason(lost, message.reached))
         else:
             raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
 

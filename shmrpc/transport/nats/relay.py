@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.host import resource_limits
 from shmrpc.streams import credit
-from shmrpc.transport.connection import Connection, End
+from shmrpc.transport.connection import CloseReason, Connection
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.listener import Offer, Peer
@@ -129,7 +129,7 @@ class Relay:
         self._connection: Connection = connection
         self.extra_credit = connection.extra_credit
         #: How the connection to the server has ended.
-        self.end: End | None = None
+        self.end: CloseReason | None = None
         #: Done when all is closed.
         self.closed: concurrent.futures.Future[None] = concurrent.futures.Future()
         #: Of the way between the client and here.
@@ -178,7 +178,7 @@ class Relay:
                     inbox.is_held = True
                     self._work = self._loop.create_task(self._go_on())
             except (Oversize, Backlog) as error:
-                self._on_end(End(RemoteProtocolError(f"the server of {self._connection.service!r}: {error}")))
+                self._on_end(CloseReason(RemoteProtocolError(f"the server of {self._connection.service!r}: {error}")))
             except ChannelError:
                 pass  # It has ended: the client is being told.
 
@@ -196,7 +196,7 @@ class Relay:
         if self._peer is not None:
             self._peer.go_away()
 
-    def _on_end(self, end: End) -> None:
+    def _on_end(self, end: CloseReason) -> None:
         if self.end is None:
             self.end = end
             if self._peer is not None:
@@ -249,7 +249,7 @@ class RelayedConnection(ThreadConnection):
         self._relay = relay
         self.extra_credit = relay.extra_credit
 
-    def hear(self) -> End | None:
+    def hear(self) -> CloseReason | None:
         """How the server has ended the connection, if it has, in the words of the connection that the relay has."""
         end = super().hear()
         return end if end is None else self._relay.end or end

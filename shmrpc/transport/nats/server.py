@@ -19,7 +19,7 @@ from shmrpc.errors import (
 )
 from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.transport.connection import End
+from shmrpc.transport.connection import CloseReason
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.transport.listener import Listener, Offer, Peer
@@ -88,9 +88,9 @@ class NatsPeer(Peer):
             error: ShmrpcError = RemoteProtocolError(f"{self._pipe.words} found a fault of ours: {message.reason}")
         else:
             error = ConnectionLost(f"{self._pipe.words} closed the connection: {message.reason}")
-        self._on_end(End(error))
+        self._on_end(CloseReason(error))
 
-    def _on_end(self, end: End) -> None:
+    def _on_end(self, end: CloseReason) -> None:
         # Behind what it had sent before: its one-way calls run.
         if self._last is None:
             self._last = end.error

@@ -7,7 +7,7 @@ from typing import Final
 
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.host.processes import describe_process
-from shmrpc.transport.connection import End
+from shmrpc.transport.connection import CloseReason
 from shmrpc.wire import control
 
 #: The fault of a peer that lives and has ended its bell.
@@ -25,14 +25,14 @@ def is_over(control_socket: socket.socket) -> bool:
     return True
 
 
-def explain(packet: bytes, peer: str, pid: int) -> End | None:
+def explain(packet: bytes, peer: str, pid: int) -> CloseReason | None:
     """What the last packet of a peer means: its goodbye, or none at all.
 
     None if it is not the last one: the peer only says that it is about to go. RemoteProtocolError if it is a message
     that cannot be read, or none that belongs to an established connection: the peer is to be told.
     """
     if not packet:
-        return End(ConnectionLost(f"the {peer} ({describe_process(pid)}) is gone: it died, or was killed"))
+        return CloseReason(ConnectionLost(f"the {peer} ({describe_process(pid)}) is gone: it died, or was killed"))
     message = control.decode(packet)
     if isinstance(message, control.GoAway):
         return None
@@ -40,6 +40,8 @@ def explain(packet: bytes, peer: str, pid: int) -> End | None:
         kind = type(message).__name__.lower()
         raise RemoteProtocolError(f"it sent {kind!r} on an established connection")
     if message.fault:
-        return End(RemoteProtocolError(f"the {peer} ({describe_process(pid)}) found a fault of ours: {message.reason}"))
+        return CloseReason(
+            RemoteProtocolError(f"the {peer} ({describe_process(pid)}) found a fault of ours: {message.reason}")
+        )
     lost = ConnectionLost(f"the {peer} ({describe_process(pid)}) closed the connection: {message.reason}")
-    return End(lost, message.reached)
+    return CloseReason(lost, message.reached)

@@ -16,8 +16,8 @@ from shmrpc.host import fork, rendezvous
 from shmrpc.host.processes import describe_process
 from shmrpc.host.rendezvous import OnRetry
 from shmrpc.streams.credit import OVERHEAD
-from shmrpc.streams.items import Part
-from shmrpc.transport.connection import Connection, End, Frame, OnEnd, OnFrame, warn_unclosed
+from shmrpc.streams.items import ItemRun
+from shmrpc.transport.connection import CloseReason, Connection, Frame, OnEnd, OnFrame, warn_unclosed
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.shm import block_allocation, handshake
 from shmrpc.transport.shm.close_reason import BELL_ENDED, explain
@@ -127,7 +127,7 @@ class LoopConnection(Connection):
         #: Runs from the end of the bell to that of the connection.
         self._bell_ended: asyncio.TimerHandle | None = None
         #: By call, where the items of the streams go that are being read.
-        self._feeds: dict[int, Callable[[Part], None]] = {}
+        self._feeds: dict[int, Callable[[ItemRun], None]] = {}
         #: Senders that wait for room.
         self._room: list[asyncio.Future[None]] = []
         super().__init__(
@@ -161,7 +161,7 @@ class LoopConnection(Connection):
             self._loop.add_reader(self._control.fileno(), self._on_control)
             self._loop.add_reader(self._bell.fileno(), self._on_bell)
         except OSError as error:
-            end = End(ConnectionLost(f"the loop cannot wait for the server of {self.service!r}: {error}"))
+            end = CloseReason(ConnectionLost(f"the loop cannot wait for the server of {self.service!r}: {error}"))
             # Not at once: the next connection would as a rule end in the same way.
             self._watching = self._loop.call_later(UNWATCHED, self._lose, end)
         except BaseException:  # Out of a signal handler: nobody else would wait for the server.
@@ -263,7 +263,7 @@ class LoopConnection(Connection):
             self.interrupted(error)  # The senders that were not told are still there.
             raise
 
-    def route(self, call_id: int, feed: Callable[[Part], None]) -> None:
+    def route(self, call_id: int, feed: Callable[[ItemRun], None]) -> None:
         """From now on items of this call that come one behind the other go to ``feed`` together."""
         self._feeds[call_id] = feed
 
@@ -285,7 +285,7 @@ class LoopConnection(Connection):
             self.interrupted(error)
             raise
 
-    def _take_run(self, call_id: int, feed: Callable[[Part], None]) -> int:
+    def _take_run(self, call_id: int, feed: Callable[[ItemRun], None]) -> int:
         """Takes items of a stream that is being read, as far as they come one behind the other; how many."""
         part = self.channel.receive_run(frames.ITEM, call_id, RUN, frames.ARRAY)
         if part is None:
@@ -359,7 +359,9 @@ class LoopConnection(Connection):
             error = RemoteProtocolError(BELL_ENDED)
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
-        self._lose(End(RemoteProtocolError(f"the server of {self.service!r} ({describe_process(self.pid)}): {error}")))
+        self._lose(
+            CloseReason(RemoteProtocolError(f"the server of {self.service!r} ({describe_process(self.pid)}): {error}"))
+        )
 
     def _is_awaited(self) -> bool:
         return bool(self._pending or self._room)

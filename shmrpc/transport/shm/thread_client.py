@@ -17,7 +17,7 @@ from shmrpc.host import fork, rendezvous
 from shmrpc.host.processes import describe_process
 from shmrpc.host.rendezvous import OnRetry
 from shmrpc.streams.credit import OVERHEAD, WINDOW
-from shmrpc.transport.connection import End, warn_unclosed
+from shmrpc.transport.connection import CloseReason, warn_unclosed
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.shm import block_allocation, deadlock_guard, handshake
 from shmrpc.transport.shm.close_reason import BELL_ENDED, explain
@@ -134,7 +134,7 @@ class ThreadConnection:
         if self.pid == self._made_by:
             deadlock_guard.check_thread(self.service)
 
-    def hear(self) -> End | None:
+    def hear(self) -> CloseReason | None:
         """How the server has ended the connection, if it has. It says no more than that it is about to go, and goes."""
         if not self._open or (turn := self._hearing.take()) is None:
             return None
@@ -147,7 +147,7 @@ class ThreadConnection:
                 try:
                     end = explain(packet, f"server of {self.service!r}", self.pid)
                 except RemoteProtocolError as error:
-                    return End(self.fault(error))
+                    return CloseReason(self.fault(error))
                 if end is not None:
                     return end
                 self.draining = True

@@ -101,7 +101,7 @@ HOLDING = """
     threads = [threading.Thread(target=lambda: answers.append(client.wait_for("gate"))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    while client._reconnector.session.tend():
+    while client._reconnector.session.drive():
         pass
     for end in (client.close, client.stop, stream.close):
         pid = os.fork()

@@ -165,7 +165,7 @@ def another_leads(client: shmrpc.sync.Client, other: shmrpc.sync.Client) -> Iter
     thread.start()
     session = client._reconnector.session
     assert session is not None
-    while session.tend():  # We receive: the thread is not there yet.
+    while session.drive():  # We receive: the thread is not there yet.
         time.sleep(0.001)
     yield
     other.open_gate("of the leader")

@@ -16,7 +16,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.client.common.deadline_error import Lateness
+from shmrpc.client.common.deadline_error import ReadProgress
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
 from tests.helpers.stopped_processes import stands_still, stopped
@@ -69,7 +69,7 @@ def kept_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
     """Frames that wait for room, and their bytes."""
     session = client._reconnector.session
     assert session is not None
-    _, _, count, size = session._lateness._untaken()
+    _, _, count, size = session._read_progress._untaken()
     return count, size
 
 
@@ -227,7 +227,7 @@ async def test_a_server_whose_loop_is_held_is_not_called_stopped(
 
 def test_the_words_tell_a_slow_reader_from_one_that_does_not_read() -> None:
     untaken = (0, 100, 0, 0)
-    lateness = Lateness("tested", 1, lambda: untaken)
+    lateness = ReadProgress("tested", 1, lambda: untaken)
     since = lateness.look()
     assert str(lateness.error("add", since, taken_back=False)) == "add() was not answered by its deadline"  # Too soon.
     lateness._quiet_since -= 1_000_000_000

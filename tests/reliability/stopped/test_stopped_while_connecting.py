@@ -135,7 +135,7 @@ async def test_a_client_that_reconnects_ends_at_the_deadline_of_its_call(runtime
             first.kill()
             with contextlib.suppress(shmrpc.ConnectionLost, shmrpc.ServiceUnavailable):
                 near.add(1, 2)  # Now it knows.
-            assert await eventually_in_loop(lambda: far._reconnector.current() is None)
+            assert await eventually_in_loop(lambda: far._reconnector.current_session() is None)
             with ServerProcess(TARGET) as second:
                 # The loop's client connects in the background: it is to meet a server that is stopped.
                 with stopped(second.pid):
@@ -147,7 +147,7 @@ async def test_a_client_that_reconnects_ends_at_the_deadline_of_its_call(runtime
                         for _ in range(1000):  # It looks for a server now and then, and has met this one once.
                             with contextlib.suppress(shmrpc.ServiceUnavailable):
                                 await far.add(1, 2)
-                            if far._reconnector._obstacle:
+                            if far._reconnector._last_failure:
                                 await far.add(1, 2)
                     with pytest.raises(shmrpc.ServiceUnavailable, match=said):
                         near.wait_for_ready(SOON)

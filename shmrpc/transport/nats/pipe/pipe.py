@@ -34,7 +34,7 @@ import msgspec
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.basics.printable import one_line
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
-from shmrpc.transport.connection import End
+from shmrpc.transport.connection import CloseReason
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize, check_size
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.messages import PROOF, Message
@@ -74,7 +74,7 @@ _REQUESTS: Final = frozenset(frames.REQUESTS)
 #: Takes a frame: opcode, call id, body, and the sender's clock in nanoseconds.
 OnFrame = Callable[[int, int, Body, int], None]
 #: What has come, or the end.
-_News = tuple[int, int, Body, int] | Message | End
+_News = tuple[int, int, Body, int] | Message | CloseReason
 
 
 class PipeLink(Protocol):
@@ -132,7 +132,7 @@ class Pipe:
         self._small = min(_SMALL, link.piece)
         self._on_frame: OnFrame = self._keep_frame
         self._on_message: Callable[[Message], None] = self._keep
-        self._on_end: Callable[[End], None] = self._keep
+        self._on_end: Callable[[CloseReason], None] = self._keep
         #: What came before anybody listened.
         self._early: deque[_News] = deque()
         self._first: asyncio.Future[None] = self._loop.create_future()
@@ -199,13 +199,15 @@ class Pipe:
         """Waits for the first message that comes. Raises why there is none."""
         await self._first
         news = self._early.popleft()
-        if isinstance(news, End):
+        if isinstance(news, CloseReason):
             raise news.error
         if isinstance(news, tuple):
             raise RemoteProtocolError(f"{self.words} sent a frame before it had answered")
         return news
 
-    def listen(self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[End], None]) -> None:
+    def listen(
+        self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[CloseReason], None]
+    ) -> None:
         """Gives to these what comes, and what has come, from the loop's next turn on."""
 
         def give_early() -> None:
@@ -213,7 +215,7 @@ class Pipe:
             self._on_frame, self._on_message, self._on_end = on_frame, on_message, on_end
             try:
                 for news in early:
-                    if isinstance(news, End):
+                    if isinstance(news, CloseReason):
                         on_end(news)
                     elif isinstance(news, tuple):
                         on_frame(*news)
@@ -452,7 +454,7 @@ class Pipe:
             reason = one_line(reason)
             self.say(control.Goodbye(reason, fault=True))
             self.finish()
-            self._on_end(End(RemoteProtocolError(f"{self.words}: {reason}")))
+            self._on_end(CloseReason(RemoteProtocolError(f"{self.words}: {reason}")))
 
     def end(self, error: ShmrpcError, reached: int | None = None) -> None:
         """Ends the connection for a reason that the layer above is told.
@@ -463,7 +465,7 @@ class Pipe:
             if reached is None:
                 reached = self._reached()
             self.gone()  # What waits is not sent any more: its callers are told so.
-            self._on_end(End(error, reached))
+            self._on_end(CloseReason(error, reached))
 
     def _reached(self) -> int | None:
         """The highest id of a request that may have got there; None if that is not known of any."""

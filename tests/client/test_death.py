@@ -311,7 +311,7 @@ def test_closing_from_another_thread_ends_a_sync_call(server: ServerProcess) -> 
     client.close()
 
 
-@pytest.mark.parametrize("doing", ["complete", "check_stopped", "_next", "hear"])
+@pytest.mark.parametrize("doing", ["complete", "check_stopped", "_next", "poll_close"])
 def test_a_sync_call_that_was_sent_may_have_been_executed_whenever_its_client_is_closed(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch, doing: str
 ) -> None:

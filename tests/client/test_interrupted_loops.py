@@ -196,7 +196,7 @@ def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: S
 
             return call
 
-        for way in ("exchange", "begin", "send", "wait"):
+        for way in ("exchange", "begin", "send", "wait_reply"):
             setattr(session, way, then_interrupted(getattr(session, way)))
         loop = runner.get_loop()
         while True:

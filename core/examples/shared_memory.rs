@@ -2,10 +2,10 @@
 
 use _core::memory::mapping::SharedMapping;
 use _core::shared_heap::Members;
+use _core::shared_heap::access::{ReadWords, WriteWords};
 use _core::shared_heap::allocator::{Allocator, file_size};
 use _core::shared_heap::backing_file::PAGE;
 use _core::shared_heap::owner_lock::NEVER;
-use _core::shared_heap::undo_log::{Change, See};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::{AsFd, FromRawFd};
@@ -19,10 +19,10 @@ const ROUNDS: u64 = 20;
 struct Alone;
 
 impl Members for Alone {
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         1 << 32 | 1
     }
-    fn lives(&self, _member: u64) -> bool {
+    fn is_alive(&self, _member: u64) -> bool {
         true
     }
 }
@@ -52,7 +52,7 @@ fn main() {
     let file = Arc::new(file.into());
     let blocks = Allocator::new(words, &file, start, MAX_MEMORY, Alone);
     let blocks = blocks.expect("a few pages of memory");
-    let journal = blocks.journal();
+    let journal = blocks.undo_log();
     let add = |words: u64| {
         let added = journal.transact(NEVER, |t| {
             for at in 0..words {

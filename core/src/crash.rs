@@ -277,13 +277,13 @@ mod enabled {
         RepairPunched,
         ; // Those that are counted in shared/tests and topic/tests alone.
         /// The lease is taken, and nothing else was looked at.
-        LeaseTaken,
+        LockAcquired,
         /// The lease of a dead member, or of nobody who said so in time, is taken.
-        LeaseTakenOver,
+        LockTakenOver,
         /// The word of the lease says that somebody sleeps, and nobody does so far.
-        LeaseAwaited,
+        LockAwaited,
         /// The lease is given back, and nobody was woken.
-        LeaseGivenBack,
+        LockReleased,
         /// The sequence is odd, and nothing was changed.
         SequenceOdd,
         /// An entry of the journal is written, and does not count.

@@ -285,11 +285,11 @@ impl<W: Words, P: Proofs> Members<W, P> {
 
 impl<W: Words, P: Proofs> shared_heap::Members for Members<W, P> {
     #[inline]
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         self.us.0
     }
 
-    fn lives(&self, member: u64) -> bool {
+    fn is_alive(&self, member: u64) -> bool {
         let number = Number(member);
         let is_current = |slot: u32| self.number(slot) == number && self.lives(slot);
         number == self.us || number.slot().is_some_and(is_current)

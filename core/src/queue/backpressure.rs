@@ -2,7 +2,7 @@
 
 use super::layout::{FEWEST_SHIFT, FULL, WAITS_FOR_ITEMS, WAITS_FOR_MEMORY, WAITS_FOR_SEVERAL};
 use super::{ByteMemory, Queue, WritersToWake};
-use crate::shared_heap::undo_log::Change;
+use crate::shared_heap::access::WriteWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
@@ -25,7 +25,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         if std::mem::replace(has_requested, true) {
             return Ok(false);
         }
-        self.allocator.journal().transact(deadline, |t| {
+        self.allocator.undo_log().transact(deadline, |t| {
             self.free_empty_tail(t)?;
             let full = self.get(t, FULL)?;
             if full & WAITS_FOR_MEMORY == 0 {
@@ -39,7 +39,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Asks for a wake-up once there is room for `count` items.
     pub(super) fn request_room_wakeup(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         count: u64,
     ) -> Result<(), HeapError> {
         let full = self.get(t, FULL)?;
@@ -64,7 +64,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// item and then wait for that writer.
     pub(super) fn writers_to_wake(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         has_freed: bool,
     ) -> Result<WritersToWake, HeapError> {
         let full = self.get(t, FULL)?;
@@ -96,7 +96,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
         self.deferred.wake_writers();
         // What is wrong, whoever comes next reads too.
-        let _ = self.allocator.journal().transact(deadline, |t| {
+        let _ = self.allocator.undo_log().transact(deadline, |t| {
             let full = self.get(t, FULL)?;
             self.set(t, FULL, full & !WAITS_FOR_MEMORY)
         });

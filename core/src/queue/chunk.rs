@@ -1,13 +1,13 @@
 //! A chunk, and a position in the list of chunks.
 
 use super::layout::{CHUNK_HEAD, Head};
-use crate::shared_heap::allocator::Reserved;
+use crate::shared_heap::allocator::Reservation;
 
 /// A chunk that this member fills: to be linked, or given up.
 #[derive(Debug)]
 #[must_use = "a chunk that is neither linked nor given up stays reserved until its member dies"]
 pub struct Chunk {
-    pub(super) block: Reserved,
+    pub(super) block: Reservation,
     pub(super) size: u64,
 }
 

@@ -6,7 +6,8 @@ use super::layout::*;
 use super::{ByteMemory, CHUNK_SIZES, MAX_POP_BYTES, Queue};
 use crate::memory::bytes::append_from;
 use crate::shared_heap::backing_file::PAGE;
-use crate::shared_heap::undo_log::{Change, See, Transaction};
+use crate::shared_heap::undo_log::{Transaction};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 use crate::sync::Ordering;
 
@@ -84,7 +85,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// A place that the word at `at` names, which is within the memory.
-    fn load_offset(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
+    fn load_offset(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let found = t.get(at)?;
         if found > self.words().size() as u64 {
             return Err(corrupt(Field::Chunk, at, found));
@@ -93,7 +94,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Where a chunk ends.
-    fn chunk_end(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
+    fn chunk_end(&self, t: &impl ReadWords, chunk: u64) -> Result<u64, HeapError> {
         let size = t.get(chunk + CHUNK_SIZE)?;
         let end = chunk.checked_add(size);
         end.filter(|&end| size >= CHUNK_HEAD && end <= self.words().size() as u64)
@@ -103,7 +104,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     // --- the end where items are taken ---
 
     /// Where the first item of the chain is, or the end of its chunk. There is one.
-    pub(super) fn head(&self, t: &impl See) -> Result<Cursor, HeapError> {
+    pub(super) fn head(&self, t: &impl ReadWords) -> Result<Cursor, HeapError> {
         let chunk = self.load_offset(t, self.start + HEAD_CHUNK)?;
         let at = self.get(t, HEAD_AT)?;
         let end = self.items_end(t, chunk)?;
@@ -114,7 +115,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Where the items of a chunk end.
-    fn items_end(&self, t: &impl See, chunk: u64) -> Result<u64, HeapError> {
+    fn items_end(&self, t: &impl ReadWords, chunk: u64) -> Result<u64, HeapError> {
         let at = if chunk == self.get(t, TAIL_CHUNK)? {
             self.start + TAIL_AT
         } else {
@@ -128,7 +129,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// The beginning of the next chunk, of which there must be one.
-    fn cursor_at_next_chunk(&self, t: &impl See, cursor: Cursor) -> Result<Cursor, HeapError> {
+    fn cursor_at_next_chunk(&self, t: &impl ReadWords, cursor: Cursor) -> Result<Cursor, HeapError> {
         let chunk = cursor.chunk;
         let next = self.load_offset(t, chunk + NEXT)?;
         if next == 0 || chunk == self.get(t, TAIL_CHUNK)? {
@@ -223,7 +224,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// The item at the cursor, which goes on to the next. There is one.
-    pub(super) fn next_item(&self, t: &impl See, cursor: &mut Cursor) -> Result<Item, HeapError> {
+    pub(super) fn next_item(&self, t: &impl ReadWords, cursor: &mut Cursor) -> Result<Item, HeapError> {
         if cursor.is_at_end() {
             *cursor = self.cursor_at_next_chunk(t, *cursor)?;
         }
@@ -322,7 +323,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// The item of a claim.
-    pub(super) fn claimed_item(&self, t: &impl See, index: u64) -> Result<Item, HeapError> {
+    pub(super) fn claimed_item(&self, t: &impl ReadWords, index: u64) -> Result<Item, HeapError> {
         let claim = self.claims.at(index);
         let chunk = self.load_offset(t, claim + claim_table::CHUNK)?;
         let at = t.get(claim + claim_table::ITEM)?;

@@ -16,7 +16,7 @@
 //! looks at the item's memory.
 
 use super::layout::*;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Field, HeapError, corrupt};
 
 pub(super) const OWNER: u64 = 0;
@@ -70,7 +70,7 @@ impl ClaimTable {
     }
 
     /// The state of a claim, and how often its item was delivered.
-    pub(super) fn state(self, t: &impl See, index: u64) -> Result<(ClaimState, u64), HeapError> {
+    pub(super) fn state(self, t: &impl ReadWords, index: u64) -> Result<(ClaimState, u64), HeapError> {
         let at = self.at(index) + STATE;
         let found = t.get(at)?;
         let state = match found & 0xff {
@@ -87,7 +87,7 @@ impl ClaimTable {
 
     pub(super) fn set_state(
         self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         index: u64,
         state: ClaimState,
         deliveries: u64,
@@ -96,11 +96,11 @@ impl ClaimTable {
     }
 
     /// How many were ever used.
-    pub(super) fn high(self, t: &impl See) -> Result<u64, HeapError> {
+    pub(super) fn high(self, t: &impl ReadWords) -> Result<u64, HeapError> {
         self.bounded(t, HIGH)
     }
 
-    fn bounded(self, t: &impl See, at: u64) -> Result<u64, HeapError> {
+    fn bounded(self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let at = self.start + at;
         let found = t.get(at)?;
         if found > MAX_CLAIMS {
@@ -110,7 +110,7 @@ impl ClaimTable {
     }
 
     /// A number of a claim plus one, which is in use; None for 0.
-    fn link(self, t: &impl See, at: u64) -> Result<Option<u64>, HeapError> {
+    fn link(self, t: &impl ReadWords, at: u64) -> Result<Option<u64>, HeapError> {
         let found = t.get(at)?;
         if found > self.high(t)? {
             return Err(corrupt(Field::Claim, at, found));
@@ -119,7 +119,7 @@ impl ClaimTable {
     }
 
     /// A free claim, to be filled; None if there is none.
-    pub(super) fn add(self, t: &mut impl Change) -> Result<Option<u64>, HeapError> {
+    pub(super) fn add(self, t: &mut impl WriteWords) -> Result<Option<u64>, HeapError> {
         if let Some(index) = self.link(t, self.start + FREE)? {
             if self.state(t, index)?.0 != ClaimState::Free {
                 return Err(corrupt(Field::Claim, self.at(index), index));
@@ -137,7 +137,7 @@ impl ClaimTable {
     }
 
     /// Frees a claim that is in no list.
-    pub(super) fn remove(self, t: &mut impl Change, index: u64) -> Result<(), HeapError> {
+    pub(super) fn remove(self, t: &mut impl WriteWords, index: u64) -> Result<(), HeapError> {
         let first = t.get(self.start + FREE)?;
         self.set_state(t, index, ClaimState::Free, 0)?;
         t.set(self.at(index) + OWNER, 0)?;
@@ -146,7 +146,7 @@ impl ClaimTable {
     }
 
     /// The first one of a list.
-    pub(super) fn first(self, t: &impl See, list: ClaimList) -> Result<Option<u64>, HeapError> {
+    pub(super) fn first(self, t: &impl ReadWords, list: ClaimList) -> Result<Option<u64>, HeapError> {
         let first = self.link(t, self.start + list.first)?;
         // Whoever believed a false count would look again and again for what is not there.
         let count = t.get(self.start + list.count)?;
@@ -163,14 +163,14 @@ impl ClaimTable {
     }
 
     /// The one behind another in its list.
-    pub(super) fn next_in_list(self, t: &impl See, index: u64) -> Result<Option<u64>, HeapError> {
+    pub(super) fn next_in_list(self, t: &impl ReadWords, index: u64) -> Result<Option<u64>, HeapError> {
         self.link(t, self.at(index) + LINK)
     }
 
     /// Takes the first one out of a list.
     pub(super) fn pop(
         self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         list: ClaimList,
     ) -> Result<Option<u64>, HeapError> {
         let Some(index) = self.first(t, list)? else {
@@ -186,7 +186,7 @@ impl ClaimTable {
     /// Puts a claim that nobody holds into a list, in the order of the items.
     pub(super) fn insert(
         self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         list: ClaimList,
         index: u64,
         deliveries: u64,

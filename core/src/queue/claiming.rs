@@ -9,7 +9,8 @@ use super::{
 
 use crate::clock;
 use crate::crash;
-use crate::shared_heap::undo_log::{Change, See, Transaction};
+use crate::shared_heap::undo_log::{Transaction};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
@@ -21,7 +22,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         deadline: u64,
     ) -> Result<(ClaimOutcome, Wakeups), HeapError> {
         let now = clock::now();
-        let claimed = self.allocator.journal().transact(deadline, |t| {
+        let claimed = self.allocator.undo_log().transact(deadline, |t| {
             let index = match self.claims.pop(t, list_for(source))? {
                 Some(index) => index,
                 None if source == Source::Queue && self.items_in_list(t)? > 0 => {
@@ -105,7 +106,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Whether this claim is this member's still.
-    fn is_held(&self, t: &impl See, claim: &Claim, state: ClaimState) -> Result<bool, HeapError> {
+    fn is_held(&self, t: &impl ReadWords, claim: &Claim, state: ClaimState) -> Result<bool, HeapError> {
         let at = self.claims.at(claim.index);
         Ok(t.get(at + claim_table::OWNER)? == self.self_id()
             && t.get(at + claim_table::NUMBER)? == claim.number
@@ -121,7 +122,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         keeps: bool,
         deadline: u64,
     ) -> Result<Option<Wakeups>, HeapError> {
-        let ended = self.allocator.journal().transact(deadline, |t| {
+        let ended = self.allocator.undo_log().transact(deadline, |t| {
             if !self.is_held(t, claim, held_state(claim.source))? {
                 return Ok(None);
             }
@@ -159,7 +160,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     /// The memory of an item that was acknowledged is not looked at any more.
     pub fn release_memory(&self, claim: &Claim, deadline: u64) -> Result<Wakeups, HeapError> {
-        self.allocator.journal().transact(deadline, |t| {
+        self.allocator.undo_log().transact(deadline, |t| {
             let mut news = Wakeups::default();
             if self.is_held(t, claim, ClaimState::Acknowledged)? {
                 news.freed = self.remove_claim(t, claim.index)?;
@@ -172,7 +173,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Ends a claim: its item is the first again, or a dead letter if it was delivered often enough. None if the claim
     /// has ended before.
     pub fn give_back(&self, claim: &Claim, deadline: u64) -> Result<Option<Wakeups>, HeapError> {
-        let ended = self.allocator.journal().transact(deadline, |t| {
+        let ended = self.allocator.undo_log().transact(deadline, |t| {
             if !self.is_held(t, claim, held_state(claim.source))? {
                 return Ok(None);
             }
@@ -219,7 +220,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    fn remove_held(&self, t: &mut impl Change) -> Result<(), HeapError> {
+    fn remove_held(&self, t: &mut impl WriteWords) -> Result<(), HeapError> {
         let held = self.get(t, HELD)?;
         self.set(t, HELD, held.saturating_sub(1))
     }
@@ -228,7 +229,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, Wakeups), HeapError> {
         let mut news = Wakeups::default();
         loop {
-            let (next, some, more) = self.allocator.journal().transact(deadline, |t| {
+            let (next, some, more) = self.allocator.undo_log().transact(deadline, |t| {
                 let expiry = self.get(t, EXPIRY)?;
                 let now = clock::now();
                 if expiry == 0 || now < expiry {

@@ -40,7 +40,7 @@ pub use stats::{HeldClaim, QueueStats, TrimState, WaitingItem};
 use crate::clock;
 use crate::shared_heap::allocator::{self, Allocator};
 use crate::shared_heap::backing_file::PAGE;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Field, HeapError, Members, Words, corrupt};
 use claim_table::{ClaimState, ClaimTable};
 use deferred::Deferred;
@@ -140,35 +140,35 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     fn words(&self) -> &W {
-        self.allocator.journal().words()
+        self.allocator.undo_log().words()
     }
 
     fn self_id(&self) -> u64 {
-        self.allocator.journal().members().me()
+        self.allocator.undo_log().members().self_id()
     }
 
-    fn get(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
+    fn get(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         t.get(self.start + at)
     }
 
-    fn set(&self, t: &mut impl Change, at: u64, value: u64) -> Result<(), HeapError> {
+    fn set(&self, t: &mut impl WriteWords, at: u64, value: u64) -> Result<(), HeapError> {
         t.set(self.start + at, value)
     }
 
     /// Items that wait in the chain.
-    fn items_in_list(&self, t: &impl See) -> Result<u64, HeapError> {
+    fn items_in_list(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         let (put, taken) = (self.get(t, PUT)?, self.get(t, TAKEN)?);
         put.checked_sub(taken)
             .ok_or_else(|| corrupt(Field::Queue, self.start + TAKEN, taken))
     }
 
-    fn unfinished(&self, t: &impl See) -> Result<u64, HeapError> {
+    fn unfinished(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         let (put, done) = (self.get(t, PUT)?, self.get(t, DONE)?);
         put.checked_sub(done)
             .ok_or_else(|| corrupt(Field::Queue, self.start + DONE, done))
     }
 
-    fn depth(&self, t: &impl See) -> Result<u64, HeapError> {
+    fn depth(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         Ok(self
             .items_in_list(t)?
             .saturating_add(self.get(t, RETURNED)?))
@@ -226,7 +226,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     pub fn stats(&self, deadline: u64) -> Result<QueueStats, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let now = clock::now();
-        self.allocator.journal().read(deadline, |t| {
+        self.allocator.undo_log().read(deadline, |t| {
             let (mut held, mut viewed) = (Vec::new(), 0);
             for index in 0..self.claims.high(t)? {
                 let at = self.claims.at(index);

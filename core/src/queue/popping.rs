@@ -9,7 +9,8 @@ use super::{
     Wakeups,
 };
 use crate::crash;
-use crate::shared_heap::undo_log::{See, Transaction};
+use crate::shared_heap::undo_log::{Transaction};
+use crate::shared_heap::access::{ReadWords};
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
@@ -23,7 +24,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         deadline: u64,
     ) -> Result<(PopOutcome, Wakeups), HeapError> {
         let before = out.len();
-        let taken = self.allocator.journal().transact(deadline, |t| {
+        let taken = self.allocator.undo_log().transact(deadline, |t| {
             let (mut got, mut freed) = (0, 0);
             let list = list_for(source);
             while got < most.min(MAX_CLAIMS_PER_TRANSACTION) {
@@ -54,7 +55,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Copies up to `most` items that are the next to be taken, and takes none. Fewer if they are many bytes.
     pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<WaitingItem>, HeapError> {
         // Under the lease: the memory of what others take meanwhile may be given back.
-        self.allocator.journal().transact(deadline, |t| {
+        self.allocator.undo_log().transact(deadline, |t| {
             let (mut found, mut left) = (Vec::new(), MAX_POP_BYTES);
             let mut seen = |(at, head): Item, number: u64, deliveries: u64| {
                 let mut copy = Vec::new();

@@ -5,7 +5,8 @@ use super::{ByteMemory, Chunk, PutOutcome, Queue, SMALL};
 use crate::crash;
 use crate::memory::bytes::copy;
 use crate::shared_heap::backing_file::PAGE;
-use crate::shared_heap::undo_log::{Change, Transaction};
+use crate::shared_heap::undo_log::{Transaction};
+use crate::shared_heap::access::{WriteWords};
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
@@ -22,7 +23,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
         let (mut spare, mut has_requested): (Option<Chunk>, bool) = (None, false);
         loop {
-            let put = self.allocator.journal().transact(deadline, |t| {
+            let put = self.allocator.undo_log().transact(deadline, |t| {
                 if let Some(why) = self.refusal(t, count)? {
                     return Ok(Some(why));
                 }
@@ -75,7 +76,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     ) -> Result<PutOutcome, HeapError> {
         let refusal = self
             .allocator
-            .journal()
+            .undo_log()
             .transact(deadline, |t| self.refusal(t, count))?;
         if let Some(why) = refusal {
             return Ok(why);
@@ -120,7 +121,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         count: u64,
         deadline: u64,
     ) -> Result<PutOutcome, HeapError> {
-        let linked = self.allocator.journal().transact(deadline, |t| {
+        let linked = self.allocator.undo_log().transact(deadline, |t| {
             if let Some(why) = self.refusal(t, count)? {
                 return Ok(why);
             }
@@ -153,7 +154,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(None)
     }
 
-    fn add_put(&self, t: &mut impl Change, count: u64) -> Result<(), HeapError> {
+    fn add_put(&self, t: &mut impl WriteWords, count: u64) -> Result<(), HeapError> {
         let put = self.get(t, PUT)?;
         self.set(t, PUT, put.wrapping_add(count))
     }

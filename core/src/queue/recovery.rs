@@ -3,7 +3,8 @@
 use super::claim_table::{self, ClaimState};
 use super::{ByteMemory, Queue, Wakeups, WritersToWake, slot_of};
 use crate::crash;
-use crate::shared_heap::undo_log::{See, Transaction};
+use crate::shared_heap::undo_log::{Transaction};
+use crate::shared_heap::access::{ReadWords};
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
@@ -19,7 +20,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     /// Lets no other thread of this process change anything any more, and waits until none does.
     pub fn close(&self, deadline: u64) {
-        self.allocator.journal().close(deadline);
+        self.allocator.undo_log().close(deadline);
     }
 
     /// Gives back all that this member holds, who does nothing any more.
@@ -36,7 +37,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         is_gone: impl Fn(u64) -> bool,
         deadline: u64,
     ) -> Result<Wakeups, HeapError> {
-        let journal = self.allocator.journal();
+        let journal = self.allocator.undo_log();
         let mut news = Wakeups::default();
         let mut from = 0;
         loop {

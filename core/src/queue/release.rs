@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Frees a chunk that was reserved and is not wanted: later, if the lease cannot be had now.
     pub fn free_chunk(&self, chunk: Chunk, deadline: u64) {
-        if let Err(HeapError::Busy { .. }) = self.allocator.give_up(&chunk.block, deadline) {
+        if let Err(HeapError::Busy { .. }) = self.allocator.release(&chunk.block, deadline) {
             lock(&self.deferred.chunks).push(chunk);
         } else {
             self.note_freed_memory(deadline);
@@ -82,7 +82,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             is_low: usage.backed.saturating_sub(usage.spare) < usage.backed / 4,
         };
         if look.put == last.put || look.is_low && last.is_low {
-            self.allocator.settle(deadline);
+            self.allocator.shrink_excess(deadline);
             return None;
         }
         let has_excess = self.allocator.has_excess(deadline).unwrap_or(false);

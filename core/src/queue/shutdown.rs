@@ -2,13 +2,13 @@
 
 use super::layout::{AT_ONCE, HELD, SHUT};
 use super::{ByteMemory, ClaimEnd, ClaimOutcome, Queue, Source};
-use crate::shared_heap::undo_log::See;
+use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Lets nothing more be put. With `immediate` what waits is dropped, and what would come back.
     pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), HeapError> {
-        let journal = self.allocator.journal();
+        let journal = self.allocator.undo_log();
         journal.transact(deadline, |t| {
             let how = if immediate { AT_ONCE } else { 1 };
             let before = self.get(t, SHUT)?;
@@ -38,7 +38,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Whether nothing will ever come: no item waits, none is claimed that may come back, and none is put any more.
-    pub(super) fn is_finished(&self, t: &impl See) -> Result<bool, HeapError> {
+    pub(super) fn is_finished(&self, t: &impl ReadWords) -> Result<bool, HeapError> {
         let may_come_back = match self.get(t, SHUT)? {
             0 => return Ok(false),
             AT_ONCE => false,

@@ -36,11 +36,12 @@
 //! queue perhaps, and calls [`Allocator::commit`]: from then on the block is everybody's, and lives until somebody calls
 //! [`Allocator::free`], or [`Allocator::free_within`] a transaction that takes it out again.
 
+use super::access::WriteWords;
 use super::backing_file::{self, BackingFile, PAGE};
 use super::blocks::{self, Blocks, aligned, pages_for};
-use super::pages::{Entry, HEADS, Kind};
+use super::pages::{HEADS, Kind, PageEntry};
 use super::slabs;
-use super::undo_log::{self, Change, Transaction, UndoLog};
+use super::undo_log::{self, Transaction, UndoLog};
 use super::unfinished_allocs::{self, UnfinishedAllocs};
 use super::{HeapError, Members, Words};
 use crate::crash;
@@ -50,20 +51,20 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 /// Pages that may be spare, however few are in use.
-const LEAST_SPARE: u64 = 64;
-const BOOKS: u64 = undo_log::SIZE;
-const TABLE: u64 = BOOKS + 4096 + HEADS;
+const MIN_SPARE: u64 = 64;
+const METADATA: u64 = undo_log::SIZE;
+const TABLE: u64 = METADATA + 4096 + HEADS;
 const MAP: u64 = TABLE + unfinished_allocs::SIZE;
 
 /// A block that this member fills. It is to be committed, or given up.
 #[derive(Debug)]
 #[must_use = "a block that is neither committed nor given up stays reserved until its member dies"]
-pub struct Reserved {
+pub struct Reservation {
     offset: u64,
     entry: u64,
 }
 
-impl Reserved {
+impl Reservation {
     /// Where it is, in bytes from the beginning of the memory: a multiple of 16, and of a page's size if it is larger
     /// than 16 KiB.
     pub fn offset(&self) -> u64 {
@@ -82,7 +83,7 @@ pub struct Usage {
 
 /// A run of pages whose memory is on its way.
 #[derive(Clone, Copy, Debug)]
-struct Moving {
+struct PageMove {
     page: u64,
     pages: u64,
     entry: u64,
@@ -92,11 +93,11 @@ struct Moving {
 
 /// An allocator, as one process has it.
 pub struct Allocator<W, M> {
-    journal: UndoLog<W, M>,
+    undo_log: UndoLog<W, M>,
     blocks: Blocks,
-    filling: UnfinishedAllocs,
+    unfinished: UnfinishedAllocs,
     /// Runs whose memory has come or gone, but the lease could not be had in time to say so.
-    arrived: Mutex<Vec<Moving>>,
+    unreported_moves: Mutex<Vec<PageMove>>,
 }
 
 /// The bytes of a file in which an allocator begins `start` bytes from the beginning.
@@ -119,34 +120,34 @@ impl<W: Words, M: Members> Allocator<W, M> {
     ) -> io::Result<Self> {
         assert!(start % PAGE == 0);
         let map = aligned(start + MAP);
-        let books = start + BOOKS;
+        let metadata = start + METADATA;
         let blocks = Blocks::new(
             BackingFile::new(file),
-            books,
+            metadata,
             map,
             words.size() as u64,
             max_memory,
         );
         blocks.backing_file.allocate(start, map - start)?;
         Ok(Allocator {
-            journal: UndoLog::new(words, start, members)?,
+            undo_log: UndoLog::new(words, start, members)?,
             blocks,
-            filling: UnfinishedAllocs {
-                books,
+            unfinished: UnfinishedAllocs {
+                metadata,
                 start: start + TABLE,
             },
-            arrived: Mutex::new(Vec::new()),
+            unreported_moves: Mutex::new(Vec::new()),
         })
     }
 
     /// The lease and its transactions, for what lies in the blocks too.
-    pub fn journal(&self) -> &UndoLog<W, M> {
-        &self.journal
+    pub fn undo_log(&self) -> &UndoLog<W, M> {
+        &self.undo_log
     }
 
     /// How much memory there is.
     pub fn usage(&self, deadline: u64) -> Result<Usage, HeapError> {
-        self.journal.read(deadline, |t| {
+        self.undo_log.read(deadline, |t| {
             Ok(Usage {
                 backed: self.blocks.pages.backed(t)? * PAGE,
                 spare: self.blocks.pages.spare(t)? * PAGE,
@@ -160,17 +161,17 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Allocates a block of at least `len` bytes, for this member to fill. What it holds may be anything.
-    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reserved, HeapError> {
+    pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         self.reserve_as(len, pages_for(len), deadline, |t| {
-            self.blocks.carve(t, len, true)
+            self.blocks.allocate(t, len, true)
         })
     }
 
     /// The same, of pages of its own, however small it is: so it fits whenever this many pages are free.
-    pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reserved, HeapError> {
+    pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         let pages = len.div_ceil(PAGE);
         self.reserve_as(len, pages, deadline, |t| {
-            self.blocks.carve_pages(t, pages, true)
+            self.blocks.allocate_pages(t, pages, true)
         })
     }
 
@@ -180,26 +181,32 @@ impl<W: Words, M: Members> Allocator<W, M> {
         pages: u64,
         deadline: u64,
         carve: impl Fn(&mut Transaction<'_, W, M>) -> Result<Option<u64>, HeapError>,
-    ) -> Result<Reserved, HeapError> {
+    ) -> Result<Reservation, HeapError> {
         let reserved = self.with_room(len, pages, deadline, |t| {
             let Some(offset) = carve(t)? else {
                 return Ok(None);
             };
-            let entry = self.filling.add(t, offset)?;
-            Ok(Some(Reserved { offset, entry }))
+            let entry = self.unfinished.add(t, offset)?;
+            Ok(Some(Reservation { offset, entry }))
         })?;
         crash::point!(BlockReserved);
         Ok(reserved)
     }
 
     /// Within the transaction that makes a block known to others: it is filled, and everybody's.
-    pub fn commit(&self, t: &mut Transaction<'_, W, M>, block: &Reserved) -> Result<(), HeapError> {
-        self.filling.remove(t, block.entry, block.offset)?;
+    pub fn commit(
+        &self,
+        t: &mut Transaction<'_, W, M>,
+        block: &Reservation,
+    ) -> Result<(), HeapError> {
+        self.unfinished.remove(t, block.entry, block.offset)?;
         let (page, entry) = self.blocks.locate(t, block.offset)?;
         match entry.kind {
             Kind::Unfinished => {
                 let kind = Kind::Block;
-                self.blocks.pages.mark(t, page, Entry { kind, ..entry })
+                self.blocks
+                    .pages
+                    .set_entry(t, page, PageEntry { kind, ..entry })
             }
             Kind::Slab | Kind::SlabInner => {
                 slabs::fill(&self.blocks.pages, t, block.offset, page, entry)
@@ -211,13 +218,13 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Frees a block that was reserved and is not wanted.
-    pub fn give_up(&self, block: &Reserved, deadline: u64) -> Result<(), HeapError> {
+    pub fn release(&self, block: &Reservation, deadline: u64) -> Result<(), HeapError> {
         let change = |t: &mut Transaction<'_, W, M>| {
-            self.filling.remove(t, block.entry, block.offset)?;
+            self.unfinished.remove(t, block.entry, block.offset)?;
             self.blocks.release(t, block.offset, true)
         };
-        self.journal.transact(deadline, change)?;
-        self.settle(deadline);
+        self.undo_log.transact(deadline, change)?;
+        self.shrink_excess(deadline);
         Ok(())
     }
 
@@ -225,15 +232,15 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// anybody, nobody frees it.
     pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, HeapError> {
         self.with_room(len, pages_for(len), deadline, |t| {
-            self.blocks.carve(t, len, false)
+            self.blocks.allocate(t, len, false)
         })
     }
 
     /// Frees a block that nobody fills.
     pub fn free(&self, offset: u64, deadline: u64) -> Result<(), HeapError> {
-        let excess = self.journal.transact(deadline, |t| {
+        let excess = self.undo_log.transact(deadline, |t| {
             self.free_within(t, offset)?;
-            self.blocks.excess(t, LEAST_SPARE)
+            self.blocks.excess(t, MIN_SPARE)
         })?;
         if let Some(most) = excess {
             // The block is free all the same. What is wrong, whoever comes next reads too.
@@ -250,16 +257,16 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Whether much of the memory is free.
     pub fn has_excess(&self, deadline: u64) -> Result<bool, HeapError> {
         let excess = self
-            .journal
-            .read(deadline, |t| self.blocks.excess(t, LEAST_SPARE))?;
+            .undo_log
+            .read(deadline, |t| self.blocks.excess(t, MIN_SPARE))?;
         Ok(excess.is_some())
     }
 
     /// Gives memory back if much of it is free. If that takes longer than the deadline, the next one does it.
-    pub fn settle(&self, deadline: u64) {
+    pub fn shrink_excess(&self, deadline: u64) {
         let much = self
-            .journal
-            .transact(deadline, |t| self.blocks.excess(t, LEAST_SPARE));
+            .undo_log
+            .transact(deadline, |t| self.blocks.excess(t, MIN_SPARE));
         if let Ok(Some(most)) = much {
             // What is wrong, whoever comes next reads too.
             let _ = self.shrink(most, deadline);
@@ -270,9 +277,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// more.
     pub fn abandon(&self, deadline: u64) -> Result<usize, HeapError> {
         // They are in the table, too: to arrive twice would be a lie.
-        lock(&self.arrived).clear();
-        lock(&self.arrived).clear();
-        let me = self.journal.members().me();
+        lock(&self.unreported_moves).clear();
+        let me = self.undo_log.members().self_id();
         self.recover(|owner| owner == me, deadline)
     }
 
@@ -285,17 +291,17 @@ impl<W: Words, M: Members> Allocator<W, M> {
     ) -> Result<usize, HeapError> {
         let (mut from, mut found) = (0, 0);
         loop {
-            let remains = self.journal.transact(deadline, |t| {
-                let Some((index, offset)) = self.filling.find(t, from, &is_gone)? else {
+            let remains = self.undo_log.transact(deadline, |t| {
+                let Some((index, offset)) = self.unfinished.find(t, from, &is_gone)? else {
                     return Ok(None);
                 };
                 crash::point!(RemainsFound);
                 let located = self.blocks.locate(t, offset);
-                let (page, entry) =
-                    located.map_err(|error| self.filling.explain(index, offset, error))?;
+                let (page, entry) = located
+                    .map_err(|error| self.unfinished.corrupt_if_missing(index, offset, error))?;
                 if entry.kind == Kind::Moving {
-                    self.filling.adopt(t, index)?;
-                    let moving = Moving {
+                    self.unfinished.adopt(t, index)?;
+                    let moving = PageMove {
                         page,
                         pages: entry.len,
                         entry: index,
@@ -304,8 +310,9 @@ impl<W: Words, M: Members> Allocator<W, M> {
                     return Ok(Some((index, Some(moving))));
                 }
                 let released = self.blocks.release(t, offset, true);
-                released.map_err(|error| self.filling.explain(index, offset, error))?;
-                self.filling.drop_entry(t, index)?;
+                released
+                    .map_err(|error| self.unfinished.corrupt_if_missing(index, offset, error))?;
+                self.unfinished.free_entry(t, index)?;
                 Ok(Some((index, None)))
             })?;
             let Some((index, moving)) = remains else {
@@ -316,7 +323,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
             }
             (from, found) = (index + 1, found + 1);
         }
-        self.settle(deadline);
+        self.shrink_excess(deadline);
         Ok(found)
     }
 
@@ -329,7 +336,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         deadline: u64,
         mut carve: impl FnMut(&mut Transaction<'_, W, M>) -> Result<Option<R>, HeapError>,
     ) -> Result<R, HeapError> {
-        if let Some(result) = self.journal.transact(deadline, &mut carve)? {
+        if let Some(result) = self.undo_log.transact(deadline, &mut carve)? {
             return Ok(result);
         }
         // More than is needed; only that; and only that once all that is free was given back.
@@ -341,7 +348,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
             let Some(moving) = self.begin_growth(need, attempt == 0, deadline)? else {
                 continue;
             };
-            match self.fetch(moving) {
+            match self.back_run(moving) {
                 Ok(()) => {}
                 Err(error) => {
                     refused = Some(error);
@@ -350,15 +357,15 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 }
             }
             crash::point!(GrowthDone);
-            let grown = self.journal.transact(deadline, |t| {
-                self.arrive(t, moving)?;
+            let grown = self.undo_log.transact(deadline, |t| {
+                self.complete_move(t, moving)?;
                 carve(t)
             });
             match grown {
                 Ok(Some(result)) => return Ok(result),
                 Ok(None) => {}
                 Err(error) => {
-                    lock(&self.arrived).push(moving);
+                    lock(&self.unreported_moves).push(moving);
                     return Err(error);
                 }
             }
@@ -370,7 +377,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Err(HeapError::Limit {
             asked: len,
             used: usage.backed - usage.spare,
-            limit: self.blocks.most * PAGE,
+            limit: self.blocks.max_pages * PAGE,
         })
     }
 
@@ -378,30 +385,30 @@ impl<W: Words, M: Members> Allocator<W, M> {
     fn begin_growth(
         &self,
         need: u64,
-        amply: bool,
+        with_spare: bool,
         deadline: u64,
-    ) -> Result<Option<Moving>, HeapError> {
-        self.finish_arrivals(deadline)?;
-        let moving = self.journal.transact(deadline, |t| {
+    ) -> Result<Option<PageMove>, HeapError> {
+        self.complete_moves(deadline)?;
+        let moving = self.undo_log.transact(deadline, |t| {
             let backed = self.blocks.pages.backed(t)?;
-            let left = self.blocks.most.saturating_sub(backed);
+            let left = self.blocks.max_pages.saturating_sub(backed);
             if need > left {
                 return Ok(None);
             }
-            let pages = if amply {
+            let pages = if with_spare {
                 backing_file::step(backed).max(need).min(left)
             } else {
                 need
             };
-            let page = match self.blocks.pages.take(t, Kind::Bare, pages)? {
+            let page = match self.blocks.pages.take_run(t, Kind::Bare, pages)? {
                 Some(page) => page,
                 None => {
                     let end = self.blocks.pages.frontier(t)? + pages;
                     if end > self.blocks.pages.count {
                         return Ok(None);
                     }
-                    self.blocks.map_up_to(end)?;
-                    match self.blocks.pages.take_new(t, pages)? {
+                    self.blocks.back_map(end)?;
+                    match self.blocks.pages.take_fresh_run(t, pages)? {
                         Some(page) => page,
                         None => return Ok(None),
                     }
@@ -419,16 +426,16 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Makes pages that were taken this member's.
     fn set_aside(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         page: u64,
         pages: u64,
         becomes: Kind,
-    ) -> Result<Moving, HeapError> {
+    ) -> Result<PageMove, HeapError> {
         self.blocks
             .pages
-            .mark(t, page, Entry::new(Kind::Moving, pages))?;
-        let entry = self.filling.add(t, self.blocks.pages.offset(page))?;
-        Ok(Moving {
+            .set_entry(t, page, PageEntry::new(Kind::Moving, pages))?;
+        let entry = self.unfinished.add(t, self.blocks.pages.offset(page))?;
+        Ok(PageMove {
             page,
             pages,
             entry,
@@ -437,10 +444,10 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Fetches the memory of pages that were set aside.
-    fn fetch(&self, moving: Moving) -> io::Result<()> {
+    fn back_run(&self, moving: PageMove) -> io::Result<()> {
         let len = moving.pages * PAGE;
         // The kernel's count, since the one in the shared memory is a claim.
-        let most = self.blocks.pages.data + self.blocks.most * PAGE;
+        let most = self.blocks.pages.data + self.blocks.max_pages * PAGE;
         if self.blocks.backing_file.allocated()? + len > most {
             return Err(io::Error::other(
                 "the file has more memory than max_memory already",
@@ -452,53 +459,60 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Takes the memory of pages that were set aside away.
-    fn punch(&self, moving: Moving, deadline: u64) -> Result<(), HeapError> {
+    fn punch(&self, moving: PageMove, deadline: u64) -> Result<(), HeapError> {
         let (start, len) = (self.blocks.pages.offset(moving.page), moving.pages * PAGE);
-        let moving = Moving {
+        let moving = PageMove {
             becomes: Kind::Bare,
             ..moving
         };
         if let Err(error) = self.blocks.backing_file.punch(start, len) {
             // The pages stay this member's, and are tried again.
-            lock(&self.arrived).push(moving);
+            lock(&self.unreported_moves).push(moving);
             return Err(HeapError::System { asked: 0, error });
         }
         crash::point!(ShrinkingDone);
-        let arrived = self.journal.transact(deadline, |t| self.arrive(t, moving));
+        let arrived = self
+            .undo_log
+            .transact(deadline, |t| self.complete_move(t, moving));
         if arrived.is_err() {
-            lock(&self.arrived).push(moving);
+            lock(&self.unreported_moves).push(moving);
         }
         arrived
     }
 
     /// The memory of pages that were set aside has come or gone.
-    fn arrive(&self, t: &mut impl Change, moving: Moving) -> Result<(), HeapError> {
-        let Moving { page, pages, .. } = moving;
+    fn complete_move(&self, t: &mut impl WriteWords, moving: PageMove) -> Result<(), HeapError> {
+        let PageMove { page, pages, .. } = moving;
         let entry = self.blocks.pages.entry(t, page)?;
-        if entry != Entry::new(Kind::Moving, pages) {
+        if entry != PageEntry::new(Kind::Moving, pages) {
             return Err(self.blocks.pages.corrupt_entry(page, entry));
         }
         let offset = self.blocks.pages.offset(page);
-        let removed = self.filling.remove(t, moving.entry, offset);
-        removed.map_err(|error| self.filling.explain(moving.entry, offset, error))?;
+        let removed = self.unfinished.remove(t, moving.entry, offset);
+        removed.map_err(|error| {
+            self.unfinished
+                .corrupt_if_missing(moving.entry, offset, error)
+        })?;
         if moving.becomes == Kind::Bare {
-            self.blocks.pages.drop_backed(t, pages)?;
+            self.blocks.pages.subtract_backed(t, pages)?;
         }
-        self.blocks.pages.give(t, moving.becomes, page, pages)
+        self.blocks.pages.free_run(t, moving.becomes, page, pages)
     }
 
     /// Says of all pages whose memory has come or gone that it has.
-    fn finish_arrivals(&self, deadline: u64) -> Result<(), HeapError> {
+    fn complete_moves(&self, deadline: u64) -> Result<(), HeapError> {
         loop {
-            let Some(moving) = lock(&self.arrived).pop() else {
+            let Some(moving) = lock(&self.unreported_moves).pop() else {
                 return Ok(());
             };
             if moving.becomes == Kind::Bare {
                 self.punch(moving, deadline)?;
             } else {
-                let arrived = self.journal.transact(deadline, |t| self.arrive(t, moving));
+                let arrived = self
+                    .undo_log
+                    .transact(deadline, |t| self.complete_move(t, moving));
                 if arrived.is_err() {
-                    lock(&self.arrived).push(moving);
+                    lock(&self.unreported_moves).push(moving);
                 }
                 arrived?;
             }
@@ -507,19 +521,21 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     /// Gives memory of free pages back until no more than `most` have any.
     fn shrink(&self, most: u64, deadline: u64) -> Result<(), HeapError> {
-        self.finish_arrivals(deadline)?;
+        self.complete_moves(deadline)?;
         // Others may free as much meanwhile: it ends all the same.
         for _ in 0..=self.blocks.pages.count {
-            let moving = self.journal.transact(deadline, |t| {
+            let moving = self.undo_log.transact(deadline, |t| {
                 let excess = self.blocks.pages.spare(t)?.saturating_sub(most);
                 if excess == 0 {
                     return Ok(None);
                 }
-                let Some((page, len)) = self.blocks.pages.longest(t, Kind::Spare)? else {
+                let Some((page, len)) = self.blocks.pages.longest_run(t, Kind::Spare)? else {
                     return Ok(None);
                 };
                 let pages = len.min(excess);
-                self.blocks.pages.cut(t, Kind::Spare, (page, len), pages)?;
+                self.blocks
+                    .pages
+                    .split_run(t, Kind::Spare, (page, len), pages)?;
                 self.set_aside(t, page, pages, Kind::Bare).map(Some)
             })?;
             let Some(moving) = moving else {
@@ -534,7 +550,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Gives all back that is free: also the pages of empty slabs.
     fn reclaim(&self, deadline: u64) -> Result<(), HeapError> {
         for class in 0..slabs::CLASSES {
-            self.journal.transact(deadline, |t| {
+            self.undo_log.transact(deadline, |t| {
                 slabs::trim(&self.blocks.pages, t, class as u8)
             })?;
         }
@@ -543,14 +559,14 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     /// Leaves pages whose memory has come, of which it could not be said that it has.
     #[cfg(test)]
-    pub(super) fn be_late(&self, deadline: u64) {
+    pub(super) fn leave_unreported_move(&self, deadline: u64) {
         let moving = self.begin_growth(16, false, deadline).unwrap();
-        self.fetch(moving.unwrap()).unwrap();
-        lock(&self.arrived).extend(moving);
+        self.back_run(moving.unwrap()).unwrap();
+        lock(&self.unreported_moves).extend(moving);
     }
 
     #[cfg(test)]
     pub(super) fn layout(&self) -> (&super::pages::Pages, &UnfinishedAllocs, &BackingFile) {
-        (&self.blocks.pages, &self.filling, &self.blocks.backing_file)
+        (&self.blocks.pages, &self.unfinished, &self.blocks.backing_file)
     }
 }

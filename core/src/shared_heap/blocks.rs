@@ -1,8 +1,8 @@
 //! Blocks of any size, and the pages that they are made of: what an allocator knows that changes words in transactions.
 
+use super::access::{ReadWords, WriteWords};
 use super::backing_file::{self, BackingFile, PAGE};
-use super::pages::{Entry, HEADS, Kind, MAP_ENTRY, Pages};
-use super::undo_log::{Change, See};
+use super::pages::{HEADS, Kind, MAP_ENTRY, PageEntry, Pages};
 use super::{HeapError, slabs};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ const MAP_STEP: u64 = 64 << 10;
 /// The largest file: no more can be guarded against being cut off.
 const LARGEST: u64 = ((1 << 24) - 1) * 4096;
 /// Bytes of the books: the counts of pages, the lists of slabs, and those of free runs.
-pub(super) const BOOKS_SIZE: u64 = 4096 + HEADS;
+pub(super) const METADATA_SIZE: u64 = 4096 + HEADS;
 
 /// The bytes of a file whose map is to begin with the first page from `start` on.
 pub(super) fn file_size(start: u64, max_memory: u64) -> u64 {
@@ -41,7 +41,7 @@ pub(super) struct Blocks {
     pub(super) pages: Pages,
     pub(super) backing_file: BackingFile,
     /// Pages that may have memory.
-    pub(super) most: u64,
+    pub(super) max_pages: u64,
     /// Bytes of the map that have memory, as far as this process knows.
     mapped: AtomicU64,
 }
@@ -54,7 +54,7 @@ impl Blocks {
     /// If there is no room for any page.
     pub(super) fn new(
         backing_file: BackingFile,
-        books: u64,
+        metadata: u64,
         map: u64,
         size: u64,
         max_memory: u64,
@@ -66,20 +66,24 @@ impl Blocks {
         }
         Blocks {
             pages: Pages {
-                books,
-                heads: books + 4096,
+                metadata,
+                heads: metadata + 4096,
                 map,
                 data: aligned(map + count * MAP_ENTRY),
                 count,
             },
             backing_file,
-            most: (max_memory / PAGE).min(count),
+            max_pages: (max_memory / PAGE).min(count),
             mapped: AtomicU64::new(0),
         }
     }
 
     /// The page that an offset lies in, and what the map says of it.
-    pub(super) fn locate(&self, t: &impl See, offset: u64) -> Result<(u64, Entry), HeapError> {
+    pub(super) fn locate(
+        &self,
+        t: &impl ReadWords,
+        offset: u64,
+    ) -> Result<(u64, PageEntry), HeapError> {
         let none = HeapError::NoBlock { offset };
         let Some(within) = offset.checked_sub(self.pages.data) else {
             return Err(none);
@@ -97,55 +101,59 @@ impl Blocks {
     }
 
     /// A block out of what has memory. None if there is not enough.
-    pub(super) fn carve(
+    pub(super) fn allocate(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         len: u64,
-        fills: bool,
+        is_unfinished: bool,
     ) -> Result<Option<u64>, HeapError> {
         if len <= slabs::LARGEST {
-            return slabs::allocate(&self.pages, t, len, fills);
+            return slabs::allocate(&self.pages, t, len, is_unfinished);
         }
-        self.carve_pages(t, len.div_ceil(PAGE), fills)
+        self.allocate_pages(t, len.div_ceil(PAGE), is_unfinished)
     }
 
-    pub(super) fn carve_pages(
+    pub(super) fn allocate_pages(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         pages: u64,
-        fills: bool,
+        is_unfinished: bool,
     ) -> Result<Option<u64>, HeapError> {
-        let Some(page) = self.pages.take(t, Kind::Spare, pages)? else {
+        let Some(page) = self.pages.take_run(t, Kind::Spare, pages)? else {
             return Ok(None);
         };
-        let kind = if fills { Kind::Unfinished } else { Kind::Block };
-        self.pages.mark(t, page, Entry::new(kind, pages))?;
+        let kind = if is_unfinished {
+            Kind::Unfinished
+        } else {
+            Kind::Block
+        };
+        self.pages.set_entry(t, page, PageEntry::new(kind, pages))?;
         Ok(Some(self.pages.offset(page)))
     }
 
     pub(super) fn release(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         offset: u64,
-        fills: bool,
+        is_unfinished: bool,
     ) -> Result<(), HeapError> {
         let (page, entry) = self.locate(t, offset)?;
-        match (entry.kind, fills) {
+        match (entry.kind, is_unfinished) {
             (Kind::Block, false) | (Kind::Unfinished, true) => {
                 if entry.len == 0 {
                     return Err(self.pages.corrupt_entry(page, entry));
                 }
-                self.pages.give(t, Kind::Spare, page, entry.len)
+                self.pages.free_run(t, Kind::Spare, page, entry.len)
             }
             (Kind::Slab | Kind::SlabInner, _) => {
-                slabs::free(&self.pages, t, offset, page, entry, fills)
+                slabs::free(&self.pages, t, offset, page, entry, is_unfinished)
             }
             _ => Err(HeapError::NoBlock { offset }),
         }
     }
 
     /// If more is spare than need be, and than `least`, how many pages may stay so.
-    pub(super) fn excess(&self, t: &impl See, least: u64) -> Result<Option<u64>, HeapError> {
+    pub(super) fn excess(&self, t: &impl ReadWords, least: u64) -> Result<Option<u64>, HeapError> {
         let spare = self.pages.spare(t)?;
         let used = self.pages.backed(t)?.saturating_sub(spare);
         let limit = backing_file::spare_limit(used, least);
@@ -153,13 +161,13 @@ impl Blocks {
     }
 
     /// What is known of the memory of the map is not true any more.
-    pub(super) fn is_moved(&self) {
+    pub(super) fn memory_replaced(&self) {
         // Relaxed: as below.
         self.mapped.store(0, Ordering::Relaxed);
     }
 
     /// Gives the map memory for the first `count` pages.
-    pub(super) fn map_up_to(&self, count: u64) -> Result<(), HeapError> {
+    pub(super) fn back_map(&self, count: u64) -> Result<(), HeapError> {
         // Relaxed, here and below: what another thread has added meanwhile is only added once more.
         let known = self.mapped.load(Ordering::Relaxed);
         let wanted = count * MAP_ENTRY;

@@ -99,12 +99,6 @@ impl Corruption {
     };
 }
 
-/// The error for a lie.
-#[cfg(not(loom))]
-pub(crate) fn corrupt(field: Field, at: u64, found: u64) -> super::HeapError {
-    Corruption { field, at, found }.into()
-}
-
 impl fmt::Display for Corruption {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (field, at, found) = (self.field.text(), self.at, self.found);

@@ -1,6 +1,8 @@
 //! Why something in shared memory was not done.
 
-use super::Corruption;
+use super::corruption::Corruption;
+#[cfg(not(loom))]
+use super::corruption::Field;
 use std::io;
 use thiserror::Error;
 
@@ -53,4 +55,10 @@ impl Failure for HeapError {
             _ => None,
         }
     }
+}
+
+/// The error for a lie.
+#[cfg(not(loom))]
+pub(crate) fn corrupt(field: Field, at: u64, found: u64) -> HeapError {
+    Corruption { field, at, found }.into()
 }

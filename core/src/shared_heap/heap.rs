@@ -14,11 +14,11 @@
 //! Memory is fetched and given back under the lease, which others wait for meanwhile. If the holder dies, the books
 //! may not know of memory that the file has; whoever takes the lease over gives all back that the books do not know of.
 
+use super::access::{ReadWords, WriteWords};
 use super::backing_file::{self, BackingFile, PAGE};
 use super::blocks::{self, Blocks, aligned, pages_for};
-use super::pages::{Entry, Kind};
+use super::pages::{Kind, PageEntry};
 use super::redo_log::{self, Writer};
-use super::undo_log::{Change, See};
 use super::{Field, HeapError, Members, Words, corrupt, slabs};
 use crate::crash;
 use std::io;
@@ -26,17 +26,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Runs of pages whose memory is given back at the end of one transaction, at most.
-const MOST_RUNS: usize = 64;
+const MAX_RUNS: usize = 64;
 /// Pages that may be spare, however few are in use, of a large store and of a small one. Then a large value that takes the place of
 /// another one, or a message behind another one, lies in memory that is there: to have new pages takes ten times as long as
 /// to write them. Not more of a small one, in which what is spare is not to be had for what is larger than each part of it.
-const LEAST_SPARE: std::ops::RangeInclusive<u64> = 64..=if cfg!(test) { 64 } else { 1024 };
+const MIN_SPARE: std::ops::RangeInclusive<u64> = 64..=if cfg!(test) { 64 } else { 1024 };
 
 /// The memory of a store, as one process has it.
 pub struct Heap {
     pub(super) blocks: Blocks,
     /// The file is sealed, and so memory cannot be given back: what is free is kept for the next blocks.
-    keeps: bool,
+    is_sealed: bool,
 }
 
 /// How much memory there is.
@@ -52,11 +52,11 @@ pub struct HeapUsage {
 
 /// The bytes of a file in which a heap begins `start` bytes from the beginning.
 pub fn file_size(start: u64, max_memory: u64) -> u64 {
-    blocks::file_size(start + blocks::BOOKS_SIZE, max_memory)
+    blocks::file_size(start + blocks::METADATA_SIZE, max_memory)
 }
 
 /// The bytes of its books, which have memory from the beginning.
-pub const BOOKS_SIZE: u64 = blocks::BOOKS_SIZE;
+pub const METADATA_SIZE: u64 = blocks::METADATA_SIZE;
 
 impl Heap {
     /// The heap that begins `start` bytes into `file`, of [`file_size`], which has `size` bytes. `max_memory` bounds the
@@ -66,39 +66,39 @@ impl Heap {
     /// If it does not begin with a page, or there is no room for any page.
     pub fn new(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> io::Result<Self> {
         assert!(start % PAGE == 0);
-        let heap = Heap::known(file, start, size, max_memory);
-        heap.keep_books(start)?;
+        let heap = Heap::open(file, start, size, max_memory);
+        heap.allocate_metadata(start)?;
         Ok(heap)
     }
 
     /// That of a file which is sealed against writes by others, or is about to be: memory cannot be given back.
     pub fn sealed(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
         Heap {
-            keeps: true,
-            ..Heap::known(file, start, size, max_memory)
+            is_sealed: true,
+            ..Heap::open(file, start, size, max_memory)
         }
     }
 
-    fn known(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
-        let map = aligned(start + blocks::BOOKS_SIZE);
+    fn open(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
+        let map = aligned(start + blocks::METADATA_SIZE);
         Heap {
             blocks: Blocks::new(BackingFile::new(file), start, map, size, max_memory),
-            keeps: false,
+            is_sealed: false,
         }
     }
 
     /// Sets memory aside for the books.
-    pub fn keep_books(&self, start: u64) -> io::Result<()> {
-        let len = aligned(start + blocks::BOOKS_SIZE) - start;
+    pub fn allocate_metadata(&self, start: u64) -> io::Result<()> {
+        let len = aligned(start + blocks::METADATA_SIZE) - start;
         self.blocks.backing_file.allocate(start, len)
     }
 
     /// How much memory there is.
-    pub fn usage(&self, t: &impl See) -> Result<HeapUsage, HeapError> {
+    pub fn usage(&self, t: &impl ReadWords) -> Result<HeapUsage, HeapError> {
         Ok(HeapUsage {
             backed: self.blocks.pages.backed(t)? * PAGE,
             spare: self.blocks.pages.spare(t)? * PAGE,
-            limit: self.blocks.most * PAGE,
+            limit: self.blocks.max_pages * PAGE,
         })
     }
 
@@ -109,11 +109,11 @@ impl Heap {
         t: &mut Writer<'_, W, M>,
         len: u64,
     ) -> Result<u64, HeapError> {
-        let offset = match self.blocks.carve(t, len, false)? {
+        let offset = match self.blocks.allocate(t, len, false)? {
             Some(offset) => offset,
             None => self.allocate_more(t, len)?,
         };
-        t.is_fresh(offset, len.div_ceil(8) * 8);
+        t.add_fresh(offset, len.div_ceil(8) * 8);
         Ok(offset)
     }
 
@@ -126,9 +126,9 @@ impl Heap {
         let need = pages_for(len);
         // More than is needed; only that.
         let mut refused = None;
-        for amply in [true, false] {
-            match self.grow(t, need, amply) {
-                Ok(true) => match self.blocks.carve(t, len, false)? {
+        for with_spare in [true, false] {
+            match self.grow(t, need, with_spare) {
+                Ok(true) => match self.blocks.allocate(t, len, false)? {
                     Some(offset) => return Ok(offset),
                     None => continue,
                 },
@@ -148,9 +148,9 @@ impl Heap {
         })
     }
 
-    fn least_spare(&self) -> u64 {
-        let share = self.blocks.most / 16;
-        share.clamp(*LEAST_SPARE.start(), *LEAST_SPARE.end())
+    fn min_spare(&self) -> u64 {
+        let share = self.blocks.max_pages / 16;
+        share.clamp(*MIN_SPARE.start(), *MIN_SPARE.end())
     }
 
     /// Fetches memory for `need` pages, or for more. False if `max_memory` or the file has no room for them.
@@ -158,7 +158,7 @@ impl Heap {
         &self,
         t: &mut Writer<'_, W, M>,
         need: u64,
-        amply: bool,
+        with_spare: bool,
     ) -> Result<bool, HeapError> {
         let Blocks {
             pages,
@@ -166,24 +166,24 @@ impl Heap {
             ..
         } = &self.blocks;
         let backed = pages.backed(t)?;
-        let left = self.blocks.most.saturating_sub(backed);
+        let left = self.blocks.max_pages.saturating_sub(backed);
         if need > left {
             return Ok(false);
         }
-        let count = match amply {
+        let count = match with_spare {
             true => backing_file::step(backed).max(need).min(left),
             false => need,
         };
         // Looked for before anything is taken: the kernel may refuse.
-        let page = match pages.take(t, Kind::Bare, count)? {
+        let page = match pages.take_run(t, Kind::Bare, count)? {
             Some(page) => page,
             None => {
                 let end = pages.frontier(t)? + count;
                 if end > pages.count {
                     return Ok(false);
                 }
-                self.blocks.map_up_to(end)?;
-                match pages.take_new(t, count)? {
+                self.blocks.back_map(end)?;
+                match pages.take_fresh_run(t, count)? {
                     Some(page) => page,
                     None => return Ok(false),
                 }
@@ -191,7 +191,7 @@ impl Heap {
         };
         let (start, len) = (pages.offset(page), count * PAGE);
         // The kernel's count, since the one in the shared memory is a claim.
-        let most = pages.data + self.blocks.most * PAGE + redo_log::SIZE;
+        let most = pages.data + self.blocks.max_pages * PAGE + redo_log::SIZE;
         let is_over = || {
             let allocated = backing_file.allocated();
             allocated
@@ -199,7 +199,7 @@ impl Heap {
                 .map_err(|error| HeapError::System { asked: len, error })
         };
         let mut over = is_over()?;
-        if over && !self.keeps {
+        if over && !self.is_sealed {
             // A reader may have looked where there is no memory any more, and got some by that.
             self.punch_bare(t)?;
             over = is_over()?;
@@ -211,15 +211,15 @@ impl Heap {
             false => backing_file.allocate(start, len),
         };
         if let Err(error) = fetched {
-            pages.mark(t, page, Entry::new(Kind::Bare, count))?;
-            pages.give(t, Kind::Bare, page, count)?;
+            pages.set_entry(t, page, PageEntry::new(Kind::Bare, count))?;
+            pages.free_run(t, Kind::Bare, page, count)?;
             return Err(HeapError::System { asked: len, error });
         }
         crash::point!(HeapGrown);
         t.pending.fetched.push((start, len));
         pages.add_backed(t, count)?;
-        pages.mark(t, page, Entry::new(Kind::Spare, count))?;
-        pages.give(t, Kind::Spare, page, count)?;
+        pages.set_entry(t, page, PageEntry::new(Kind::Spare, count))?;
+        pages.free_run(t, Kind::Spare, page, count)?;
         Ok(true)
     }
 
@@ -230,12 +230,15 @@ impl Heap {
     }
 
     /// How many blocks are to be freed when the transaction ends.
-    pub fn frees<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> usize {
+    pub fn pending_frees<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> usize {
         t.pending.freed.len()
     }
 
     /// Ends what operations have left to do: call it before the commit.
-    pub fn finish<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
+    pub fn finish_frees<W: Words, M: Members>(
+        &self,
+        t: &mut Writer<'_, W, M>,
+    ) -> Result<(), HeapError> {
         if t.pending.freed.is_empty() {
             return Ok(());
         }
@@ -248,26 +251,26 @@ impl Heap {
                     other => other,
                 })?;
         }
-        if self.keeps {
+        if self.is_sealed {
             return Ok(());
         }
-        let Some(most) = self.blocks.excess(t, self.least_spare())? else {
+        let Some(most) = self.blocks.excess(t, self.min_spare())? else {
             return Ok(());
         };
         let pages = &self.blocks.pages;
-        for _ in 0..MOST_RUNS {
+        for _ in 0..MAX_RUNS {
             let excess = pages.spare(t)?.saturating_sub(most);
             if excess == 0 {
                 break;
             }
-            let Some((page, len)) = pages.longest(t, Kind::Spare)? else {
+            let Some((page, len)) = pages.longest_run(t, Kind::Spare)? else {
                 break;
             };
             let count = len.min(excess);
-            pages.cut(t, Kind::Spare, (page, len), count)?;
-            pages.mark(t, page, Entry::new(Kind::Bare, count))?;
-            pages.give(t, Kind::Bare, page, count)?;
-            pages.drop_backed(t, count)?;
+            pages.split_run(t, Kind::Spare, (page, len), count)?;
+            pages.set_entry(t, page, PageEntry::new(Kind::Bare, count))?;
+            pages.free_run(t, Kind::Bare, page, count)?;
+            pages.subtract_backed(t, count)?;
             t.pending.to_punch.push((pages.offset(page), count * PAGE));
         }
         Ok(())
@@ -278,10 +281,10 @@ impl Heap {
     #[cold]
     pub fn repair<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
         if std::mem::take(&mut t.pending.taken_over) {
-            if !self.keeps {
+            if !self.is_sealed {
                 self.punch_bare(t)?;
             }
-            t.log().repaired();
+            t.log().clear_died();
         }
         Ok(())
     }
@@ -320,7 +323,7 @@ impl Heap {
             page += len;
         }
         // What lies behind is punched, unless it cannot be.
-        if self.keeps {
+        if self.is_sealed {
             let end = pages.offset(pages.count);
             let parts = backing_file.written(pages.offset(frontier), end);
             let parts = parts.map_err(|error| HeapError::System { asked: 0, error })?;
@@ -387,15 +390,15 @@ impl Heap {
     }
 
     /// Sees to it that all has memory that is said to have some: what was set aside and never written is not copied.
-    pub fn fetch<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
+    pub fn back_all<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
         let Blocks {
             pages,
             backing_file,
             ..
         } = &self.blocks;
         let (mut page, frontier) = (0, pages.frontier(t)?);
-        self.blocks.is_moved();
-        self.blocks.map_up_to(frontier)?;
+        self.blocks.memory_replaced();
+        self.blocks.back_map(frontier)?;
         while page < frontier {
             let entry = pages.entry(t, page)?;
             let len = match entry.kind {
@@ -418,8 +421,8 @@ impl Heap {
     }
 
     /// Other memory has taken the place of what this process had.
-    pub fn is_moved(&self) {
-        self.blocks.is_moved();
+    pub fn memory_replaced(&self) {
+        self.blocks.memory_replaced();
     }
 
     /// Bytes of memory that the file has.

@@ -22,6 +22,7 @@
 //!
 //! It has the mapping, and is no member. All it gets is [`HeapError::Detached`].
 
+pub mod access;
 #[cfg(not(loom))]
 pub mod allocator;
 #[cfg(not(loom))]
@@ -32,6 +33,7 @@ mod corruption;
 mod error;
 #[cfg(not(loom))]
 pub mod heap;
+mod members;
 pub mod owner_lock;
 #[cfg(not(loom))]
 pub mod pages;
@@ -49,28 +51,10 @@ mod words;
 pub(crate) mod tests;
 
 pub(crate) use corruption::Poison;
-#[cfg(not(loom))]
-pub(crate) use corruption::corrupt;
+
 pub use corruption::{Corruption, Field};
+#[cfg(not(loom))]
+pub(crate) use error::corrupt;
 pub use error::{Failure, HeapError};
+pub use members::Members;
 pub use words::{VecWords, Words};
-
-use std::sync::Arc;
-
-/// Who shares the memory. The number of a member is its generation, in the high half, and its slot plus one, which is
-/// less than 2^31, in the low half. 0 is nobody.
-pub trait Members {
-    /// The number of this process; 0 if it is no member any more.
-    fn me(&self) -> u64;
-    /// Whether the process of a member lives, as the kernel knows it. A number that no member has is a dead one's.
-    fn lives(&self, member: u64) -> bool;
-}
-
-impl<M: Members> Members for Arc<M> {
-    fn me(&self) -> u64 {
-        (**self).me()
-    }
-    fn lives(&self, member: u64) -> bool {
-        (**self).lives(member)
-    }
-}

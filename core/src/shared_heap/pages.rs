@@ -17,8 +17,8 @@
 //! list says whether it is empty. So to find one, to split it and to join it again take a bounded number of steps, and
 //! change a bounded number of words.
 
+use super::access::{ReadWords, WriteWords};
 use super::backing_file::PAGE;
-use super::undo_log::{Change, See};
 use super::{Field, HeapError, corrupt};
 
 /// Bytes of the map for each page.
@@ -28,7 +28,7 @@ const BINS: u64 = 256;
 /// Bytes of the heads of these lists.
 pub(super) const HEADS: u64 = 2 * BINS * 8;
 /// How many runs of one list are looked at for one that is long enough.
-const LOOKS: u32 = 8;
+const MAX_PROBES: u32 = 8;
 
 // In the books, in bytes.
 const AT_FRONTIER: u64 = 0;
@@ -76,7 +76,7 @@ impl Kind {
 
 /// What the map says of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct PageEntry {
     pub(super) kind: Kind,
     /// The class of a slab.
     pub(super) class: u8,
@@ -86,10 +86,10 @@ pub(super) struct Entry {
     pub(super) len: u64,
 }
 
-impl Entry {
+impl PageEntry {
     pub(super) fn new(kind: Kind, len: u64) -> Self {
         let (class, used) = (0, 0);
-        Entry {
+        PageEntry {
             kind,
             class,
             used,
@@ -98,7 +98,7 @@ impl Entry {
     }
 
     fn from_word(word: u64) -> Option<Self> {
-        Some(Entry {
+        Some(PageEntry {
             kind: *Kind::ALL.get((word & 0xff) as usize)?,
             class: (word >> 8) as u8,
             used: (word >> 16) as u16,
@@ -123,7 +123,7 @@ fn bin(len: u64) -> u64 {
 /// Where the books, the map and the pages lie, in bytes from the beginning of the memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages {
-    pub(super) books: u64,
+    pub(super) metadata: u64,
     pub(super) heads: u64,
     pub(super) map: u64,
     pub(super) data: u64,
@@ -142,8 +142,8 @@ impl Pages {
     }
 
     /// Pages that were ever used: all beyond them are free and without memory.
-    pub(super) fn frontier(&self, t: &impl See) -> Result<u64, HeapError> {
-        let at = self.books + AT_FRONTIER;
+    pub(super) fn frontier(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
+        let at = self.metadata + AT_FRONTIER;
         let found = t.get(at)?;
         if found > self.count {
             return Err(corrupt(Field::Pages, at, found));
@@ -152,71 +152,75 @@ impl Pages {
     }
 
     /// Pages that have memory, or are about to.
-    pub(super) fn backed(&self, t: &impl See) -> Result<u64, HeapError> {
+    pub(super) fn backed(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         self.counted(t, AT_BACKED)
     }
 
     /// Pages that have memory and are free.
-    pub(super) fn spare(&self, t: &impl See) -> Result<u64, HeapError> {
+    pub(super) fn spare(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         self.counted(t, AT_SPARE)
     }
 
-    fn counted(&self, t: &impl See, at: u64) -> Result<u64, HeapError> {
-        let found = t.get(self.books + at)?;
+    fn counted(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
+        let found = t.get(self.metadata + at)?;
         if found > self.count {
-            return Err(corrupt(Field::Pages, self.books + at, found));
+            return Err(corrupt(Field::Pages, self.metadata + at, found));
         }
         Ok(found)
     }
 
     /// This many more pages have memory.
-    pub(super) fn add_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), HeapError> {
+    pub(super) fn add_backed(&self, t: &mut impl WriteWords, pages: u64) -> Result<(), HeapError> {
         self.add(t, AT_BACKED, pages as i64)
     }
 
     /// This many fewer pages have memory.
-    pub(super) fn drop_backed(&self, t: &mut impl Change, pages: u64) -> Result<(), HeapError> {
+    pub(super) fn subtract_backed(
+        &self,
+        t: &mut impl WriteWords,
+        pages: u64,
+    ) -> Result<(), HeapError> {
         self.add(t, AT_BACKED, -(pages as i64))
     }
 
-    fn add(&self, t: &mut impl Change, at: u64, pages: i64) -> Result<(), HeapError> {
+    fn add(&self, t: &mut impl WriteWords, at: u64, pages: i64) -> Result<(), HeapError> {
         let found = self.counted(t, at)?;
         match found.checked_add_signed(pages) {
-            Some(sum) if sum <= self.count => t.set(self.books + at, sum),
-            _ => Err(corrupt(Field::Pages, self.books + at, found)),
+            Some(sum) if sum <= self.count => t.set(self.metadata + at, sum),
+            _ => Err(corrupt(Field::Pages, self.metadata + at, found)),
         }
     }
 
     /// What the map says of a page.
-    pub(super) fn entry(&self, t: &impl See, page: u64) -> Result<Entry, HeapError> {
+    pub(super) fn entry(&self, t: &impl ReadWords, page: u64) -> Result<PageEntry, HeapError> {
         if page >= self.count {
             return Err(corrupt(Field::Page, self.map, page));
         }
         let found = t.get(self.at(page))?;
-        Entry::from_word(found).ok_or_else(|| corrupt(Field::Map, self.at(page), found))
+        PageEntry::from_word(found).ok_or_else(|| corrupt(Field::Map, self.at(page), found))
     }
 
     /// An error: what the map says of this page is false.
     #[cold]
-    pub(super) fn corrupt_entry(&self, page: u64, found: Entry) -> HeapError {
+    pub(super) fn corrupt_entry(&self, page: u64, found: PageEntry) -> HeapError {
         corrupt(Field::Map, self.at(page), found.to_word())
     }
 
-    pub(super) fn mark(
+    pub(super) fn set_entry(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         page: u64,
-        entry: Entry,
+        entry: PageEntry,
     ) -> Result<(), HeapError> {
         t.set(self.at(page), entry.to_word())
     }
 
     /// The page is within a run.
-    pub(super) fn clear(&self, t: &mut impl Change, page: u64) -> Result<(), HeapError> {
+    pub(super) fn clear(&self, t: &mut impl WriteWords, page: u64) -> Result<(), HeapError> {
         t.set(self.at(page), 0)
     }
 
-    fn links(&self, t: &impl See, page: u64) -> Result<(u64, u64), HeapError> {
+    fn links(&self, t: &impl ReadWords, page: u64) -> Result<(u64, u64), HeapError> {
         let found = t.get(self.at(page) + 8)?;
         let (before, next) = (found >> 32, found & 0xffff_ffff);
         if before > self.count || next > self.count {
@@ -227,7 +231,7 @@ impl Pages {
 
     fn link(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         page: u64,
         before: u64,
         next: u64,
@@ -236,7 +240,7 @@ impl Pages {
     }
 
     /// The first page of the list whose head is there.
-    pub(super) fn first(&self, t: &impl See, head: u64) -> Result<Option<u64>, HeapError> {
+    pub(super) fn first(&self, t: &impl ReadWords, head: u64) -> Result<Option<u64>, HeapError> {
         let found = t.get(head)?;
         if found > self.count {
             return Err(corrupt(Field::Links, head, found));
@@ -245,19 +249,19 @@ impl Pages {
     }
 
     /// The page after this one in its list.
-    pub(super) fn next(&self, t: &impl See, page: u64) -> Result<Option<u64>, HeapError> {
+    pub(super) fn next(&self, t: &impl ReadWords, page: u64) -> Result<Option<u64>, HeapError> {
         Ok(self.links(t, page)?.1.checked_sub(1))
     }
 
     /// Whether this page is alone in its list.
-    pub(super) fn is_alone(&self, t: &impl See, page: u64) -> Result<bool, HeapError> {
+    pub(super) fn is_alone(&self, t: &impl ReadWords, page: u64) -> Result<bool, HeapError> {
         Ok(self.links(t, page)? == (0, 0))
     }
 
     /// Puts a page at the beginning of a list. Whether it is alone there.
     pub(super) fn push(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         head: u64,
         page: u64,
     ) -> Result<bool, HeapError> {
@@ -277,7 +281,7 @@ impl Pages {
     /// Takes a page out of a list. Whether that is empty now.
     pub(super) fn unlink(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         head: u64,
         page: u64,
     ) -> Result<bool, HeapError> {
@@ -310,7 +314,7 @@ impl Pages {
     }
 
     fn bits(&self, state: Kind, bin: u64) -> u64 {
-        self.books + AT_BITS + (self.lists(state) * BINS + bin) / 64 * 8
+        self.metadata + AT_BITS + (self.lists(state) * BINS + bin) / 64 * 8
     }
 
     fn lists(&self, state: Kind) -> u64 {
@@ -319,14 +323,14 @@ impl Pages {
 
     fn insert(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         state: Kind,
         page: u64,
         len: u64,
     ) -> Result<(), HeapError> {
-        self.mark(t, page, Entry::new(state, len))?;
+        self.set_entry(t, page, PageEntry::new(state, len))?;
         if len > 1 {
-            self.mark(t, page + len - 1, Entry::new(Kind::Tail, len))?;
+            self.set_entry(t, page + len - 1, PageEntry::new(Kind::Tail, len))?;
         }
         let bin = bin(len);
         if self.push(t, self.head(state, bin), page)? {
@@ -339,7 +343,7 @@ impl Pages {
 
     fn remove(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         state: Kind,
         page: u64,
         len: u64,
@@ -354,7 +358,13 @@ impl Pages {
     }
 
     /// The length of the free run that begins here, since a list says so.
-    fn listed(&self, t: &impl See, state: Kind, page: u64, list: u64) -> Result<u64, HeapError> {
+    fn listed(
+        &self,
+        t: &impl ReadWords,
+        state: Kind,
+        page: u64,
+        list: u64,
+    ) -> Result<u64, HeapError> {
         let entry = self.entry(t, page)?;
         let fits = entry.kind == state && entry.len > 0 && bin(entry.len) == list;
         if !fits || page + entry.len > self.frontier(t)? {
@@ -364,10 +374,15 @@ impl Pages {
     }
 
     /// A free run of at least this many pages: its first page and its length.
-    fn find(&self, t: &impl See, state: Kind, pages: u64) -> Result<Option<(u64, u64)>, HeapError> {
+    fn find(
+        &self,
+        t: &impl ReadWords,
+        state: Kind,
+        pages: u64,
+    ) -> Result<Option<(u64, u64)>, HeapError> {
         let near = bin(pages);
         let mut next = self.first(t, self.head(state, near))?;
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_PROBES {
             let Some(page) = next else { break };
             let len = self.listed(t, state, page, near)?;
             if len >= pages {
@@ -390,7 +405,7 @@ impl Pages {
     /// The first run of a list that its bit says is not empty.
     fn head_of(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         state: Kind,
         bin: u64,
     ) -> Result<Option<(u64, u64)>, HeapError> {
@@ -402,9 +417,9 @@ impl Pages {
     }
 
     /// About the longest free run: its first page and its length.
-    pub(super) fn longest(
+    pub(super) fn longest_run(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         state: Kind,
     ) -> Result<Option<(u64, u64)>, HeapError> {
         for group in (0..BINS / 64).rev() {
@@ -417,23 +432,23 @@ impl Pages {
     }
 
     /// Takes this many pages of a free run, for the caller to mark. None if no run is that long.
-    pub(super) fn take(
+    pub(super) fn take_run(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         state: Kind,
         pages: u64,
     ) -> Result<Option<u64>, HeapError> {
         let Some((page, len)) = self.find(t, state, pages)? else {
             return Ok(None);
         };
-        self.cut(t, state, (page, len), pages)?;
+        self.split_run(t, state, (page, len), pages)?;
         Ok(Some(page))
     }
 
     /// Takes the first pages of a free run.
-    pub(super) fn cut(
+    pub(super) fn split_run(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         state: Kind,
         (page, len): (u64, u64),
         pages: u64,
@@ -444,27 +459,27 @@ impl Pages {
         } else if len > 1 {
             self.clear(t, page + len - 1)?;
         }
-        self.note(t, state, -(pages as i64))
+        self.count_spare(t, state, -(pages as i64))
     }
 
     /// Takes this many pages that were never used, for the caller to mark. None if there are not that many.
-    pub(super) fn take_new(
+    pub(super) fn take_fresh_run(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         pages: u64,
     ) -> Result<Option<u64>, HeapError> {
         let page = self.frontier(t)?;
         if pages > self.count - page {
             return Ok(None);
         }
-        t.set(self.books + AT_FRONTIER, page + pages)?;
+        t.set(self.metadata + AT_FRONTIER, page + pages)?;
         Ok(Some(page))
     }
 
     /// Frees a run, of which the first page alone is marked.
-    pub(super) fn give(
+    pub(super) fn free_run(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         state: Kind,
         page: u64,
         pages: u64,
@@ -472,7 +487,7 @@ impl Pages {
         let frontier = self.frontier(t)?;
         let (mut start, mut len) = (page, pages);
         if page + pages > frontier {
-            return Err(self.corrupt_entry(page, Entry::new(state, pages)));
+            return Err(self.corrupt_entry(page, PageEntry::new(state, pages)));
         }
         if let Some((before, pages_before)) = self.ends_before(t, state, page)? {
             self.remove(t, state, before, pages_before)?;
@@ -496,13 +511,13 @@ impl Pages {
             }
         }
         self.insert(t, state, start, len)?;
-        self.note(t, state, pages as i64)
+        self.count_spare(t, state, pages as i64)
     }
 
     /// The free run of this state that ends just before a page.
     fn ends_before(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         state: Kind,
         page: u64,
     ) -> Result<Option<(u64, u64)>, HeapError> {
@@ -529,7 +544,12 @@ impl Pages {
         Ok((begin.kind == state).then_some((first, end.len)))
     }
 
-    fn note(&self, t: &mut impl Change, state: Kind, pages: i64) -> Result<(), HeapError> {
+    fn count_spare(
+        &self,
+        t: &mut impl WriteWords,
+        state: Kind,
+        pages: i64,
+    ) -> Result<(), HeapError> {
         if state == Kind::Spare {
             self.add(t, AT_SPARE, pages)?;
         }
@@ -542,7 +562,7 @@ impl Pages {
     /// All free runs that are in the list for their length, whose bit is set.
     pub(super) fn tests_listed(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
     ) -> std::collections::BTreeMap<u64, (Kind, u64)> {
         let mut runs = std::collections::BTreeMap::new();
         for (state, bin) in [Kind::Spare, Kind::Bare]

@@ -13,9 +13,10 @@
 //!
 //! Memory that was free when the transaction began is *fresh*: nobody can reach it, so it is written at once.
 
+use super::access::{OptimisticView, ReadWords, WriteWords};
+use super::access::{copied, no_word};
 use super::backing_file::BackingFile;
-use super::seqlock::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Read, SeqLock};
-use super::undo_log::{Change, Look, See, copied, no_word};
+use super::seqlock::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, ReadAttempt, SeqLock};
 use super::{Corruption, Failure, Field, HeapError, Members, Words};
 use crate::clock;
 use crate::crash;
@@ -36,7 +37,7 @@ pub const KEPT: u64 = 64 << 10;
 
 /// A lease with its log, and the memory that its transactions change.
 pub struct RedoLog<W, M> {
-    exclusive: SeqLock<W, M>,
+    seqlock: SeqLock<W, M>,
     backing_file: BackingFile,
     /// Bytes of the log that have memory: changed by the holder of the lease.
     backed: AtomicU64,
@@ -46,16 +47,16 @@ pub struct RedoLog<W, M> {
 
 /// What a transaction has done so far, which nobody sees. It holds the lease.
 #[must_use = "the lease is held until it is ended"]
-pub struct Pending {
+pub struct PendingTransaction {
     sequence: u64,
     writes: Writes,
     fresh: Fresh,
     /// How to go back to where the operation began that is under way, the last step first; if it is one of many.
     undo: Option<Vec<Undo>>,
     /// The number of marks to go back to.
-    marks: usize,
+    open_savepoints: usize,
     /// Words by which others know what this transaction has made, in fresh memory: 0 if nothing comes of it.
-    made: Vec<u64>,
+    created: Vec<u64>,
     /// Whether a holder has died: what memory it had fetched is to be looked for.
     pub(super) taken_over: bool,
     /// Memory that was fetched: if nothing comes of it, it is given back.
@@ -66,7 +67,7 @@ pub struct Pending {
     pub(super) to_punch: Vec<(u64, u64)>,
 }
 
-impl Pending {
+impl PendingTransaction {
     /// Whether a holder of the lease has died, whose memory was not looked for so far.
     pub fn is_taken_over(&self) -> bool {
         self.taken_over
@@ -82,31 +83,31 @@ enum Undo {
 
 /// How far a log was at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct LogPosition {
     sequence: u64,
     count: u64,
 }
 
 /// The state of a transaction before an operation, or before several that are undone together.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct Savepoint {
     writes: usize,
     fresh: usize,
     fetched: usize,
     freed: usize,
-    made: usize,
+    created: usize,
     undo: usize,
 }
 
 /// As many words as a small operation changes.
-const FEW: usize = 24;
+const INLINE: usize = 24;
 
 /// Words and what they will hold, in the order in which they were changed first.
 struct Writes {
-    few: [(u64, u64); FEW],
+    inline: [(u64, u64); INLINE],
     count: usize,
     /// Those beyond the few ones.
-    more: Vec<(u64, u64)>,
+    overflow: Vec<(u64, u64)>,
     /// By offset, if there are more.
     index: HashMap<u64, usize>,
 }
@@ -114,48 +115,48 @@ struct Writes {
 impl Writes {
     fn new() -> Self {
         Writes {
-            few: [(0, 0); FEW],
+            inline: [(0, 0); INLINE],
             count: 0,
-            more: Vec::new(),
+            overflow: Vec::new(),
             index: HashMap::new(),
         }
     }
 
     fn get(&self, number: usize) -> (u64, u64) {
-        match number.checked_sub(FEW) {
-            None => self.few[number],
-            Some(number) => self.more[number],
+        match number.checked_sub(INLINE) {
+            None => self.inline[number],
+            Some(number) => self.overflow[number],
         }
     }
 
     fn at_mut(&mut self, number: usize) -> &mut (u64, u64) {
-        match number.checked_sub(FEW) {
-            None => &mut self.few[number],
-            Some(number) => &mut self.more[number],
+        match number.checked_sub(INLINE) {
+            None => &mut self.inline[number],
+            Some(number) => &mut self.overflow[number],
         }
     }
 
     #[inline]
     fn find(&self, at: u64) -> Option<usize> {
-        if self.count > FEW {
+        if self.count > INLINE {
             return self.index.get(&at).copied();
         }
-        self.few[..self.count]
+        self.inline[..self.count]
             .iter()
             .position(|&(known, _)| known == at)
     }
 
     #[inline]
     fn push(&mut self, at: u64, value: u64) {
-        if self.count < FEW {
-            self.few[self.count] = (at, value);
+        if self.count < INLINE {
+            self.inline[self.count] = (at, value);
         } else {
-            if self.count == FEW {
-                let known = self.few.iter().enumerate();
+            if self.count == INLINE {
+                let known = self.inline.iter().enumerate();
                 self.index = known.map(|(number, &(at, _))| (at, number)).collect();
             }
             self.index.insert(at, self.count);
-            self.more.push((at, value));
+            self.overflow.push((at, value));
         }
         self.count += 1;
     }
@@ -165,15 +166,15 @@ impl Writes {
             self.count -= 1;
             let (at, _) = self.get(self.count);
             self.index.remove(&at);
-            if self.count >= FEW {
-                self.more.pop();
+            if self.count >= INLINE {
+                self.overflow.pop();
             }
         }
     }
 
     fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let few = self.few[..self.count.min(FEW)].iter();
-        few.chain(&self.more).copied()
+        let inline = self.inline[..self.count.min(INLINE)].iter();
+        inline.chain(&self.overflow).copied()
     }
 }
 
@@ -215,27 +216,27 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     /// If it is not within the memory, or not aligned.
     pub fn new(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
         backing_file.allocate(start, KEPT)?;
-        RedoLog::known(words, backing_file, start, members)
+        RedoLog::open(words, backing_file, start, members)
     }
 
     /// That of one who only reads, until it [`is_moved`](Self::is_moved) to memory of its own.
     ///
     /// # Panics
     /// As [`new`](Self::new).
-    pub fn of_reader(
+    pub fn open_read_only(
         words: W,
         backing_file: BackingFile,
         start: u64,
         members: M,
     ) -> io::Result<Self> {
-        let log = RedoLog::known(words, backing_file, start, members)?;
-        log.exclusive.only_read(true);
+        let log = RedoLog::open(words, backing_file, start, members)?;
+        log.seqlock.set_read_only(true);
         Ok(log)
     }
 
-    fn known(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
+    fn open(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
         Ok(RedoLog {
-            exclusive: SeqLock::new(words, start, SIZE, members)?,
+            seqlock: SeqLock::new(words, start, SIZE, members)?,
             backing_file,
             backed: AtomicU64::new(KEPT),
             held_long: AtomicBool::new(false),
@@ -243,8 +244,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// The lease and what belongs to it.
-    pub fn exclusive(&self) -> &SeqLock<W, M> {
-        &self.exclusive
+    pub fn seqlock(&self) -> &SeqLock<W, M> {
+        &self.seqlock
     }
 
     /// Copies words, all of one moment. `copy` is called again if it was none, and must bear what it reads then. `deadline`
@@ -253,43 +254,43 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     pub fn read<R, E: Failure>(
         &self,
         deadline: u64,
-        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
+        mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let is_long = match self.exclusive.read(&mut copy)? {
-            Read::Copied(copied) => return Ok(copied),
-            Read::Moving => false,
-            Read::MovingForLong => true,
+        let is_long = match self.seqlock.read(&mut copy)? {
+            ReadAttempt::Copied(copied) => return Ok(copied),
+            ReadAttempt::Changing => false,
+            ReadAttempt::ChangingForLong => true,
         };
-        if self.exclusive.is_reading() {
-            return self.look_until(deadline, copy);
+        if self.seqlock.is_read_only() {
+            return self.read_until(deadline, copy);
         }
         let pending = self.begin(deadline)?;
         if is_long {
-            self.mark_long(true);
+            self.set_long_held(true);
         }
-        let copied = copy(&Look::new(self.exclusive.words()));
+        let copied = copy(&OptimisticView::new(self.seqlock.words()));
         if is_long {
-            self.mark_long(false);
+            self.set_long_held(false);
         }
         self.abandon(pending);
         if is_long {
             // Relaxed: for this thread, or another one of this process that tells of it instead.
             self.held_long.store(true, Ordering::Relaxed);
         }
-        self.exclusive.settled(copied)
+        self.seqlock.poison_if_corrupt(copied)
     }
 
     /// The same for one who cannot take the lease.
     #[cold]
-    fn look_until<R, E: Failure>(
+    fn read_until<R, E: Failure>(
         &self,
         deadline: u64,
-        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
+        mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,
     ) -> Result<R, E> {
         while clock::now() < deadline {
             // Its owner may want this CPU to end what it is doing.
             std::thread::yield_now();
-            if let Read::Copied(copied) = self.exclusive.read(&mut copy)? {
+            if let ReadAttempt::Copied(copied) = self.seqlock.read(&mut copy)? {
                 return Ok(copied);
             }
         }
@@ -297,17 +298,17 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// In memory that this process alone sees, as it was left by an owner that has died in the middle of a commit: ends that.
-    pub fn mend(&self) -> Result<(), HeapError> {
+    pub fn finish_commit(&self) -> Result<(), HeapError> {
         // Relaxed: nobody changes it any more.
-        let mut sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed);
+        let mut sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed);
         let redone = self.redo(&mut sequence);
-        redone.map_err(|corruption| self.exclusive.poison(corruption))
+        redone.map_err(|corruption| self.seqlock.poison(corruption))
     }
 
     /// Whether a commit is under way.
     pub fn is_committing(&self) -> bool {
         // Acquire: pairs with the release at its end.
-        self.exclusive.word(AT_SEQUENCE).load(Ordering::Acquire) % 2 != 0
+        self.seqlock.word(AT_SEQUENCE).load(Ordering::Acquire) % 2 != 0
     }
 
     /// Whether a reader has held the lease for long, and those that sleep until it is given back are to be told now.
@@ -320,16 +321,16 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     /// Begins a transaction of many operations, which holds the lease. End it by [`commit`](Self::commit) or
     /// [`abandon`](Self::abandon).
     #[inline]
-    pub fn begin(&self, deadline: u64) -> Result<Pending, HeapError> {
-        let sequence = self.enter(deadline)?;
-        Ok(Pending {
+    pub fn begin(&self, deadline: u64) -> Result<PendingTransaction, HeapError> {
+        let sequence = self.acquire(deadline)?;
+        Ok(PendingTransaction {
             sequence,
             writes: Writes::new(),
             fresh: Fresh::default(),
             undo: None,
-            marks: 0,
-            made: Vec::new(),
-            taken_over: self.exclusive.word(AT_DIED).load(Ordering::Relaxed) != 0,
+            open_savepoints: 0,
+            created: Vec::new(),
+            taken_over: self.seqlock.word(AT_DIED).load(Ordering::Relaxed) != 0,
             fetched: Vec::new(),
             freed: Vec::new(),
             to_punch: Vec::new(),
@@ -339,95 +340,100 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     /// Does one operation of a transaction. If it fails, it has changed nothing, and the transaction goes on.
     pub fn operate<R, E: Failure>(
         &self,
-        pending: &mut Pending,
+        pending: &mut PendingTransaction,
         operate: impl FnOnce(&mut Writer<'_, W, M>) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.exclusive.check()?;
-        let mark = self.mark(pending);
+        self.seqlock.check()?;
+        let savepoint = self.savepoint(pending);
         let done = operate(&mut Writer { log: self, pending });
-        self.end_mark(pending, &mark, done.is_ok());
-        self.exclusive.settled(done)
+        self.end_savepoint(pending, &savepoint, done.is_ok());
+        self.seqlock.poison_if_corrupt(done)
     }
 
     /// Marks how far a transaction is. End each mark by [`end_mark`](Self::end_mark), the last one first.
-    pub fn mark(&self, pending: &mut Pending) -> Mark {
+    pub fn savepoint(&self, pending: &mut PendingTransaction) -> Savepoint {
         let undo = pending.undo.get_or_insert_default();
-        pending.marks += 1;
-        Mark {
+        pending.open_savepoints += 1;
+        Savepoint {
             writes: pending.writes.count,
             fresh: pending.fresh.order.len(),
             fetched: pending.fetched.len(),
             freed: pending.freed.len(),
-            made: pending.made.len(),
+            created: pending.created.len(),
             undo: undo.len(),
         }
     }
 
     /// Ends a mark: what was done since stays, or is undone.
-    pub fn end_mark(&self, pending: &mut Pending, mark: &Mark, is_kept: bool) {
+    pub fn end_savepoint(
+        &self,
+        pending: &mut PendingTransaction,
+        savepoint: &Savepoint,
+        is_kept: bool,
+    ) {
         if !is_kept {
-            self.go_back(pending, mark);
+            self.roll_back_to(pending, savepoint);
         }
-        pending.marks = pending.marks.saturating_sub(1);
-        if pending.marks == 0 {
+        pending.open_savepoints = pending.open_savepoints.saturating_sub(1);
+        if pending.open_savepoints == 0 {
             pending.undo = None;
         }
     }
 
     /// The transaction, for one operation that is all of it: if it fails, abandon it.
     #[inline]
-    pub fn writer<'a>(&'a self, pending: &'a mut Pending) -> Writer<'a, W, M> {
+    pub fn writer<'a>(&'a self, pending: &'a mut PendingTransaction) -> Writer<'a, W, M> {
         Writer { log: self, pending }
     }
 
     /// Says of the lease, which we hold, whether it is held for long.
-    pub fn mark_long(&self, is_long: bool) {
+    pub fn set_long_held(&self, is_long: bool) {
         // SeqCst: before the lease is given back, and whoever is woken then finds it so.
-        let word = self.exclusive.word(AT_LONG);
+        let word = self.seqlock.word(AT_LONG);
         word.store(u64::from(is_long), Ordering::SeqCst);
     }
 
     /// Whether the lease is held for long.
     pub fn is_long(&self) -> bool {
-        self.exclusive.word(AT_LONG).load(Ordering::SeqCst) != 0
+        self.seqlock.word(AT_LONG).load(Ordering::SeqCst) != 0
     }
 
     /// What a holder that died had fetched was looked for.
-    pub(super) fn repaired(&self) {
+    pub(super) fn clear_died(&self) {
         // A large transaction of it may have got memory for its entries.
         let _ = self
             .backing_file
-            .punch(self.exclusive.start() + KEPT, SIZE - KEPT);
-        self.exclusive.word(AT_DIED).store(0, Ordering::Relaxed);
+            .punch(self.seqlock.start() + KEPT, SIZE - KEPT);
+        self.seqlock.word(AT_DIED).store(0, Ordering::Relaxed);
     }
 
-    fn go_back(&self, pending: &mut Pending, mark: &Mark) {
+    fn roll_back_to(&self, pending: &mut PendingTransaction, savepoint: &Savepoint) {
         let undo = pending.undo.as_mut();
-        let undone = undo.map(|undo| undo.split_off(mark.undo.min(undo.len())));
+        let undone = undo.map(|undo| undo.split_off(savepoint.undo.min(undo.len())));
         for undo in undone.into_iter().flatten().rev() {
             match undo {
                 Undo::Write(number, value) => pending.writes.at_mut(number).1 = value,
                 Undo::Fresh(at, value) => {
-                    if let Some(word) = self.exclusive.changeable(at) {
+                    if let Some(word) = self.seqlock.changeable(at) {
                         // Release: as all stores to shared words, in the order of the program.
                         word.store(value, Ordering::Release);
                     }
                 }
             }
         }
-        pending.writes.truncate(mark.writes);
-        pending.fresh.truncate(mark.fresh);
-        pending.freed.truncate(mark.freed);
-        self.unmake(pending.made.drain(mark.made..));
-        for (start, len) in pending.fetched.drain(mark.fetched..) {
+        pending.writes.truncate(savepoint.writes);
+        pending.fresh.truncate(savepoint.fresh);
+        pending.freed.truncate(savepoint.freed);
+        self.erase_created(pending.created.drain(savepoint.created..));
+        for (start, len) in pending.fetched.drain(savepoint.fetched..) {
             let _ = self.backing_file.punch(start, len);
         }
     }
 
     /// Marks containers that others may know of already as never made.
-    fn unmake(&self, made: impl Iterator<Item = u64>) {
-        for at in made {
-            if let Some(word) = self.exclusive.changeable(at) {
+    fn erase_created(&self, created: impl Iterator<Item = u64>) {
+        for at in created {
+            if let Some(word) = self.seqlock.changeable(at) {
                 // Release: as all stores to shared words. The lease is given back after it, so every process that finds a
                 // later transaction committed sees it.
                 word.store(0, Ordering::Release);
@@ -437,25 +443,25 @@ impl<W: Words, M: Members> RedoLog<W, M> {
 
     /// Makes what was done everybody's, and gives the lease back. On an error nothing was changed.
     #[inline]
-    pub fn commit(&self, mut pending: Pending) -> Result<(), HeapError> {
-        if !self.exclusive.is_ours() {
+    pub fn commit(&self, mut pending: PendingTransaction) -> Result<(), HeapError> {
+        if !self.seqlock.is_own_process() {
             return Err(HeapError::Detached); // Forked within it: the parent ends it.
         }
-        if let Err(error) = self.exclusive.check() {
-            self.abandon(pending); // No member any more, or poisoned meanwhile.
+        if let Err(error) = self.seqlock.check() {
+            self.abandon(pending); // No member any overflow, or poisoned meanwhile.
             return Err(error);
         }
         match pending.writes.count {
             0 => {}
             1 => {
-                let (at, value) = pending.writes.few[0];
+                let (at, value) = pending.writes.inline[0];
                 // Release: what was written before it is seen by whoever sees it.
                 self.word(at).store(value, Ordering::Release);
                 crash::point!(OnlyWordStored);
-                self.pass_on(&mut pending.sequence);
+                self.advance_sequence(&mut pending.sequence);
             }
             _ => {
-                if let Err(error) = self.store_all(&mut pending) {
+                if let Err(error) = self.write_and_apply(&mut pending) {
                     self.abandon(pending);
                     return Err(error);
                 }
@@ -467,35 +473,35 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             let _ = self.backing_file.punch(start, len);
             crash::point!(HeapPunched);
         }
-        self.exclusive.kept();
-        self.exclusive.check_fenced()?;
-        if self.exclusive.words().is_cut_off() {
-            return Err(self.exclusive.poison(Corruption::CUT_OFF));
+        self.seqlock.release_leaked();
+        self.seqlock.check_fenced()?;
+        if self.seqlock.words().is_cut_off() {
+            return Err(self.seqlock.poison(Corruption::CUT_OFF));
         }
         Ok(())
     }
 
     /// What is committed at this moment: words that are copied now are of it if [`is_still`](Self::is_still) says so
     /// afterwards, and [`inherit`](Self::inherit) is called where they are.
-    pub fn moment(&self) -> Moment {
+    pub fn position(&self) -> LogPosition {
         // Acquire: what is copied is not older. The count is before the entries that it counts.
-        let sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Acquire);
-        let count = self.exclusive.word(AT_COUNT).load(Ordering::Acquire);
-        Moment { sequence, count }
+        let sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Acquire);
+        let count = self.seqlock.word(AT_COUNT).load(Ordering::Acquire);
+        LogPosition { sequence, count }
     }
 
     /// Whether words that were copied since are of that moment.
-    pub fn is_still(&self, moment: Moment) -> bool {
+    pub fn is_unchanged_since(&self, position: LogPosition) -> bool {
         // Acquire, and relaxed after it: as a reader does it.
         fence(Ordering::Acquire);
-        self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed) == moment.sequence
+        self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed) == position.sequence
     }
 
     /// In a copy that nobody else knows: begins with what was copied. If a commit was under way, the first one who takes the
     /// lease ends it.
-    pub fn inherit(&self, Moment { sequence, count }: Moment) {
+    pub fn adopt_position(&self, LogPosition { sequence, count }: LogPosition) {
         // Relaxed, all: nobody else knows this memory. No reader takes the sequence for one of the memory before.
-        let set = |at, value| self.exclusive.word(at).store(value, Ordering::Relaxed);
+        let set = |at, value| self.seqlock.word(at).store(value, Ordering::Relaxed);
         for at in (0..AT_SEQUENCE).step_by(8) {
             set(at, 0);
         }
@@ -505,72 +511,74 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Sets memory aside for the beginning, as [`new`](Self::new) does.
-    pub fn keep_beginning(&self) -> io::Result<()> {
-        self.backing_file.allocate(self.exclusive.start(), KEPT)
+    pub fn allocate_kept(&self) -> io::Result<()> {
+        self.backing_file.allocate(self.seqlock.start(), KEPT)
     }
 
     /// Other memory has taken the place of what this process had.
-    pub fn is_moved(&self) {
+    pub fn memory_replaced(&self) {
         self.backed.store(KEPT, Ordering::Relaxed);
     }
 
     /// There is no copy, and nobody is fenced off: whoever has died meanwhile may have left memory.
-    pub fn keep_on(&self) {
-        self.exclusive.word(AT_DIED).store(1, Ordering::Relaxed);
-        self.exclusive.keep_on();
+    pub fn clear_replaced(&self) {
+        self.seqlock.word(AT_DIED).store(1, Ordering::Relaxed);
+        self.seqlock.clear_replaced();
     }
 
     /// Stores one word, if the memory is this process's at the moment: the whole of a transaction. What `change` says
     /// is stored there.
     #[inline]
-    pub fn store<R, E: Failure>(
+    pub fn store_word<R, E: Failure>(
         &self,
         deadline: u64,
-        change: impl FnOnce(&Look<'_, W>) -> Result<(Option<(u64, u64)>, R), E>,
+        change: impl FnOnce(&OptimisticView<'_, W>) -> Result<(Option<(u64, u64)>, R), E>,
     ) -> Result<R, E> {
-        let mut sequence = self.enter(deadline)?;
-        let change = change(&Look::new(self.exclusive.words()));
+        let mut sequence = self.acquire(deadline)?;
+        let change = change(&OptimisticView::new(self.seqlock.words()));
         if let Ok((Some((at, value)), _)) = change {
-            match self.exclusive.changeable(at) {
+            match self.seqlock.changeable(at) {
                 // Release: as in `commit`.
                 Some(word) => word.store(value, Ordering::Release),
                 None => {
-                    self.exclusive.kept();
-                    return self.exclusive.settled(Err(no_word(at).into()));
+                    self.seqlock.release_leaked();
+                    return self.seqlock.poison_if_corrupt(Err(no_word(at).into()));
                 }
             }
             crash::point!(OnlyWordStored);
-            self.pass_on(&mut sequence);
+            self.advance_sequence(&mut sequence);
         }
-        self.exclusive.kept();
-        self.exclusive.check_fenced()?;
-        self.exclusive.settled(change).map(|(_, result)| result)
+        self.seqlock.release_leaked();
+        self.seqlock.check_fenced()?;
+        self.seqlock
+            .poison_if_corrupt(change)
+            .map(|(_, result)| result)
     }
 
     /// Takes the lease: the sequence.
     #[inline]
-    fn enter(&self, deadline: u64) -> Result<u64, HeapError> {
-        let held = self.exclusive.enter(deadline)?;
+    fn acquire(&self, deadline: u64) -> Result<u64, HeapError> {
+        let held = self.seqlock.acquire(deadline)?;
         // Relaxed, both: the lease orders them, or the kernel, who says that the last holder is dead.
-        let mut sequence = self.exclusive.word(AT_SEQUENCE).load(Ordering::Relaxed);
-        let count = self.exclusive.word(AT_COUNT).load(Ordering::Relaxed);
+        let mut sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed);
+        let count = self.seqlock.word(AT_COUNT).load(Ordering::Relaxed);
         if count != 0 || sequence % 2 != 0 || held.taken_over {
             // Relaxed, here and where it is looked at: the lease orders it.
-            self.exclusive.word(AT_DIED).store(1, Ordering::Relaxed);
-            self.mark_long(false);
+            self.seqlock.word(AT_DIED).store(1, Ordering::Relaxed);
+            self.set_long_held(false);
             let redone = self.redo(&mut sequence);
-            redone.map_err(|corruption| self.exclusive.poison(corruption))?;
+            redone.map_err(|corruption| self.seqlock.poison(corruption))?;
         }
-        held.keep();
+        held.leak();
         Ok(sequence)
     }
 
     /// Readers that have seen words before this see others after it.
     #[inline]
-    fn pass_on(&self, sequence: &mut u64) {
+    fn advance_sequence(&self, sequence: &mut u64) {
         *sequence = sequence.wrapping_add(2);
         // Release: after the word.
-        self.exclusive
+        self.seqlock
             .word(AT_SEQUENCE)
             .store(*sequence, Ordering::Release);
     }
@@ -578,12 +586,12 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     /// The word at an offset at which there is one.
     #[inline]
     fn word(&self, at: u64) -> &AtomicU64 {
-        let word = self.exclusive.changeable(at);
+        let word = self.seqlock.changeable(at);
         word.expect("it was looked at that there is a word")
     }
 
     /// Writes the entries, and lets them happen.
-    fn store_all(&self, pending: &mut Pending) -> Result<(), HeapError> {
+    fn write_and_apply(&self, pending: &mut PendingTransaction) -> Result<(), HeapError> {
         let count = pending.writes.count;
         if count > CAPACITY {
             return Err(HeapError::TransactionTooLarge { most: CAPACITY });
@@ -591,14 +599,14 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         let needed = AT_ENTRIES + ENTRY * count as u64;
         // Relaxed: the lease orders it.
         if needed > self.backed.load(Ordering::Relaxed) {
-            let start = self.exclusive.start() + KEPT;
+            let start = self.seqlock.start() + KEPT;
             let asked = needed - KEPT;
             let fetched = self.backing_file.allocate(start, asked);
             fetched.map_err(|error| HeapError::System { asked, error })?;
             self.backed.store(needed, Ordering::Relaxed);
         }
         let entry = |number: usize| AT_ENTRIES + ENTRY * number as u64;
-        let log = &self.exclusive;
+        let log = &self.seqlock;
         for (number, (at, value)) in pending.writes.iter().enumerate() {
             // Relaxed, both: the count orders them.
             log.word(entry(number)).store(at, Ordering::Relaxed);
@@ -619,7 +627,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         // Release: after the words.
         log.word(AT_COUNT).store(0, Ordering::Release);
         crash::point!(LogEnded);
-        pending.sequence = log.settle(pending.sequence);
+        pending.sequence = log.end_change(pending.sequence);
         crash::point!(LogSettled);
         if needed > KEPT {
             let (start, len) = (log.start() + KEPT, needed - KEPT);
@@ -631,23 +639,23 @@ impl<W: Words, M: Members> RedoLog<W, M> {
 
     /// Gives the lease back, and nothing has happened.
     #[inline]
-    pub fn abandon(&self, pending: Pending) {
-        if !self.exclusive.is_ours() {
+    pub fn abandon(&self, pending: PendingTransaction) {
+        if !self.seqlock.is_own_process() {
             return;
         }
-        if self.exclusive.members().me() != 0 {
-            self.unmake(pending.made.iter().copied());
+        if self.seqlock.members().self_id() != 0 {
+            self.erase_created(pending.created.iter().copied());
             for &(start, len) in &pending.fetched {
                 let _ = self.backing_file.punch(start, len);
             }
         }
-        self.exclusive.kept();
+        self.seqlock.release_leaked();
     }
 
     /// Lets what one that died had committed happen, and begins a new sequence.
     #[cold]
     fn redo(&self, sequence: &mut u64) -> Result<(), Corruption> {
-        let log = &self.exclusive;
+        let log = &self.seqlock;
         let corrupt = |field, at, found| Corruption {
             field,
             at: log.start() + at,
@@ -686,7 +694,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         // Release: after the words.
         log.word(AT_COUNT).store(0, Ordering::Release);
         crash::point!(RedoDone);
-        *sequence = log.settle(*sequence);
+        *sequence = log.end_change(*sequence);
         Ok(())
     }
 }
@@ -694,23 +702,23 @@ impl<W: Words, M: Members> RedoLog<W, M> {
 /// The right to change words, as one operation has it.
 pub struct Writer<'a, W, M> {
     log: &'a RedoLog<W, M>,
-    pub(super) pending: &'a mut Pending,
+    pub(super) pending: &'a mut PendingTransaction,
 }
 
 impl<W: Words, M: Members> Writer<'_, W, M> {
     /// From now on this memory, which was free, is written at once.
-    pub(super) fn is_fresh(&mut self, start: u64, len: u64) {
+    pub(super) fn add_fresh(&mut self, start: u64, len: u64) {
         self.pending.fresh.add(start, len);
     }
 
     /// The word at this offset, of fresh memory, is what others know something by: if nothing comes of the transaction, it is 0.
-    pub fn is_made(&mut self, at: u64) {
-        self.pending.made.push(at);
+    pub fn note_created(&mut self, at: u64) {
+        self.pending.created.push(at);
     }
 
     /// Copies bytes into a fresh block.
     pub fn init_bytes(&mut self, at: u64, bytes: &[u8]) -> Result<(), HeapError> {
-        match self.log.exclusive.words().copy_in(at, bytes) {
+        match self.log.seqlock.words().copy_in(at, bytes) {
             true => Ok(()),
             false => Err(no_word(at)),
         }
@@ -722,7 +730,7 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
     }
 }
 
-impl<W: Words, M: Members> See for Writer<'_, W, M> {
+impl<W: Words, M: Members> ReadWords for Writer<'_, W, M> {
     #[inline]
     fn get(&self, at: u64) -> Result<u64, HeapError> {
         if self.pending.writes.count > 0
@@ -730,7 +738,7 @@ impl<W: Words, M: Members> See for Writer<'_, W, M> {
         {
             return Ok(self.pending.writes.get(number).1);
         }
-        match self.log.exclusive.words().word(at) {
+        match self.log.seqlock.words().word(at) {
             // Relaxed: the lease orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
             None => Err(no_word(at)),
@@ -739,17 +747,17 @@ impl<W: Words, M: Members> See for Writer<'_, W, M> {
 
     #[inline]
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
-        copied(self.log.exclusive.words(), at, len, out)
+        copied(self.log.seqlock.words(), at, len, out)
     }
 }
 
-impl<W: Words, M: Members> Change for Writer<'_, W, M> {
+impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
-        let Some(word) = self.log.exclusive.changeable(at) else {
+        let Some(word) = self.log.seqlock.changeable(at) else {
             return Err(no_word(at));
         };
-        let Pending {
+        let PendingTransaction {
             writes,
             undo,
             fresh,
@@ -778,7 +786,7 @@ impl<W: Words, M: Members> Change for Writer<'_, W, M> {
 
     #[inline]
     fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
-        match self.log.exclusive.changeable(at) {
+        match self.log.seqlock.changeable(at) {
             // Release: in the order of the program.
             Some(word) => word.store(value, Ordering::Release),
             None => return Err(no_word(at)),
@@ -787,7 +795,7 @@ impl<W: Words, M: Members> Change for Writer<'_, W, M> {
     }
 
     #[inline]
-    fn me(&self) -> u64 {
-        self.log.exclusive.members().me()
+    fn self_id(&self) -> u64 {
+        self.log.seqlock.members().self_id()
     }
 }

@@ -19,8 +19,8 @@
 //! died, or others follow without end: then the reader takes the lease, which mends the one, and keeps off the others.
 //! One that copies much takes it at once, since looking again would take as long and be as vain.
 
+use super::access::OptimisticView;
 use super::owner_lock;
-use super::undo_log::Look;
 use super::{Corruption, Failure, HeapError, Members, Poison, Words};
 #[cfg(not(loom))]
 use crate::fork_guard::Origin;
@@ -37,22 +37,22 @@ pub(super) const AT_ENTRIES: u64 = 80;
 pub(super) const ENTRY: u64 = 16;
 
 /// In the place of a thread: other memory is about to take the place of this, and no thread enters.
-const MOVING: usize = 1;
+const PAUSED: usize = 1;
 /// How often a reader looks before it takes the lease.
-const LOOKS: u32 = if cfg!(loom) { 2 } else { 64 };
+const MAX_ATTEMPTS: u32 = if cfg!(loom) { 2 } else { 64 };
 
 /// For how long, in nanoseconds, a reader looks again.
 #[cfg(not(loom))]
-const LONGEST: u64 = 100_000;
+const MAX_RETRY_TIME: u64 = 100_000;
 
 /// What becomes of a reader that takes no lease.
-pub enum Read<R> {
+pub enum ReadAttempt<R> {
     /// This was there, all of one moment.
     Copied(R),
     /// All looks were in vain.
-    Moving,
+    Changing,
     /// The first looks have taken so long that the others would be in vain: it copies much.
-    MovingForLong,
+    ChangingForLong,
 }
 
 /// Memory with a lease.
@@ -63,11 +63,11 @@ pub struct SeqLock<W, M> {
     size: u64,
     members: M,
     /// Threads of this process that are about to take the lease, or have it.
-    busy: PrivateUsize,
+    active_threads: PrivateUsize,
     /// 0, [`MOVING`], or the thread that alone may take it still, by [`this_thread`].
     closed: PrivateUsize,
     /// Whether this process only reads it: then nothing of it is written, since it may be mapped so.
-    reading: PrivateBool,
+    read_only: PrivateBool,
     #[cfg(not(loom))]
     origin: Origin,
 }
@@ -84,9 +84,9 @@ impl<W: Words, M: Members> SeqLock<W, M> {
             start,
             size,
             members,
-            busy: PrivateUsize::new(0),
+            active_threads: PrivateUsize::new(0),
             closed: PrivateUsize::new(0),
-            reading: PrivateBool::new(false),
+            read_only: PrivateBool::new(false),
             #[cfg(not(loom))]
             origin: Origin::here()?,
         })
@@ -94,16 +94,16 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     /// Says whether this process only reads it from now on: another one alone changes it.
     #[cfg(not(loom))]
-    pub fn only_read(&self, reading: bool) {
+    pub fn set_read_only(&self, read_only: bool) {
         // Release: whoever finds that it may write finds memory that it can write.
-        self.reading.store(reading, Release);
+        self.read_only.store(read_only, Release);
     }
 
     /// Whether this process only reads it.
     #[inline]
-    pub fn is_reading(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         // Acquire: pairs with the release above.
-        self.reading.load(Acquire)
+        self.read_only.load(Acquire)
     }
 
     /// The member that has the lease just now; 0 if none does.
@@ -137,13 +137,13 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     #[inline]
     pub fn read<R, E: Failure>(
         &self,
-        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, E>,
-    ) -> Result<Read<R>, E> {
+        mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,
+    ) -> Result<ReadAttempt<R>, E> {
         self.check()?;
-        let look = Look::new(&self.words);
+        let look = OptimisticView::new(&self.words);
         #[cfg(not(loom))]
-        let mut looks = Looks::default();
-        for _ in 0..LOOKS {
+        let mut timer = RetryTimer::default();
+        for _ in 0..MAX_ATTEMPTS {
             // Acquire: what is copied is not older than the sequence.
             let before = self.word(AT_SEQUENCE).load(Ordering::Acquire);
             if before % 2 == 0 {
@@ -155,11 +155,11 @@ impl<W: Words, M: Members> SeqLock<W, M> {
                 if after == before {
                     // What is written here once there is a copy was never true.
                     self.check_poison()?;
-                    return self.settled(copied).map(Read::Copied);
+                    return self.poison_if_corrupt(copied).map(ReadAttempt::Copied);
                 }
                 #[cfg(not(loom))]
-                if looks.are_long(after.wrapping_sub(before)) {
-                    return Ok(Read::MovingForLong);
+                if timer.is_hopeless(after.wrapping_sub(before)) {
+                    return Ok(ReadAttempt::ChangingForLong);
                 }
             }
             #[cfg(not(loom))]
@@ -167,12 +167,12 @@ impl<W: Words, M: Members> SeqLock<W, M> {
             #[cfg(loom)]
             loom::thread::yield_now();
         }
-        Ok(Read::Moving)
+        Ok(ReadAttempt::Changing)
     }
 
     /// What is found wrong is told to all. Of memory that was cut off, zeros were read, whatever came of that.
     #[inline]
-    pub fn settled<R, E: Failure>(&self, done: Result<R, E>) -> Result<R, E> {
+    pub fn poison_if_corrupt<R, E: Failure>(&self, done: Result<R, E>) -> Result<R, E> {
         match done.as_ref().err().and_then(Failure::corruption) {
             Some(corruption) => Err(self.poison(corruption).into()),
             None if self.words.is_cut_off() => Err(self.poison(Corruption::CUT_OFF).into()),
@@ -183,7 +183,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     /// An error if this memory cannot be used any more, or not by this process.
     #[inline]
     pub fn check(&self) -> Result<(), HeapError> {
-        if !self.is_ours() || self.members.me() == 0 {
+        if !self.is_own_process() || self.members.self_id() == 0 {
             return Err(HeapError::Detached);
         }
         self.check_poison()
@@ -200,7 +200,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     #[cold]
     fn why_poisoned(&self) -> HeapError {
-        match self.told().read() {
+        match self.poison_words().read() {
             Corruption {
                 field: super::Field::Replaced,
                 at: fenced,
@@ -217,7 +217,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         // we see no mark, what we have stored before is in the copy.
         if self.word(AT_POISON).load(Ordering::SeqCst) != 0
             && let error @ HeapError::Replaced { fenced } = self.why_poisoned()
-            && fenced == self.members.me()
+            && fenced == self.members.self_id()
         {
             return Err(error);
         }
@@ -226,7 +226,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     /// Whether this process has made it, and is not a forked child's copy.
     #[inline]
-    pub fn is_ours(&self) -> bool {
+    pub fn is_own_process(&self) -> bool {
         #[cfg(not(loom))]
         return self.origin.is_here();
         #[cfg(loom)]
@@ -238,14 +238,14 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     /// One who only reads can tell nobody, and so is told alone, whenever it finds that.
     #[cold]
     pub(super) fn poison(&self, corruption: Corruption) -> HeapError {
-        if !self.is_reading() {
-            self.told().record(corruption);
+        if !self.is_read_only() {
+            self.poison_words().record(corruption);
         }
         corruption.into()
     }
 
     /// What all members are told.
-    fn told(&self) -> Poison<'_> {
+    fn poison_words(&self) -> Poison<'_> {
         Poison([0, 8, 16].map(|at| self.word(AT_POISON + at)))
     }
 
@@ -267,7 +267,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     /// Nothing changes any more: the next even sequence.
     #[inline]
-    pub(super) fn settle(&self, sequence: u64) -> u64 {
+    pub(super) fn end_change(&self, sequence: u64) -> u64 {
         let even = (sequence | 1).wrapping_add(1);
         // Release: a reader that sees it sees all that was changed.
         self.word(AT_SEQUENCE).store(even, Ordering::Release);
@@ -280,7 +280,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     pub fn close(&self, deadline: u64) {
         // SeqCst: in one order with `enter`, so that either it sees this, or we see that it is busy.
         self.closed.store(this_thread(), SeqCst);
-        while self.busy.load(SeqCst) > 0 && crate::clock::now() < deadline {
+        while self.active_threads.load(SeqCst) > 0 && crate::clock::now() < deadline {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }
@@ -288,14 +288,14 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     /// Lets no thread of this process change anything while `act` puts other memory in the place of this; false if some do
     /// not end before `deadline`.
     #[cfg(not(loom))]
-    pub fn pause<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
+    pub fn with_paused<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         // SeqCst: as in `close`. Relaxed: it has left.
         let begun =
             self.closed
-                .compare_exchange(0, MOVING, SeqCst, std::sync::atomic::Ordering::Relaxed);
+                .compare_exchange(0, PAUSED, SeqCst, std::sync::atomic::Ordering::Relaxed);
         begun.ok()?;
         let is_idle = loop {
-            if self.busy.load(SeqCst) == 0 {
+            if self.active_threads.load(SeqCst) == 0 {
                 break true;
             }
             if crate::clock::now() >= deadline {
@@ -311,20 +311,20 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     /// Says that a copy is to take the place of this memory, without the member that holds the lease.
     #[cfg(not(loom))]
-    pub fn replace(&self, fenced: u64) {
+    pub fn mark_replaced(&self, fenced: u64) {
         let corruption = Corruption {
             field: super::Field::Replaced,
             at: fenced,
             found: 0,
         };
-        self.told().record(corruption);
+        self.poison_words().record(corruption);
         // SeqCst: the mark is before our look at the lease. See `check_fenced`, and `enter`.
         fence(Ordering::SeqCst);
     }
 
     /// Takes that back: there is no copy.
     #[cfg(not(loom))]
-    pub fn keep_on(&self) {
+    pub fn clear_replaced(&self) {
         self.word(AT_POISON).store(0, Ordering::SeqCst);
     }
 
@@ -339,32 +339,33 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     /// Takes the lease. `deadline`: see [`owner_lock::NEVER`].
     #[inline]
-    pub(super) fn enter(&self, deadline: u64) -> Result<Held<'_, W, M>, HeapError> {
+    pub(super) fn acquire(&self, deadline: u64) -> Result<SeqLockGuard<'_, W, M>, HeapError> {
         self.check()?;
-        if self.is_reading() {
+        if self.is_read_only() {
             return Err(HeapError::ReadOnly);
         }
-        let busy = Busy::new(&self.busy);
+        let active = ActiveThread::new(&self.active_threads);
         // SeqCst: see `close`.
         let closed = self.closed.load(SeqCst);
         if closed != 0 && closed != this_thread() {
             return Err(match closed {
-                MOVING => HeapError::Replaced { fenced: 0 },
+                PAUSED => HeapError::Replaced { fenced: 0 },
                 _ => HeapError::Detached,
             });
         }
         // Relaxed: as in `check`.
-        let is_ended = || self.word(AT_POISON).load(Ordering::Relaxed) != 0;
+        let is_poisoned = || self.word(AT_POISON).load(Ordering::Relaxed) != 0;
         let changes = || self.sequence() / 2;
-        let taken = owner_lock::take(self.word(0), &self.members, deadline, is_ended, changes);
+        let taken =
+            owner_lock::acquire(self.word(0), &self.members, deadline, is_poisoned, changes);
         let taken_over = match taken {
             Ok(taken_over) => taken_over,
             Err(error) => return self.check().and(Err(error)),
         };
-        let held = Held {
-            exclusive: self,
+        let held = SeqLockGuard {
+            seqlock: self,
             taken_over,
-            _busy: busy,
+            _active: active,
         };
         // SeqCst: after the exchange of the lease. Whoever makes a copy marks this memory, then looks at the lease: it sees
         // that we have it, or we see the mark, and change nothing.
@@ -378,11 +379,11 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 impl<W: Words, M: Members> SeqLock<W, M> {
     /// Gives a lease back that was kept.
     #[inline]
-    pub(super) fn kept(&self) {
-        drop(Held {
-            exclusive: self,
+    pub(super) fn release_leaked(&self) {
+        drop(SeqLockGuard {
+            seqlock: self,
             taken_over: false,
-            _busy: Busy(&self.busy),
+            _active: ActiveThread(&self.active_threads),
         });
     }
 }
@@ -390,38 +391,38 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 /// How long a reader has looked.
 #[cfg(not(loom))]
 #[derive(Default)]
-struct Looks {
+struct RetryTimer {
     /// When the first one was over that was in vain.
     since: Option<u64>,
 }
 
 #[cfg(not(loom))]
-impl Looks {
+impl RetryTimer {
     /// Whether another look is not worth its time. The sequence has moved by so much in the last one.
     #[cold]
-    fn are_long(&mut self, moved: u64) -> bool {
-        if moved / 2 > u64::from(LOOKS) {
+    fn is_hopeless(&mut self, moved: u64) -> bool {
+        if moved / 2 > u64::from(MAX_ATTEMPTS) {
             return true; // This many changes in one look: none will be without.
         }
         let now = crate::clock::now();
         let since = *self.since.get_or_insert(now);
-        now.saturating_sub(since) > LONGEST
+        now.saturating_sub(since) > MAX_RETRY_TIME
     }
 }
 
 /// A thread that is about to take the lease, or has it.
-struct Busy<'a>(&'a PrivateUsize);
+struct ActiveThread<'a>(&'a PrivateUsize);
 
-impl<'a> Busy<'a> {
+impl<'a> ActiveThread<'a> {
     #[inline]
     fn new(count: &'a PrivateUsize) -> Self {
         // SeqCst: see `SeqLock::close`.
         count.fetch_add(1, SeqCst);
-        Busy(count)
+        ActiveThread(count)
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for ActiveThread<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: what we did with the lease is before the end that `close` sees.
@@ -430,32 +431,32 @@ impl Drop for Busy<'_> {
 }
 
 /// The lease, until it is dropped.
-pub(super) struct Held<'a, W: Words, M: Members> {
-    pub(super) exclusive: &'a SeqLock<W, M>,
+pub(super) struct SeqLockGuard<'a, W: Words, M: Members> {
+    pub(super) seqlock: &'a SeqLock<W, M>,
     /// The last holder has died.
     pub(super) taken_over: bool,
     /// Dropped after the lease is given back.
-    _busy: Busy<'a>,
+    _active: ActiveThread<'a>,
 }
 
-impl<W: Words, M: Members> Held<'_, W, M> {
+impl<W: Words, M: Members> SeqLockGuard<'_, W, M> {
     /// Keeps the lease, until [`SeqLock::kept`] gives it back.
     #[inline]
-    pub(super) fn keep(self) {
+    pub(super) fn leak(self) {
         std::mem::forget(self);
     }
 }
 
-impl<W: Words, M: Members> Drop for Held<'_, W, M> {
+impl<W: Words, M: Members> Drop for SeqLockGuard<'_, W, M> {
     #[inline]
     fn drop(&mut self) {
         // One that is no member any more has lost it: others take it over as that of a dead one.
-        if !self.exclusive.is_ours() || self.exclusive.members.me() == 0 {
+        if !self.seqlock.is_own_process() || self.seqlock.members.self_id() == 0 {
             return;
         }
-        if let Err(found) = owner_lock::give_back(self.exclusive.word(0), &self.exclusive.members) {
-            let at = self.exclusive.start;
-            self.exclusive.poison(Corruption {
+        if let Err(found) = owner_lock::release(self.seqlock.word(0), &self.seqlock.members) {
+            let at = self.seqlock.start;
+            self.seqlock.poison(Corruption {
                 field: super::Field::Lease,
                 at,
                 found,

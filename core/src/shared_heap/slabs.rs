@@ -13,10 +13,10 @@
 //! that have room are in a list, one for each class. One that falls empty gives its pages back, unless it is a short one
 //! and the only one with room: the next block would make it again.
 
+use super::access::{ReadWords, WriteWords};
 use super::backing_file::PAGE;
 use super::corrupt;
-use super::pages::{Entry, Kind, Pages};
-use super::undo_log::{Change, See};
+use super::pages::{Kind, PageEntry, Pages};
 use super::{Field, HeapError};
 
 /// The size of the largest of these blocks.
@@ -108,7 +108,7 @@ pub(super) fn class_of(len: u64) -> &'static Class {
 }
 
 fn head(pages: &Pages, class: u8) -> u64 {
-    pages.books + AT_HEADS + u64::from(class) * 8
+    pages.metadata + AT_HEADS + u64::from(class) * 8
 }
 
 /// A block in a slab.
@@ -116,7 +116,7 @@ fn head(pages: &Pages, class: u8) -> u64 {
 struct Small {
     /// The first page of the slab.
     page: u64,
-    entry: Entry,
+    entry: PageEntry,
     class: &'static Class,
     index: u64,
 }
@@ -130,7 +130,7 @@ impl Small {
 }
 
 /// What the map says of a slab: its class, if that can be true.
-fn class(pages: &Pages, page: u64, entry: Entry) -> Result<&'static Class, HeapError> {
+fn class(pages: &Pages, page: u64, entry: PageEntry) -> Result<&'static Class, HeapError> {
     match TABLE.get(usize::from(entry.class)) {
         Some(class)
             if entry.kind == Kind::Slab
@@ -147,9 +147,9 @@ fn class(pages: &Pages, page: u64, entry: Entry) -> Result<&'static Class, HeapE
 /// Allocates a block of at least `len` bytes; `fills`: for a member to fill. None if that takes more pages with memory.
 pub(super) fn allocate(
     pages: &Pages,
-    t: &mut impl Change,
+    t: &mut impl WriteWords,
     len: u64,
-    fills: bool,
+    is_unfinished: bool,
 ) -> Result<Option<u64>, HeapError> {
     let index = index_of(len);
     let head = head(pages, index);
@@ -175,12 +175,12 @@ pub(super) fn allocate(
     let (at, at_filling, bit) = small.bits(pages);
     let bits = t.get(at)?;
     t.set(at, bits | bit)?;
-    if fills {
+    if is_unfinished {
         let bits = t.get(at_filling)?;
         t.set(at_filling, bits | bit)?;
     }
     let used = entry.used + 1;
-    pages.mark(t, page, Entry { used, ..entry })?;
+    pages.set_entry(t, page, PageEntry { used, ..entry })?;
     if u64::from(used) == class.count {
         pages.unlink(t, head, page)?;
     }
@@ -190,7 +190,7 @@ pub(super) fn allocate(
 }
 
 /// A block of a slab that has room.
-fn free_bit(pages: &Pages, t: &impl See, page: u64, class: &Class) -> Result<u64, HeapError> {
+fn free_bit(pages: &Pages, t: &impl ReadWords, page: u64, class: &Class) -> Result<u64, HeapError> {
     let start = pages.offset(page);
     for word in 0..class.words() {
         let free = !t.get(start + word * 8)?;
@@ -203,21 +203,25 @@ fn free_bit(pages: &Pages, t: &impl See, page: u64, class: &Class) -> Result<u64
 }
 
 /// A slab of which nothing is in use.
-fn make(pages: &Pages, t: &mut impl Change, index: u8) -> Result<Option<u64>, HeapError> {
+fn make(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<Option<u64>, HeapError> {
     let class = &TABLE[usize::from(index)];
-    let Some(page) = pages.take(t, Kind::Spare, class.pages)? else {
+    let Some(page) = pages.take_run(t, Kind::Spare, class.pages)? else {
         return Ok(None);
     };
     for word in 0..2 * class.words() {
         t.init(pages.offset(page) + word * 8, 0)?;
     }
-    let entry = Entry {
+    let entry = PageEntry {
         class: index,
-        ..Entry::new(Kind::Slab, class.pages)
+        ..PageEntry::new(Kind::Slab, class.pages)
     };
-    pages.mark(t, page, entry)?;
+    pages.set_entry(t, page, entry)?;
     for distance in 1..class.pages {
-        pages.mark(t, page + distance, Entry::new(Kind::SlabInner, distance))?;
+        pages.set_entry(
+            t,
+            page + distance,
+            PageEntry::new(Kind::SlabInner, distance),
+        )?;
     }
     pages.push(t, head(pages, index), page)?;
     Ok(Some(page))
@@ -226,10 +230,10 @@ fn make(pages: &Pages, t: &mut impl Change, index: u8) -> Result<Option<u64>, He
 /// The block that begins at this offset, which lies in this page, of a slab as the map says.
 fn find(
     pages: &Pages,
-    t: &impl See,
+    t: &impl ReadWords,
     offset: u64,
     page: u64,
-    entry: Entry,
+    entry: PageEntry,
 ) -> Result<Small, HeapError> {
     let (first, entry) = match entry.kind {
         Kind::SlabInner => {
@@ -265,10 +269,10 @@ fn find(
 /// The member has filled the block at this offset.
 pub(super) fn fill(
     pages: &Pages,
-    t: &mut impl Change,
+    t: &mut impl WriteWords,
     offset: u64,
     page: u64,
-    entry: Entry,
+    entry: PageEntry,
 ) -> Result<(), HeapError> {
     let small = find(pages, t, offset, page, entry)?;
     let (_, at, bit) = small.bits(pages);
@@ -282,16 +286,16 @@ pub(super) fn fill(
 /// Frees the block at this offset, which a member fills, or nobody does.
 pub(super) fn free(
     pages: &Pages,
-    t: &mut impl Change,
+    t: &mut impl WriteWords,
     offset: u64,
     page: u64,
-    entry: Entry,
-    fills: bool,
+    entry: PageEntry,
+    is_unfinished: bool,
 ) -> Result<(), HeapError> {
     let small = find(pages, t, offset, page, entry)?;
     let (at, at_filling, bit) = small.bits(pages);
     let filling = t.get(at_filling)?;
-    match (filling & bit != 0, fills) {
+    match (filling & bit != 0, is_unfinished) {
         (true, true) => t.set(at_filling, filling & !bit)?,
         (false, false) => {}
         (true, false) => return Err(HeapError::NoBlock { offset }),
@@ -307,12 +311,12 @@ pub(super) fn free(
     };
     let head = head(pages, entry.class);
     if u64::from(entry.used) == class.count {
-        pages.mark(t, page, Entry { used, ..entry })?;
+        pages.set_entry(t, page, PageEntry { used, ..entry })?;
         pages.push(t, head, page)?;
         return Ok(());
     }
     if used > 0 || (class.pages <= KEPT_PAGES && pages.is_alone(t, page)?) {
-        return pages.mark(t, page, Entry { used, ..entry });
+        return pages.set_entry(t, page, PageEntry { used, ..entry });
     }
     dissolve(pages, t, head, page, class)
 }
@@ -320,7 +324,7 @@ pub(super) fn free(
 /// Gives the pages of a slab back of which nothing is in use.
 fn dissolve(
     pages: &Pages,
-    t: &mut impl Change,
+    t: &mut impl WriteWords,
     head: u64,
     page: u64,
     class: &Class,
@@ -329,15 +333,15 @@ fn dissolve(
     for distance in 1..class.pages {
         pages.clear(t, page + distance)?;
     }
-    pages.give(t, Kind::Spare, page, class.pages)
+    pages.free_run(t, Kind::Spare, page, class.pages)
 }
 
 /// Where the blocks of a slab begin that are not in use.
 pub(super) fn free_blocks(
     pages: &Pages,
-    t: &impl See,
+    t: &impl ReadWords,
     page: u64,
-    entry: Entry,
+    entry: PageEntry,
 ) -> Result<Vec<u64>, HeapError> {
     let class = class(pages, page, entry)?;
     let (start, mut free) = (pages.offset(page), Vec::new());
@@ -351,13 +355,13 @@ pub(super) fn free_blocks(
 }
 
 /// How many slabs of a class are looked at for an empty one.
-const LOOKS: u32 = 64;
+const MAX_PROBES: u32 = 64;
 
 /// Gives the pages of an empty slab of this class back, if there is one.
-pub(super) fn trim(pages: &Pages, t: &mut impl Change, index: u8) -> Result<(), HeapError> {
+pub(super) fn trim(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<(), HeapError> {
     let head = head(pages, index);
     let mut next = pages.first(t, head)?;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_PROBES {
         let Some(page) = next else { break };
         let entry = pages.entry(t, page)?;
         let class = class(pages, page, entry)?;
@@ -381,7 +385,7 @@ pub(super) mod tests {
     /// The blocks of a slab that are in use, and those that a member fills.
     pub(in crate::shared_heap) fn contents(
         pages: &Pages,
-        t: &impl See,
+        t: &impl ReadWords,
         page: u64,
     ) -> (BTreeSet<u64>, BTreeSet<u64>) {
         let entry = pages.entry(t, page).unwrap();
@@ -399,7 +403,11 @@ pub(super) mod tests {
     }
 
     /// The slabs of a class that are in its list.
-    pub(in crate::shared_heap) fn listed(pages: &Pages, t: &impl See, class: u8) -> BTreeSet<u64> {
+    pub(in crate::shared_heap) fn listed(
+        pages: &Pages,
+        t: &impl ReadWords,
+        class: u8,
+    ) -> BTreeSet<u64> {
         let mut listed = BTreeSet::new();
         let mut next = pages.first(t, head(pages, class)).unwrap();
         while let Some(page) = next {

@@ -9,8 +9,15 @@
 //!
 //! The sequence is odd from before the first change until after the count is 0.
 
-use super::seqlock::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, Held, Read, SeqLock};
-use super::{Corruption, Field, HeapError, Members, Words, owner_lock};
+use super::access::{OptimisticView, ReadWords, WriteWords, copied, no_word};
+use super::corruption::{Corruption, Field};
+use super::error::HeapError;
+use super::members::Members;
+use super::owner_lock;
+use super::seqlock::{
+    AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, ReadAttempt, SeqLock, SeqLockGuard,
+};
+use super::words::Words;
 use crate::crash;
 use crate::sync::Ordering;
 use std::io;
@@ -59,13 +66,13 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         let mut transaction = self.begin(deadline)?;
         let changed = change(&mut transaction);
         if changed.is_ok() {
-            if !self.0.is_ours() {
+            if !self.0.is_own_process() {
                 return Err(HeapError::Detached); // Forked within the change: the parent ends it.
             }
             transaction.commit();
         }
         drop(transaction);
-        self.0.settled(changed)
+        self.0.poison_if_corrupt(changed)
     }
 
     /// Copies what a transaction may be changing, all of one moment. `copy` is called again if it was none, and must
@@ -73,12 +80,12 @@ impl<W: Words, M: Members> UndoLog<W, M> {
     pub fn read<R>(
         &self,
         deadline: u64,
-        mut copy: impl FnMut(&Look<'_, W>) -> Result<R, HeapError>,
+        mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, HeapError>,
     ) -> Result<R, HeapError> {
         match self.0.read(&mut copy)? {
-            Read::Copied(copied) => Ok(copied),
-            Read::Moving | Read::MovingForLong => {
-                self.transact(deadline, |_| copy(&Look(self.words())))
+            ReadAttempt::Copied(copied) => Ok(copied),
+            ReadAttempt::Changing | ReadAttempt::ChangingForLong => {
+                self.transact(deadline, |_| copy(&OptimisticView::new(self.words())))
             }
         }
     }
@@ -97,7 +104,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
 
     #[inline]
     fn begin(&self, deadline: u64) -> Result<Transaction<'_, W, M>, HeapError> {
-        let held = self.0.enter(deadline)?;
+        let held = self.0.acquire(deadline)?;
         let mut transaction = Transaction {
             journal: self,
             changed: 0,
@@ -110,7 +117,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         if count != 0 || transaction.sequence % 2 != 0 {
             let recovered = self.roll_back();
             recovered.map_err(|corruption| self.0.poison(corruption))?;
-            transaction.sequence = self.0.settle(transaction.sequence);
+            transaction.sequence = self.0.end_change(transaction.sequence);
         }
         Ok(transaction)
     }
@@ -155,50 +162,6 @@ impl<W: Words, M: Members> UndoLog<W, M> {
     }
 }
 
-/// Words that may be looked at.
-pub trait See {
-    /// What the word at this offset holds. It may be anything.
-    fn get(&self, at: u64) -> Result<u64, HeapError>;
-    /// Appends `len` bytes from `at` on, a multiple of 8, which no transaction changes as long as they can be reached.
-    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError>;
-}
-
-/// Words that may be changed.
-pub trait Change: See {
-    /// Changes the word at this offset.
-    fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
-    /// Stores a word of memory that is free as long as this transaction is not over: its old value is of no use.
-    fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
-    /// The number of the member that this process is.
-    fn me(&self) -> u64;
-}
-
-/// A look at words that may be changing.
-pub struct Look<'a, W>(&'a W);
-
-impl<'a, W> Look<'a, W> {
-    /// At this memory.
-    pub(super) fn new(words: &'a W) -> Self {
-        Look(words)
-    }
-}
-
-impl<W: Words> See for Look<'_, W> {
-    #[inline]
-    fn get(&self, at: u64) -> Result<u64, HeapError> {
-        match self.0.word(at) {
-            // Relaxed: the sequence orders it.
-            Some(word) => Ok(word.load(Ordering::Relaxed)),
-            None => Err(no_word(at)),
-        }
-    }
-
-    #[inline]
-    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
-        copied(self.0, at, len, out)
-    }
-}
-
 /// The right to change words, until it is dropped.
 pub struct Transaction<'a, W: Words, M: Members> {
     journal: &'a UndoLog<W, M>,
@@ -207,10 +170,10 @@ pub struct Transaction<'a, W: Words, M: Members> {
     /// What the sequence was, and will be again if nothing changes: even.
     sequence: u64,
     /// Dropped when all else is over.
-    _held: Held<'a, W, M>,
+    _held: SeqLockGuard<'a, W, M>,
 }
 
-impl<W: Words, M: Members> See for Transaction<'_, W, M> {
+impl<W: Words, M: Members> ReadWords for Transaction<'_, W, M> {
     #[inline]
     fn get(&self, at: u64) -> Result<u64, HeapError> {
         match self.journal.words().word(at) {
@@ -226,7 +189,7 @@ impl<W: Words, M: Members> See for Transaction<'_, W, M> {
     }
 }
 
-impl<W: Words, M: Members> Change for Transaction<'_, W, M> {
+impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let journal = self.journal;
@@ -272,8 +235,8 @@ impl<W: Words, M: Members> Change for Transaction<'_, W, M> {
     }
 
     #[inline]
-    fn me(&self) -> u64 {
-        self.journal.members().me()
+    fn self_id(&self) -> u64 {
+        self.journal.members().self_id()
     }
 }
 
@@ -286,7 +249,7 @@ impl<W: Words, M: Members> Transaction<'_, W, M> {
             self.journal.0.word(AT_COUNT).store(0, Ordering::Release);
             crash::point!(Committed);
             self.changed = 0;
-            self.journal.0.settle(self.sequence);
+            self.journal.0.end_change(self.sequence);
             crash::point!(SequenceEven);
         }
     }
@@ -295,35 +258,12 @@ impl<W: Words, M: Members> Transaction<'_, W, M> {
 impl<W: Words, M: Members> Drop for Transaction<'_, W, M> {
     #[inline]
     fn drop(&mut self) {
-        let exclusive = &self.journal.0;
-        if self.changed > 0 && exclusive.is_ours() {
+        let seqlock = &self.journal.0;
+        if self.changed > 0 && seqlock.is_own_process() {
             match self.journal.roll_back() {
-                Ok(()) => drop(exclusive.settle(self.sequence)),
-                Err(corruption) => drop(exclusive.poison(corruption)),
+                Ok(()) => drop(seqlock.end_change(self.sequence)),
+                Err(corruption) => drop(seqlock.poison(corruption)),
             }
         }
     }
-}
-
-#[inline]
-pub(super) fn copied(
-    words: &impl Words,
-    at: u64,
-    len: u64,
-    out: &mut Vec<u8>,
-) -> Result<(), HeapError> {
-    match words.copy_out(at, len, out) {
-        true => Ok(()),
-        false => Err(no_word(at)),
-    }
-}
-
-#[cold]
-pub(super) fn no_word(at: u64) -> HeapError {
-    let corruption = Corruption {
-        field: Field::Offset,
-        at,
-        found: at,
-    };
-    corruption.into()
 }

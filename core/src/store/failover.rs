@@ -2,7 +2,7 @@
 
 use super::{Store, StoreError};
 use crate::crash;
-use crate::shared_heap::redo_log::Moment;
+use crate::shared_heap::redo_log::LogPosition;
 use crate::shared_heap::{HeapError, Members, Words};
 use std::io;
 
@@ -21,25 +21,28 @@ pub fn ids_to_skip(random: u64) -> u64 {
 impl<W: Words, M: Members> Store<W, M> {
     /// Says that a copy is to take its place, without the member that holds the lease.
     pub fn mark_replaced(&self, fenced: u64) {
-        self.log.exclusive().replace(fenced);
+        self.log.seqlock().mark_replaced(fenced);
     }
 
     /// Takes that back.
     pub fn cancel_replacement(&self) {
-        self.log.keep_on();
+        self.log.clear_replaced();
     }
 
     /// The member without which a copy takes its place, if one does.
     pub fn fenced(&self) -> Option<u64> {
-        self.log.exclusive().fenced()
+        self.log.seqlock().fenced()
     }
 
     /// Copies all of it, as it is at one moment, to the same place in another file of its size: `put` is given bytes, and where
     /// they begin.
-    pub fn copy_to(&self, mut put: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<Moment> {
+    pub fn copy_to(
+        &self,
+        mut put: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<LogPosition> {
         let (words, end) = (self.words(), self.words().size() as u64);
         for _ in 0..TRIES {
-            let moment = self.log.moment();
+            let position = self.log.position();
             for (from, to) in self.heap.written(self.start, end)? {
                 for at in (from..to).step_by(CHUNK as usize) {
                     let mut bytes = Vec::new();
@@ -49,8 +52,8 @@ impl<W: Words, M: Members> Store<W, M> {
                     put(at, &bytes)?;
                 }
             }
-            if self.log.is_still(moment) {
-                return Ok(moment);
+            if self.log.is_unchanged_since(position) {
+                return Ok(position);
             }
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
@@ -61,14 +64,14 @@ impl<W: Words, M: Members> Store<W, M> {
     /// since another copy of the same may have given them out; see [`numbers_to_pass_over`].
     pub fn adopt_copy(
         &self,
-        moment: Moment,
+        position: LogPosition,
         fenced: u64,
         skipped_ids: u64,
         deadline: u64,
     ) -> Result<(), StoreError> {
-        self.log.inherit(moment);
+        self.log.adopt_position(position);
         self.operate(None, deadline, |mutator, _| {
-            Ok(self.heap.fetch(mutator.t)?)
+            Ok(self.heap.back_all(mutator.t)?)
         })?;
         self.recover(|member| member == fenced, deadline)?;
         self.skip_ids(skipped_ids);
@@ -82,10 +85,10 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Lets no thread of this process change anything while `act` puts a copy in its place. None if some do not end before
     /// `deadline`.
     pub fn swap_memory<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
-        self.log.exclusive().pause(deadline, || {
+        self.log.seqlock().with_paused(deadline, || {
             let done = act();
-            self.log.is_moved();
-            self.heap.is_moved();
+            self.log.memory_replaced();
+            self.heap.memory_replaced();
             done
         })
     }

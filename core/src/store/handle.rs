@@ -11,10 +11,10 @@ use super::format::value::ContainerRef;
 use super::format::versions::{self, Versions};
 use super::proxies::Proxies;
 use super::reader_table::ReaderTable;
+use crate::shared_heap::access::{OptimisticView, ReadWords};
 use crate::shared_heap::backing_file::{BackingFile, PAGE};
 use crate::shared_heap::heap::{self, Heap, HeapUsage};
 use crate::shared_heap::redo_log::{self, RedoLog};
-use crate::shared_heap::undo_log::{Look, See};
 use crate::shared_heap::{Members, Words};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ pub(super) const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
 pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
     let heap = heap_at(start);
     let size = heap::file_size(heap, max_memory) + redo_log::SIZE;
-    (size, heap + heap::BOOKS_SIZE)
+    (size, heap + heap::METADATA_SIZE)
 }
 
 pub(super) fn heap_at(start: u64) -> u64 {
@@ -91,7 +91,7 @@ impl<W: Words, M: Members> Store<W, M> {
     ) -> io::Result<Self> {
         let (size, log_at) = extent_of(&words);
         let heap = Heap::sealed(file, heap_at(start), log_at, max_memory);
-        let log = RedoLog::of_reader(words, BackingFile::new(file), log_at, members)?;
+        let log = RedoLog::open_read_only(words, BackingFile::new(file), log_at, members)?;
         Ok(Store::from_parts(log, heap, start, size, true))
     }
 
@@ -126,7 +126,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
     pub(in crate::store) fn container_of(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         root: Root,
     ) -> Result<ContainerRef, StoreError> {
         copy::container_of(t, Cell(t.get(self.root_at(root))?))
@@ -134,17 +134,17 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// The memory.
     pub fn words(&self) -> &W {
-        self.log.exclusive().words()
+        self.log.seqlock().words()
     }
 
     /// The member that changes it just now; 0 if none does.
     pub fn holder(&self) -> u64 {
-        self.log.exclusive().holder()
+        self.log.seqlock().holder()
     }
 
     /// A number that is another one after each change.
     pub fn sequence(&self) -> u64 {
-        self.log.exclusive().sequence()
+        self.log.seqlock().sequence()
     }
 
     /// How much memory it has.
@@ -174,7 +174,7 @@ impl<W: Words, M: Members> Store<W, M> {
     #[inline]
     pub(in crate::store) fn check_committed(
         &self,
-        t: &Look<'_, W>,
+        t: &OptimisticView<'_, W>,
         container: Option<ContainerRef>,
     ) -> Result<(), StoreError> {
         let Some(container) = container else {
@@ -206,17 +206,17 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Lets no other thread of this process change anything any more: it is to be no member soon.
     pub fn close(&self, deadline: u64) {
-        self.log.exclusive().close(deadline);
+        self.log.seqlock().close(deadline);
     }
 
     /// Whether this process only reads it.
     #[inline]
     pub fn is_read_only(&self) -> bool {
-        self.log.exclusive().is_reading()
+        self.log.seqlock().is_read_only()
     }
 
     pub(in crate::store) fn self_id(&self) -> u64 {
-        self.log.exclusive().members().me()
+        self.log.seqlock().members().self_id()
     }
 
     #[inline]

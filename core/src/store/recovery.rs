@@ -1,6 +1,6 @@
 //! What members who are gone have left.
 
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::{Cell, Type};

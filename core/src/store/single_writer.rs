@@ -73,17 +73,17 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// This process changes it from now on: what is mapped is its own.
     pub fn take_ownership(&self) -> io::Result<()> {
-        self.log.keep_beginning()?;
-        self.heap.keep_books(heap_at(self.start))?;
-        self.log.is_moved();
-        self.heap.is_moved();
-        self.log.exclusive().only_read(false);
+        self.log.allocate_kept()?;
+        self.heap.allocate_metadata(heap_at(self.start))?;
+        self.log.memory_replaced();
+        self.heap.memory_replaced();
+        self.log.seqlock().set_read_only(false);
         Ok(())
     }
 
     /// Ends what a dead owner had committed in memory that this process alone sees.
     pub fn finish_commit(&self) -> Result<(), StoreError> {
-        Ok(self.log.mend()?)
+        Ok(self.log.finish_commit()?)
     }
 
     /// Whether a commit is under way.

@@ -8,8 +8,8 @@ use super::format::versions::Versions;
 use super::handle::{AT_COMMITTED_ID, AT_LAST_ID, Store};
 use super::notifications::{CommitNotice, NotificationMark, PendingNotifications};
 use crate::crash;
-use crate::shared_heap::redo_log::{Mark, Pending, Writer};
-use crate::shared_heap::undo_log::{Look, See};
+use crate::shared_heap::access::{OptimisticView, ReadWords};
+use crate::shared_heap::redo_log::{self, PendingTransaction, Writer};
 use crate::shared_heap::{Members, Words};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,7 +34,7 @@ pub(super) use read;
 
 /// A transaction of many operations that a program has begun.
 pub struct OpenTransaction {
-    pub(super) pending: Pending,
+    pub(super) pending: PendingTransaction,
     pub(super) notifications: PendingNotifications,
     /// Where the parts of it have begun that are under way, and may be undone alone.
     savepoints: Vec<Savepoint>,
@@ -44,7 +44,7 @@ pub struct OpenTransaction {
 /// Where a part of a transaction began.
 struct Savepoint {
     number: u64,
-    mark: Mark,
+    log: redo_log::Savepoint,
     notified: NotificationMark,
 }
 
@@ -56,7 +56,7 @@ impl<W: Words, M: Members> Store<W, M> {
             let repaired = self.repair(&mut self.log.writer(&mut pending));
             if let Err(error) = repaired {
                 self.log.abandon(pending);
-                return self.log.exclusive().settled(Err(error));
+                return self.log.seqlock().poison_if_corrupt(Err(error));
             }
         }
         let notifications = PendingNotifications {
@@ -93,11 +93,11 @@ impl<W: Words, M: Members> Store<W, M> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         // Relaxed: each caller gets another one.
         let number = LAST.fetch_add(1, Relaxed) + 1;
-        let mark = self.log.mark(&mut open.pending);
+        let log = self.log.savepoint(&mut open.pending);
         let notified = open.notifications.notified();
         open.savepoints.push(Savepoint {
             number,
-            mark,
+            log,
             notified,
         });
         number
@@ -111,9 +111,9 @@ impl<W: Words, M: Members> Store<W, M> {
             return;
         };
         while open.savepoints.len() > first
-            && let Some(Savepoint { mark, notified, .. }) = open.savepoints.pop()
+            && let Some(Savepoint { log, notified, .. }) = open.savepoints.pop()
         {
-            self.log.end_mark(&mut open.pending, &mark, is_kept);
+            self.log.end_savepoint(&mut open.pending, &log, is_kept);
             if !is_kept {
                 open.notifications.roll_back_to(notified);
             }
@@ -124,7 +124,7 @@ impl<W: Words, M: Members> Store<W, M> {
     pub fn begin_long(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let open = self.begin(deadline)?;
         crash::point!(TransactionBegun);
-        self.log.mark_long(true);
+        self.log.set_long_held(true);
         crash::point!(TransactionMarked);
         Ok(OpenTransaction {
             is_long: true,
@@ -139,7 +139,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
     pub(in crate::store) fn clear_long_held(&self, open: &OpenTransaction) {
         if open.is_long {
-            self.log.mark_long(false);
+            self.log.set_long_held(false);
         }
     }
 
@@ -151,13 +151,13 @@ impl<W: Words, M: Members> Store<W, M> {
             notifications,
             ..
         } = open;
-        let finished = self.heap.finish(&mut self.log.writer(&mut pending));
+        let finished = self.heap.finish_frees(&mut self.log.writer(&mut pending));
         if let Err(error) = finished {
             self.log.abandon(pending);
             return Err(self
                 .log
-                .exclusive()
-                .settled::<(), _>(Err(error))
+                .seqlock()
+                .poison_if_corrupt::<(), _>(Err(error))
                 .unwrap_err()
                 .into());
         }
@@ -280,7 +280,7 @@ impl<W: Words, M: Members> Store<W, M> {
             Ok(done) => self.commit(open).map(|()| done),
             Err(error) => {
                 self.abandon(open);
-                self.log.exclusive().settled(Err(error))
+                self.log.seqlock().poison_if_corrupt(Err(error))
             }
         }
     }
@@ -292,13 +292,13 @@ impl<W: Words, M: Members> Store<W, M> {
         open: Option<&mut OpenTransaction>,
         deadline: u64,
         in_open: impl FnOnce(&Writer<'_, W, M>) -> Result<R, StoreError>,
-        committed: impl FnMut(&Look<'_, W>) -> Result<R, StoreError>,
+        committed: impl FnMut(&OptimisticView<'_, W>) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
         match open {
             Some(OpenTransaction { pending, .. }) => {
-                self.log.exclusive().check()?;
+                self.log.seqlock().check()?;
                 let done = in_open(&self.log.writer(pending));
-                self.log.exclusive().settled(done)
+                self.log.seqlock().poison_if_corrupt(done)
             }
             None => self.log.read(deadline, committed),
         }

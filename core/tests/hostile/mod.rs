@@ -33,11 +33,11 @@ const AT_ONCE: u64 = 0;
 struct Alone;
 
 impl Members for Alone {
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         1 << 32 | 1
     }
-    fn lives(&self, member: u64) -> bool {
-        member == self.me()
+    fn is_alive(&self, member: u64) -> bool {
+        member == self.self_id()
     }
 }
 

@@ -3,9 +3,10 @@
 use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
 use _core::memory::mapping::SharedMapping;
-use _core::shared_heap::allocator::{Allocator, Reserved, file_size};
+use _core::shared_heap::access::{ReadWords, WriteWords};
+use _core::shared_heap::allocator::{Allocator, Reservation, file_size};
 use _core::shared_heap::backing_file::PAGE;
-use _core::shared_heap::undo_log::{Change, SIZE, See};
+use _core::shared_heap::undo_log::SIZE;
 use _core::shared_heap::{HeapError, Members, Words};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -23,7 +24,7 @@ pub fn shared_heap(bytes: &[u8]) {
     let words = Arc::new(SharedMapping::new(file.as_fd(), size as usize).expect("a mapping"));
     let blocks = Allocator::new(words.clone(), &file, 0, MAX_MEMORY, Alone);
     let blocks = blocks.expect("a few pages");
-    let mut reserved: Vec<Reserved> = Vec::new();
+    let mut reserved: Vec<Reservation> = Vec::new();
     let mut offsets: Vec<u64> = Vec::new();
     while !script.is_over() {
         let done = match script.byte() % 10 {
@@ -41,12 +42,12 @@ pub fn shared_heap(bytes: &[u8]) {
             3 => reserved.pop().map_or(Ok(()), |block| {
                 offsets.push(block.offset());
                 blocks
-                    .journal()
+                    .undo_log()
                     .transact(AT_ONCE, |t| blocks.commit(t, &block))
             }),
             4 => reserved
                 .pop()
-                .map_or(Ok(()), |block| blocks.give_up(&block, AT_ONCE)),
+                .map_or(Ok(()), |block| blocks.release(&block, AT_ONCE)),
             5 => blocks
                 .allocate(len(&mut script), AT_ONCE)
                 .map(|offset| offsets.push(offset)),
@@ -59,11 +60,11 @@ pub fn shared_heap(bytes: &[u8]) {
             }
             8 => {
                 let gone = u64::from(script.byte());
-                let me = blocks.journal().members().me();
+                let me = blocks.undo_log().members().self_id();
                 let is_gone = |owner| owner == gone && owner != me;
                 blocks.recover(is_gone, AT_ONCE).map(drop)
             }
-            _ => blocks.journal().transact(AT_ONCE, |t| {
+            _ => blocks.undo_log().transact(AT_ONCE, |t| {
                 let at = somewhere(&mut script, size);
                 let was = t.get(at)?;
                 t.set(at, claim(&mut script, was))

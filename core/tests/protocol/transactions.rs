@@ -1,8 +1,9 @@
 //! The lease and its journal: who holds it is alone, who reads sees one moment, and what a dead one began is undone.
 
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
+use _core::shared_heap::access::{ReadWords, WriteWords};
 use _core::shared_heap::owner_lock::NEVER;
-use _core::shared_heap::undo_log::{Change, SIZE, See, UndoLog};
+use _core::shared_heap::undo_log::{SIZE, UndoLog};
 use _core::shared_heap::{HeapError, Members, VecWords};
 
 /// Where the two words are that are always equal.
@@ -19,10 +20,10 @@ fn memory() -> Memory {
 struct Member(u64, Arc<Mutex<bool>>);
 
 impl Members for Member {
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         self.0
     }
-    fn lives(&self, member: u64) -> bool {
+    fn is_alive(&self, member: u64) -> bool {
         member != 2 || !*self.1.lock().unwrap()
     }
 }

@@ -86,9 +86,9 @@ FILLS = "filling = [q.reserve(queue_ledger.WORDS).__enter__() for _ in range(2)]
 #: The points of memory that members share, which a queue passes; and where a member dies first, for another one to pass
 #: them.
 SHARED: dict[str, str] = {
-    "LeaseTaken": "",
-    "LeaseTakenOver": "WordChanged",
-    "LeaseGivenBack": "",
+    "LockAcquired": "",
+    "LockTakenOver": "WordChanged",
+    "LockReleased": "",
     "SequenceOdd": "",
     "EntryWritten": "",
     "EntryCounted": "",

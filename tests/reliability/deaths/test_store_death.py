@@ -34,9 +34,9 @@ OF_HEIRS = ("RedoBegun", "RedoWordStored", "RedoDone", "RepairPunched", "StoreRe
 WRECKS = {"LogWordStored": 12, "NumberTaken": 2}
 #: Points beyond those of stores alone, and where a member dies first for another one to pass them.
 POINTS = {
-    "LeaseTaken": "",
-    "LeaseTakenOver": "LogWordStored",
-    "LeaseGivenBack": "",
+    "LockAcquired": "",
+    "LockTakenOver": "LogWordStored",
+    "LockReleased": "",
     **{point: "LogWordStored" if point in OF_HEIRS else "" for point in sorted(crash_points.POINTS_OF_STORES)},
     "LeftContainersGone": "NumberTaken",
 }
@@ -177,7 +177,7 @@ def test_who_dies_while_it_waits_for_the_lease_holds_nobody_up(
     with shmrpc.sync.store(OURS, patience=PATIENCE) as store:
         victims.begin(store)
         with store.transaction():
-            assert victims.die("sets", "LeaseAwaited", 1)
+            assert victims.die("sets", "LockAwaited", 1)
             store["n"] = 8
         assert store["n"] == 8
         store["n"] = 7

@@ -91,7 +91,7 @@ def stopped_at(other: MemberProcess, point: str) -> Iterator[None]:
 
 
 #: Points at which a member has the lease.
-POINTS = ["LeaseTaken", "SequenceOdd", "EntryCounted", "WordChanged", "ItemsWritten", "Committed", "SequenceEven"]
+POINTS = ["LockAcquired", "SequenceOdd", "EntryCounted", "WordChanged", "ItemsWritten", "Committed", "SequenceEven"]
 #: What is done meanwhile.
 USES: dict[str, Callable[[Any], Any]] = {
     "put": lambda q: q.put("ours", 0.2),

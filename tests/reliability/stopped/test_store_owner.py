@@ -38,7 +38,7 @@ PLAYER = "from tests.reliability.store_roles import Player; s['ada'] = Player('A
 FILL = f"import numpy as np; {OWN}; s['list'] = [1, 2]; s['frame'] = np.arange(1000); s['raw'] = bytearray(b'abc')"
 #: Points at which an owner dies, and whether what was under way is committed then.
 POINTS: Final = {
-    "LeaseTaken": False,
+    "LockAcquired": False,
     "OnlyWordStored": True,
     "NumberTaken": False,
     "LogWritten": False,

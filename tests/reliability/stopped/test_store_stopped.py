@@ -53,7 +53,7 @@ def test_a_process_that_is_stopped_within_a_transaction_is_named_and_readers_go_
 
 #: What a member is about to do when it stops: what it does passes the point with the lease of the store.
 HOLDS = {
-    "LeaseTaken": "adds",
+    "LockAcquired": "adds",
     "OnlyWordStored": "adds",
     "NumberTaken": "transfers",
     "LogWritten": "transfers",
@@ -71,7 +71,7 @@ HOLDS = {
 STORES = ("LogWordStored", "LogEnded")
 #: The same, where it has not got the lease any more, and others go on.
 LETS_GO = {
-    "LeaseGivenBack": "adds",
+    "LockReleased": "adds",
     "StoreFounded": "adds",
     "StoreChanged": "puts messages",
     "TransactionEnded": "transfers",

@@ -16,11 +16,11 @@ const MIB: u64 = 1 << 20;
 struct Member(u64);
 
 impl Members for Member {
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         self.0
     }
 
-    fn lives(&self, _member: u64) -> bool {
+    fn is_alive(&self, _member: u64) -> bool {
         true
     }
 }

@@ -1,7 +1,7 @@
 use super::metadata::checked;
 use super::*;
 use crate::shared_heap::HeapError;
-use crate::shared_heap::unfinished_allocs::MOST;
+use crate::shared_heap::unfinished_allocs::MAX_UNFINISHED;
 use std::collections::BTreeMap;
 
 const ME: u64 = 1 << 32 | 1;
@@ -34,21 +34,21 @@ fn blocks_of_all_sizes_lie_beside_each_other() {
         assert_eq!(offset % if len > 16 << 10 { PAGE } else { 16 }, 0);
         fill(&shared, offset, len);
     }
-    let books = checked(&blocks);
+    let metadata = checked(&blocks);
     for &(offset, len) in &made {
-        assert!(books.blocks[&offset] >= len && is_filled(&shared, offset, len));
+        assert!(metadata.blocks[&offset] >= len && is_filled(&shared, offset, len));
     }
     let mut end = 0;
-    for (offset, size) in &books.blocks {
+    for (offset, size) in &metadata.blocks {
         assert!(*offset >= end);
         end = offset + size;
     }
     for (offset, _) in made {
         blocks.free(offset, soon()).unwrap();
     }
-    let books = checked(&blocks);
-    assert!(books.blocks.is_empty());
-    assert!(books.backed <= 4 * MIB, "the rest was given back");
+    let metadata = checked(&blocks);
+    assert!(metadata.blocks.is_empty());
+    assert!(metadata.backed <= 4 * MIB, "the rest was given back");
 }
 
 #[test]
@@ -66,7 +66,11 @@ fn what_is_no_block_is_not_freed() {
         large + PAGE,
         large - PAGE,
     ]);
-    wrong.extend(filled.iter().map(super::super::allocator::Reserved::offset));
+    wrong.extend(
+        filled
+            .iter()
+            .map(super::super::allocator::Reservation::offset),
+    );
     let free = |offset| blocks.free(offset, soon());
     for offset in wrong {
         let freed = free(offset);
@@ -83,11 +87,11 @@ fn what_is_no_block_is_not_freed() {
         );
     }
     for block in &filled {
-        blocks.give_up(block, soon()).unwrap();
-        let again = blocks.give_up(block, soon());
+        blocks.release(block, soon()).unwrap();
+        let again = blocks.release(block, soon());
         assert!(matches!(again, Err(HeapError::NotUnfinished { .. })));
         let late = blocks
-            .journal()
+            .undo_log()
             .transact(soon(), |t| blocks.commit(t, block));
         assert!(matches!(late, Err(HeapError::NotUnfinished { .. })));
     }
@@ -160,12 +164,12 @@ fn no_more_can_be_unfinished_than_the_table_holds() {
     let shared = Shared::new(64 * MIB);
     let blocks = shared.blocks(ME);
     let all: Vec<_> = std::iter::from_fn(|| blocks.reserve(40, soon()).ok()).collect();
-    assert!(all.len() + 1 >= MOST);
+    assert!(all.len() + 1 >= MAX_UNFINISHED);
     let more = blocks.reserve(40, soon());
     assert!(matches!(more, Err(HeapError::TooManyUnfinished { .. })));
     checked(&blocks);
     for block in &all {
-        blocks.give_up(block, soon()).unwrap();
+        blocks.release(block, soon()).unwrap();
     }
     assert_eq!(checked(&blocks).blocks.len(), 0);
 }
@@ -226,7 +230,7 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
                 _ => {
                     let block = blocks.reserve(len, soon()).unwrap();
                     let committed = blocks
-                        .journal()
+                        .undo_log()
                         .transact(soon(), |t| blocks.commit(t, &block));
                     committed.unwrap();
                     block.offset()
@@ -262,15 +266,15 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
                     .unwrap(),
                 reserved.len()
             );
-            let books = checked(&blocks);
-            assert!(books.blocks.keys().eq(model.keys()));
+            let metadata = checked(&blocks);
+            assert!(metadata.blocks.keys().eq(model.keys()));
         }
         peak_live = peak_live.max(live);
         peak_memory = peak_memory.max(memory());
     }
-    let books = checked(&blocks);
-    assert!(books.blocks.keys().eq(model.keys()));
-    assert!(books.filling.is_empty());
+    let metadata = checked(&blocks);
+    assert!(metadata.blocks.keys().eq(model.keys()));
+    assert!(metadata.filling.is_empty());
     for offset in order {
         blocks.free(offset, soon()).unwrap();
     }
@@ -335,10 +339,10 @@ fn whoever_leaves_gives_back_once_what_has_arrived_late() {
     let shared = Shared::new(64 * MIB);
     let blocks = shared.blocks(ME);
     let large = blocks.allocate(32 * MIB, soon()).unwrap();
-    blocks.be_late(soon());
+    blocks.leave_unreported_move(soon());
     // Free, and not given back: there is something to settle.
     let freed = blocks
-        .journal()
+        .undo_log()
         .transact(soon(), |t| blocks.free_within(t, large));
     freed.unwrap();
     assert_eq!(blocks.abandon(soon()).unwrap(), 1);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::shared_heap::HeapError;
-use crate::shared_heap::allocator::Reserved;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
+use crate::shared_heap::allocator::Reservation;
 use std::sync::atomic::AtomicBool;
 
 const ME: u64 = 1 << 32 | 1;
@@ -40,7 +40,7 @@ fn somewhere(shared: &Shared, dice: &mut Dice) -> u64 {
 
 struct Victim {
     blocks: Blocks,
-    reserved: Vec<Reserved>,
+    reserved: Vec<Reservation>,
     offsets: Vec<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Victim {
             2 if !reserved.is_empty() => {
                 let block = reserved.swap_remove(dice.below(reserved.len() as u64) as usize);
                 offsets.push(block.offset());
-                blocks.journal().transact(deadline, |t| {
+                blocks.undo_log().transact(deadline, |t| {
                     let was = t.get(0)?;
                     t.set(0, was.wrapping_add(1))?;
                     blocks.commit(t, &block)
@@ -76,7 +76,7 @@ impl Victim {
             6 => {
                 let (gone, me) = (
                     dice.below(4) << 32 | dice.below(4),
-                    blocks.journal().members().me(),
+                    blocks.undo_log().members().self_id(),
                 );
                 let is_gone = |owner| owner == gone && owner != me;
                 blocks.recover(is_gone, deadline).map(drop)

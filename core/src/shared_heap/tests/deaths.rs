@@ -4,7 +4,7 @@ use super::metadata::checked;
 use super::*;
 use crate::crash::{self, Point};
 use crate::shared_heap::HeapError;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn assert_filled(shared: &Shared, offset: u64, len: u64) {
 /// Does something, as a member does it, and fails if anything is not as it must be.
 fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
     let at = cell(dice.below(CELLS));
-    let journal = blocks.journal();
+    let journal = blocks.undo_log();
     match dice.below(8) {
         // A new block in the place of what was there.
         0..4 => {
@@ -54,7 +54,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
             let offset = block.offset();
             fill(shared, offset, len);
             if dice.below(8) == 0 {
-                return blocks.give_up(&block, soon()).unwrap();
+                return blocks.release(&block, soon()).unwrap();
             }
             let changed = journal.transact(soon(), |t| {
                 let (old, old_len) = (t.get(at)?, t.get(at + 8)?);
@@ -67,7 +67,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
                 blocks.commit(t, &block)
             });
             changed.unwrap();
-            blocks.settle(soon());
+            blocks.shrink_excess(soon());
         }
         4..6 => {
             let changed = journal.transact(soon(), |t| {
@@ -79,7 +79,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
                 Ok(())
             });
             changed.unwrap();
-            blocks.settle(soon());
+            blocks.shrink_excess(soon());
         }
         6 => {
             let changed = journal.transact(soon(), |t| {
@@ -111,8 +111,8 @@ fn worker(shared: &Shared, member: u64, largest: u64, seed: u64) -> Child {
 
 /// Nobody lives but us: each block is in a cell, and each cell has one.
 fn nothing_is_lost(shared: &Shared, blocks: &Blocks) {
-    let books = checked(blocks);
-    assert!(books.filling.is_empty(), "{:?}", books.filling);
+    let metadata = checked(blocks);
+    assert!(metadata.filling.is_empty(), "{:?}", metadata.filling);
     let mut held = BTreeMap::new();
     for index in 0..CELLS {
         let (offset, len) = (shared.load(cell(index)), shared.load(cell(index) + 8));
@@ -122,9 +122,9 @@ fn nothing_is_lost(shared: &Shared, blocks: &Blocks) {
         }
     }
     assert!(
-        books.blocks.keys().eq(held.keys()),
+        metadata.blocks.keys().eq(held.keys()),
         "{:?} instead of {held:?}",
-        books.blocks
+        metadata.blocks
     );
     assert_eq!(shared.load(COUNTS[0]), shared.load(COUNTS[1]));
 }
@@ -200,13 +200,10 @@ fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
     };
     match point {
         // They take a member that has died before.
-        Point::LeaseTakenOver
-        | Point::RollbackBegun
-        | Point::WordRestored
-        | Point::RollbackDone => {
+        Point::LockTakenOver | Point::RollbackBegun | Point::WordRestored | Point::RollbackDone => {
             for _ in 0..times {
                 let wreck = |blocks: &Blocks| {
-                    let changed = blocks.journal().transact(soon(), |t| {
+                    let changed = blocks.undo_log().transact(soon(), |t| {
                         t.set(COUNTS[1], 7)?;
                         t.set(COUNTS[1], 8)?;
                         t.set(COUNTS[0], 9)
@@ -217,7 +214,7 @@ fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
                 dies_at(shared, DEAD[0], point, 1, busy);
             }
         }
-        Point::LeaseAwaited => {
+        Point::LockAwaited => {
             let held = shared.journal(US).transact(soon(), |_| {
                 dies_at(shared, DEAD[0], point, times, busy);
                 Ok(())
@@ -239,10 +236,10 @@ fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
 #[test]
 fn members_that_die_at_any_point_leave_nothing_half_done() {
     let points = [
-        Point::LeaseTaken,
-        Point::LeaseTakenOver,
-        Point::LeaseAwaited,
-        Point::LeaseGivenBack,
+        Point::LockAcquired,
+        Point::LockTakenOver,
+        Point::LockAwaited,
+        Point::LockReleased,
         Point::SequenceOdd,
         Point::EntryWritten,
         Point::EntryCounted,
@@ -276,8 +273,8 @@ fn members_that_die_at_any_point_leave_nothing_half_done() {
             Point::EntryWritten | Point::EntryCounted | Point::WordChanged | Point::Committed
         );
         let most = match point {
-            Point::RollbackBegun | Point::RollbackDone | Point::LeaseTakenOver => 1,
-            Point::WordRestored | Point::LeaseAwaited | Point::RemainsFound => 3,
+            Point::RollbackBegun | Point::RollbackDone | Point::LockTakenOver => 1,
+            Point::WordRestored | Point::LockAwaited | Point::RemainsFound => 3,
             _ if often => scaled(40, 1000),
             _ => scaled(6, 40),
         };

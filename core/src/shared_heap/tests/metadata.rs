@@ -1,11 +1,11 @@
 //! All that must be true of an allocator whenever nobody changes it.
 
 use super::*;
+use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::heap::{self, Heap};
 use crate::shared_heap::pages::{Kind, Pages};
 use crate::shared_heap::slabs;
-use crate::shared_heap::undo_log::See;
-use crate::shared_heap::unfinished_allocs::MOST;
+use crate::shared_heap::unfinished_allocs::MAX_UNFINISHED;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
@@ -24,38 +24,38 @@ pub(crate) struct Books {
 /// Looks at everything.
 pub(super) fn checked(allocator: &Blocks) -> Books {
     let checked = allocator
-        .journal()
+        .undo_log()
         .transact(soon(), |t| Ok(walk(allocator, t)));
-    let books = checked.unwrap();
+    let metadata = checked.unwrap();
     let (pages, _, backing_file) = allocator.layout();
-    let moving = books.filling.len() as u64 > 0;
+    let moving = metadata.filling.len() as u64 > 0;
     let allocated = backing_file.allocated().unwrap();
     // The test's own words have memory as they are written, and the map by steps.
-    let least = books.backed + pages.map - START;
+    let least = metadata.backed + pages.map - START;
     let most = least + START + pages.data - pages.map;
     assert!(
         moving || (least..=most).contains(&allocated),
         "{allocated} bytes of memory, {least} to {most} are accounted for"
     );
-    books
+    metadata
 }
 
 /// What a heap has, and the bytes of memory that its file must have for it at least, and may have at most.
-pub(crate) fn of_heap(heap: &Heap, t: &impl See) -> (Books, RangeInclusive<u64>) {
+pub(crate) fn of_heap(heap: &Heap, t: &impl ReadWords) -> (Books, RangeInclusive<u64>) {
     let pages = &heap.blocks.pages;
-    let (books, unfinished) = of_pages(pages, t);
+    let (metadata, unfinished) = of_pages(pages, t);
     assert!(unfinished.is_empty());
-    let most = books.backed + heap::BOOKS_SIZE + pages.data - pages.map;
-    let memory = books.backed..=most;
-    (books, memory)
+    let most = metadata.backed + heap::METADATA_SIZE + pages.data - pages.map;
+    let memory = metadata.backed..=most;
+    (metadata, memory)
 }
 
-fn walk(allocator: &Blocks, t: &impl See) -> Books {
+fn walk(allocator: &Blocks, t: &impl ReadWords) -> Books {
     let (pages, filling, _) = allocator.layout();
-    let (mut books, unfinished) = of_pages(pages, t);
+    let (mut metadata, unfinished) = of_pages(pages, t);
     let mut owned = BTreeSet::new();
     let mut free = 0;
-    for index in 0..MOST as u64 {
+    for index in 0..MAX_UNFINISHED as u64 {
         let (owner, offset) = filling.tests_entry(t, index);
         if owner == 0 {
             free += 1;
@@ -65,14 +65,14 @@ fn walk(allocator: &Blocks, t: &impl See) -> Books {
     }
     assert_eq!(owned, unfinished, "what is unfinished is somebody's");
     assert_eq!(filling.tests_free(t), free);
-    books.filling = unfinished;
-    books
+    metadata.filling = unfinished;
+    metadata
 }
 
 /// All but who fills the blocks that are unfinished, which are the others.
-fn of_pages(pages: &Pages, t: &impl See) -> (Books, BTreeSet<u64>) {
+fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Books, BTreeSet<u64>) {
     let frontier = pages.frontier(t).unwrap();
-    let mut books = Books::default();
+    let mut metadata = Books::default();
     let mut runs: BTreeMap<u64, (Kind, u64)> = BTreeMap::new();
     let mut roomy: BTreeMap<u8, BTreeSet<u64>> = BTreeMap::new();
     let mut unfinished = BTreeSet::new();
@@ -104,7 +104,7 @@ fn of_pages(pages: &Pages, t: &impl See) -> (Books, BTreeSet<u64>) {
             Kind::Block | Kind::Unfinished | Kind::Moving => {
                 inner(1, entry.len);
                 if entry.kind != Kind::Moving {
-                    books.blocks.insert(offset, entry.len * PAGE);
+                    metadata.blocks.insert(offset, entry.len * PAGE);
                 }
                 if entry.kind != Kind::Block {
                     unfinished.insert(offset);
@@ -125,7 +125,9 @@ fn of_pages(pages: &Pages, t: &impl See) -> (Books, BTreeSet<u64>) {
                     roomy.entry(entry.class).or_default().insert(page);
                 }
                 assert!(filling.iter().all(|offset| used.contains(offset)));
-                books.blocks.extend(used.iter().map(|&at| (at, class.size)));
+                metadata
+                    .blocks
+                    .extend(used.iter().map(|&at| (at, class.size)));
                 unfinished.extend(filling);
             }
             kind => panic!("page {page} is {kind:?} where a run must begin"),
@@ -135,13 +137,13 @@ fn of_pages(pages: &Pages, t: &impl See) -> (Books, BTreeSet<u64>) {
             Kind::Spare => (entry.len, entry.len),
             _ => (entry.len, 0),
         };
-        books.backed += backed * PAGE;
-        books.spare += spare * PAGE;
+        metadata.backed += backed * PAGE;
+        metadata.spare += spare * PAGE;
         before = entry.kind;
         page += entry.len;
     }
-    assert_eq!(pages.backed(t).unwrap() * PAGE, books.backed);
-    assert_eq!(pages.spare(t).unwrap() * PAGE, books.spare);
+    assert_eq!(pages.backed(t).unwrap() * PAGE, metadata.backed);
+    assert_eq!(pages.spare(t).unwrap() * PAGE, metadata.spare);
     let listed = pages.tests_listed(t);
     assert_eq!(listed, runs, "each free run is in the list for its length");
     for class in 0..slabs::CLASSES as u8 {
@@ -149,5 +151,5 @@ fn of_pages(pages: &Pages, t: &impl See) -> (Books, BTreeSet<u64>) {
         let roomy = roomy.remove(&class).unwrap_or_default();
         assert_eq!(listed, roomy, "slabs of class {class} that have room");
     }
-    (books, unfinished)
+    (metadata, unfinished)
 }

@@ -51,11 +51,11 @@ impl Member {
 }
 
 impl Members for Member {
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         self.number
     }
 
-    fn lives(&self, member: u64) -> bool {
+    fn is_alive(&self, member: u64) -> bool {
         let mut asked = Member::lock(member);
         // SAFETY: the structure lives through the call.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut asked) };

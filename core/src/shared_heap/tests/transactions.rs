@@ -1,5 +1,6 @@
 use super::*;
-use crate::shared_heap::undo_log::{CAPACITY, Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
+use crate::shared_heap::undo_log::CAPACITY;
 use crate::shared_heap::{Field, HeapError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -207,7 +208,7 @@ fn a_forked_child_is_told_that_it_is_no_member() {
             assert!(matches!(block, Err(HeapError::Detached)));
         });
         assert_eq!(child.wait(), 0);
-        assert_eq!(t.get(0)?, 7, "the parent keeps what it has");
+        assert_eq!(t.get(0)?, 7, "the parent is_sealed what it has");
         t.set(0, 0)
     });
     held.unwrap();

@@ -9,13 +9,13 @@
 
 use super::cell::Type;
 use super::mutator::Mutator;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 
 /// Appends the bytes of a text, bytes, an int, or what a codec has made; of a key, those of which it is made again.
 pub(in crate::store) fn append_bytes(
-    t: &impl See,
+    t: &impl ReadWords,
     kind: Type,
     at: u64,
     out: &mut Vec<u8>,
@@ -32,7 +32,7 @@ pub(in crate::store) fn append_bytes(
 }
 
 /// How many these are.
-pub(in crate::store) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
+pub(in crate::store) fn len(t: &impl ReadWords, kind: Type, at: u64) -> Result<u64, StoreError> {
     let word = t.get(at)?;
     Ok(match kind {
         Type::Key | Type::Alias => word >> 32,
@@ -42,7 +42,11 @@ pub(in crate::store) fn len(t: &impl See, kind: Type, at: u64) -> Result<u64, St
 
 /// How many bytes a key is compared by.
 #[inline]
-pub(in crate::store) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64, StoreError> {
+pub(in crate::store) fn key_len(
+    t: &impl ReadWords,
+    kind: Type,
+    at: u64,
+) -> Result<u64, StoreError> {
     let word = t.get(at)?;
     Ok(match kind {
         Type::Key | Type::Alias => word & 0xffff_ffff,
@@ -53,7 +57,7 @@ pub(in crate::store) fn key_len(t: &impl See, kind: Type, at: u64) -> Result<u64
 /// Appends the bytes that a key is compared by.
 #[inline]
 pub(in crate::store) fn append_key_bytes(
-    t: &impl See,
+    t: &impl ReadWords,
     kind: Type,
     at: u64,
     out: &mut Vec<u8>,
@@ -65,7 +69,7 @@ pub(in crate::store) fn append_key_bytes(
 /// Whether a key is compared by these bytes, which are as many.
 #[inline]
 pub(in crate::store) fn key_equals(
-    t: &impl See,
+    t: &impl ReadWords,
     at: u64,
     bytes: &[u8],
 ) -> Result<bool, StoreError> {

@@ -9,12 +9,12 @@ use super::list::Cells;
 use super::record::extra_of;
 use super::table::Table;
 use super::value::{ContainerRef, StoredValue};
-use crate::shared_heap::undo_log::See;
+use crate::shared_heap::access::ReadWords;
 use crate::store::error::{StoreError, corrupt_cell};
 
 /// Copies what a cell says; containers too, if it is to be `deep`.
 pub(in crate::store) fn copy(
-    t: &impl See,
+    t: &impl ReadWords,
     cell: Cell,
     deep: bool,
     budget: &mut Budget,
@@ -35,7 +35,7 @@ pub(in crate::store) fn copy(
 }
 
 fn copy_block(
-    t: &impl See,
+    t: &impl ReadWords,
     (kind, at): (Type, u64),
     cell: Cell,
     deep: bool,
@@ -70,7 +70,7 @@ fn copy_block(
 
 /// Copies a container with all that is in it.
 pub(in crate::store) fn copy_container(
-    t: &impl See,
+    t: &impl ReadWords,
     header: Header,
     budget: &mut Budget,
 ) -> Result<StoredValue, StoreError> {
@@ -105,7 +105,7 @@ pub(in crate::store) fn copy_container(
 
 /// Copies cells that lie one after another.
 pub(in crate::store) fn copy_cells(
-    t: &impl See,
+    t: &impl ReadWords,
     at: u64,
     count: u64,
     deep: bool,
@@ -120,7 +120,7 @@ pub(in crate::store) fn copy_cells(
 
 /// Copies the entries of a dict.
 pub(in crate::store) fn copy_dict(
-    t: &impl See,
+    t: &impl ReadWords,
     header: Header,
     deep: bool,
     budget: &mut Budget,
@@ -139,7 +139,7 @@ pub(in crate::store) fn copy_dict(
 
 /// Copies the keys of a dict or a set.
 pub(in crate::store) fn copy_keys(
-    t: &impl See,
+    t: &impl ReadWords,
     header: Header,
     budget: &mut Budget,
 ) -> Result<Vec<StoredValue>, StoreError> {
@@ -155,7 +155,10 @@ pub(in crate::store) fn copy_keys(
 }
 
 /// The place of a container that a cell leads to.
-pub(in crate::store) fn container_of(t: &impl See, cell: Cell) -> Result<ContainerRef, StoreError> {
+pub(in crate::store) fn container_of(
+    t: &impl ReadWords,
+    cell: Cell,
+) -> Result<ContainerRef, StoreError> {
     match cell.content() {
         Some(Content::At(kind, at)) if kind.is_container() => Header::at(t, at)?.reference(t),
         _ => Err(corrupt_cell(0, cell.0)),

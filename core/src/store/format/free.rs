@@ -8,7 +8,7 @@ use super::header::header_of;
 use super::list::Cells;
 use super::mutator::Mutator;
 use super::table::Table;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_cell};
 use std::sync::Arc;

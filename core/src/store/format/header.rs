@@ -12,7 +12,7 @@
 
 use super::cell::{Cell, Type};
 use super::value::ContainerRef;
-use crate::shared_heap::undo_log::See;
+use crate::shared_heap::access::ReadWords;
 use crate::store::error::{StoreError, corrupt_container};
 
 /// Bytes of a head.
@@ -66,7 +66,7 @@ impl Parent {
 
     /// That of a container whose head lies there, which says so itself.
     #[inline]
-    pub(in crate::store) fn of(t: &impl See, at: u64) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl ReadWords, at: u64) -> Result<Self, StoreError> {
         let depth = (t.get(at + AT_PARENT)? >> DEPTH) + 1;
         Ok(Parent { at, depth })
     }
@@ -98,7 +98,7 @@ impl Parent {
 
 /// Where the head of the container lies that one is in; 0 for those of the store itself.
 #[inline]
-pub(in crate::store) fn parent_at(t: &impl See, at: u64) -> Result<u64, StoreError> {
+pub(in crate::store) fn parent_at(t: &impl ReadWords, at: u64) -> Result<u64, StoreError> {
     Ok(t.get(at + AT_PARENT)? & (OFFSETS - 1))
 }
 
@@ -114,7 +114,10 @@ pub(in crate::store) struct Header {
 impl Header {
     /// That of a container, if it is not gone.
     #[inline]
-    pub(in crate::store) fn of(t: &impl See, container: ContainerRef) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(
+        t: &impl ReadWords,
+        container: ContainerRef,
+    ) -> Result<Self, StoreError> {
         // What a program says of a place may be of another store, or be made up.
         match t.get(container.at) {
             Ok(found) if found == container.id && is_id(found) => Self::at(t, container.at),
@@ -124,7 +127,7 @@ impl Header {
 
     /// That at an offset, of a container that a cell leads to.
     #[inline]
-    pub(in crate::store) fn at(t: &impl See, at: u64) -> Result<Self, StoreError> {
+    pub(in crate::store) fn at(t: &impl ReadWords, at: u64) -> Result<Self, StoreError> {
         let form = t.get(at + AT_FORM)?;
         match Type::of(form as u8) {
             Some(kind) if kind.is_container() => Ok(Header {
@@ -166,7 +169,7 @@ impl Header {
 
     /// Where its items lie, or 0; not of a record.
     #[inline]
-    pub(in crate::store) fn payload(self, t: &impl See) -> Result<u64, StoreError> {
+    pub(in crate::store) fn payload(self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.payload_at())? {
             at if at < OFFSETS => Ok(at),
             at => Err(corrupt_container(self.payload_at(), at)),
@@ -175,7 +178,7 @@ impl Header {
 
     /// The cell of what a record has beyond its fields.
     #[inline]
-    pub(in crate::store) fn extra(self, t: &impl See) -> Result<Cell, StoreError> {
+    pub(in crate::store) fn extra(self, t: &impl ReadWords) -> Result<Cell, StoreError> {
         Ok(Cell(t.get(self.payload_at())?))
     }
 
@@ -189,7 +192,10 @@ impl Header {
     }
 
     /// Which container it is.
-    pub(in crate::store) fn reference(self, t: &impl See) -> Result<ContainerRef, StoreError> {
+    pub(in crate::store) fn reference(
+        self,
+        t: &impl ReadWords,
+    ) -> Result<ContainerRef, StoreError> {
         Ok(ContainerRef {
             at: self.at,
             id: t.get(self.at)?,
@@ -199,7 +205,7 @@ impl Header {
 
 /// The head that a cell leads to.
 pub(in crate::store) fn header_of(
-    t: &impl See,
+    t: &impl ReadWords,
     kind: Type,
     at: u64,
     cell: Cell,

@@ -11,7 +11,7 @@
 use super::cell::Cell;
 use super::header::{self, Header};
 use super::mutator::Mutator;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_container};
 
@@ -28,7 +28,7 @@ pub(in crate::store) struct Cells {
 }
 
 impl Cells {
-    pub(in crate::store) fn of(t: &impl See, header: Header) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl ReadWords, header: Header) -> Result<Self, StoreError> {
         let block = header.payload(t)?;
         let (room, start) = match block {
             0 => (0, 0),
@@ -58,14 +58,22 @@ impl Cells {
         self.block + 8 + 8 * (self.start + index)
     }
 
-    pub(in crate::store) fn cell(&self, t: &impl See, index: u64) -> Result<Cell, StoreError> {
+    pub(in crate::store) fn cell(
+        &self,
+        t: &impl ReadWords,
+        index: u64,
+    ) -> Result<Cell, StoreError> {
         Ok(Cell(t.get(self.at(index))?))
     }
 }
 
 /// Where the cell of an index lies, which may count from the end.
 #[inline]
-pub(in crate::store) fn find(t: &impl See, header: Header, index: i64) -> Result<u64, StoreError> {
+pub(in crate::store) fn find(
+    t: &impl ReadWords,
+    header: Header,
+    index: i64,
+) -> Result<u64, StoreError> {
     let cells = Cells::of(t, header)?;
     let from = if index < 0 { header.len as i64 } else { 0 };
     match u64::try_from(index + from) {

@@ -6,9 +6,9 @@ use super::header::{self, Header, Parent};
 use super::pins::Pins;
 use super::value::StoredValue;
 use crate::crash;
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::heap::Heap;
 use crate::shared_heap::redo_log::Writer;
-use crate::shared_heap::undo_log::{Change, See};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::proxies::Proxies;
@@ -46,7 +46,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
 
     /// How many blocks are to be freed at the end of the transaction.
     pub(in crate::store) fn pending_frees(&self) -> usize {
-        self.heap.frees(self.t)
+        self.heap.pending_frees(self.t)
     }
 
     /// A head with room for this many fields, which are not written.
@@ -67,7 +67,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.t.init(self.last_id, number)?;
         crash::point!(NumberTaken);
         self.t.set(self.committed_id, number)?;
-        self.t.is_made(at);
+        self.t.note_created(at);
         let header = Header {
             at,
             kind,

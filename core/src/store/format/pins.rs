@@ -6,7 +6,7 @@
 //!                any more
 //! ```
 
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::store::error::{StoreError, corrupt_container};
 
 /// Buffers that may be looked at, each counted once for a process.
@@ -22,7 +22,7 @@ pub(in crate::store) const DEFERRED_FREE: u64 = u64::MAX;
 pub(in crate::store) struct Pins(pub(in crate::store) u64);
 
 impl Pins {
-    fn high(&self, t: &impl See) -> Result<u64, StoreError> {
+    fn high(&self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.0)? {
             high if high <= MOST => Ok(high),
             high => Err(corrupt_container(self.0, high)),
@@ -36,7 +36,7 @@ impl Pins {
     /// Notes that this member looks at a block. False if the table is full.
     pub(in crate::store) fn add(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         block: u64,
     ) -> Result<bool, StoreError> {
         let high = self.high(t)?;
@@ -52,8 +52,8 @@ impl Pins {
         self.enter(t, high, block)
     }
 
-    fn enter(&self, t: &mut impl Change, number: u64, block: u64) -> Result<bool, StoreError> {
-        let me = t.me();
+    fn enter(&self, t: &mut impl WriteWords, number: u64, block: u64) -> Result<bool, StoreError> {
+        let me = t.self_id();
         t.set(self.at(number), me)?;
         t.set(self.at(number) + 8, block)?;
         Ok(true)
@@ -62,7 +62,7 @@ impl Pins {
     /// Notes that a block is out of the store, and is to be freed once no reader looks at it. False if the table is full.
     pub(in crate::store) fn defer_free(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         block: u64,
     ) -> Result<bool, StoreError> {
         let high = self.high(t)?;
@@ -84,7 +84,7 @@ impl Pins {
     /// Marks a block as one that is to be freed once nobody looks at it. False if nobody does.
     pub(in crate::store) fn mark_free_on_unpin(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         block: u64,
     ) -> Result<bool, StoreError> {
         let mut found = false;
@@ -100,7 +100,7 @@ impl Pins {
     /// Notes that a member does not look at a block any more, or at none at all. The blocks that are to be freed now.
     pub(in crate::store) fn remove(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         is_gone: impl Fn(u64, u64) -> bool,
     ) -> Result<Vec<u64>, StoreError> {
         let (mut unpinned, high) = (Vec::new(), self.high(t)?);
@@ -135,7 +135,10 @@ impl Pins {
 #[cfg(test)]
 impl Pins {
     /// Blocks that are to be freed once nobody looks at them.
-    pub(in crate::store) fn tests_orphans(&self, t: &impl See) -> std::collections::BTreeSet<u64> {
+    pub(in crate::store) fn tests_orphans(
+        &self,
+        t: &impl ReadWords,
+    ) -> std::collections::BTreeSet<u64> {
         let words = (0..self.high(t).unwrap())
             .filter(|&number| t.get(self.at(number)).unwrap() != 0)
             .map(|number| t.get(self.at(number) + 8).unwrap());

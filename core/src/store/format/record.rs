@@ -3,13 +3,13 @@
 use super::cell::{Cell, Content, Type};
 use super::header::{Header, Parent};
 use super::mutator::Mutator;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_container};
 
 /// The dict of what a record has beyond its fields, if there is one.
 pub(in crate::store) fn extra_of(
-    t: &impl See,
+    t: &impl ReadWords,
     header: Header,
 ) -> Result<Option<Header>, StoreError> {
     let cell = header.extra(t)?;

@@ -13,7 +13,7 @@ use super::cell::{Cell, Content, Type};
 use super::header::{self, Header};
 use super::mutator::Mutator;
 use super::value::{Canonical, Key};
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_cell, corrupt_container};
 
@@ -43,7 +43,7 @@ enum Lookup {
 }
 
 impl Table {
-    pub(in crate::store) fn of(t: &impl See, header: Header) -> Result<Self, StoreError> {
+    pub(in crate::store) fn of(t: &impl ReadWords, header: Header) -> Result<Self, StoreError> {
         let block = header.payload(t)?;
         let width = if header.kind == Type::Set { 1 } else { 2 };
         let mut table = Table {
@@ -85,18 +85,27 @@ impl Table {
     /// The key of an entry; none if that is gone.
     pub(in crate::store) fn key(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         number: u64,
     ) -> Result<Option<Cell>, StoreError> {
         let cell = Cell(t.get(self.entry(number))?);
         Ok((cell != Cell::NOTHING).then_some(cell))
     }
 
-    pub(in crate::store) fn value(&self, t: &impl See, number: u64) -> Result<Cell, StoreError> {
+    pub(in crate::store) fn value(
+        &self,
+        t: &impl ReadWords,
+        number: u64,
+    ) -> Result<Cell, StoreError> {
         Ok(Cell(t.get(self.entry(number) + 8)?))
     }
 
-    fn lookup(&self, t: &impl See, key: &Canonical<'_>, hash: u64) -> Result<Lookup, StoreError> {
+    fn lookup(
+        &self,
+        t: &impl ReadWords,
+        key: &Canonical<'_>,
+        hash: u64,
+    ) -> Result<Lookup, StoreError> {
         if self.slots == 0 {
             return Ok(Lookup::Slot(0));
         }
@@ -129,7 +138,7 @@ impl Table {
     #[inline]
     pub(in crate::store) fn find(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         key: &Key<'_>,
     ) -> Result<Option<u64>, StoreError> {
         let key = key.canonical();
@@ -142,7 +151,7 @@ impl Table {
 
 /// Whether the key of a cell is this one.
 #[inline]
-fn equals(t: &impl See, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreError> {
+fn equals(t: &impl ReadWords, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreError> {
     if let (Canonical::Word(word), true) = (key, cell.is_immediate()) {
         return Ok(cell.as_key().0 == *word);
     }
@@ -168,7 +177,7 @@ fn equals(t: &impl See, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreEr
 /// The key that an alias equals, which borrows from `bytes`.
 #[cold]
 fn alias<'b>(
-    t: &impl See,
+    t: &impl ReadWords,
     at: u64,
     cell: Cell,
     bytes: &'b mut Vec<u8>,
@@ -178,7 +187,7 @@ fn alias<'b>(
 }
 
 /// The hash of the key of a cell.
-fn hash_of(t: &impl See, cell: Cell) -> Result<u64, StoreError> {
+fn hash_of(t: &impl ReadWords, cell: Cell) -> Result<u64, StoreError> {
     match cell.content() {
         Some(Content::At(Type::Alias, at)) => {
             let mut bytes = Vec::new();

@@ -6,7 +6,7 @@
 //! ```
 
 use super::header;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::store::error::{StoreError, corrupt_container};
 
 /// Waits that there may be at a time.
@@ -20,7 +20,7 @@ pub(in crate::store) struct Versions(pub(in crate::store) u64);
 
 impl Versions {
     #[inline]
-    fn high(&self, t: &impl See) -> Result<u64, StoreError> {
+    fn high(&self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.0)? {
             high if high <= MOST => Ok(high),
             high => Err(corrupt_container(self.0, high)),
@@ -33,14 +33,14 @@ impl Versions {
 
     /// Whether nobody waits.
     #[inline]
-    pub(in crate::store) fn is_empty(&self, t: &impl See) -> Result<bool, StoreError> {
+    pub(in crate::store) fn is_empty(&self, t: &impl ReadWords) -> Result<bool, StoreError> {
         Ok(t.get(self.0)? == 0)
     }
 
     /// Begins to watch a container: the number of the entry; None if the table is full.
     pub(in crate::store) fn add(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         id: u64,
     ) -> Result<Option<u64>, StoreError> {
         let high = self.high(t)?;
@@ -54,7 +54,7 @@ impl Versions {
         if number == high {
             t.set(self.0, high + 1)?;
         }
-        let (me, at) = (t.me(), self.at(number));
+        let (me, at) = (t.self_id(), self.at(number));
         t.set(at, me)?;
         t.set(at + 8, id)?;
         t.set(at + 16, 0)?;
@@ -64,7 +64,7 @@ impl Versions {
     /// Whether a container was changed since it is watched.
     pub(in crate::store) fn has_changed(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         number: u64,
     ) -> Result<bool, StoreError> {
         Ok(t.get(self.at(number) + 16)? != 0)
@@ -73,7 +73,7 @@ impl Versions {
     /// Ends watches.
     pub(in crate::store) fn remove(
         &self,
-        t: &mut impl Change,
+        t: &mut impl WriteWords,
         is_over: impl Fn(u64, u64) -> bool,
     ) -> Result<(), StoreError> {
         let high = self.high(t)?;
@@ -94,7 +94,7 @@ impl Versions {
 
     /// Adds the numbers of the container whose head lies there, and of all that it is in.
     pub(in crate::store) fn ancestor_ids(
-        t: &impl See,
+        t: &impl ReadWords,
         at: u64,
         ids: &mut Vec<u64>,
     ) -> Result<(), StoreError> {
@@ -113,7 +113,11 @@ impl Versions {
     }
 
     /// Says that the container whose head lies there was changed, and so all that it is in. Whether somebody waits for that.
-    pub(in crate::store) fn bump(&self, t: &mut impl Change, at: u64) -> Result<bool, StoreError> {
+    pub(in crate::store) fn bump(
+        &self,
+        t: &mut impl WriteWords,
+        at: u64,
+    ) -> Result<bool, StoreError> {
         let (high, mut found, mut at) = (self.high(t)?, false, at);
         for _ in 0..super::budget::COPIED {
             if at == 0 {

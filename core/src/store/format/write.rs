@@ -5,7 +5,7 @@ use super::cell::{Cell, Type};
 use super::header::{self, Parent};
 use super::mutator::Mutator;
 use super::value::{Key, Value};
-use crate::shared_heap::undo_log::Change;
+use crate::shared_heap::access::WriteWords;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 

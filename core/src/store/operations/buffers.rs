@@ -2,7 +2,7 @@
 
 use crate::crash;
 use crate::shared_heap::HeapError;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_container};
 use crate::store::format::blob;
@@ -38,7 +38,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
     pub(in crate::store) fn buffer(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         container: ContainerRef,
     ) -> Result<Buffer, StoreError> {
         let header = Header::of(t, container)?.is(Type::Buffer)?;
@@ -59,7 +59,7 @@ impl<W: Words, M: Members> Store<W, M> {
             return Ok(());
         }
         let unpinned = self.operate(None, deadline, |mutator, _| {
-            let (me, ended) = (mutator.t.me(), std::cell::Cell::new(false));
+            let (me, ended) = (mutator.t.self_id(), std::cell::Cell::new(false));
             let is_it = |member, at| member == me && at == block && !ended.replace(true);
             let unpinned = self.pins().remove(mutator.t, is_it)?;
             self.free_unpinned(mutator, unpinned)

@@ -1,6 +1,6 @@
 //! Classes of records.
 
-use crate::shared_heap::undo_log::See;
+use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::Cell;

@@ -1,6 +1,6 @@
 //! Whole containers of any type.
 
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::{Cell, Type};
@@ -20,7 +20,7 @@ impl<W: Words, M: Members> Store<W, M> {
         deadline: u64,
         container: ContainerRef,
     ) -> Result<u64, StoreError> {
-        fn len(t: &impl See, container: ContainerRef) -> Result<u64, StoreError> {
+        fn len(t: &impl ReadWords, container: ContainerRef) -> Result<u64, StoreError> {
             let header = Header::of(t, container)?;
             match header.kind {
                 Type::Buffer => Ok(t.get(header.payload(t)?)?),

@@ -1,6 +1,6 @@
 //! Dicts.
 
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::budget::Budget;
@@ -51,7 +51,7 @@ impl<W: Words, M: Members> Store<W, M> {
         container: ContainerRef,
     ) -> Result<Vec<(StoredValue, StoredValue)>, StoreError> {
         fn items(
-            t: &impl See,
+            t: &impl ReadWords,
             container: ContainerRef,
             mut budget: Budget,
         ) -> Result<Vec<(StoredValue, StoredValue)>, StoreError> {
@@ -105,7 +105,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
 /// The head of a dict or a set.
 pub(in crate::store) fn with_keys(
-    t: &impl See,
+    t: &impl ReadWords,
     container: ContainerRef,
 ) -> Result<Header, StoreError> {
     match Header::of(t, container)? {

@@ -1,7 +1,7 @@
 //! Single items of containers.
 
 use crate::shared_heap::HeapError;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::{Cell, Content, Type};
@@ -42,7 +42,7 @@ impl<W: Words, M: Members> Store<W, M> {
     #[inline]
     pub(in crate::store) fn cell_at(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         container: ContainerRef,
         item: &Item<'_>,
     ) -> Result<u64, StoreError> {
@@ -96,7 +96,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
     pub(in crate::store) fn copy_with_refs(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
         cell: Cell,
     ) -> Result<(StoredValue, StoredValue), StoreError> {
         Ok((
@@ -117,7 +117,7 @@ impl<W: Words, M: Members> Store<W, M> {
     ) -> Result<bool, StoreError> {
         if let (None, Value::Immediate(new)) = (&mut open, value) {
             let begun = self.reader_watch_count();
-            let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
+            let stored: Result<_, StoreError> = self.log.store_word(deadline, |t| {
                 if !self.versions().is_empty(t)? || self.has_watching_readers() {
                     return Ok((None, false));
                 }
@@ -191,7 +191,7 @@ impl<W: Words, M: Members> Store<W, M> {
         };
         if open.is_none() {
             let begun = self.reader_watch_count();
-            let stored: Result<_, StoreError> = self.log.store(deadline, |t| {
+            let stored: Result<_, StoreError> = self.log.store_word(deadline, |t| {
                 if !self.versions().is_empty(t)? || self.has_watching_readers() {
                     return Ok((None, None));
                 }

@@ -1,6 +1,6 @@
 //! Lists.
 
-use crate::shared_heap::undo_log::See;
+use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::budget::Budget;
@@ -23,7 +23,7 @@ impl<W: Words, M: Members> Store<W, M> {
         to: u64,
     ) -> Result<Vec<StoredValue>, StoreError> {
         fn range(
-            t: &impl See,
+            t: &impl ReadWords,
             container: ContainerRef,
             (from, to): (u64, u64),
             mut budget: Budget,

@@ -1,7 +1,7 @@
 //! Messages.
 
 use crate::crash;
-use crate::shared_heap::undo_log::See;
+use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_container};
 use crate::store::format::cell::Type;
@@ -69,7 +69,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
     pub(in crate::store) fn peek(
         &self,
-        t: &impl See,
+        t: &impl ReadWords,
     ) -> Result<Option<(StoredValue, StoredValue)>, StoreError> {
         let header = self.inbox(t)?;
         if header.len == 0 {
@@ -84,7 +84,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.read(deadline, |t| Ok(self.inbox(t)?.len > 0))
     }
 
-    pub(in crate::store) fn inbox(&self, t: &impl See) -> Result<Header, StoreError> {
+    pub(in crate::store) fn inbox(&self, t: &impl ReadWords) -> Result<Header, StoreError> {
         let header = Header::of(t, self.container_of(t, Root::Inbox)?)?;
         match header.kind {
             Type::List => Ok(header),

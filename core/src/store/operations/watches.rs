@@ -1,7 +1,7 @@
 //! Waiting until a container has changed.
 
 use crate::crash;
-use crate::shared_heap::undo_log::{Change, See};
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::header::Header;
@@ -52,7 +52,7 @@ impl<W: Words, M: Members> Store<W, M> {
             return Ok(());
         }
         let ended = self.operate(None, deadline, |mutator, _| {
-            let me = mutator.t.me();
+            let me = mutator.t.self_id();
             self.versions()
                 .remove(mutator.t, |member, number| member == me && number == watch)
         });

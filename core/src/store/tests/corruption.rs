@@ -151,11 +151,11 @@ impl Victim {
         let data = self.store.heap.tests_data();
         let container = self.containers[dice.below(self.containers.len() as u64) as usize].at;
         match dice.below(16) {
-            0 => self.store.log.exclusive().start() + dice.below(40) * 8,
+            0 => self.store.log.seqlock().start() + dice.below(40) * 8,
             1 => START + AT_LAST_ID + dice.below(40) * 8,
             2 => START + AT_WATCHES + dice.below(40) * 8,
             3 => books + dice.below(1100) * 8,
-            4 => books + heap::BOOKS_SIZE + dice.below(300) * 8,
+            4 => books + heap::METADATA_SIZE + dice.below(300) * 8,
             5..10 => container + dice.below(8) * 8,
             10 | 11 => {
                 // What its payload begins with.
@@ -173,7 +173,7 @@ impl Victim {
             .somewhere(shared, dice)
             .min(shared.mapping.size() as u64 - 8);
         // Poison ends it at once: rather not.
-        let log = self.store.log.exclusive().start();
+        let log = self.store.log.seqlock().start();
         if (log + 8..log + 32).contains(&at) {
             return;
         }
@@ -269,7 +269,7 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
             while clock::now() < end {
                 if victim.step(&mut dice).is_some() {
                     for at in [8, 16, 24] {
-                        shared.store(victim.store.log.exclusive().start() + at, 0);
+                        shared.store(victim.store.log.seqlock().start() + at, 0);
                     }
                 }
             }

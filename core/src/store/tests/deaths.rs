@@ -98,7 +98,7 @@ impl Twins {
 
 /// Points, and whether what was under way is done if one dies there.
 const POINTS: [(Point, bool, u64); 11] = [
-    (Point::LeaseTaken, false, 300),
+    (Point::LockAcquired, false, 300),
     (Point::OnlyWordStored, true, 50),
     (Point::NumberTaken, false, 500),
     (Point::LogWritten, false, 200),

@@ -9,11 +9,11 @@ use std::sync::atomic::AtomicU64;
 struct Leaving(Arc<AtomicU64>);
 
 impl Members for Leaving {
-    fn me(&self) -> u64 {
+    fn self_id(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    fn lives(&self, _member: u64) -> bool {
+    fn is_alive(&self, _member: u64) -> bool {
         true
     }
 }

@@ -23,7 +23,7 @@ struct Walk<'a, T> {
     unpinned: BTreeSet<u64>,
 }
 
-impl<T: See> Walk<'_, T> {
+impl<T: ReadWords> Walk<'_, T> {
     fn get(&self, at: u64) -> u64 {
         self.t.get(at).unwrap()
     }

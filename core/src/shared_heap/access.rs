@@ -1,0 +1,73 @@
+//! Reading and changing words: the traits that both kinds of transactions implement.
+
+use super::corruption::{Corruption, Field};
+use super::error::HeapError;
+use super::words::Words;
+use crate::sync::Ordering;
+
+/// Words that may be looked at.
+pub trait ReadWords {
+    /// What the word at this offset holds. It may be anything.
+    fn get(&self, at: u64) -> Result<u64, HeapError>;
+    /// Appends `len` bytes from `at` on, a multiple of 8, which no transaction changes as long as they can be reached.
+    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError>;
+}
+
+/// Words that may be changed.
+pub trait WriteWords: ReadWords {
+    /// Changes the word at this offset.
+    fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
+    /// Stores a word of memory that is free as long as this transaction is not over: its old value is of no use.
+    fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
+    /// The number of the member that this process is.
+    fn self_id(&self) -> u64;
+}
+
+/// A look at words that may be changing.
+pub struct OptimisticView<'a, W>(&'a W);
+
+impl<'a, W> OptimisticView<'a, W> {
+    /// At this memory.
+    pub(super) fn new(words: &'a W) -> Self {
+        OptimisticView(words)
+    }
+}
+
+impl<W: Words> ReadWords for OptimisticView<'_, W> {
+    #[inline]
+    fn get(&self, at: u64) -> Result<u64, HeapError> {
+        match self.0.word(at) {
+            // Relaxed: the sequence orders it.
+            Some(word) => Ok(word.load(Ordering::Relaxed)),
+            None => Err(no_word(at)),
+        }
+    }
+
+    #[inline]
+    fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
+        copied(self.0, at, len, out)
+    }
+}
+
+#[inline]
+pub(super) fn copied(
+    words: &impl Words,
+    at: u64,
+    len: u64,
+    out: &mut Vec<u8>,
+) -> Result<(), HeapError> {
+    match words.copy_out(at, len, out) {
+        true => Ok(()),
+        false => Err(no_word(at)),
+    }
+}
+
+#[cold]
+pub(super) fn no_word(at: u64) -> HeapError {
+    let corruption = Corruption {
+        field: Field::Offset,
+        at,
+        found: at,
+    };
+    corruption.into()
+}

@@ -567,6 +567,10 @@ impl<W: Words, M: Members> Allocator<W, M> {
 
     #[cfg(test)]
     pub(super) fn layout(&self) -> (&super::pages::Pages, &UnfinishedAllocs, &BackingFile) {
-        (&self.blocks.pages, &self.unfinished, &self.blocks.backing_file)
+        (
+            &self.blocks.pages,
+            &self.unfinished,
+            &self.blocks.backing_file,
+        )
     }
 }

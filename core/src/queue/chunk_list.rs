@@ -5,9 +5,9 @@ use super::claim_table::{self, ClaimState};
 use super::layout::*;
 use super::{ByteMemory, CHUNK_SIZES, MAX_POP_BYTES, Queue};
 use crate::memory::bytes::append_from;
-use crate::shared_heap::backing_file::PAGE;
-use crate::shared_heap::undo_log::{Transaction};
 use crate::shared_heap::access::{ReadWords, WriteWords};
+use crate::shared_heap::backing_file::PAGE;
+use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 use crate::sync::Ordering;
 
@@ -129,7 +129,11 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// The beginning of the next chunk, of which there must be one.
-    fn cursor_at_next_chunk(&self, t: &impl ReadWords, cursor: Cursor) -> Result<Cursor, HeapError> {
+    fn cursor_at_next_chunk(
+        &self,
+        t: &impl ReadWords,
+        cursor: Cursor,
+    ) -> Result<Cursor, HeapError> {
         let chunk = cursor.chunk;
         let next = self.load_offset(t, chunk + NEXT)?;
         if next == 0 || chunk == self.get(t, TAIL_CHUNK)? {
@@ -224,7 +228,11 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// The item at the cursor, which goes on to the next. There is one.
-    pub(super) fn next_item(&self, t: &impl ReadWords, cursor: &mut Cursor) -> Result<Item, HeapError> {
+    pub(super) fn next_item(
+        &self,
+        t: &impl ReadWords,
+        cursor: &mut Cursor,
+    ) -> Result<Item, HeapError> {
         if cursor.is_at_end() {
             *cursor = self.cursor_at_next_chunk(t, *cursor)?;
         }

@@ -70,7 +70,11 @@ impl ClaimTable {
     }
 
     /// The state of a claim, and how often its item was delivered.
-    pub(super) fn state(self, t: &impl ReadWords, index: u64) -> Result<(ClaimState, u64), HeapError> {
+    pub(super) fn state(
+        self,
+        t: &impl ReadWords,
+        index: u64,
+    ) -> Result<(ClaimState, u64), HeapError> {
         let at = self.at(index) + STATE;
         let found = t.get(at)?;
         let state = match found & 0xff {
@@ -146,7 +150,11 @@ impl ClaimTable {
     }
 
     /// The first one of a list.
-    pub(super) fn first(self, t: &impl ReadWords, list: ClaimList) -> Result<Option<u64>, HeapError> {
+    pub(super) fn first(
+        self,
+        t: &impl ReadWords,
+        list: ClaimList,
+    ) -> Result<Option<u64>, HeapError> {
         let first = self.link(t, self.start + list.first)?;
         // Whoever believed a false count would look again and again for what is not there.
         let count = t.get(self.start + list.count)?;
@@ -163,7 +171,11 @@ impl ClaimTable {
     }
 
     /// The one behind another in its list.
-    pub(super) fn next_in_list(self, t: &impl ReadWords, index: u64) -> Result<Option<u64>, HeapError> {
+    pub(super) fn next_in_list(
+        self,
+        t: &impl ReadWords,
+        index: u64,
+    ) -> Result<Option<u64>, HeapError> {
         self.link(t, self.at(index) + LINK)
     }
 

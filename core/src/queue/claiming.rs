@@ -9,8 +9,8 @@ use super::{
 
 use crate::clock;
 use crate::crash;
-use crate::shared_heap::undo_log::{Transaction};
 use crate::shared_heap::access::{ReadWords, WriteWords};
+use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
@@ -106,7 +106,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Whether this claim is this member's still.
-    fn is_held(&self, t: &impl ReadWords, claim: &Claim, state: ClaimState) -> Result<bool, HeapError> {
+    fn is_held(
+        &self,
+        t: &impl ReadWords,
+        claim: &Claim,
+        state: ClaimState,
+    ) -> Result<bool, HeapError> {
         let at = self.claims.at(claim.index);
         Ok(t.get(at + claim_table::OWNER)? == self.self_id()
             && t.get(at + claim_table::NUMBER)? == claim.number

@@ -45,7 +45,11 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         slot_of(self.self_id())
     }
 
-    pub(super) fn add_outstanding(&self, t: &mut impl WriteWords, count: u64) -> Result<(), HeapError> {
+    pub(super) fn add_outstanding(
+        &self,
+        t: &mut impl WriteWords,
+        count: u64,
+    ) -> Result<(), HeapError> {
         let at = self.outstanding_offset(self.slot());
         let outstanding = self.get(t, at)?;
         self.set(t, at, outstanding.wrapping_add(count))

@@ -38,9 +38,9 @@ pub use outcome::{ClaimOutcome, PopOutcome, PutOutcome, Wakeups, WritersToWake};
 pub use stats::{HeldClaim, QueueStats, TrimState, WaitingItem};
 
 use crate::clock;
+use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::allocator::{self, Allocator};
 use crate::shared_heap::backing_file::PAGE;
-use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Field, HeapError, Members, Words, corrupt};
 use claim_table::{ClaimState, ClaimTable};
 use deferred::Deferred;

@@ -9,8 +9,8 @@ use super::{
     Wakeups,
 };
 use crate::crash;
-use crate::shared_heap::undo_log::{Transaction};
-use crate::shared_heap::access::{ReadWords};
+use crate::shared_heap::access::ReadWords;
+use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {

@@ -4,9 +4,9 @@ use super::layout::{CHUNK_HEAD, PUT, SHUT, TAIL_AT};
 use super::{ByteMemory, Chunk, PutOutcome, Queue, SMALL};
 use crate::crash;
 use crate::memory::bytes::copy;
+use crate::shared_heap::access::WriteWords;
 use crate::shared_heap::backing_file::PAGE;
-use crate::shared_heap::undo_log::{Transaction};
-use crate::shared_heap::access::{WriteWords};
+use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {

@@ -3,8 +3,8 @@
 use super::claim_table::{self, ClaimState};
 use super::{ByteMemory, Queue, Wakeups, WritersToWake, slot_of};
 use crate::crash;
-use crate::shared_heap::undo_log::{Transaction};
-use crate::shared_heap::access::{ReadWords};
+use crate::shared_heap::access::ReadWords;
+use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {

@@ -8,9 +8,9 @@ use _core::objects::registry::{self, Handle, Place};
 use _core::objects::topics::{Look, Message, Publishing, Subscription};
 use _core::objects::waiting::{Interrupted, Waited};
 use _core::topic::Policy;
-use _core::topic::log_layout::Limits;
-use _core::topic::publisher::{Patience, Slowest};
-use _core::topic::subscriber::{History, Payload, Source, Taken};
+use _core::topic::log_layout::PublisherLimits;
+use _core::topic::publisher::{NoRoom, OnFull};
+use _core::topic::subscriber::{History, Payload, PublisherId, Received};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 const ROLE: &str = "SHMRPC_TOPIC_ROLE";
 const NAME: &str = "SHMRPC_TOPIC_NAME";
-const LIMITS: Limits = Limits {
+const LIMITS: PublisherLimits = PublisherLimits {
     high: 64,
     low: 32,
     memory: 1 << 20,
@@ -60,7 +60,7 @@ fn payload(seq: u64) -> Vec<u8> {
 }
 
 /// Publishes a record, and waits for room; who is the slowest, if it was in vain.
-fn publish(publishing: &Arc<Publishing>, seq: u64, limit: Duration) -> Result<(), Slowest> {
+fn publish(publishing: &Arc<Publishing>, seq: u64, limit: Duration) -> Result<(), NoRoom> {
     let bytes = payload(seq);
     let mut slowest = None;
     let mut act = |patience| {
@@ -68,7 +68,7 @@ fn publish(publishing: &Arc<Publishing>, seq: u64, limit: Duration) -> Result<()
         slowest = publishing.publish(record, patience)?.refused;
         Ok(slowest.is_none())
     };
-    if act(Patience::No).unwrap() {
+    if act(OnFull::Fail).unwrap() {
         return Ok(());
     }
     let waiting = publishing.wait();
@@ -88,21 +88,24 @@ fn publish(publishing: &Arc<Publishing>, seq: u64, limit: Duration) -> Result<()
 }
 
 /// What is there, or what there is to hear of. None if nothing comes.
-fn take(subscription: &Subscription, limit: Duration) -> Option<(Taken, Vec<(Source, u64)>)> {
+fn take(
+    subscription: &Subscription,
+    limit: Duration,
+) -> Option<(Received, Vec<(PublisherId, u64)>)> {
     let (stop, deadline) = (AtomicBool::new(false), Some(Instant::now() + limit));
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let mut taken = Taken::Empty;
+    let mut taken = Received::Empty;
     let waited = subscription.membership().wait(
         ITEMS,
         deadline,
         &stop,
         |_| {
             taken = loop {
-                if let Look::Taken(taken) = subscription.take(9, &mut out, &mut messages)? {
+                if let Look::Received(taken) = subscription.take(9, &mut out, &mut messages)? {
                     break taken;
                 }
             };
-            Ok(taken != Taken::Empty)
+            Ok(taken != Received::Empty)
         },
         || Ok::<(), Infallible>(()),
     );
@@ -208,7 +211,7 @@ fn another_process() {
         // It computes, and looks at its messages never; its watcher attaches it.
         "publishes a few and ends" => {
             let publishing = topic.membership().publish(LIMITS).unwrap();
-            while !publishing.is_attached_by_all(Patience::No).unwrap() {
+            while !publishing.is_attached_by_all(OnFull::Fail).unwrap() {
                 std::thread::yield_now();
             }
             for seq in 0..20 {
@@ -262,8 +265,8 @@ impl Tally {
             *next += 1;
         }
         match taken {
-            Taken::Messages(count) => (count, None),
-            Taken::Gone(source) => {
+            Received::Messages(count) => (count, None),
+            Received::PublisherGone(source) => {
                 let read = self.0.remove(&(source.listing, source.generation));
                 (0, Some(read.unwrap_or(0)))
             }

@@ -9,12 +9,12 @@ use crate::memory::sealed;
 use crate::os::{fallocate, status};
 use crate::sync::lock;
 use crate::topic::Policy;
-use crate::topic::directory::{Capacity, Directory, Listed, Seated, State};
+use crate::topic::directory::{Capacity, Directory, ListingInfo, SeatInfo, SeatState};
 use crate::topic::log;
-use crate::topic::log_layout::{Limits, Shape as LogShape};
-use crate::topic::mapped_log::{self, BLOCK, LogMemory};
-use crate::topic::publisher::{Block, Patience, Publisher, Refused, Slowest, Waiter};
-use crate::topic::subscriber::{self, History, News, Source, Subscriber, Taken};
+use crate::topic::log_layout::{LogLayout, PublisherLimits as Limits};
+use crate::topic::mapped_log::{self, BLOCK, MappedLog};
+use crate::topic::publisher::{Block, NoRoom, OnFull, PublishError, Publisher, Waiter};
+use crate::topic::subscriber::{self, History, PublisherId, Received, Subscriber, Wakeups};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,13 +25,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The log of a publisher, mapped here.
-pub type Log = Arc<LogMemory>;
+pub type Log = Arc<MappedLog>;
 /// What was read.
 pub type Message = subscriber::Message<Log, Arc<SharedMapping>>;
 /// The bytes of it.
 pub type Payload = subscriber::Payload<Log, Arc<SharedMapping>>;
 /// A block of another process that is looked at.
-pub type Pin = subscriber::Pin<Log, Arc<SharedMapping>>;
+pub type Pin = subscriber::PinnedBlock<Log, Arc<SharedMapping>>;
 
 /// How often a log that cannot be opened is looked for again, and how long after the time before.
 const LOOKS: usize = 10;
@@ -81,7 +81,7 @@ impl Topic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublisherSeen {
     /// Which it is.
-    pub source: Source,
+    pub source: PublisherId,
     /// Its process; 0 if that is in another container, or gone.
     pub pid: libc::pid_t,
     /// How many records it has published, and their bytes; None if its log cannot be opened from here.
@@ -122,7 +122,7 @@ pub struct Published {
     /// This many are.
     pub count: usize,
     /// Why there is no room for the others, if there are any.
-    pub refused: Option<Slowest>,
+    pub refused: Option<NoRoom>,
 }
 
 impl Membership {
@@ -146,10 +146,10 @@ impl Membership {
                 }),
             };
         }
-        let shape = LogShape::of(limits);
+        let shape = LogLayout::of(limits);
         let no_room =
             || NameError::no_memory(&format!("the {} bytes of its messages", shape.used()));
-        let memory = LogMemory::create(shape).map_err(no_room())?;
+        let memory = MappedLog::create(shape).map_err(no_room())?;
         let descriptor = memory.descriptor().unwrap_or(-1);
         let token = super::registry::random()? as u64;
         let publisher = Publisher::open(
@@ -197,8 +197,8 @@ impl Membership {
             fallocate(file.as_fd(), libc::FALLOC_FL_KEEP_SIZE, at, len)
         };
         let processes = Processes::default();
-        let mut open = |listed: &Listed| self.open_log(listed, &processes);
-        let joined = Subscriber::join(
+        let mut open = |listed: &ListingInfo| self.open_log(listed, &processes);
+        let joined = Subscriber::subscribe(
             topic.directory.clone(),
             us,
             policy,
@@ -232,14 +232,14 @@ impl Membership {
         }
     }
 
-    fn spread_room(&self, news: News) {
+    fn spread_room(&self, news: Wakeups) {
         if news.room {
             self.wake_all(ROOM);
         }
     }
 
     /// Maps the log of a publisher, and notes its process.
-    fn open_log(&self, listed: &Listed, processes: &Processes) -> Result<Log, Option<String>> {
+    fn open_log(&self, listed: &ListingInfo, processes: &Processes) -> Result<Log, Option<String>> {
         match self.holder_of(Number(listed.owner)) {
             Some(Holder::Process(pid)) => {
                 lock(processes).insert((listed.listing, listed.generation), pid);
@@ -255,12 +255,12 @@ impl Membership {
 
     /// Maps the log of a publisher of this process; nothing if that ends just now: its memory may be gone before its place
     /// among the members is, and long before on a busy machine.
-    fn log_of(&self, pid: libc::pid_t, listed: &Listed) -> Result<Log, Option<String>> {
+    fn log_of(&self, pid: libc::pid_t, listed: &ListingInfo) -> Result<Log, Option<String>> {
         let is_there = || match self.holder_of(Number(listed.owner)) {
             Some(Holder::Process(holder)) => holder == pid && !sealed::is_ending(pid),
             _ => false,
         };
-        let open = || LogMemory::open(pid, listed.descriptor).map(Arc::new);
+        let open = || MappedLog::open(pid, listed.descriptor).map(Arc::new);
         let mut opened = open();
         for _ in 0..LOOKS {
             if opened.is_ok() || !is_there() {
@@ -280,9 +280,11 @@ impl Membership {
         let file = topic.file.upgrade();
         let found = file.and_then(|file| status(file.as_fd()).ok());
         let mut size = found.map_or(0, |found| BLOCK * found.st_blocks as u64);
-        for listed in (0..directory.capacity().listings).filter_map(|each| directory.listed(each)) {
+        for listed in
+            (0..directory.capacity().listings).filter_map(|each| directory.listing_info(each))
+        {
             let pid = self.process_of(listed.owner);
-            let log = LogMemory::open(pid, listed.descriptor);
+            let log = MappedLog::open(pid, listed.descriptor);
             let log = log
                 .ok()
                 .and_then(|memory| log::Log::open(memory, listed.token));
@@ -294,7 +296,7 @@ impl Membership {
                 ends.push((listed.listing, listed.generation, tail));
             }
             publishers.push(PublisherSeen {
-                source: Source {
+                source: PublisherId {
                     listing: listed.listing,
                     generation: listed.generation,
                     owner: listed.owner,
@@ -318,9 +320,9 @@ impl Membership {
         publishers: &[(usize, u64, u64)],
     ) -> Vec<SubscriberSeen> {
         let directory = &topic.directory;
-        let seen = |each: Seated| {
+        let seen = |each: SeatInfo| {
             // It may begin behind what is published now.
-            if each.claim.state() == State::Joining {
+            if each.claim.state() == SeatState::Joining {
                 return None;
             }
             let (mut lag, mut lost, mut held) = (None, 0_u64, 0_u64);
@@ -342,7 +344,7 @@ impl Membership {
                 number: each.lag,
             })
         };
-        directory.seated().filter_map(seen).collect()
+        directory.occupied_seats().filter_map(seen).collect()
     }
 }
 
@@ -358,7 +360,7 @@ fn words_of(limits: Limits) -> String {
 pub struct Publishing {
     membership: Arc<Membership>,
     publisher: Mutex<Publisher<Log, Arc<SharedMapping>>>,
-    shape: LogShape,
+    shape: LogLayout,
     /// How many of our threads and tasks have had a number to wait by.
     waiters: AtomicU64,
     /// True if the publisher has waited for its subscribers before it closed.
@@ -384,7 +386,7 @@ impl Publishing {
     /// An error if there can never be room for a payload of this many bytes.
     pub fn check_size(&self, len: u64) -> Result<(), NameError> {
         match self.is_large(len) && len > self.shape.blocks {
-            true => Err(self.failed(Refused::TooLarge {
+            true => Err(self.failed(PublishError::TooLarge {
                 asked: len,
                 most: self.shape.blocks,
             })),
@@ -393,8 +395,8 @@ impl Publishing {
     }
 
     /// Whether all that subscribe read what is published from now on; it is said to them if they do not.
-    pub fn is_attached_by_all(&self, patience: Patience) -> Result<bool, NameError> {
-        Ok(self.ours()?.is_attached_by_all(patience))
+    pub fn is_attached_by_all(&self, on_full: OnFull) -> Result<bool, NameError> {
+        Ok(self.ours()?.is_attached_by_all(on_full))
     }
 
     /// Publishes as many of these records as there is room for, each with its form, and whether its payload is to be aligned.
@@ -402,17 +404,17 @@ impl Publishing {
     pub fn publish<'a>(
         &self,
         records: impl Iterator<Item = (u8, &'a [u8], bool)>,
-        patience: Patience,
+        on_full: OnFull,
     ) -> Result<Published, NameError> {
         let mut publisher = self.ours()?;
         let (mut count, mut is_news) = (0, false);
         let mut refused = None;
         for record in records {
-            let mut written = write(&mut publisher, record, patience);
+            let mut written = write(&mut publisher, record, on_full);
             if written.is_err() && publisher.publish() {
                 // What was written before is to be read before there is room: only now one can wait for that.
                 is_news = true;
-                written = write(&mut publisher, record, patience);
+                written = write(&mut publisher, record, on_full);
             }
             match written {
                 Ok(()) => count += 1,
@@ -428,19 +430,15 @@ impl Publishing {
         drop(publisher);
         let refused = match refused {
             None => None,
-            Some(Refused::Full(slowest)) => Some(slowest),
+            Some(PublishError::Full(slowest)) => Some(slowest),
             Some(other) => return Err(self.failed(other)),
         };
         Ok(Published { count, refused })
     }
 
     /// A block to fill, which is to be published or given back; or who has the memory.
-    pub fn reserve(
-        &self,
-        len: u64,
-        patience: Patience,
-    ) -> Result<Result<Block, Slowest>, NameError> {
-        let reserved = self.ours()?.reserve(len, patience);
+    pub fn reserve(&self, len: u64, on_full: OnFull) -> Result<Result<Block, NoRoom>, NameError> {
+        let reserved = self.ours()?.reserve(len, on_full);
         self.told(reserved)
     }
 
@@ -450,13 +448,13 @@ impl Publishing {
         form: u8,
         block: &mut Option<Block>,
         used: u64,
-        patience: Patience,
-    ) -> Result<Result<(), Slowest>, NameError> {
+        on_full: OnFull,
+    ) -> Result<Result<(), NoRoom>, NameError> {
         let mut publisher = self.ours()?;
         let Some(filled) = block.take() else {
             return Err(NameError::NotHeld("has published this block before"));
         };
-        match publisher.append_block(form, filled, used, patience) {
+        match publisher.append_block(form, filled, used, on_full) {
             Ok(()) => {
                 publisher.publish();
                 self.membership.wake_all(ITEMS);
@@ -471,7 +469,7 @@ impl Publishing {
 
     /// Frees a block that is not wanted.
     pub fn give_back(&self, block: Block) {
-        lock(&self.publisher).give_back(block);
+        lock(&self.publisher).free_block(block);
         if self.membership.is_here() {
             self.membership.wake_all(ROOM);
         }
@@ -484,18 +482,18 @@ impl Publishing {
         (log, address)
     }
 
-    fn told<T>(&self, result: Result<T, Refused>) -> Result<Result<T, Slowest>, NameError> {
+    fn told<T>(&self, result: Result<T, PublishError>) -> Result<Result<T, NoRoom>, NameError> {
         match result {
             Ok(done) => Ok(Ok(done)),
-            Err(Refused::Full(slowest)) => Ok(Err(slowest)),
+            Err(PublishError::Full(slowest)) => Ok(Err(slowest)),
             Err(other) => Err(self.failed(other)),
         }
     }
 
     #[cold]
-    fn failed(&self, refused: Refused) -> NameError {
+    fn failed(&self, refused: PublishError) -> NameError {
         match refused {
-            Refused::System(error) => NameError::no_memory("its messages")(error),
+            PublishError::System(error) => NameError::no_memory("its messages")(error),
             other => NameError::TooLarge(other.to_string()),
         }
     }
@@ -511,7 +509,7 @@ impl Publishing {
     }
 
     /// Returns true if this thread waits for a subscriber that no other thread has read so far.
-    pub fn is_read_by_this_thread(&self, slowest: &Slowest) -> bool {
+    pub fn is_read_by_this_thread(&self, slowest: &NoRoom) -> bool {
         let Ok(topic) = self.membership.topic() else {
             return false;
         };
@@ -543,9 +541,9 @@ impl Publishing {
     }
 
     /// Which publisher it is.
-    pub fn source(&self) -> Result<Source, NameError> {
+    pub fn source(&self) -> Result<PublisherId, NameError> {
         let (listing, generation) = self.ours()?.listing();
-        Ok(Source {
+        Ok(PublisherId {
             listing,
             generation,
             owner: self.membership.others().us().0,
@@ -557,11 +555,11 @@ impl Publishing {
 fn write(
     publisher: &mut Publisher<Log, Arc<SharedMapping>>,
     (form, payload, aligned): (u8, &[u8], bool),
-    patience: Patience,
-) -> Result<(), Refused> {
+    on_full: OnFull,
+) -> Result<(), PublishError> {
     match publisher.is_large(payload.len() as u64) {
-        false => publisher.append(form, payload, aligned, patience),
-        true => write_large(publisher, (form, payload), patience),
+        false => publisher.append(form, payload, aligned, on_full),
+        true => write_large(publisher, (form, payload), on_full),
     }
 }
 
@@ -569,14 +567,14 @@ fn write(
 fn write_large(
     publisher: &mut Publisher<Log, Arc<SharedMapping>>,
     (form, payload): (u8, &[u8]),
-    patience: Patience,
-) -> Result<(), Refused> {
+    on_full: OnFull,
+) -> Result<(), PublishError> {
     let len = payload.len() as u64;
-    let block = publisher.reserve(len, patience)?;
-    crate::topic::Space::write(&**publisher.log().space(), block.at, payload);
-    let written = publisher.append_block(form, block, len, patience);
+    let block = publisher.reserve(len, on_full)?;
+    crate::topic::LogMemory::write(&**publisher.log().space(), block.at, payload);
+    let written = publisher.append_block(form, block, len, on_full);
     written.map_err(|(refused, block)| {
-        publisher.give_back(block);
+        publisher.free_block(block);
         refused
     })
 }
@@ -601,7 +599,7 @@ impl Publishing {
         loop {
             let mut publisher = lock(&self.publisher);
             publisher.publish();
-            if publisher.next() == 0 || publisher.is_attached_by_all(Patience::No) {
+            if publisher.next() == 0 || publisher.is_attached_by_all(OnFull::Fail) {
                 return;
             }
             drop(publisher);
@@ -642,15 +640,15 @@ impl Waiting {
     }
 
     /// How it waits.
-    pub fn patience(&self) -> Patience {
-        Patience::Waits(self.waiter)
+    pub fn patience(&self) -> OnFull {
+        OnFull::Wait(self.waiter)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Ok(mut publisher) = self.publishing.ours() {
-            publisher.forget(self.waiter);
+            publisher.cancel_wait(self.waiter);
         }
     }
 }
@@ -659,9 +657,9 @@ impl Drop for Waiting {
 #[derive(Debug)]
 pub enum Look {
     /// What was taken, or why nothing was.
-    Taken(Taken),
+    Received(Received),
     /// This publisher cannot be read, and why.
-    OutOfReach(Source, String),
+    OutOfReach(PublisherId, String),
 }
 
 /// What this process reads.
@@ -690,13 +688,15 @@ impl Subscription {
         self.membership.check()?;
         let mut subscriber = lock(&self.subscriber);
         if subscriber.is_stale() {
-            let news = subscriber
-                .refresh(&mut |listed: &Listed| self.membership.open_log(listed, &self.processes));
+            let news = subscriber.refresh(&mut |listed: &ListingInfo| {
+                self.membership.open_log(listed, &self.processes)
+            });
             self.membership.spread_room(news);
             let known: Vec<_> = subscriber.sources().collect();
             lock(&self.processes).retain(|&(listing, generation), _| {
-                let is_it =
-                    |source: &Source| source.listing == listing && source.generation == generation;
+                let is_it = |source: &PublisherId| {
+                    source.listing == listing && source.generation == generation
+                };
                 known.iter().any(is_it)
             });
         }
@@ -713,24 +713,24 @@ impl Subscription {
         messages: &mut Vec<Message>,
     ) -> Result<Look, NameError> {
         let mut subscriber = self.refreshed()?;
-        if let Some((source, why)) = subscriber.out_of_reach() {
+        if let Some((source, why)) = subscriber.next_unreadable() {
             return Ok(Look::OutOfReach(source, why));
         }
-        let (taken, news) = subscriber.take(most, true, out, messages);
+        let (taken, news) = subscriber.receive(most, true, out, messages);
         drop(subscriber);
         // Relaxed: a hint for people.
         self.reader.store(this_thread(), Relaxed);
         self.membership.spread_room(news);
-        Ok(Look::Taken(taken))
+        Ok(Look::Received(taken))
     }
 
     /// Whether there may be something to take: a hint that is right once it was announced that somebody sleeps.
-    pub fn may_take(&self) -> bool {
-        lock(&self.subscriber).may_take()
+    pub fn may_receive(&self) -> bool {
+        lock(&self.subscriber).may_receive()
     }
 
     /// The process of a publisher that it reads, also once that is gone; 0 if it is not known.
-    pub fn process_of(&self, source: Source) -> libc::pid_t {
+    pub fn process_of(&self, source: PublisherId) -> libc::pid_t {
         let known = lock(&self.processes);
         let pid = known.get(&(source.listing, source.generation));
         pid.copied().unwrap_or(0)
@@ -743,13 +743,13 @@ impl Subscription {
     }
 
     /// The publishers that it reads, and that have not ended.
-    pub fn sources(&self) -> Result<Vec<Source>, NameError> {
+    pub fn sources(&self) -> Result<Vec<PublisherId>, NameError> {
         Ok(self.refreshed()?.live_sources().collect())
     }
 
     /// Whether it reads nobody, and this publisher, of which it reads nothing any more, still publishes.
-    pub fn reads_nobody_but(&self, source: Source) -> Result<bool, NameError> {
-        Ok(self.refreshed()?.reads_nobody_but(source))
+    pub fn is_last_source(&self, source: PublisherId) -> Result<bool, NameError> {
+        Ok(self.refreshed()?.is_last_source(source))
     }
 
     /// Ends it; what it has pinned stays as long as it is looked at.

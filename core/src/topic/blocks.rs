@@ -8,7 +8,7 @@ pub const PAGE: u64 = GRANULE;
 
 /// Pages that are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRun {
     /// Where they begin, in bytes from the first block.
     pub at: u64,
     /// Their bytes.
@@ -23,13 +23,13 @@ pub struct Block {
     pub at: u64,
     /// Its bytes: at least those that were asked for.
     pub len: u64,
-    pub(super) run: Run,
+    pub(super) run: PageRun,
 }
 
 /// The free runs of a range of pages. The lowest that is large enough is taken, so that memory that was set aside is
 /// used again before more is.
 #[derive(Debug)]
-pub struct Blocks {
+pub struct BlockAllocator {
     size: u64,
     /// The length of each free run; none touches the next.
     free: BTreeMap<u64, u64>,
@@ -38,11 +38,11 @@ pub struct Blocks {
     backed: u64,
 }
 
-impl Blocks {
+impl BlockAllocator {
     /// This many bytes, all free.
     pub fn new(size: u64) -> Self {
         let free = if size == 0 { None } else { Some((0, size)) };
-        Blocks {
+        BlockAllocator {
             size,
             free: free.into_iter().collect(),
             taken: 0,
@@ -66,7 +66,7 @@ impl Blocks {
     }
 
     /// Takes a run for `len` bytes, at least one page; None if no free one is so long.
-    pub fn allocate(&mut self, len: u64) -> Option<Run> {
+    pub fn allocate(&mut self, len: u64) -> Option<PageRun> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
         let (&at, &found) = self.free.iter().find(|&(_, &found)| found >= len)?;
         self.free.remove(&at);
@@ -74,27 +74,27 @@ impl Blocks {
             self.free.insert(at + len, found - len);
         }
         self.taken += len;
-        Some(Run { at, len })
+        Some(PageRun { at, len })
     }
 
     /// The part of a run that has no memory, if there is one. It has when [`has_memory`](Self::has_memory) says so.
-    pub fn bare(&self, run: Run) -> Option<Run> {
+    pub fn unbacked_part(&self, run: PageRun) -> Option<PageRun> {
         // The lowest free run is taken, and each begins where one that was taken has ended.
         debug_assert!(run.at <= self.backed);
         let end = run.at + run.len;
-        (self.backed < end).then(|| Run {
+        (self.backed < end).then(|| PageRun {
             at: self.backed,
             len: end - self.backed,
         })
     }
 
     /// Memory was set aside for this part.
-    pub fn has_memory(&mut self, run: Run) {
+    pub fn mark_backed(&mut self, run: PageRun) {
         self.backed = self.backed.max(run.at + run.len);
     }
 
     /// Frees a run.
-    pub fn free(&mut self, run: Run) {
+    pub fn free(&mut self, run: PageRun) {
         self.taken -= run.len;
         let (mut at, mut len) = (run.at, run.len);
         if let Some((&before, &size)) = self.free.range(..at).next_back() {
@@ -120,8 +120,8 @@ mod tests {
     fn runs_do_not_overlap_and_what_is_free_again_is_one() {
         const PAGES: u64 = 64;
         let mut dice = Dice(7);
-        let mut blocks = Blocks::new(PAGES * PAGE);
-        let mut held: Vec<Run> = Vec::new();
+        let mut blocks = BlockAllocator::new(PAGES * PAGE);
+        let mut held: Vec<PageRun> = Vec::new();
         for _ in 0..20_000 {
             if dice.below(2) == 0 {
                 let len = dice.between(1, 9 * PAGE);
@@ -133,11 +133,11 @@ mod tests {
                     held.iter()
                         .all(|each| each.at + each.len <= run.at || run.at + run.len <= each.at)
                 );
-                if let Some(bare) = blocks.bare(run) {
+                if let Some(bare) = blocks.unbacked_part(run) {
                     assert!(bare.at >= run.at && bare.at + bare.len == run.at + run.len);
-                    blocks.has_memory(bare);
+                    blocks.mark_backed(bare);
                 }
-                assert_eq!(blocks.bare(run), None);
+                assert_eq!(blocks.unbacked_part(run), None);
                 held.push(run);
             } else if !held.is_empty() {
                 let index = dice.below(held.len() as u64) as usize;
@@ -149,6 +149,6 @@ mod tests {
         held.drain(..).for_each(|run| blocks.free(run));
         assert_eq!(blocks.allocate(PAGES * PAGE).unwrap().at, 0);
         assert!(blocks.allocate(1).is_none());
-        assert!(Blocks::new(0).allocate(1).is_none());
+        assert!(BlockAllocator::new(0).allocate(1).is_none());
     }
 }

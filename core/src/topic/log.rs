@@ -1,7 +1,7 @@
 //! The log of one publisher: what its writer stores and its readers load.
 
 use super::log_layout::*;
-use super::log_memory::Space;
+use super::log_memory::LogMemory;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Where a record is: what an entry says, which a reader bounds.
@@ -18,7 +18,7 @@ pub struct Record {
 /// Why a subscriber is not waited for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Why {
+pub enum CutReason {
     /// It was behind by more than it has asked for.
     Lag = 1,
     /// What it has said of itself cannot be true.
@@ -36,9 +36,9 @@ pub struct Log<L> {
     size: u64,
 }
 
-impl<L: Space> Log<L> {
+impl<L: LogMemory> Log<L> {
     /// Lays out a log in memory that is all zeros and large enough.
-    pub fn create(space: L, shape: Shape, token: u64) -> Self {
+    pub fn create(space: L, shape: LogLayout, token: u64) -> Self {
         debug_assert!(shape.entries.is_power_of_two() && shape.ring.is_power_of_two());
         let log = Log {
             space,
@@ -134,7 +134,7 @@ impl<L: Space> Log<L> {
 
     /// Writes the entry of a record.
     #[inline]
-    pub(super) fn enter(&self, seq: u64, record: Record) {
+    pub(super) fn write_entry(&self, seq: u64, record: Record) {
         let at = INDEX + ENTRY * (seq & self.mask);
         let head = record.len | u64::from(record.form) << LENGTH;
         // Relaxed, both: published with the tail.
@@ -150,7 +150,7 @@ impl<L: Space> Log<L> {
         // Relaxed, both: covered by the tail.
         let place = self.word(at).load(Ordering::Relaxed);
         let head = self.word(at + 8).load(Ordering::Relaxed);
-        let (len, form) = (head & LONGEST, head >> LENGTH);
+        let (len, form) = (head & MAX_PAYLOAD, head >> LENGTH);
         let is_within = place % 8 == 0
             && place >= self.data
             && place <= self.size

@@ -35,13 +35,13 @@ pub(super) const INDEX: u64 = 4096;
 pub(super) const ENTRY: u64 = 16;
 
 /// The most seats whose cuts there is room for.
-pub const MOST_SEATS: usize = ((INDEX - CUT) / 8) as usize;
+pub const MAX_SEATS: usize = ((INDEX - CUT) / 8) as usize;
 
 /// Bits of a length.
 pub(super) const LENGTH: u32 = 40;
 
 /// The most bytes of a payload.
-pub const LONGEST: u64 = (1 << LENGTH) - 1;
+pub const MAX_PAYLOAD: u64 = (1 << LENGTH) - 1;
 
 /// Where the payload of a record with buffers begins: at a multiple of this.
 pub const ALIGNMENT: u64 = 64;
@@ -56,11 +56,11 @@ const USUAL: u64 = 256;
 const SMALL: u64 = 16 << 10;
 
 /// The most records that a subscriber may be behind.
-pub const MOST_HIGH: u64 = 1 << 24;
+pub const MAX_HIGH: u64 = 1 << 24;
 
 /// What a publisher holds for those that are slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PublisherLimits {
     /// Records that a subscriber may be behind.
     pub high: u64,
     /// A publisher that waits for room goes on when the slowest is behind by this many.
@@ -71,7 +71,7 @@ pub struct Limits {
 
 /// What lies where in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LogLayout {
     /// Entries of the index.
     pub entries: u64,
     /// Bytes of the ring.
@@ -80,12 +80,12 @@ pub struct Shape {
     pub blocks: u64,
 }
 
-impl Shape {
+impl LogLayout {
     /// That of a publisher with these limits.
-    pub fn of(limits: Limits) -> Self {
-        let high = limits.high.clamp(1, MOST_HIGH);
+    pub fn of(limits: PublisherLimits) -> Self {
+        let high = limits.high.clamp(1, MAX_HIGH);
         let ring = (high * USUAL).next_power_of_two();
-        Shape {
+        LogLayout {
             entries: (2 * high).next_power_of_two().max(64),
             ring: ring.clamp(RING.0, RING.1),
             blocks: limits.memory.next_multiple_of(PAGE),

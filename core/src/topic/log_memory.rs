@@ -5,7 +5,7 @@ use crate::sync::Ordering;
 use std::io;
 
 /// The memory of a log. Bytes that were checked to be within it are copied whatever others do to them meanwhile.
-pub trait Space: Words {
+pub trait LogMemory: Words {
     /// Copies these bytes to `at`, a multiple of 8.
     ///
     /// # Panics
@@ -21,7 +21,7 @@ pub trait Space: Words {
 }
 
 /// For tests and for loom: in words, so that a look at bytes that are written meanwhile is no mistake of the program.
-impl Space for VecWords {
+impl LogMemory for VecWords {
     fn write(&self, at: u64, bytes: &[u8]) {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
@@ -47,7 +47,7 @@ impl Space for VecWords {
     }
 }
 
-impl<S: Space> Space for std::sync::Arc<S> {
+impl<S: LogMemory> LogMemory for std::sync::Arc<S> {
     #[inline]
     fn write(&self, at: u64, bytes: &[u8]) {
         (**self).write(at, bytes);

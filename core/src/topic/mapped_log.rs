@@ -7,8 +7,8 @@
 //!   reading. What it maps can be changed by the publisher at any time, and by nobody else. So no reference or slice into
 //!   it is made.
 
-use super::log_layout::Shape;
-use super::log_memory::Space;
+use super::log_layout::LogLayout;
+use super::log_memory::LogMemory;
 use crate::memory::bytes::{append_from, copy};
 use crate::memory::mapping::{Span, WRITABLE};
 use crate::memory::sealed;
@@ -37,20 +37,20 @@ pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
 
 /// A mapped log.
 #[derive(Debug)]
-pub struct LogMemory {
+pub struct MappedLog {
     span: Span,
     /// Of our own.
     file: Option<OwnFd>,
 }
 
-impl LogMemory {
+impl MappedLog {
     /// Makes a log's file, all zeros, with memory for what is always used.
-    pub fn create(shape: Shape) -> io::Result<Self> {
+    pub fn create(shape: LogLayout) -> io::Result<Self> {
         let size = shape.size();
         let file = sealed::create(c"shmrpc-topic", size)?;
         let span = Span::new(file.as_fd(), 0, size as usize, WRITABLE, libc::MAP_SHARED)?;
         sealed::seal(&file)?;
-        let memory = LogMemory {
+        let memory = MappedLog {
             span,
             file: Some(file.into()),
         };
@@ -61,7 +61,7 @@ impl LogMemory {
     /// Maps the log that a process has under this descriptor; or why it cannot be had.
     pub fn open(process: libc::pid_t, descriptor: RawFd) -> Result<Self, String> {
         let opened = sealed::open(process, descriptor);
-        LogMemory::map(&opened.map_err(|error| format!("its memory cannot be opened: {error}"))?)
+        MappedLog::map(&opened.map_err(|error| format!("its memory cannot be opened: {error}"))?)
     }
 
     fn map(file: &File) -> Result<Self, String> {
@@ -79,7 +79,7 @@ impl LogMemory {
         }
         let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
         let span = Span::new(file.as_fd(), 0, size as usize, read, shared);
-        Ok(LogMemory {
+        Ok(MappedLog {
             span: span.map_err(|error| failed("mapped", error))?,
             file: None,
         })
@@ -104,7 +104,7 @@ impl LogMemory {
     }
 }
 
-impl Words for LogMemory {
+impl Words for MappedLog {
     #[inline]
     fn size(&self) -> usize {
         self.span.len()
@@ -120,7 +120,7 @@ impl Words for LogMemory {
     }
 }
 
-impl Space for LogMemory {
+impl LogMemory for MappedLog {
     #[inline]
     fn write(&self, at: u64, bytes: &[u8]) {
         assert!(self.file.is_some(), "the log of another process");

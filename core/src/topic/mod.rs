@@ -54,5 +54,5 @@ pub mod subscriber;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use log_memory::Space;
+pub use log_memory::LogMemory;
 pub use policy::Policy;

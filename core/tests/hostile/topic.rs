@@ -5,17 +5,17 @@ use super::descriptors::memfd;
 use _core::memory::mapping::SharedMapping;
 use _core::queue::parcel::{MOST_BUFFERS, Parts};
 use _core::shared_heap::Words;
-use _core::topic::directory::{Capacity, Directory, Listed};
-use _core::topic::log_layout::{Limits, Shape};
-use _core::topic::mapped_log::LogMemory;
-use _core::topic::publisher::{Patience, Publisher, Waiter};
-use _core::topic::subscriber::{History, Message, Payload, Subscriber, Taken};
-use _core::topic::{Policy, Space};
+use _core::topic::directory::{Capacity, Directory, ListingInfo};
+use _core::topic::log_layout::{LogLayout, PublisherLimits};
+use _core::topic::mapped_log::MappedLog;
+use _core::topic::publisher::{OnFull, Publisher, Waiter};
+use _core::topic::subscriber::{History, Message, Payload, Received, Subscriber};
+use _core::topic::{LogMemory, Policy};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const LIMITS: Limits = Limits {
+const LIMITS: PublisherLimits = PublisherLimits {
     high: 8,
     low: 4,
     memory: 64 << 10,
@@ -28,12 +28,12 @@ const LISTINGS: u64 = 64;
 const CLAIMS: u64 = 6208;
 
 type Directed = Directory<Arc<SharedMapping>>;
-type Ours = Publisher<Arc<LogMemory>, Arc<SharedMapping>>;
-type Got = Message<Arc<LogMemory>, Arc<SharedMapping>>;
+type Ours = Publisher<Arc<MappedLog>, Arc<SharedMapping>>;
+type Got = Message<Arc<MappedLog>, Arc<SharedMapping>>;
 
 /// A subscriber, and what it has seen.
 struct Reader {
-    us: Subscriber<Arc<LogMemory>, Arc<SharedMapping>>,
+    us: Subscriber<Arc<MappedLog>, Arc<SharedMapping>>,
     policy: Policy,
     /// The number after the last message of the honest publisher.
     next: u64,
@@ -77,12 +77,12 @@ pub fn topic(bytes: &[u8]) {
 
 /// One with little of everything.
 fn publisher(directory: &Directed, me: u64) -> Ours {
-    let shape = Shape {
+    let shape = LogLayout {
         entries: 16,
         ring: 4096,
-        ..Shape::of(LIMITS)
+        ..LogLayout::of(LIMITS)
     };
-    let memory = Arc::new(LogMemory::create(shape).expect("some pages"));
+    let memory = Arc::new(MappedLog::create(shape).expect("some pages"));
     let known = (7 + me, memory.descriptor().expect("our own"));
     Publisher::open(memory, directory.clone(), me, LIMITS, shape, known).expect("a listing")
 }
@@ -91,7 +91,7 @@ fn reader(directory: &Directed, policy: Policy) -> Reader {
     let us = (10, Box::new(|| true) as _);
     let how = (policy, 4);
     let prepare = |_, _| Ok(());
-    let joined = Subscriber::join(
+    let joined = Subscriber::subscribe(
         directory.clone(),
         us,
         how,
@@ -107,8 +107,8 @@ fn reader(directory: &Directed, policy: Policy) -> Reader {
     }
 }
 
-fn open(listed: &Listed) -> Result<Arc<LogMemory>, Option<String>> {
-    let opened = LogMemory::open(std::process::id() as i32, listed.descriptor);
+fn open(listed: &ListingInfo) -> Result<Arc<MappedLog>, Option<String>> {
+    let opened = MappedLog::open(std::process::id() as i32, listed.descriptor);
     opened.map(Arc::new).map_err(Some)
 }
 
@@ -125,15 +125,15 @@ fn publish(publisher: &mut Ours, index: usize, script: &mut Script) {
     };
     let bytes = payload(index, publisher.next(), len);
     let patience = match script.byte() % 2 {
-        0 => Patience::No,
-        _ => Patience::Waits(Waiter(0)),
+        0 => OnFull::Fail,
+        _ => OnFull::Wait(Waiter(0)),
     };
     if !publisher.is_large(len as u64) {
         let _ = publisher.append(0, &bytes, false, patience);
     } else if let Ok(block) = publisher.reserve(len as u64, patience) {
         publisher.log().space().write(block.at, &bytes);
         if let Err((_, block)) = publisher.append_block(2, block, len as u64, patience) {
-            publisher.give_back(block);
+            publisher.free_block(block);
         }
     }
     publisher.publish();
@@ -145,19 +145,19 @@ fn read(reader: &mut Reader, script: &mut Script) -> bool {
     if reader.us.is_stale() {
         reader.us.refresh(&mut open);
     }
-    while reader.us.out_of_reach().is_some() {}
+    while reader.us.next_unreadable().is_some() {}
     let (most, pins) = (1 + usize::from(script.byte() % 8), script.byte() % 2 == 0);
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let taken = reader.us.take(most, pins, &mut out, &mut messages).0;
+    let taken = reader.us.receive(most, pins, &mut out, &mut messages).0;
     match taken {
-        Taken::Messages(count) => assert!(count == messages.len() && count <= most && count > 0),
+        Received::Messages(count) => assert!(count == messages.len() && count <= most && count > 0),
         _ => assert!(messages.is_empty()),
     }
     let mut is_wrong = match taken {
         // The one that disconnects may be cut off, and no other one.
-        Taken::CutOff(source, _) => source.owner == 1 && reader.policy != Policy::Disconnect,
-        Taken::False(source, _) | Taken::Gone(source) => source.owner == 1,
-        Taken::Messages(_) | Taken::Empty => false,
+        Received::CutOff(source, _) => source.owner == 1 && reader.policy != Policy::Disconnect,
+        Received::Corrupt(source, _) | Received::PublisherGone(source) => source.owner == 1,
+        Received::Messages(_) | Received::Empty => false,
     };
     for message in messages {
         let bytes = look(&message, &out);

@@ -3,11 +3,11 @@
 use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, model_within, thread};
 use _core::shared_heap::Words;
 use _core::topic::blocks::PAGE;
-use _core::topic::directory::{Capacity, Directory, Listed};
-use _core::topic::log_layout::{Limits, Shape};
-use _core::topic::publisher::{Patience, Publisher, Refused, Waiter};
-use _core::topic::subscriber::{History, Payload, Subscriber, Taken};
-use _core::topic::{Policy, Space};
+use _core::topic::directory::{Capacity, Directory, ListingInfo};
+use _core::topic::log_layout::{LogLayout, PublisherLimits};
+use _core::topic::publisher::{OnFull, PublishError, Publisher, Waiter};
+use _core::topic::subscriber::{History, Payload, Received, Subscriber};
+use _core::topic::{LogMemory, Policy};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -49,7 +49,7 @@ impl Words for Sparse {
     }
 }
 
-impl Space for Sparse {
+impl LogMemory for Sparse {
     fn write(&self, at: u64, bytes: &[u8]) {
         for (index, word) in bytes.chunks(8).enumerate() {
             let (at, value) = (
@@ -87,7 +87,7 @@ const CAPACITY: Capacity = Capacity {
     seats: 1,
     pins: 1,
 };
-const SHAPE: Shape = Shape {
+const SHAPE: LogLayout = LogLayout {
     entries: 2,
     ring: 64,
     blocks: PAGE,
@@ -132,7 +132,7 @@ impl Topic {
     }
 
     fn publisher(&self, high: u64) -> Ours {
-        let limits = Limits {
+        let limits = PublisherLimits {
             high,
             low: 0,
             memory: PAGE,
@@ -141,7 +141,7 @@ impl Topic {
         Publisher::open(log, self.directory(), 1, limits, SHAPE, (7, 0)).unwrap()
     }
 
-    fn open(&self) -> impl FnMut(&Listed) -> Result<Memory, Option<String>> {
+    fn open(&self) -> impl FnMut(&ListingInfo) -> Result<Memory, Option<String>> {
         let log = self.log.clone();
         move |_| Ok(log.clone())
     }
@@ -149,7 +149,8 @@ impl Topic {
     fn subscriber(&self, policy: Policy, history: History) -> Reader {
         let us = (2, Box::new(|| true) as _);
         let (policy, open) = ((policy, 1), &mut self.open());
-        let joined = Subscriber::join(self.directory(), us, policy, history, |_, _| Ok(()), open);
+        let joined =
+            Subscriber::subscribe(self.directory(), us, policy, history, |_, _| Ok(()), open);
         joined.unwrap().unwrap().0
     }
 }
@@ -158,19 +159,19 @@ impl Topic {
 fn publish(publisher: &mut Ours, words: usize) -> bool {
     let bytes = publisher.next().to_ne_bytes().repeat(words);
     let written = match publisher.is_large(bytes.len() as u64) {
-        false => publisher.append(0, &bytes, false, Patience::No),
+        false => publisher.append(0, &bytes, false, OnFull::Fail),
         true => publisher
-            .reserve(bytes.len() as u64, Patience::No)
+            .reserve(bytes.len() as u64, OnFull::Fail)
             .map(|block| {
                 publisher.log().space().write(block.at, &bytes);
-                let (used, patience) = (bytes.len() as u64, Patience::No);
+                let (used, patience) = (bytes.len() as u64, OnFull::Fail);
                 let written = publisher.append_block(0, block, used, patience);
                 assert!(written.is_ok(), "there is room in the index");
             }),
     };
     match written {
         Ok(()) => publisher.publish(),
-        Err(Refused::Full(_)) => false,
+        Err(PublishError::Full(_)) => false,
         Err(other) => panic!("{other}"),
     }
 }
@@ -181,9 +182,9 @@ fn take(topic: &Topic, reader: &mut Reader) -> Option<Vec<u64>> {
         reader.refresh(&mut topic.open());
     }
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    match reader.take(4, true, &mut out, &mut messages).0 {
-        Taken::CutOff(..) => return None,
-        Taken::Messages(_) | Taken::Empty => {}
+    match reader.receive(4, true, &mut out, &mut messages).0 {
+        Received::CutOff(..) => return None,
+        Received::Messages(_) | Received::Empty => {}
         other => panic!("{other:?}"),
     }
     let seqs = messages.iter().map(|message| {
@@ -261,19 +262,19 @@ fn a_publisher_that_waits_for_room_is_told_of_it() {
                     reader.refresh(&mut topic.open());
                 }
                 let (mut out, mut messages) = (Vec::new(), Vec::new());
-                let (taken, news) = reader.take(1, false, &mut out, &mut messages);
+                let (taken, news) = reader.receive(1, false, &mut out, &mut messages);
                 if news.room {
                     bells[0].ring();
                 }
                 match taken {
-                    Taken::Messages(_) => seen += 1,
+                    Received::Messages(_) => seen += 1,
                     _ => bells[1].sleep(),
                 }
             }
         });
         for seq in 0..2u64 {
             while publisher
-                .append(0, &seq.to_ne_bytes(), true, Patience::Waits(Waiter(0)))
+                .append(0, &seq.to_ne_bytes(), true, OnFull::Wait(Waiter(0)))
                 .is_err()
             {
                 bells[0].sleep();

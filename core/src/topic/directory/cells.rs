@@ -1,7 +1,7 @@
 //! How far each subscriber has read of each publisher, and what it has pinned.
 
 use super::Directory;
-use super::entries::{Progress, State};
+use super::entries::{SeatState, SubscriberProgress};
 use super::layout::*;
 use crate::crash;
 use crate::shared_heap::Words;
@@ -20,14 +20,19 @@ impl<W: Words> Directory<W> {
 
     /// How far the subscriber of a seat has read of this publisher; None if it is not attached.
     #[inline]
-    pub fn progress(&self, seat: usize, listing: usize, generation: u64) -> Option<Progress> {
+    pub fn progress(
+        &self,
+        seat: usize,
+        listing: usize,
+        generation: u64,
+    ) -> Option<SubscriberProgress> {
         let [attached, head, lost, held] =
             [0, 8, 16, 24].map(|field| self.cell(seat, listing, field));
         // Acquire: pairs with the Release of `attach`: the head is of this generation, or a later one.
         if attached.load(Ordering::Acquire) != generation {
             return None;
         }
-        Some(Progress {
+        Some(SubscriberProgress {
             // Acquire: pairs with the Release of `set_head`: what the subscriber has read it has read before.
             head: head.load(Ordering::Acquire),
             // Relaxed, both: only said to people.
@@ -68,7 +73,7 @@ impl<W: Words> Directory<W> {
 
     /// Counts bytes of this publisher's blocks as looked at, if all subscribers together look at no more than `most`
     /// then. Two that ask at once may both be refused.
-    pub(in crate::topic) fn hold(
+    pub(in crate::topic) fn borrow_bytes(
         &self,
         seat: usize,
         (listing, generation): (usize, u64),
@@ -80,7 +85,7 @@ impl<W: Words> Directory<W> {
             .fetch_add(bytes, Ordering::Relaxed);
         // SeqCst: what we hold is before the look at what others do. One of two sees the other.
         fence(Ordering::SeqCst);
-        let held = self.seated().map(|each| {
+        let held = self.occupied_seats().map(|each| {
             let [attached, held] = [0, 24].map(|field| self.cell(each.seat, listing, field));
             // Relaxed, both: ordered by the fence. Of another publisher, it is not of interest.
             match attached.load(Ordering::Relaxed) == generation {
@@ -90,13 +95,13 @@ impl<W: Words> Directory<W> {
         });
         let is_granted = held.fold(0, u64::saturating_add) <= most;
         if !is_granted {
-            self.let_go(seat, (listing, generation), bytes);
+            self.return_bytes(seat, (listing, generation), bytes);
         }
         is_granted
     }
 
     /// They are not looked at any more.
-    pub(in crate::topic) fn let_go(
+    pub(in crate::topic) fn return_bytes(
         &self,
         seat: usize,
         (listing, generation): (usize, u64),
@@ -131,7 +136,7 @@ impl<W: Words> Directory<W> {
     pub(in crate::topic) fn pinned(&self, listing: usize) -> Vec<(u64, usize)> {
         let mut found = Vec::new();
         let seats = 0..self.capacity.seats;
-        for seat in seats.filter(|&seat| self.claim(seat).state() != State::Free) {
+        for seat in seats.filter(|&seat| self.seat_word(seat).state() != SeatState::Free) {
             for pin in 0..self.capacity.pins {
                 // Acquire: pairs with the Release of `clear_pin`.
                 let word = self.pin(seat, pin).load(Ordering::Acquire);

@@ -4,7 +4,7 @@ use crate::topic::policy::Policy;
 
 /// A publisher, as its listing has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListingInfo {
     /// Which listing.
     pub listing: usize,
     /// Whose turn in it.
@@ -19,12 +19,12 @@ pub struct Listed {
 
 /// What a seat is used for, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim(pub u64);
+pub struct SeatWord(pub u64);
 
 /// What a seat's subscriber does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub enum SeatState {
     /// There is none.
     Free = 0,
     /// It attaches itself to the publishers that are there.
@@ -35,9 +35,9 @@ pub enum State {
     Leaving = 3,
 }
 
-impl Claim {
-    pub(super) fn new(generation: u32, policy: Policy, state: State) -> Self {
-        Claim(u64::from(generation) << 32 | (policy as u64) << 8 | state as u64)
+impl SeatWord {
+    pub(super) fn new(generation: u32, policy: Policy, state: SeatState) -> Self {
+        SeatWord(u64::from(generation) << 32 | (policy as u64) << 8 | state as u64)
     }
 
     /// Which use of the seat it is.
@@ -46,12 +46,12 @@ impl Claim {
     }
 
     /// What it does; free, if that is none of them.
-    pub fn state(self) -> State {
+    pub fn state(self) -> SeatState {
         match self.0 as u8 {
-            1 => State::Joining,
-            2 => State::Active,
-            3 => State::Leaving,
-            _ => State::Free,
+            1 => SeatState::Joining,
+            2 => SeatState::Active,
+            3 => SeatState::Leaving,
+            _ => SeatState::Free,
         }
     }
 
@@ -63,20 +63,20 @@ impl Claim {
 
 /// A subscriber's seat, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seated {
+pub struct SeatInfo {
     /// Which seat.
     pub seat: usize,
     /// The member that has it.
     pub owner: u64,
     /// What it is used for.
-    pub claim: Claim,
+    pub claim: SeatWord,
     /// The number of its policy.
     pub lag: u64,
 }
 
 /// How far a subscriber has read of a publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct SubscriberProgress {
     /// The record that it reads next.
     pub head: u64,
     /// Records that it has missed.

@@ -35,7 +35,7 @@ pub(super) const CELLS: u64 = 8 * PINS as u64;
 pub(super) const CELL: u64 = 32;
 
 /// In `waits`: for any subscriber.
-pub(super) const ANYBODY: u64 = u32::MAX as u64;
+pub(super) const ANY_SEAT: u64 = u32::MAX as u64;
 
 /// The head of a subscriber that does not read of a publisher: it cannot, or was cut off.
 pub(in crate::topic) const READS_NOTHING: u64 = u64::MAX;
@@ -62,13 +62,13 @@ impl Capacity {
         pins: PINS,
     };
 
-    pub(super) fn claims(self) -> u64 {
+    pub(super) fn seat_words_at(self) -> u64 {
         FIRST_LISTING + LISTING * self.listings as u64
     }
 
     /// Where the seats begin: what is before needs memory from the beginning.
     pub fn seats_at(self) -> u64 {
-        (self.claims() + 24 * self.seats as u64).next_multiple_of(SEAT)
+        (self.seat_words_at() + 24 * self.seats as u64).next_multiple_of(SEAT)
     }
 
     /// Bytes of a directory.

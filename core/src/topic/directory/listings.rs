@@ -1,7 +1,7 @@
 //! The listings of publishers.
 
 use super::Directory;
-use super::entries::Listed;
+use super::entries::ListingInfo;
 use super::layout::*;
 use crate::crash;
 use crate::shared_heap::Words;
@@ -33,7 +33,7 @@ impl<W: Words> Directory<W> {
     }
 
     /// Takes a listing for this member: its number and generation. None if all are taken.
-    pub fn list(&self, me: u64) -> Option<(usize, u64)> {
+    pub fn acquire_listing(&self, me: u64) -> Option<(usize, u64)> {
         let take = |&listing: &usize| {
             let owner = self.listing(listing, OWNER);
             // Acquire: what the last one did with it is before. Relaxed: a failure tells nothing.
@@ -53,7 +53,7 @@ impl<W: Words> Directory<W> {
     }
 
     /// Says where the log of a listing is that was taken, which subscribers attach themselves to from now on.
-    pub fn open(&self, listing: usize, token: u64, descriptor: i32) {
+    pub fn open_listing(&self, listing: usize, token: u64, descriptor: i32) {
         // Relaxed: published with the descriptor.
         self.listing(listing, TOKEN).store(token, Ordering::Relaxed);
         let descriptor = descriptor as u64 + 1;
@@ -65,7 +65,7 @@ impl<W: Words> Directory<W> {
     }
 
     /// Frees a listing. What was published can be read on by those that are attached.
-    pub fn unlist(&self, listing: usize) {
+    pub fn release_listing(&self, listing: usize) {
         // Release: who finds it closed finds all that was published.
         self.listing(listing, DESCRIPTOR)
             .store(0, Ordering::Release);
@@ -76,7 +76,7 @@ impl<W: Words> Directory<W> {
     }
 
     /// The publisher of a listing, if there is one whose log can be opened. Any values may come.
-    pub fn listed(&self, listing: usize) -> Option<Listed> {
+    pub fn listing_info(&self, listing: usize) -> Option<ListingInfo> {
         // Acquire: pairs with the Release of `list`. A descriptor that is seen then is of this generation, or a later one.
         let generation = self.listing(listing, GENERATION).load(Ordering::Acquire);
         // Acquire: pairs with the Release of `open`.
@@ -88,7 +88,7 @@ impl<W: Words> Directory<W> {
         fence(Ordering::Acquire);
         let generation_now = self.listing(listing, GENERATION).load(Ordering::Relaxed);
         let descriptor = i32::try_from(descriptor.checked_sub(1)?).ok()?;
-        (generation == generation_now).then_some(Listed {
+        (generation == generation_now).then_some(ListingInfo {
             listing,
             generation,
             owner,
@@ -107,8 +107,8 @@ impl<W: Words> Directory<W> {
 
     /// Says for whom a publisher is about to sleep: until the head of this seat is at `target`, or for any seat. It looks
     /// at the heads once more before it does.
-    pub(in crate::topic) fn wait_for(&self, listing: usize, seat: Option<usize>, target: u64) {
-        let waits = seat.map_or(ANYBODY, |seat| seat as u64 + 1);
+    pub(in crate::topic) fn announce_wait(&self, listing: usize, seat: Option<usize>, target: u64) {
+        let waits = seat.map_or(ANY_SEAT, |seat| seat as u64 + 1);
         // Relaxed, both: the fence orders them. A subscriber that sees one without the other is before the next look.
         self.listing(listing, TARGET)
             .store(target, Ordering::Relaxed);
@@ -118,20 +118,20 @@ impl<W: Words> Directory<W> {
     }
 
     /// A publisher sleeps no more.
-    pub(in crate::topic) fn wait_for_nobody(&self, listing: usize) {
+    pub(in crate::topic) fn withdraw_wait(&self, listing: usize) {
         // Relaxed: whoever sees it late wakes in vain.
         self.listing(listing, WAITS).store(0, Ordering::Relaxed);
     }
 
     /// After a change of a seat: whether the publisher may sleep until its head is where it is now, or until any has changed.
     #[inline]
-    pub(in crate::topic) fn is_waited_for(&self, listing: usize, seat: usize, head: u64) -> bool {
+    pub(in crate::topic) fn is_awaited(&self, listing: usize, seat: usize, head: u64) -> bool {
         // SeqCst: the change is before this look, in the order of `wait_for`.
         fence(Ordering::SeqCst);
         // Relaxed, both: ordered by the fence.
         match self.listing(listing, WAITS).load(Ordering::Relaxed) {
             0 => false,
-            ANYBODY => true,
+            ANY_SEAT => true,
             waits => {
                 let target = self.listing(listing, TARGET).load(Ordering::Relaxed);
                 waits == seat as u64 + 1 && head >= target

@@ -40,7 +40,7 @@ mod listings;
 mod recovery;
 mod seats;
 
-pub use entries::{Claim, Listed, Progress, Seated, State};
+pub use entries::{ListingInfo, SeatInfo, SeatState, SeatWord, SubscriberProgress};
 pub use layout::{Capacity, LISTINGS, PINS, SEAT, SEATS};
 pub(super) use layout::{READS_NOTHING, SEQ};
 
@@ -59,7 +59,7 @@ impl<W: Words> Directory<W> {
     /// That which begins at `start`, a multiple of [`SEAT`], in these words, which are large enough for it.
     pub fn new(words: W, start: u64, capacity: Capacity) -> Self {
         assert!(start % SEAT == 0 && words.size() as u64 >= start + capacity.size());
-        assert!(capacity.seats <= crate::topic::log_layout::MOST_SEATS);
+        assert!(capacity.seats <= crate::topic::log_layout::MAX_SEATS);
         assert!(capacity.listings <= LISTINGS && capacity.pins <= PINS);
         Directory {
             words,

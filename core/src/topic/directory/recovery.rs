@@ -17,13 +17,13 @@ impl<W: Words> Directory<W> {
         };
         for listing in 0..self.capacity.listings {
             if left(self.listing(listing, OWNER)) {
-                self.unlist(listing);
+                self.release_listing(listing);
                 any = true;
             }
         }
         for seat in 0..self.capacity.seats {
             if left(self.owner_word(seat)) {
-                self.stand_up(seat);
+                self.release_seat(seat);
                 any = true;
             }
         }

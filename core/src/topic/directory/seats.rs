@@ -1,7 +1,7 @@
 //! The seats of subscribers.
 
 use super::Directory;
-use super::entries::{Claim, Seated, State};
+use super::entries::{SeatInfo, SeatState, SeatWord};
 use super::layout::*;
 use crate::crash;
 use crate::shared_heap::Words;
@@ -11,18 +11,18 @@ use std::io;
 
 impl<W: Words> Directory<W> {
     #[inline]
-    pub(super) fn claim_word(&self, seat: usize) -> &AtomicU64 {
-        self.word(self.capacity.claims() + 8 * seat as u64)
+    pub(super) fn seat_word_at(&self, seat: usize) -> &AtomicU64 {
+        self.word(self.capacity.seat_words_at() + 8 * seat as u64)
     }
 
     pub(super) fn owner_word(&self, seat: usize) -> &AtomicU64 {
         let seats = self.capacity.seats as u64;
-        self.word(self.capacity.claims() + 8 * (seats + seat as u64))
+        self.word(self.capacity.seat_words_at() + 8 * (seats + seat as u64))
     }
 
     pub(super) fn lag_word(&self, seat: usize) -> &AtomicU64 {
         let seats = self.capacity.seats as u64;
-        self.word(self.capacity.claims() + 8 * (2 * seats + seat as u64))
+        self.word(self.capacity.seat_words_at() + 8 * (2 * seats + seat as u64))
     }
 
     pub(super) fn seat_at(&self, seat: usize) -> u64 {
@@ -31,13 +31,13 @@ impl<W: Words> Directory<W> {
 
     /// Takes a seat for this member: its claim, as one that joins. `prepare` sets this much memory aside from a
     /// place of the words on. None if all are taken.
-    pub(in crate::topic) fn sit(
+    pub(in crate::topic) fn acquire_seat(
         &self,
         me: u64,
         policy: Policy,
         lag: u64,
         prepare: impl FnOnce(u64, u64) -> io::Result<()>,
-    ) -> io::Result<Option<(usize, Claim)>> {
+    ) -> io::Result<Option<(usize, SeatWord)>> {
         let take = |&seat: &usize| {
             let owner = self.owner_word(seat);
             // Acquire, Relaxed: as in `list`.
@@ -55,10 +55,10 @@ impl<W: Words> Directory<W> {
         }
         self.clear(seat);
         // Relaxed, both: nobody else writes it meanwhile, and the claim publishes the rest.
-        let last = Claim(self.claim_word(seat).load(Ordering::Relaxed)).generation();
+        let last = SeatWord(self.seat_word_at(seat).load(Ordering::Relaxed)).generation();
         self.lag_word(seat).store(lag, Ordering::Relaxed);
-        let claim = Claim::new(last.wrapping_add(1), policy, State::Joining);
-        self.set_claim(seat, claim);
+        let claim = SeatWord::new(last.wrapping_add(1), policy, SeatState::Joining);
+        self.set_seat_word(seat, claim);
         crash::point!(SeatJoining);
         Ok(Some((seat, claim)))
     }
@@ -73,15 +73,15 @@ impl<W: Words> Directory<W> {
         }
     }
 
-    pub(super) fn set_claim(&self, seat: usize, claim: Claim) {
+    pub(super) fn set_seat_word(&self, seat: usize, claim: SeatWord) {
         // Release: whoever sees the claim sees the cells.
-        self.claim_word(seat).store(claim.0, Ordering::Release);
+        self.seat_word_at(seat).store(claim.0, Ordering::Release);
     }
 
     /// The subscriber of a seat that has joined reads from now on.
-    pub(in crate::topic) fn activate(&self, seat: usize, claim: Claim) -> Claim {
-        let claim = Claim(claim.0 & !0xff | State::Active as u64);
-        self.set_claim(seat, claim);
+    pub(in crate::topic) fn activate(&self, seat: usize, claim: SeatWord) -> SeatWord {
+        let claim = SeatWord(claim.0 & !0xff | SeatState::Active as u64);
+        self.set_seat_word(seat, claim);
         crash::point!(SeatActive);
         // Release: a process that sees the count sees the claim. A subscriber that dies before costs its publishers nothing.
         self.word(JOINED).fetch_add(1, Ordering::Release);
@@ -89,35 +89,35 @@ impl<W: Words> Directory<W> {
     }
 
     /// The subscriber of a seat reads no more. Wake the publishers: nobody waits for it.
-    pub(in crate::topic) fn begin_to_leave(&self, seat: usize, claim: Claim) {
-        self.set_claim(seat, Claim(claim.0 & !0xff | State::Leaving as u64));
+    pub(in crate::topic) fn mark_leaving(&self, seat: usize, claim: SeatWord) {
+        self.set_seat_word(seat, SeatWord(claim.0 & !0xff | SeatState::Leaving as u64));
     }
 
     /// Frees a seat. Wake the publishers: what it has pinned is free.
-    pub(in crate::topic) fn stand_up(&self, seat: usize) {
-        let claim = Claim(self.claim(seat).0 & !0xff);
+    pub(in crate::topic) fn release_seat(&self, seat: usize) {
+        let claim = SeatWord(self.seat_word(seat).0 & !0xff);
         // Release: the looks at what was pinned are before.
-        self.claim_word(seat).store(claim.0, Ordering::Release);
+        self.seat_word_at(seat).store(claim.0, Ordering::Release);
         // Release: pairs with the Acquire of `sit`.
         self.owner_word(seat).store(0, Ordering::Release);
     }
 
     /// What a seat is used for.
     #[inline]
-    pub(in crate::topic) fn claim(&self, seat: usize) -> Claim {
+    pub(in crate::topic) fn seat_word(&self, seat: usize) -> SeatWord {
         // Acquire: pairs with the Release of `set_claim`.
-        Claim(self.claim_word(seat).load(Ordering::Acquire))
+        SeatWord(self.seat_word_at(seat).load(Ordering::Acquire))
     }
 
     /// The seats that are taken.
-    pub fn seated(&self) -> impl Iterator<Item = Seated> {
-        let seated = |seat| Seated {
+    pub fn occupied_seats(&self) -> impl Iterator<Item = SeatInfo> {
+        let seated = |seat| SeatInfo {
             seat,
-            claim: self.claim(seat),
+            claim: self.seat_word(seat),
             owner: self.owner(seat),
             lag: self.lag(seat),
         };
-        let is_taken = |seated: &Seated| seated.claim.state() != State::Free;
+        let is_taken = |seated: &SeatInfo| seated.claim.state() != SeatState::Free;
         (0..self.capacity.seats).map(seated).filter(is_taken)
     }
 

@@ -1,28 +1,28 @@
 //! How far the subscribers have read that must be waited for, and the end of those that are too slow.
 
 use super::Publisher;
-use super::error::{Cause, Slowest};
-use super::subscriber_state::{Head, Known};
+use super::error::{NoRoom, NoRoomCause};
+use super::subscriber_state::{SubscriberHead, SubscriberState};
 use crate::crash;
 use crate::shared_heap::Words;
 use crate::sync::Ordering;
-use crate::topic::directory::{Claim, READS_NOTHING, State};
-use crate::topic::log::Why;
-use crate::topic::log_memory::Space;
+use crate::topic::directory::{READS_NOTHING, SeatState, SeatWord};
+use crate::topic::log::CutReason;
+use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 
-impl<L: Space, D: Words> Publisher<L, D> {
-    pub(super) fn behind(&self, head: &Head, cause: Cause) -> Slowest {
-        Slowest {
+impl<L: LogMemory, D: Words> Publisher<L, D> {
+    pub(super) fn no_room_behind(&self, head: &SubscriberHead, cause: NoRoomCause) -> NoRoom {
+        NoRoom {
             owner: Some(self.directory.owner(head.seat)),
             lag: self.next - head.at,
             cause,
         }
     }
 
-    pub(super) fn limit_for(&self, heads: &[Head]) -> u64 {
-        let may_lag = |head: &Head| match head.claim.policy() {
-            Some(Policy::Disconnect) => self.lag_of(head),
+    pub(super) fn write_limit(&self, heads: &[SubscriberHead]) -> u64 {
+        let may_lag = |head: &SubscriberHead| match head.claim.policy() {
+            Some(Policy::Disconnect) => self.allowed_lag(head),
             _ => self.limits.high,
         };
         let limits = heads
@@ -34,7 +34,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
     }
 
     /// How far one may be behind before it is cut off.
-    pub(super) fn lag_of(&self, head: &Head) -> u64 {
+    pub(super) fn allowed_lag(&self, head: &SubscriberHead) -> u64 {
         match self.directory.lag(head.seat) {
             0 => self.limits.high,
             lag => lag.min(self.limits.high),
@@ -42,15 +42,15 @@ impl<L: Space, D: Words> Publisher<L, D> {
     }
 
     /// The heads of those that must be waited for, or are cut off when they are too slow.
-    pub(super) fn heads(&mut self) -> Vec<Head> {
+    pub(super) fn respected_heads(&mut self) -> Vec<SubscriberHead> {
         let seats = 0..self.directory.capacity().seats;
-        seats.filter_map(|seat| self.head_of(seat)).collect()
+        seats.filter_map(|seat| self.read_head(seat)).collect()
     }
 
-    pub(super) fn head_of(&mut self, seat: usize) -> Option<Head> {
-        let claim = self.directory.claim(seat);
+    pub(super) fn read_head(&mut self, seat: usize) -> Option<SubscriberHead> {
+        let claim = self.directory.seat_word(seat);
         let state = claim.state();
-        if !matches!(state, State::Joining | State::Active)
+        if !matches!(state, SeatState::Joining | SeatState::Active)
             || !claim.policy().is_some_and(Policy::is_respected)
             || self.known[seat].cut == Some(claim.generation())
         {
@@ -59,7 +59,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
         let progress = self.directory.progress(seat, self.listing, self.generation);
         let at = match (state, progress) {
             // It has found this publisher's listing, or will, and then takes what is there.
-            (State::Active, None) => self.kept,
+            (SeatState::Active, None) => self.kept,
             // It looks at the listings, and then at the floor.
             (_, None) => return None,
             (_, Some(progress)) if progress.head == READS_NOTHING => return None,
@@ -67,11 +67,11 @@ impl<L: Space, D: Words> Publisher<L, D> {
                 let known = self.known[seat];
                 let is_back = known.claim == claim.0 && progress.head < known.head;
                 if is_back || progress.head > self.published {
-                    self.cut_off(seat, claim, Why::Corruption);
+                    self.cut_off(seat, claim, CutReason::Corruption);
                     return None;
                 }
-                if state == State::Active {
-                    self.known[seat] = Known {
+                if state == SeatState::Active {
+                    self.known[seat] = SubscriberState {
                         claim: claim.0,
                         head: progress.head,
                         cut: None,
@@ -81,28 +81,28 @@ impl<L: Space, D: Words> Publisher<L, D> {
                 progress.head.max(self.kept)
             }
         };
-        Some(Head { seat, claim, at })
+        Some(SubscriberHead { seat, claim, at })
     }
 
     /// Cuts those off that are too slow for what they have asked for, or are in the way of what is needed.
-    pub(super) fn cut_slow(&mut self, heads: &mut Vec<Head>, needed: u64) {
+    pub(super) fn cut_off_slow(&mut self, heads: &mut Vec<SubscriberHead>, needed: u64) {
         heads.retain(|head| {
             let is_slow = head.claim.policy() == Some(Policy::Disconnect)
-                && (self.next - head.at >= self.lag_of(head) || head.at < needed);
+                && (self.next - head.at >= self.allowed_lag(head) || head.at < needed);
             if is_slow {
                 self.known[head.seat].cut = Some(head.claim.generation());
-                self.tell_cut(head.seat, head.claim, Why::Lag);
+                self.write_cut(head.seat, head.claim, CutReason::Lag);
             }
             !is_slow
         });
     }
 
-    pub(super) fn cut_off(&mut self, seat: usize, claim: Claim, why: Why) {
+    pub(super) fn cut_off(&mut self, seat: usize, claim: SeatWord, why: CutReason) {
         self.known[seat].cut = Some(claim.generation());
-        self.tell_cut(seat, claim, why);
+        self.write_cut(seat, claim, why);
     }
 
-    pub(super) fn tell_cut(&self, seat: usize, claim: Claim, why: Why) {
+    pub(super) fn write_cut(&self, seat: usize, claim: SeatWord, why: CutReason) {
         let word = u64::from(claim.generation()) << 32 | why as u64;
         // Relaxed: before the fence of `give_up`, and so before anything is written over.
         self.log.cut(seat).store(word, Ordering::Relaxed);

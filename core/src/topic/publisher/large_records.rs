@@ -1,47 +1,49 @@
 //! Blocks for large records.
 
 use super::Publisher;
-use super::error::{Cause, Refused, Slowest};
-use super::waiting::{Patience, Waiting};
+use super::error::{NoRoom, NoRoomCause, PublishError};
+use super::waiting::{OnFull, WakeCondition};
 use crate::shared_heap::Words;
-use crate::topic::blocks::{Block, Run};
+use crate::topic::blocks::{Block, PageRun};
 use crate::topic::directory::SEQ;
-use crate::topic::log_memory::Space;
+use crate::topic::log_memory::LogMemory;
 
-impl<L: Space, D: Words> Publisher<L, D> {
+impl<L: LogMemory, D: Words> Publisher<L, D> {
     /// A block for this many bytes, to be filled.
-    pub fn reserve(&mut self, len: u64, patience: Patience) -> Result<Block, Refused> {
+    pub fn reserve(&mut self, len: u64, on_full: OnFull) -> Result<Block, PublishError> {
         let most = self.blocks.size();
         if len > most {
-            return Err(Refused::TooLarge { asked: len, most });
+            return Err(PublishError::TooLarge { asked: len, most });
         }
         loop {
             if let Some(run) = self.blocks.allocate(len) {
-                if let Patience::Waits(waiter) = patience {
-                    self.forget(waiter);
+                if let OnFull::Wait(waiter) = on_full {
+                    self.cancel_wait(waiter);
                 }
-                return self.backed(run);
+                return self.back_run(run);
             }
-            let Err(slowest) = self.make_memory(len) else {
+            let Err(slowest) = self.free_memory_for(len) else {
                 continue;
             };
-            match patience {
-                Patience::Waits(waiter) if self.waits_for(waiter) != Some(Waiting::FOR_ANYBODY) => {
-                    self.announce(waiter, Waiting::FOR_ANYBODY);
+            match on_full {
+                OnFull::Wait(waiter)
+                    if self.condition_of(waiter) != Some(WakeCondition::ANY_CHANGE) =>
+                {
+                    self.announce(waiter, WakeCondition::ANY_CHANGE);
                 }
-                _ => return Err(Refused::Full(slowest)),
+                _ => return Err(PublishError::Full(slowest)),
             }
         }
     }
 
-    fn backed(&mut self, run: Run) -> Result<Block, Refused> {
+    fn back_run(&mut self, run: PageRun) -> Result<Block, PublishError> {
         let first = self.log.blocks;
-        if let Some(bare) = self.blocks.bare(run) {
+        if let Some(bare) = self.blocks.unbacked_part(run) {
             if let Err(error) = self.log.space().set_aside(first + bare.at, bare.len) {
                 self.blocks.free(run);
                 return Err(error.into());
             }
-            self.blocks.has_memory(bare);
+            self.blocks.mark_backed(bare);
         }
         Ok(Block {
             at: first + run.at,
@@ -51,63 +53,67 @@ impl<L: Space, D: Words> Publisher<L, D> {
     }
 
     /// Frees a block that is not wanted.
-    pub fn give_back(&mut self, block: Block) {
+    pub fn free_block(&mut self, block: Block) {
         self.blocks.free(block.run);
     }
 
     /// Frees some memory, or says who has it.
     #[cold]
-    fn make_memory(&mut self, len: u64) -> Result<(), Slowest> {
-        if self.sweep_limbo() {
+    fn free_memory_for(&mut self, len: u64) -> Result<(), NoRoom> {
+        if self.free_unpinned() {
             return Ok(());
         }
-        let Some(&(oldest, _)) = self.placed.front() else {
-            return Err(self.holder_of_memory());
+        let Some(&(oldest, _)) = self.record_blocks.front() else {
+            return Err(self.memory_holder());
         };
-        let mut heads = self.heads();
-        self.cut_slow(&mut heads, oldest + 1);
+        let mut heads = self.respected_heads();
+        self.cut_off_slow(&mut heads, oldest + 1);
         let slowest = heads.iter().min_by_key(|head| head.at).copied();
         let read = slowest.map_or(self.published, |slowest| slowest.at);
         if let Some(slowest) = slowest
             && read <= oldest
         {
-            return Err(self.behind(&slowest, Cause::Memory));
+            return Err(self.no_room_behind(&slowest, NoRoomCause::Memory));
         }
         if read <= oldest {
-            return Err(self.holder_of_memory()); // Written, and not published so far.
+            return Err(self.memory_holder()); // Written, and not published so far.
         }
         // As much as is needed and a part of all, so that this is not done for each.
         let (mut freed, mut to) = (0, oldest + 1);
-        for &(seq, run) in self.placed.iter().take_while(|&&(seq, _)| seq < read) {
+        for &(seq, run) in self
+            .record_blocks
+            .iter()
+            .take_while(|&&(seq, _)| seq < read)
+        {
             if freed >= len.max(self.blocks.size() / 8) {
                 break;
             }
             (freed, to) = (freed + run.len, seq + 1);
         }
-        let before = self.placed.len();
-        self.give_up(to.max(self.kept));
-        if self.placed.len() < before {
+        let before = self.record_blocks.len();
+        self.reclaim_up_to(to.max(self.kept));
+        if self.record_blocks.len() < before {
             return Ok(()); // If all of these are looked at, the next look finds others.
         }
         // One has joined meanwhile, and begins with the oldest.
-        let heads = self.heads();
+        let heads = self.respected_heads();
         let joined = heads.iter().min_by_key(|head| head.at);
         match joined {
-            Some(joined) => Err(self.behind(joined, Cause::Memory)),
+            Some(joined) => Err(self.no_room_behind(joined, NoRoomCause::Memory)),
             None => Ok(()),
         }
     }
 
-    fn holder_of_memory(&self) -> Slowest {
+    fn memory_holder(&self) -> NoRoom {
         let pinned = self.directory.pinned(self.listing);
-        let holder = (self.limbo.iter())
+        let holder = (self.pinned_blocks.iter())
             .find_map(|&(seq, _)| pinned.iter().find(|each| each.0 == seq & SEQ));
-        Slowest {
+        NoRoom {
             owner: holder.map(|&(_, seat)| self.directory.owner(seat)),
             lag: 0,
             cause: match holder {
-                Some(_) => Cause::Memory,
-                None => Cause::Filling,
+                Some(_) => NoRoomCause::Memory,
+                None => NoRoomCause::Filling,
             },
         }
     }

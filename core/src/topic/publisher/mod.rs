@@ -9,20 +9,20 @@ mod subscriber_state;
 mod waiting;
 
 pub use crate::topic::blocks::Block;
-pub use error::{Cause, Refused, Slowest};
-pub use waiting::{Patience, Waiter};
+pub use error::{NoRoom, NoRoomCause, PublishError};
+pub use waiting::{OnFull, Waiter};
 
 use crate::crash;
 use crate::shared_heap::Words;
 use crate::sync::Ordering;
-use crate::topic::blocks::{Blocks, Run};
-use crate::topic::directory::{Directory, SEQ, Seated, State};
+use crate::topic::blocks::{BlockAllocator, PageRun};
+use crate::topic::directory::{Directory, SEQ, SeatInfo, SeatState};
 use crate::topic::log::{Log, Record};
-use crate::topic::log_layout::{ALIGNMENT, Limits, Shape};
-use crate::topic::log_memory::Space;
+use crate::topic::log_layout::{ALIGNMENT, LogLayout, PublisherLimits};
+use crate::topic::log_memory::LogMemory;
 use std::collections::VecDeque;
-use subscriber_state::Known;
-use waiting::Waiting;
+use subscriber_state::SubscriberState;
+use waiting::WakeCondition;
 
 /// The writer of a log.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub struct Publisher<L, D> {
     directory: Directory<D>,
     listing: usize,
     generation: u64,
-    limits: Limits,
-    shape: Shape,
+    limits: PublisherLimits,
+    shape: LogLayout,
     /// The number of the next record; those from `published` on are seen by nobody so far.
     next: u64,
     published: u64,
@@ -51,34 +51,34 @@ pub struct Publisher<L, D> {
     end: u64,
     starts: Box<[u64]>,
     kept_from: u64,
-    known: Box<[Known]>,
-    blocks: Blocks,
+    known: Box<[SubscriberState]>,
+    blocks: BlockAllocator,
     /// Blocks of records, the oldest first.
-    placed: VecDeque<(u64, Run)>,
+    record_blocks: VecDeque<(u64, PageRun)>,
     /// Blocks of records that are given up, and were looked at by somebody when that was found out.
-    limbo: Vec<(u64, Run)>,
+    pinned_blocks: Vec<(u64, PageRun)>,
     /// What those of ours wait for who were refused; the listing says what wakes any of them.
-    waiting: Vec<(Waiter, Waiting)>,
+    waiting: Vec<(Waiter, WakeCondition)>,
 }
 
-impl<L: Space, D: Words> Publisher<L, D> {
+impl<L: LogMemory, D: Words> Publisher<L, D> {
     /// Takes a listing for member `me`, in whose process the log has this descriptor. `space` is all zeros, and has the
     /// size of the shape. None if all listings are taken.
     pub fn open(
         space: L,
         directory: Directory<D>,
         me: u64,
-        limits: Limits,
-        shape: Shape,
+        limits: PublisherLimits,
+        shape: LogLayout,
         (token, descriptor): (u64, i32),
     ) -> Option<Self> {
         let log = Log::create(space, shape, token);
-        let (listing, generation) = directory.list(me)?;
-        directory.open(listing, token, descriptor);
+        let (listing, generation) = directory.acquire_listing(me)?;
+        directory.open_listing(listing, token, descriptor);
         let mut publisher = Publisher {
-            known: vec![Known::default(); directory.capacity().seats].into(),
+            known: vec![SubscriberState::default(); directory.capacity().seats].into(),
             starts: vec![0; shape.entries as usize].into(),
-            blocks: Blocks::new(shape.blocks),
+            blocks: BlockAllocator::new(shape.blocks),
             log,
             directory,
             listing,
@@ -94,13 +94,13 @@ impl<L: Space, D: Words> Publisher<L, D> {
             kept: 0,
             end: 0,
             kept_from: 0,
-            placed: VecDeque::new(),
-            limbo: Vec::new(),
+            record_blocks: VecDeque::new(),
+            pinned_blocks: Vec::new(),
             waiting: Vec::new(),
         };
         publisher.joined = publisher.directory.joined();
-        let heads = publisher.heads();
-        publisher.limit = publisher.limit_for(&heads);
+        let heads = publisher.respected_heads();
+        publisher.limit = publisher.write_limit(&heads);
         Some(publisher)
     }
 
@@ -115,7 +115,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
     }
 
     /// What it holds for those that are slow.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> PublisherLimits {
         self.limits
     }
 
@@ -136,19 +136,19 @@ impl<L: Space, D: Words> Publisher<L, D> {
 
     /// Whether all that subscribe have attached themselves. If not, and that is waited for, the listing says so; it is to
     /// be asked again before a sleep.
-    pub fn is_attached_by_all(&mut self, patience: Patience) -> bool {
-        let is_attached = |each: Seated| {
-            each.claim.state() != State::Active
+    pub fn is_attached_by_all(&mut self, on_full: OnFull) -> bool {
+        let is_attached = |each: SeatInfo| {
+            each.claim.state() != SeatState::Active
                 || self
                     .directory
                     .progress(each.seat, self.listing, self.generation)
                     .is_some()
         };
-        let is_by_all = self.directory.seated().all(is_attached);
-        if let Patience::Waits(waiter) = patience {
+        let is_by_all = self.directory.occupied_seats().all(is_attached);
+        if let OnFull::Wait(waiter) = on_full {
             match is_by_all {
-                true => self.forget(waiter),
-                false => self.announce(waiter, Waiting::FOR_ANYBODY),
+                true => self.cancel_wait(waiter),
+                false => self.announce(waiter, WakeCondition::ANY_CHANGE),
             }
         }
         is_by_all
@@ -162,19 +162,19 @@ impl<L: Space, D: Words> Publisher<L, D> {
         form: u8,
         payload: &[u8],
         aligned: bool,
-        patience: Patience,
-    ) -> Result<(), Refused> {
+        on_full: OnFull,
+    ) -> Result<(), PublishError> {
         debug_assert!(!self.is_large(payload.len() as u64));
         let alignment = if aligned { ALIGNMENT } else { 8 };
         let len = payload.len() as u64;
-        let (mut start, mut end) = self.place(len, alignment);
-        if !self.fits(end) {
-            self.make_room(len, alignment, patience)?;
-            (start, end) = self.place(len, alignment);
+        let (mut start, mut end) = self.next_range(len, alignment);
+        if !self.has_room_for(end) {
+            self.make_room(len, alignment, on_full)?;
+            (start, end) = self.next_range(len, alignment);
         }
         let at = self.log.data + (start & (self.shape.ring - 1));
         self.log.space().write(at, payload);
-        self.enter(start, end, Record { at, len, form });
+        self.write_record(start, end, Record { at, len, form });
         Ok(())
     }
 
@@ -184,27 +184,27 @@ impl<L: Space, D: Words> Publisher<L, D> {
         form: u8,
         block: Block,
         used: u64,
-        patience: Patience,
-    ) -> Result<(), (Refused, Block)> {
+        on_full: OnFull,
+    ) -> Result<(), (PublishError, Block)> {
         assert!(used <= block.len);
-        if !self.fits(self.end)
-            && let Err(refused) = self.make_room(0, 8, patience)
+        if !self.has_room_for(self.end)
+            && let Err(refused) = self.make_room(0, 8, on_full)
         {
             return Err((refused, block));
         }
-        self.placed.push_back((self.next, block.run));
+        self.record_blocks.push_back((self.next, block.run));
         let record = Record {
             at: block.at,
             len: used,
             form,
         };
-        self.enter(self.end, self.end, record);
+        self.write_record(self.end, self.end, record);
         Ok(())
     }
 
     #[inline]
-    fn enter(&mut self, start: u64, end: u64, record: Record) {
-        self.log.enter(self.next, record);
+    fn write_record(&mut self, start: u64, end: u64, record: Record) {
+        self.log.write_entry(self.next, record);
         let index = self.index(self.next);
         self.starts[index] = start;
         self.end = end;
@@ -229,31 +229,33 @@ impl<L: Space, D: Words> Publisher<L, D> {
     }
 
     /// This one waits no more. Again: nothing.
-    pub fn forget(&mut self, waiter: Waiter) {
+    pub fn cancel_wait(&mut self, waiter: Waiter) {
         let before = self.waiting.len();
         self.waiting.retain(|each| each.0 != waiter);
         if self.waiting.len() < before {
-            self.tell_listing();
+            self.publish_wait();
         }
     }
 
-    fn waits_for(&self, waiter: Waiter) -> Option<Waiting> {
+    fn condition_of(&self, waiter: Waiter) -> Option<WakeCondition> {
         let found = self.waiting.iter().find(|each| each.0 == waiter);
         found.map(|each| each.1)
     }
 
     /// Says what one is about to sleep for. It looks once more before it does.
-    fn announce(&mut self, waiter: Waiter, waiting: Waiting) {
+    fn announce(&mut self, waiter: Waiter, waiting: WakeCondition) {
         self.waiting.retain(|each| each.0 != waiter);
         self.waiting.push((waiter, waiting));
-        self.tell_listing();
+        self.publish_wait();
     }
 
-    fn tell_listing(&self) {
+    fn publish_wait(&self) {
         let all = self.waiting.iter().map(|each| each.1);
-        match all.reduce(Waiting::or) {
-            Some(Waiting { seat, target }) => self.directory.wait_for(self.listing, seat, target),
-            None => self.directory.wait_for_nobody(self.listing),
+        match all.reduce(WakeCondition::or) {
+            Some(WakeCondition { seat, target }) => {
+                self.directory.announce_wait(self.listing, seat, target)
+            }
+            None => self.directory.withdraw_wait(self.listing),
         }
     }
 
@@ -264,7 +266,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
 
     /// Where a payload of this many bytes would begin and end.
     #[inline]
-    fn place(&self, len: u64, alignment: u64) -> (u64, u64) {
+    fn next_range(&self, len: u64, alignment: u64) -> (u64, u64) {
         let mut start = self.end.next_multiple_of(alignment);
         let left = self.shape.ring - (start & (self.shape.ring - 1));
         if len > left {
@@ -275,7 +277,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
 
     /// Whether a record may be written whose payload ends there.
     #[inline]
-    fn fits(&self, end: u64) -> bool {
+    fn has_room_for(&self, end: u64) -> bool {
         self.next < self.limit
             && self.directory.joined() == self.joined
             && self.next - self.kept < self.shape.entries
@@ -308,7 +310,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
     /// Publishes what was written, and frees the listing. Wake everybody.
     pub fn close(&mut self) {
         self.publish();
-        self.directory.unlist(self.listing);
+        self.directory.release_listing(self.listing);
     }
 }
 

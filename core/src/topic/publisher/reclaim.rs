@@ -4,12 +4,12 @@ use super::{Publisher, is_pinned};
 use crate::crash;
 use crate::shared_heap::Words;
 use crate::sync::{Ordering, fence};
-use crate::topic::blocks::Run;
-use crate::topic::log_memory::Space;
+use crate::topic::blocks::PageRun;
+use crate::topic::log_memory::LogMemory;
 
-impl<L: Space, D: Words> Publisher<L, D> {
+impl<L: LogMemory, D: Words> Publisher<L, D> {
     /// Gives up all records below `to`, unless one has joined who must be waited for.
-    pub(super) fn give_up(&mut self, to: u64) {
+    pub(super) fn reclaim_up_to(&mut self, to: u64) {
         if to > self.floor {
             self.floor = to;
             // Relaxed: the fence orders it.
@@ -21,7 +21,7 @@ impl<L: Space, D: Words> Publisher<L, D> {
         fence(Ordering::SeqCst);
         // One that was seen before is at `to` or above: heads do not go back. One that has joined since sees the floor, or
         // is seen here.
-        let heads = self.heads();
+        let heads = self.respected_heads();
         let least = heads.iter().map(|head| head.at).min();
         let kept = least.map_or(to, |least| to.min(least));
         if kept <= self.kept {
@@ -35,35 +35,39 @@ impl<L: Space, D: Words> Publisher<L, D> {
 
     /// Frees the blocks of records that were given up, unless somebody looks at them.
     pub(super) fn release_blocks(&mut self) {
-        let gone = |&(seq, _): &(u64, Run)| seq < self.kept;
-        if !self.placed.front().is_some_and(gone) {
+        let gone = |&(seq, _): &(u64, PageRun)| seq < self.kept;
+        if !self.record_blocks.front().is_some_and(gone) {
             return;
         }
-        let count = self.placed.iter().take_while(|each| gone(each)).count();
+        let count = self
+            .record_blocks
+            .iter()
+            .take_while(|each| gone(each))
+            .count();
         let pinned = self.directory.pinned(self.listing);
-        for (seq, run) in self.placed.drain(..count) {
+        for (seq, run) in self.record_blocks.drain(..count) {
             match is_pinned(&pinned, seq) {
-                true => self.limbo.push((seq, run)),
+                true => self.pinned_blocks.push((seq, run)),
                 false => self.blocks.free(run),
             }
         }
     }
 
     /// Frees the blocks that nobody looks at any more; whether there were any.
-    pub(super) fn sweep_limbo(&mut self) -> bool {
-        if self.limbo.is_empty() {
+    pub(super) fn free_unpinned(&mut self) -> bool {
+        if self.pinned_blocks.is_empty() {
             return false;
         }
         let pinned = self.directory.pinned(self.listing);
-        let before = self.limbo.len();
+        let before = self.pinned_blocks.len();
         let blocks = &mut self.blocks;
-        self.limbo.retain(|&(seq, run)| {
+        self.pinned_blocks.retain(|&(seq, run)| {
             let stays = is_pinned(&pinned, seq);
             if !stays {
                 blocks.free(run);
             }
             stays
         });
-        self.limbo.len() < before
+        self.pinned_blocks.len() < before
     }
 }

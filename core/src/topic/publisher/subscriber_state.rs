@@ -1,10 +1,10 @@
 //! What a publisher knows of a subscriber.
 
-use crate::topic::directory::Claim;
+use crate::topic::directory::SeatWord;
 
 /// What is known of the subscriber of a seat.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct SubscriberState {
     /// Its claim when it was last seen active and attached; 0: not so far.
     pub(super) claim: u64,
     pub(super) head: u64,
@@ -14,8 +14,8 @@ pub(super) struct Known {
 
 /// One who must be waited for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head {
+pub(super) struct SubscriberHead {
     pub(super) seat: usize,
-    pub(super) claim: Claim,
+    pub(super) claim: SeatWord,
     pub(super) at: u64,
 }

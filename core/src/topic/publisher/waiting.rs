@@ -2,11 +2,11 @@
 
 /// Whether one that finds no room is about to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum OnFull {
     /// It is told so, and goes.
-    No,
+    Fail,
     /// It sleeps until it is woken. So the subscriber that it waits for is told, until `forget`.
-    Waits(Waiter),
+    Wait(Waiter),
 }
 
 /// One of ours that may wait, by a number of its own.
@@ -15,14 +15,14 @@ pub struct Waiter(pub u64);
 
 /// How far one that waits for room has the others read before it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct WakeCondition {
     pub(super) seat: Option<usize>,
     pub(super) target: u64,
 }
 
-impl Waiting {
+impl WakeCondition {
     /// For a change of any seat.
-    pub(super) const FOR_ANYBODY: Self = Waiting {
+    pub(super) const ANY_CHANGE: Self = WakeCondition {
         seat: None,
         target: 0,
     };
@@ -30,9 +30,9 @@ impl Waiting {
     /// What wakes either of two.
     pub(super) fn or(self, other: Self) -> Self {
         if self.seat != other.seat {
-            return Waiting::FOR_ANYBODY;
+            return WakeCondition::ANY_CHANGE;
         }
-        Waiting {
+        WakeCondition {
             seat: self.seat,
             target: self.target.min(other.target),
         }

@@ -1,20 +1,20 @@
 //! A publisher that is read.
 
 use super::message::{Message, Payload};
-use super::outcome::{False, Taken};
-use super::source::Source;
+use super::outcome::{CorruptLog, Received};
+use super::source::PublisherId;
 use crate::shared_heap::Words;
 use crate::sync::Ordering;
 use crate::topic::directory::Directory;
 use crate::topic::log::{Log, Record};
 use crate::topic::log_layout::ALIGNMENT;
-use crate::topic::log_memory::Space;
+use crate::topic::log_memory::LogMemory;
 use std::sync::Arc;
 
 /// A publisher that is read.
 #[derive(Debug)]
-pub(super) struct Attached<L> {
-    pub(super) source: Source,
+pub(super) struct AttachedLog<L> {
+    pub(super) source: PublisherId,
     pub(super) log: Arc<Log<L>>,
     /// The record that is read next.
     pub(super) head: u64,
@@ -25,9 +25,9 @@ pub(super) struct Attached<L> {
     pub(super) is_replaced: bool,
 }
 
-impl<L: Space> Attached<L> {
+impl<L: LogMemory> AttachedLog<L> {
     /// Before it reads, or when it was attached: what is not there any more is not read. Nobody has promised it.
-    pub(super) fn mend<D: Words>(&mut self, directory: &Directory<D>, seat: usize) {
+    pub(super) fn raise_head_to_floor<D: Words>(&mut self, directory: &Directory<D>, seat: usize) {
         // Relaxed: ordered by the fence of `Directory::attach`.
         let floor = self.log.floor().load(Ordering::Relaxed);
         if floor > self.head {
@@ -38,9 +38,9 @@ impl<L: Space> Attached<L> {
 
     /// Where a record is.
     #[inline]
-    pub(super) fn entry(&self, seq: u64) -> Result<Record, Taken> {
+    pub(super) fn entry(&self, seq: u64) -> Result<Record, Received> {
         let found = self.log.entry(seq);
-        found.map_err(|found| Taken::False(self.source, False::Entry(found)))
+        found.map_err(|found| Received::Corrupt(self.source, CorruptLog::Entry(found)))
     }
 
     #[inline]
@@ -60,11 +60,11 @@ impl<L: Space> Attached<L> {
 
     /// How many records there are.
     #[inline]
-    pub(super) fn look(&mut self) -> Result<u64, Taken> {
+    pub(super) fn poll_tail(&mut self) -> Result<u64, Received> {
         // Acquire: pairs with the Release of `publish`.
         let tail = self.log.tail().load(Ordering::Acquire);
         if tail < self.tail || tail < self.head {
-            return Err(Taken::False(self.source, False::Tail(tail)));
+            return Err(Received::Corrupt(self.source, CorruptLog::Tail(tail)));
         }
         self.tail = tail;
         Ok(tail)
@@ -84,19 +84,19 @@ impl<L: Space> Attached<L> {
 
     /// Says how far it has read; whether its publisher may sleep until then.
     #[inline]
-    pub(super) fn has_read<D: Words>(&self, directory: &Directory<D>, seat: usize) -> bool {
+    pub(super) fn publish_head<D: Words>(&self, directory: &Directory<D>, seat: usize) -> bool {
         if self.is_replaced {
             return false;
         }
         let listing = self.source.listing;
         directory.set_head(seat, listing, self.head);
-        directory.is_waited_for(listing, seat, self.head)
+        directory.is_awaited(listing, seat, self.head)
     }
 }
 
 /// Small records that lie one behind the other, and are copied in one go.
 #[derive(Default)]
-pub(super) struct Run {
+pub(super) struct CopyRun {
     /// Where the first of them is in the log, and where the last one ends.
     pub(super) at: u64,
     pub(super) end: u64,
@@ -104,16 +104,16 @@ pub(super) struct Run {
     pub(super) to: usize,
 }
 
-impl Run {
+impl CopyRun {
     pub(super) fn from(record: Record, to: usize) -> Self {
         let at = record.at;
         let end = at + record.len;
-        Run { at, end, to }
+        CopyRun { at, end, to }
     }
 
     /// Whether this record is the next one, which is part of it then.
     #[inline]
-    pub(super) fn takes(&mut self, record: Record) -> bool {
+    pub(super) fn extend_with(&mut self, record: Record) -> bool {
         let is_next = record.at >= self.end && record.at - self.end < ALIGNMENT;
         if is_next {
             self.end = record.at + record.len;
@@ -123,7 +123,7 @@ impl Run {
 
     /// Where the payload of one of them is in what is filled.
     #[inline]
-    pub(super) fn place(&self, record: Record) -> usize {
+    pub(super) fn offset_in_output(&self, record: Record) -> usize {
         self.to + (record.at - self.at) as usize
     }
 
@@ -133,7 +133,7 @@ impl Run {
         out.len() + (self.end - self.at) as usize
     }
 
-    pub(super) fn copy<L: Space>(&self, log: &Log<L>, out: &mut Vec<u8>) {
+    pub(super) fn copy<L: LogMemory>(&self, log: &Log<L>, out: &mut Vec<u8>) {
         log.space().read(self.at, self.end - self.at, out);
     }
 }

@@ -1,14 +1,14 @@
 //! A message.
 
-use super::pins::Pin;
-use super::source::Source;
+use super::pins::PinnedBlock;
+use super::source::PublisherId;
 use crate::shared_heap::Words;
-use crate::topic::log_memory::Space;
+use crate::topic::log_memory::LogMemory;
 
 /// What was read.
-pub struct Message<L: Space, D: Words> {
+pub struct Message<L: LogMemory, D: Words> {
     /// Whose it is.
-    pub source: Source,
+    pub source: PublisherId,
     /// Its number among those of its publisher.
     pub seq: u64,
     /// What its payload is.
@@ -18,9 +18,9 @@ pub struct Message<L: Space, D: Words> {
 }
 
 /// The bytes of a message.
-pub enum Payload<L: Space, D: Words> {
+pub enum Payload<L: LogMemory, D: Words> {
     /// They were copied: where they begin in what was filled, and how many.
     Copied(usize, usize),
     /// They are looked at in the publisher's memory. In a box: most messages are small.
-    Pinned(Box<Pin<L, D>>),
+    Pinned(Box<PinnedBlock<L, D>>),
 }

@@ -8,18 +8,18 @@ mod reading;
 mod source;
 
 pub use message::{Message, Payload};
-pub use outcome::{False, News, Taken};
-pub use pins::{IsOurs, Pin};
-pub use source::Source;
+pub use outcome::{CorruptLog, Received, Wakeups};
+pub use pins::{OwnershipCheck, PinnedBlock};
+pub use source::PublisherId;
 
 use crate::shared_heap::Words;
 use crate::sync::Ordering;
-use crate::topic::directory::{Claim, Directory, Listed, READS_NOTHING};
+use crate::topic::directory::{Directory, ListingInfo, READS_NOTHING, SeatWord};
 use crate::topic::log::Log;
-use crate::topic::log_memory::Space;
+use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
-use attached::Attached;
-use pins::Pins;
+use attached::AttachedLog;
+use pins::PinTable;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool as PrivateBool;
@@ -38,46 +38,46 @@ pub enum History {
 pub struct Subscriber<L, D: Words> {
     directory: Directory<D>,
     seat: usize,
-    claim: Claim,
+    claim: SeatWord,
     policy: Policy,
     /// The number of the policy.
     lag: u64,
-    attached: Vec<Attached<L>>,
+    attached: Vec<AttachedLog<L>>,
     /// By listing: the generation of a publisher that is not read any more, or cannot be.
     finished: Vec<u64>,
     /// Those that cannot be read, of which nobody was told so far, and why.
-    out_of_reach: Vec<(Source, String)>,
+    unreadable: Vec<(PublisherId, String)>,
     /// Whose turn it is.
-    turn: usize,
+    next_index: usize,
     version: u64,
     /// One of those that it reads has ended: that is to be said once it is read to its end, however much there is of others.
     has_ended: bool,
-    pins: Arc<Pins<D>>,
+    pins: Arc<PinTable<D>>,
     /// Missed of publishers that are not read any more.
     lost_before: u64,
 }
 
 /// Finds the memory of a publisher's log; or why it cannot be had, or nothing if that one has ended.
-pub trait Opener<L>: FnMut(&Listed) -> Result<L, Option<String>> {}
+pub trait Opener<L>: FnMut(&ListingInfo) -> Result<L, Option<String>> {}
 
-impl<L, F: FnMut(&Listed) -> Result<L, Option<String>>> Opener<L> for F {}
+impl<L, F: FnMut(&ListingInfo) -> Result<L, Option<String>>> Opener<L> for F {}
 
-impl<L: Space, D: Words + Clone> Subscriber<L, D> {
+impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
     /// Takes a seat for member `me`, and attaches it to all publishers. `prepare` sets memory aside, as
     /// [`Directory::sit`] has it. None if all seats are taken.
-    pub fn join(
+    pub fn subscribe(
         directory: Directory<D>,
-        (me, is_ours): (u64, IsOurs),
+        (me, is_ours): (u64, OwnershipCheck),
         (policy, lag): (Policy, u64),
         history: History,
         prepare: impl FnOnce(u64, u64) -> io::Result<()>,
         open: &mut impl Opener<L>,
-    ) -> io::Result<Option<(Self, News)>> {
-        let Some((seat, claim)) = directory.sit(me, policy, lag, prepare)? else {
+    ) -> io::Result<Option<(Self, Wakeups)>> {
+        let Some((seat, claim)) = directory.acquire_seat(me, policy, lag, prepare)? else {
             return Ok(None);
         };
         let mut subscriber = Subscriber {
-            pins: Arc::new(Pins {
+            pins: Arc::new(PinTable {
                 directory: directory.clone(),
                 seat,
                 me,
@@ -86,14 +86,14 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
                 used: PrivateU32::new(0),
             }),
             finished: vec![0; directory.capacity().listings],
-            out_of_reach: Vec::new(),
+            unreadable: Vec::new(),
             directory,
             seat,
             claim,
             policy,
             lag,
             attached: Vec::new(),
-            turn: 0,
+            next_index: 0,
             version: 0,
             has_ended: false,
             lost_before: 0,
@@ -115,25 +115,25 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
     }
 
     /// The publishers that it reads, also those that have ended and are not read to their end.
-    pub fn sources(&self) -> impl Iterator<Item = Source> {
+    pub fn sources(&self) -> impl Iterator<Item = PublisherId> {
         self.attached.iter().map(|each| each.source)
     }
 
     /// Those of them that have not ended.
-    pub fn live_sources(&self) -> impl Iterator<Item = Source> {
-        self.sources().filter(|&source| self.is_there(source))
+    pub fn live_sources(&self) -> impl Iterator<Item = PublisherId> {
+        self.sources().filter(|&source| self.is_publishing(source))
     }
 
     /// Whether it reads nobody, and this publisher, of which it reads nothing any more, still publishes.
-    pub fn reads_nobody_but(&self, source: Source) -> bool {
-        self.attached.is_empty() && self.is_there(source)
+    pub fn is_last_source(&self, source: PublisherId) -> bool {
+        self.attached.is_empty() && self.is_publishing(source)
     }
 
-    fn reads_the_dead(&self) -> bool {
-        self.sources().any(|source| !self.is_there(source))
+    fn has_ended_source(&self) -> bool {
+        self.sources().any(|source| !self.is_publishing(source))
     }
 
-    fn is_there(&self, source: Source) -> bool {
+    fn is_publishing(&self, source: PublisherId) -> bool {
         (self.directory).is_listed(source.listing, source.generation)
     }
 
@@ -144,7 +144,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
     }
 
     /// Attaches it to the publishers that have come since.
-    pub fn refresh(&mut self, open: &mut impl Opener<L>) -> News {
+    pub fn refresh(&mut self, open: &mut impl Opener<L>) -> Wakeups {
         self.attach_all(History::Oldest, true, open)
     }
 
@@ -154,12 +154,12 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         history: History,
         from_the_first: bool,
         open: &mut impl Opener<L>,
-    ) -> News {
-        let mut news = News::default();
+    ) -> Wakeups {
+        let mut news = Wakeups::default();
         // Before the look at the listings: a change that comes later is seen the next time.
         self.version = self.directory.version();
         for listing in 0..self.directory.capacity().listings {
-            let Some(listed) = self.directory.listed(listing) else {
+            let Some(listed) = self.directory.listing_info(listing) else {
                 continue;
             };
             if self.reads(&listed) {
@@ -178,25 +178,25 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
                 Err(None) => {}
                 Err(_) if !self.directory.is_listed(listing, listed.generation) => {}
                 Err(Some(why)) => {
-                    let source = Source::of(listed);
+                    let source = PublisherId::of(listed);
                     self.finish(source, false);
-                    self.out_of_reach.push((source, why));
+                    self.unreadable.push((source, why));
                     news.room = true;
                 }
             }
         }
-        self.has_ended = self.reads_the_dead();
+        self.has_ended = self.has_ended_source();
         news
     }
 
-    fn reads(&self, listed: &Listed) -> bool {
-        let source = Source::of(*listed);
+    fn reads(&self, listed: &ListingInfo) -> bool {
+        let source = PublisherId::of(*listed);
         self.finished[listed.listing] == listed.generation
             || self.attached.iter().any(|each| each.source == source)
     }
 
     /// Nothing more is read of a publisher, which must not wait for us.
-    fn finish(&mut self, source: Source, is_replaced: bool) {
+    fn finish(&mut self, source: PublisherId, is_replaced: bool) {
         let (listing, generation) = (source.listing, source.generation);
         if !is_replaced {
             self.finished[listing] = generation;
@@ -206,7 +206,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
 
     fn attach(
         &mut self,
-        listed: Listed,
+        listed: ListingInfo,
         log: Log<L>,
         history: History,
         from_the_first: bool,
@@ -226,51 +226,52 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         };
         let (listing, generation) = (listed.listing, listed.generation);
         (self.directory).attach(self.seat, listing, generation, head);
-        let mut attached = Attached {
-            source: Source::of(listed),
+        let mut attached = AttachedLog {
+            source: PublisherId::of(listed),
             log: Arc::new(log),
             head,
             tail,
             lost: 0,
             is_replaced: false,
         };
-        attached.mend(&self.directory, self.seat);
+        attached.raise_head_to_floor(&self.directory, self.seat);
         // What one is waited for is kept from the moment on in which it is there.
         if from_the_first && self.policy != Policy::Block && attached.head > 0 {
             attached.lost = attached.head;
             self.directory.set_lost(self.seat, listing, attached.lost);
         }
         self.attached.push(attached);
-        (self.directory).is_waited_for(listing, self.seat, head)
+        (self.directory).is_awaited(listing, self.seat, head)
     }
 
     /// Whether there may be something to take, or to hear of: a hint that is right once it was announced that somebody
     /// sleeps.
-    pub fn may_take(&self) -> bool {
+    pub fn may_receive(&self) -> bool {
         // Relaxed: the fence of whoever is about to sleep orders it.
-        let has_records = |each: &Attached<L>| each.log.tail().load(Ordering::Relaxed) != each.head;
+        let has_records =
+            |each: &AttachedLog<L>| each.log.tail().load(Ordering::Relaxed) != each.head;
         // The watcher may have found out already what there is to hear of.
-        let is_news = self.has_ended || !self.out_of_reach.is_empty();
+        let is_news = self.has_ended || !self.unreadable.is_empty();
         self.is_stale() || is_news || self.attached.iter().any(has_records)
     }
 
-    fn gone(&mut self) -> Taken {
-        let is_gone = |each: &Attached<L>| {
+    fn poll_gone(&mut self) -> Received {
+        let is_gone = |each: &AttachedLog<L>| {
             // The look at the tail is after that at the listing: all that was published is found.
             // Acquire: pairs with the Release of `publish`.
-            !self.is_there(each.source) && each.log.tail().load(Ordering::Acquire) == each.head
+            !self.is_publishing(each.source) && each.log.tail().load(Ordering::Acquire) == each.head
         };
         match self.attached.iter().position(is_gone) {
             Some(index) => {
                 let source = self.drop_attached(index);
-                self.has_ended = self.reads_the_dead();
-                Taken::Gone(source)
+                self.has_ended = self.has_ended_source();
+                Received::PublisherGone(source)
             }
-            None => Taken::Empty,
+            None => Received::Empty,
         }
     }
 
-    fn drop_attached(&mut self, index: usize) -> Source {
+    fn drop_attached(&mut self, index: usize) -> PublisherId {
         let attached = self.attached.swap_remove(index);
         self.lost_before = self.lost_before.saturating_add(attached.lost);
         self.finish(attached.source, attached.is_replaced);
@@ -278,14 +279,14 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
     }
 
     /// A publisher that cannot be read, and why: each once.
-    pub fn out_of_reach(&mut self) -> Option<(Source, String)> {
-        self.out_of_reach.pop()
+    pub fn next_unreadable(&mut self) -> Option<(PublisherId, String)> {
+        self.unreadable.pop()
     }
 
     /// Reads nothing more. Wake the publishers. The seat is free once this and all that it has pinned is dropped.
     pub fn leave(&mut self) {
         if (self.pins.is_ours)() {
-            self.directory.begin_to_leave(self.seat, self.claim);
+            self.directory.mark_leaving(self.seat, self.claim);
         }
         self.attached.clear();
     }

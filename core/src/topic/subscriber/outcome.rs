@@ -1,26 +1,26 @@
 //! What reading returns.
 
-use super::source::Source;
-use crate::topic::log::Why;
+use super::source::PublisherId;
+use crate::topic::log::CutReason;
 
 /// What a look for messages has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Received {
     /// This many.
     Messages(usize),
     /// None is there.
     Empty,
     /// None is there, and this publisher is gone, whose last one was read.
-    Gone(Source),
+    PublisherGone(PublisherId),
     /// This publisher does not wait for us any more, and nothing more is read of it.
-    CutOff(Source, Why),
+    CutOff(PublisherId, CutReason),
     /// What this publisher has written cannot be true, and nothing more is read of it.
-    False(Source, False),
+    Corrupt(PublisherId, CorruptLog),
 }
 
 /// What cannot be true in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum False {
+pub enum CorruptLog {
     /// The number of its records.
     Tail(u64),
     /// The entry of a record.
@@ -29,7 +29,7 @@ pub enum False {
 
 /// What others are to be told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct Wakeups {
     /// A publisher that sleeps may have room.
     pub room: bool,
 }

@@ -1,37 +1,37 @@
 //! Reading messages.
 
 use super::Subscriber;
-use super::attached::{Attached, Run};
+use super::attached::{AttachedLog, CopyRun};
 use super::message::{Message, Payload};
-use super::outcome::{News, Taken};
-use super::pins::Pin;
+use super::outcome::{Received, Wakeups};
+use super::pins::PinnedBlock;
 use crate::crash;
 use crate::shared_heap::Words;
 use crate::sync::{Ordering, fence};
-use crate::topic::log::{Record, Why};
-use crate::topic::log_memory::Space;
+use crate::topic::log::{CutReason, Record};
+use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// No more bytes are copied at once, but for those of a single message.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_COPY_BYTES: usize = 64 << 20;
 
 /// One who is waited for copies no more than this share of a publisher's ring at once.
-const SHARE: u64 = 4;
+const MAX_RING_SHARE: u64 = 4;
 
-impl<L: Space, D: Words + Clone> Subscriber<L, D> {
+impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
     /// Takes up to `most` messages, as they come: of each publisher in its order, of several in turns. The bytes of small
     /// ones are appended to `out`; large ones are pinned if `pins`, and copied too if not, or if there is no pin.
-    pub fn take(
+    pub fn receive(
         &mut self,
         most: usize,
         pins: bool,
         out: &mut Vec<u8>,
         messages: &mut Vec<Message<L, D>>,
-    ) -> (Taken, News) {
-        let (mut news, begin) = (News::default(), messages.len());
+    ) -> (Received, Wakeups) {
+        let (mut news, begin) = (Wakeups::default(), messages.len());
         if self.has_ended
-            && let gone @ Taken::Gone(_) = self.gone()
+            && let gone @ Received::PublisherGone(_) = self.poll_gone()
         {
             return (gone, news);
         }
@@ -41,12 +41,12 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
             if taken == most {
                 break;
             }
-            let index = (self.turn + step) % count;
+            let index = (self.next_index + step) % count;
             let read = self.read(index, most - taken, pins, out, messages);
             let attached = &self.attached[index];
             if messages.len() > begin + taken {
                 crash::point!(RecordsCopied);
-                news.room |= attached.has_read(&self.directory, self.seat);
+                news.room |= attached.publish_head(&self.directory, self.seat);
             }
             if let Err(trouble) = read {
                 if messages.len() > begin {
@@ -58,13 +58,13 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
             }
         }
         if count > 0 {
-            self.turn = (self.turn + 1) % count;
+            self.next_index = (self.next_index + 1) % count;
         }
         // Relaxed: a hint of this process to itself.
         news.room |= self.pins.is_waited_for.swap(false, Relaxed);
         match messages.len() - begin {
-            0 => (self.gone(), news),
-            taken => (Taken::Messages(taken), news),
+            0 => (self.poll_gone(), news),
+            taken => (Received::Messages(taken), news),
         }
     }
 
@@ -75,11 +75,11 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         pins: bool,
         out: &mut Vec<u8>,
         messages: &mut Vec<Message<L, D>>,
-    ) -> Result<(), Taken> {
+    ) -> Result<(), Received> {
         let begin = (out.len(), messages.len());
         let read = match self.policy {
             Policy::KeepLast => self.read_last(index, most, pins, out, messages),
-            _ => self.read_all(index, most, pins, out, messages),
+            _ => self.read_kept(index, most, pins, out, messages),
         };
         if read.is_err() && self.policy != Policy::KeepLast {
             out.truncate(begin.0);
@@ -89,33 +89,33 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
     }
 
     /// Reads what the publisher keeps for us.
-    fn read_all(
+    fn read_kept(
         &mut self,
         index: usize,
         most: usize,
         pins: bool,
         out: &mut Vec<u8>,
         messages: &mut Vec<Message<L, D>>,
-    ) -> Result<(), Taken> {
-        let tail = self.attached[index].look()?;
+    ) -> Result<(), Received> {
+        let tail = self.attached[index].poll_tail()?;
         let (head, from) = (self.attached[index].head, out.len());
         let to = tail.min(head.saturating_add(most as u64));
         // The publisher may write again once the head has moved: of a ring that is read at once it would stand still until
         // all is copied.
-        let most_of_ring = self.attached[index].log.ring() / SHARE;
-        let (mut next, mut of_ring, mut run) = (head, 0, Run::default());
-        while next < to && run.end_in(out) - from < MOST_BYTES && of_ring <= most_of_ring {
+        let most_of_ring = self.attached[index].log.ring() / MAX_RING_SHARE;
+        let (mut next, mut of_ring, mut run) = (head, 0, CopyRun::default());
+        while next < to && run.end_in(out) - from < MAX_COPY_BYTES && of_ring <= most_of_ring {
             // What was read may be anything once we were cut off.
             let record = self.attached[index].entry(next);
-            let record = record.map_err(|trouble| self.why_cut(index).unwrap_or(trouble))?;
+            let record = record.map_err(|trouble| self.cut_reason(index).unwrap_or(trouble))?;
             let attached = &self.attached[index];
             if record.at < attached.log.blocks {
-                if !run.takes(record) {
+                if !run.extend_with(record) {
                     run.copy(&attached.log, out);
-                    run = Run::from(record, out.len());
+                    run = CopyRun::from(record, out.len());
                 }
                 of_ring += record.len;
-                let payload = Payload::Copied(run.place(record), record.len as usize);
+                let payload = Payload::Copied(run.offset_in_output(record), record.len as usize);
                 messages.push(attached.message(next, record, payload));
             } else {
                 std::mem::take(&mut run).copy(&attached.log, out);
@@ -124,7 +124,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
             next += 1;
         }
         run.copy(&self.attached[index].log, out);
-        match self.why_cut(index) {
+        match self.cut_reason(index) {
             Some(cut) => Err(cut),
             None => {
                 self.attached[index].head = next;
@@ -133,7 +133,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
-    fn why_cut(&self, index: usize) -> Option<Taken> {
+    fn cut_reason(&self, index: usize) -> Option<Received> {
         let attached = &self.attached[index];
         // Acquire: what was written over what we have read was so after the cut.
         fence(Ordering::Acquire);
@@ -143,10 +143,10 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
             return None;
         }
         let why = match cut as u32 {
-            2 => Why::Corruption,
-            _ => Why::Lag,
+            2 => CutReason::Corruption,
+            _ => CutReason::Lag,
         };
-        Some(Taken::CutOff(attached.source, why))
+        Some(Received::CutOff(attached.source, why))
     }
 
     /// Reads the last ones, whatever the publisher does meanwhile.
@@ -157,12 +157,13 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         pins: bool,
         out: &mut Vec<u8>,
         messages: &mut Vec<Message<L, D>>,
-    ) -> Result<(), Taken> {
-        let mut tail = self.attached[index].look()?;
+    ) -> Result<(), Received> {
+        let mut tail = self.attached[index].poll_tail()?;
         let (lag, seat) = (self.lag.max(1), self.seat);
         self.attached[index].skip_to(tail.saturating_sub(lag), &self.directory, seat);
         let (mut taken, from) = (0, out.len());
-        while taken < most && self.attached[index].head < tail && out.len() - from < MOST_BYTES {
+        while taken < most && self.attached[index].head < tail && out.len() - from < MAX_COPY_BYTES
+        {
             let begin = out.len();
             let seq = self.attached[index].head;
             let attached = &self.attached[index];
@@ -175,7 +176,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
             if floor > seq {
                 out.truncate(begin);
                 drop(message);
-                tail = self.attached[index].look()?;
+                tail = self.attached[index].poll_tail()?;
                 let least = floor.min(tail).max(tail.saturating_sub(lag));
                 self.attached[index].skip_to(least.max(seq + 1), &self.directory, seat);
                 continue;
@@ -190,7 +191,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
     /// Copies or pins a record, which may be written over meanwhile: look afterwards.
     fn read_record(
         &self,
-        attached: &Attached<L>,
+        attached: &AttachedLog<L>,
         seq: u64,
         record: Record,
         pins: bool,
@@ -198,7 +199,7 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
     ) -> Message<L, D> {
         let log = &attached.log;
         let pins = pins && record.at >= log.blocks;
-        let pin = pins.then(|| self.pin(attached, seq, record.at, record.len));
+        let pin = pins.then(|| self.pin_block(attached, seq, record.at, record.len));
         let payload = match pin.flatten() {
             Some(pin) => Payload::Pinned(Box::new(pin)),
             None => {
@@ -210,27 +211,33 @@ impl<L: Space, D: Words + Clone> Subscriber<L, D> {
         attached.message(seq, record, payload)
     }
 
-    fn pin(&self, attached: &Attached<L>, seq: u64, at: u64, len: u64) -> Option<Pin<L, D>> {
+    fn pin_block(
+        &self,
+        attached: &AttachedLog<L>,
+        seq: u64,
+        at: u64,
+        len: u64,
+    ) -> Option<PinnedBlock<L, D>> {
         if attached.is_replaced {
             return None;
         }
         // Of what a publisher has for blocks, all subscribers together keep no more than half: it needs the rest to go on.
         let most = (attached.log.space().size() as u64 - attached.log.blocks) / 2;
-        let pin = self.pins.take()?;
+        let pin = self.pins.acquire()?;
         let publisher = (attached.source.listing, attached.source.generation);
-        if !self.directory.hold(self.seat, publisher, len, most) {
-            self.pins.free(pin);
+        if !self.directory.borrow_bytes(self.seat, publisher, len, most) {
+            self.pins.mark_free(pin);
             return None;
         }
         (self.directory).set_pin(self.seat, pin, attached.source.listing, seq);
-        Some(Pin {
+        Some(PinnedBlock {
             log: attached.log.clone(),
             pins: self.pins.clone(),
             source: attached.source,
             pin,
             at,
             len,
-            is_held: true,
+            is_active: true,
         })
     }
 }

@@ -1,10 +1,10 @@
 //! A publisher, as messages name it.
 
-use crate::topic::directory::{LISTINGS, Listed};
+use crate::topic::directory::{LISTINGS, ListingInfo};
 
 /// A publisher, as its messages name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct PublisherId {
     /// Its listing.
     pub listing: usize,
     /// Whose turn in that it is.
@@ -13,9 +13,9 @@ pub struct Source {
     pub owner: u64,
 }
 
-impl Source {
-    pub(super) fn of(listed: Listed) -> Self {
-        Source {
+impl PublisherId {
+    pub(super) fn of(listed: ListingInfo) -> Self {
+        PublisherId {
             listing: listed.listing,
             generation: listed.generation,
             owner: listed.owner,

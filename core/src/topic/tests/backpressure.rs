@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::topic::blocks::PAGE;
-use crate::topic::log::Why;
-use crate::topic::publisher::Cause;
+use crate::topic::log::CutReason;
+use crate::topic::publisher::NoRoomCause;
 
-fn numbered(publisher: &mut Ours) -> Result<(), Refused> {
+fn numbered(publisher: &mut Ours) -> Result<(), PublishError> {
     let bytes = payload(0, publisher.next(), 50);
     publish(publisher, &bytes)
 }
@@ -16,9 +16,9 @@ fn publish_all(publisher: &mut Ours, count: u64) {
     }
 }
 
-fn full(refused: Result<(), Refused>) -> crate::topic::publisher::Slowest {
+fn full(refused: Result<(), PublishError>) -> crate::topic::publisher::NoRoom {
     match refused {
-        Err(Refused::Full(slowest)) => slowest,
+        Err(PublishError::Full(slowest)) => slowest,
         other => panic!("{other:?}"),
     }
 }
@@ -32,7 +32,7 @@ fn each_reads_all_at_its_own_pace_and_the_slowest_is_waited_for() {
     publish_all(&mut publisher, 8);
     assert_eq!(numbers(&take(&mut quick, 100)), (0..8).collect::<Vec<_>>());
     let slowest = full(numbered(&mut publisher));
-    assert_eq!((slowest.lag, slowest.cause), (8, Cause::Records));
+    assert_eq!((slowest.lag, slowest.cause), (8, NoRoomCause::Records));
     assert_eq!(slowest.owner, Some(3));
     assert_eq!(numbers(&take(&mut slow, 1)), [0]);
     publish_all(&mut publisher, 1);
@@ -97,10 +97,13 @@ fn whoever_disconnects_is_cut_off_beyond_its_lag_and_told() {
     assert_eq!(take(&mut reader, 100).len(), 5);
     publish_all(&mut publisher, 100);
     let source = reader.sources().next().unwrap();
-    assert_eq!(trouble(&mut reader), Taken::CutOff(source, Why::Lag));
+    assert_eq!(
+        trouble(&mut reader),
+        Received::CutOff(source, CutReason::Lag)
+    );
     // And of nothing else: it is attached to no publisher any more.
     reader.refresh(&mut open);
-    assert_eq!(trouble(&mut reader), Taken::Empty);
+    assert_eq!(trouble(&mut reader), Received::Empty);
     let other = topic.publisher(limits(64, 4, MIB));
     assert!(reader.is_stale());
     reader.refresh(&mut open);
@@ -151,7 +154,7 @@ fn what_was_published_is_read_after_its_publisher_is_gone() {
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
     publish_all(&mut publisher, 3);
     publisher
-        .append(0, b"nobody sees it", false, Patience::No)
+        .append(0, b"nobody sees it", false, OnFull::Fail)
         .unwrap();
     topic.directory().recover(|owner| owner == 1);
     drop(publisher);
@@ -164,8 +167,8 @@ fn what_was_published_is_read_after_its_publisher_is_gone() {
     let mut rest = numbers(&take(&mut reader, 100));
     rest.sort_unstable();
     assert_eq!(rest, [0, 2]);
-    assert_eq!(trouble(&mut reader), Taken::Gone(source));
-    assert_eq!(trouble(&mut reader), Taken::Empty);
+    assert_eq!(trouble(&mut reader), Received::PublisherGone(source));
+    assert_eq!(trouble(&mut reader), Received::Empty);
 }
 
 /// The watcher of its process looks at the listings before it does.
@@ -174,22 +177,24 @@ fn one_that_is_about_to_sleep_hears_of_an_end_that_somebody_else_has_seen() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(8, 4, MIB));
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
-    assert_eq!(trouble(&mut reader), Taken::Empty);
-    assert!(!reader.may_take());
+    assert_eq!(trouble(&mut reader), Received::Empty);
+    assert!(!reader.may_receive());
     publisher.close();
     let source = reader.sources().next().unwrap();
     reader.refresh(&mut open);
-    assert!(!reader.is_stale() && reader.may_take());
-    assert_eq!(trouble(&mut reader), Taken::Gone(source));
-    assert!(!reader.may_take());
+    assert!(!reader.is_stale() && reader.may_receive());
+    assert_eq!(trouble(&mut reader), Received::PublisherGone(source));
+    assert!(!reader.may_receive());
     // The same of one that cannot be read.
-    topic
-        .directory()
-        .open(topic.directory().list(9).unwrap().0, 7, 1_000_000);
+    topic.directory().open_listing(
+        topic.directory().acquire_listing(9).unwrap().0,
+        7,
+        1_000_000,
+    );
     reader.refresh(&mut open);
-    assert!(!reader.is_stale() && reader.may_take());
-    assert!(reader.out_of_reach().is_some());
-    assert!(!reader.may_take());
+    assert!(!reader.is_stale() && reader.may_receive());
+    assert!(reader.next_unreadable().is_some());
+    assert!(!reader.may_receive());
 }
 
 #[test]
@@ -203,7 +208,7 @@ fn one_that_waits_goes_on_at_low_water_and_the_slowest_wakes_it_there() {
     full(write(&mut publisher, &bytes, WAITS));
     let read = |reader: &mut Reader, most| {
         let (mut out, mut messages) = (Vec::new(), Vec::new());
-        reader.take(most, false, &mut out, &mut messages).1.room
+        reader.receive(most, false, &mut out, &mut messages).1.room
     };
     for _ in 0..7 {
         assert!(!read(&mut slow, 1));
@@ -213,7 +218,7 @@ fn one_that_waits_goes_on_at_low_water_and_the_slowest_wakes_it_there() {
     full(write(&mut publisher, &bytes, WAITS));
     assert!(read(&mut quick, 1));
     write(&mut publisher, &bytes, WAITS).unwrap();
-    publisher.forget(WAITER);
+    publisher.cancel_wait(WAITER);
     assert!(publisher.publish());
     assert!(!read(&mut quick, 100));
 }
@@ -226,12 +231,12 @@ fn each_that_waits_is_told_however_many_wait_for_something_else() {
     let mut holds = topic.subscriber(Policy::KeepLast, 100, History::Last(0));
     publish(&mut publisher, &payload(0, 0, len)).unwrap();
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let (taken, _) = holds.take(1, true, &mut out, &mut messages);
-    assert_eq!(taken, Taken::Messages(1));
+    let (taken, _) = holds.receive(1, true, &mut out, &mut messages);
+    assert_eq!(taken, Received::Messages(1));
     let mut slow = topic.subscriber(Policy::Block, 0, History::Last(0));
     publish_all(&mut publisher, 4);
-    let one = Patience::Waits(Waiter(1));
-    let other = Patience::Waits(Waiter(2));
+    let one = OnFull::Wait(Waiter(1));
+    let other = OnFull::Wait(Waiter(2));
     let bytes = payload(0, 5, 50);
     // One waits for memory that is looked at, the other one, afterwards, for the slowest.
     assert!(publisher.reserve(2 * len as u64, one).is_err());
@@ -241,16 +246,16 @@ fn each_that_waits_is_told_however_many_wait_for_something_else() {
     };
     assert!(pin.end(), "one waits for it");
     let block = publisher.reserve(2 * len as u64, one).unwrap();
-    publisher.give_back(block);
+    publisher.free_block(block);
     // The other one waits on, and not for anybody any more.
     let read = |reader: &mut Reader, most| {
         let (mut out, mut messages) = (Vec::new(), Vec::new());
-        reader.take(most, false, &mut out, &mut messages).1.room
+        reader.receive(most, false, &mut out, &mut messages).1.room
     };
     assert!(!read(&mut holds, 1));
     assert!(read(&mut slow, 4));
     write(&mut publisher, &bytes, other).unwrap();
-    publisher.forget(Waiter(2));
+    publisher.cancel_wait(Waiter(2));
     assert!(!read(&mut holds, 100));
 }
 
@@ -262,8 +267,8 @@ fn large_records_are_looked_at_in_place_and_hold_up_only_themselves() {
     let mut reader = topic.subscriber(Policy::KeepLast, 100, History::Last(0));
     publish(&mut publisher, &payload(0, 0, len)).unwrap();
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let (taken, _) = reader.take(1, true, &mut out, &mut messages);
-    assert_eq!((taken, out.len()), (Taken::Messages(1), 0));
+    let (taken, _) = reader.receive(1, true, &mut out, &mut messages);
+    assert_eq!((taken, out.len()), (Received::Messages(1), 0));
     for seq in 1..1000 {
         publish(&mut publisher, &payload(0, seq, len)).unwrap();
     }
@@ -272,14 +277,14 @@ fn large_records_are_looked_at_in_place_and_hold_up_only_themselves() {
     // Its block is used again.
     let mut used = Vec::new();
     for seq in 1000..1020 {
-        let block = publisher.reserve(len as u64, Patience::No).unwrap();
+        let block = publisher.reserve(len as u64, OnFull::Fail).unwrap();
         used.push(block.at);
         publisher
             .log()
             .space()
             .write(block.at, &payload(0, seq, len));
         publisher
-            .append_block(2, block, len as u64, Patience::No)
+            .append_block(2, block, len as u64, OnFull::Fail)
             .unwrap();
         publisher.publish();
     }
@@ -299,8 +304,8 @@ fn who_looks_at_too_much_at_once_gets_copies() {
     for seq in 0..100 {
         publish(&mut publisher, &payload(0, seq, len)).unwrap();
         let (mut out, mut messages) = (Vec::new(), Vec::new());
-        let (taken, _) = reader.take(1, true, &mut out, &mut messages);
-        assert_eq!(taken, Taken::Messages(1));
+        let (taken, _) = reader.receive(1, true, &mut out, &mut messages);
+        assert_eq!(taken, Received::Messages(1));
         let message = messages.pop().unwrap();
         assert_eq!(bytes_of(&message, &out), payload(0, seq, len));
         copied += usize::from(matches!(message.payload, Payload::Copied(..)));
@@ -322,31 +327,33 @@ fn a_lack_of_memory_says_who_has_it_and_ends_when_that_is_let_go() {
         publish(&mut publisher, &payload(0, seq, len)).unwrap();
     }
     let behind = full(write(&mut publisher, &payload(0, 2, len), WAITS));
-    assert_eq!((behind.owner, behind.cause), (Some(2), Cause::Memory));
+    assert_eq!((behind.owner, behind.cause), (Some(2), NoRoomCause::Memory));
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let (taken, news) = reader.take(2, true, &mut out, &mut messages);
-    assert_eq!((taken, news.room), (Taken::Messages(2), true));
+    let (taken, news) = reader.receive(2, true, &mut out, &mut messages);
+    assert_eq!((taken, news.room), (Received::Messages(2), true));
     // One of the two was pinned, the other one copied.
     publish(&mut publisher, &payload(0, 2, len)).unwrap();
-    let held = full(write(&mut publisher, &payload(0, 3, len), Patience::No));
-    assert_eq!((held.owner, held.cause), (Some(2), Cause::Memory));
-    let (_, _) = reader.take(1, false, &mut Vec::new(), &mut Vec::new());
+    let held = full(write(&mut publisher, &payload(0, 3, len), OnFull::Fail));
+    assert_eq!((held.owner, held.cause), (Some(2), NoRoomCause::Memory));
+    let (_, _) = reader.receive(1, false, &mut Vec::new(), &mut Vec::new());
     publish(&mut publisher, &payload(0, 3, len)).unwrap();
-    let (_, _) = reader.take(1, false, &mut Vec::new(), &mut Vec::new());
-    let one = publisher.reserve(len as u64, Patience::No).unwrap();
+    let (_, _) = reader.receive(1, false, &mut Vec::new(), &mut Vec::new());
+    let one = publisher.reserve(len as u64, OnFull::Fail).unwrap();
     let held = publisher.reserve(len as u64, WAITS);
-    assert!(matches!(held, Err(Refused::Full(slowest)) if slowest.owner == Some(2)));
+    assert!(matches!(held, Err(PublishError::Full(slowest)) if slowest.owner == Some(2)));
     let Payload::Pinned(pin) = &mut messages[0].payload else {
         panic!("the first one was to be pinned");
     };
     assert!(pin.end(), "the publisher waits for it");
     let other = publisher.reserve(len as u64, WAITS).unwrap();
-    let filling = publisher.reserve(len as u64, Patience::No);
-    assert!(matches!(filling, Err(Refused::Full(slowest)) if slowest.cause == Cause::Filling));
-    publisher.give_back(one);
-    publisher.give_back(other);
-    let large = publisher.reserve(3 * len as u64, Patience::No);
-    assert!(matches!(large, Err(Refused::TooLarge { .. })));
+    let filling = publisher.reserve(len as u64, OnFull::Fail);
+    assert!(
+        matches!(filling, Err(PublishError::Full(slowest)) if slowest.cause == NoRoomCause::Filling)
+    );
+    publisher.free_block(one);
+    publisher.free_block(other);
+    let large = publisher.reserve(3 * len as u64, OnFull::Fail);
+    assert!(matches!(large, Err(PublishError::TooLarge { .. })));
 }
 
 #[test]
@@ -357,7 +364,7 @@ fn a_seat_is_free_once_all_that_it_has_pinned_is_let_go() {
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
     publish(&mut publisher, &payload(0, 0, len)).unwrap();
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    reader.take(1, true, &mut out, &mut messages);
+    reader.receive(1, true, &mut out, &mut messages);
     reader.leave();
     drop(reader);
     let other = topic.subscriber(Policy::KeepLast, 1, History::Last(0));
@@ -380,9 +387,9 @@ fn all_seats_and_listings_can_be_taken_and_no_more() {
     let mut readers: Vec<_> = (0..Capacity::OF_A_TOPIC.seats)
         .map(|_| topic.subscriber(Policy::Block, 0, History::Last(0)))
         .collect();
-    assert!(topic.directory().list(1).is_none());
+    assert!(topic.directory().acquire_listing(1).is_none());
     let us = (1, Box::new(|| true) as _);
-    let full = Reader::join(
+    let full = Reader::subscribe(
         topic.directory(),
         us,
         (Policy::Block, 0),
@@ -399,7 +406,7 @@ fn all_seats_and_listings_can_be_taken_and_no_more() {
         assert_eq!(take(reader, 1000).len(), Capacity::OF_A_TOPIC.listings);
     }
     topic.directory().recover(|_| true);
-    assert_eq!(topic.directory().seated().count(), 0);
+    assert_eq!(topic.directory().occupied_seats().count(), 0);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use super::*;
 use crate::shared_heap::Words;
 use crate::testing::{Dice, scaled};
-use crate::topic::log::Why;
-use crate::topic::subscriber::False;
+use crate::topic::log::CutReason;
+use crate::topic::subscriber::CorruptLog;
 
-fn small(publisher: &mut Ours) -> Result<(), Refused> {
+fn small(publisher: &mut Ours) -> Result<(), PublishError> {
     let bytes = payload(0, publisher.next(), 40);
     publish(publisher, &bytes)
 }
@@ -32,7 +32,10 @@ fn a_head_that_cannot_be_true_cuts_that_subscriber_off_alone() {
             assert!(!take(&mut honest, 100).is_empty());
         }
         let source = liar.sources().next().unwrap();
-        assert_eq!(trouble(&mut liar), Taken::CutOff(source, Why::Corruption));
+        assert_eq!(
+            trouble(&mut liar),
+            Received::CutOff(source, CutReason::Corruption)
+        );
         let next = publisher.next();
         while small(&mut publisher).is_ok() {}
         assert_eq!(publisher.next() - next, 4, "the honest one is waited for");
@@ -54,11 +57,11 @@ fn a_log_that_lies_ends_its_own_attachment() {
     let mut found = Vec::new();
     for _ in 0..4 {
         let (mut out, mut messages) = (Vec::new(), Vec::new());
-        found.push(reader.take(1, false, &mut out, &mut messages).0);
+        found.push(reader.receive(1, false, &mut out, &mut messages).0);
     }
-    assert!(found.contains(&Taken::False(of_bad, False::Entry(size - 8))));
-    assert!(found.contains(&Taken::Messages(1)));
-    assert!(found.contains(&Taken::Empty));
+    assert!(found.contains(&Received::Corrupt(of_bad, CorruptLog::Entry(size - 8))));
+    assert!(found.contains(&Received::Messages(1)));
+    assert!(found.contains(&Received::Empty));
     // The bad one does not wait for one that does not read it.
     for _ in 0..100 {
         small(&mut bad).unwrap();
@@ -66,7 +69,7 @@ fn a_log_that_lies_ends_its_own_attachment() {
     let of_good = reader.sources().next().unwrap();
     good.log().tail().store(0, Ordering::Relaxed);
     let found = trouble(&mut reader);
-    assert_eq!(found, Taken::False(of_good, False::Tail(0)));
+    assert_eq!(found, Received::Corrupt(of_good, CorruptLog::Tail(0)));
 }
 
 #[test]
@@ -81,12 +84,12 @@ fn what_is_no_log_is_said_once_and_waited_for_by_nobody() {
         (71, 1_000_000),
         (72, publisher.log().space().descriptor().unwrap()),
     ] {
-        let (listing, _) = directory.list(owner).unwrap();
-        directory.open(listing, 7, descriptor);
+        let (listing, _) = directory.acquire_listing(owner).unwrap();
+        directory.open_listing(listing, 7, descriptor);
     }
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
     let mut said = Vec::new();
-    while let Some((source, why)) = reader.out_of_reach() {
+    while let Some((source, why)) = reader.next_unreadable() {
         said.push((source.owner, why));
     }
     said.sort_unstable();
@@ -94,7 +97,7 @@ fn what_is_no_log_is_said_once_and_waited_for_by_nobody() {
     assert_eq!(owners, [70, 71, 72], "{said:?}");
     assert!(said[0].1.contains("sealed") && said[2].1.contains("no log"));
     reader.refresh(&mut open);
-    assert!(reader.out_of_reach().is_none());
+    assert!(reader.next_unreadable().is_none());
     small(&mut publisher).unwrap();
     assert_eq!(numbers(&take(&mut reader, 10)), [0]);
 }
@@ -161,7 +164,7 @@ fn anything_may_stand_in_the_directory() {
                     dice.below(500)
                 };
                 let bytes = payload(0, publisher.next(), len as usize);
-                let patience = [Patience::No, WAITS][dice.below(2) as usize];
+                let patience = [OnFull::Fail, WAITS][dice.below(2) as usize];
                 let _ = write(publisher, &bytes, patience);
                 publisher.publish();
                 publisher.is_attached_by_all(WAITS);
@@ -172,10 +175,10 @@ fn anything_may_stand_in_the_directory() {
                 reader.refresh(&mut open);
             }
             let (mut out, mut messages) = (Vec::new(), Vec::new());
-            reader.take(5, true, &mut out, &mut messages);
+            reader.receive(5, true, &mut out, &mut messages);
             held.append(&mut messages);
             held.truncate(dice.below(10) as usize);
-            while reader.out_of_reach().is_some() {}
+            while reader.next_unreadable().is_some() {}
         }
     }
 }

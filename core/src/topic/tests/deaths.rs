@@ -8,7 +8,7 @@ use std::thread;
 /// The member that is forked.
 const DYING: u64 = 1 << 40;
 
-const LIMITS: Limits = Limits {
+const LIMITS: PublisherLimits = PublisherLimits {
     high: 8,
     low: 4,
     memory: 256 << 10,
@@ -51,12 +51,12 @@ fn is_killed(child: Child) {
 }
 
 /// Reads what is there: the records of one publisher in a row.
-fn read_on(reader: &mut Reader, process: i32, id: u64, next: &mut u64) -> Taken {
+fn read_on(reader: &mut Reader, process: i32, id: u64, next: &mut u64) -> Received {
     if reader.is_stale() {
-        reader.refresh(&mut |listed: &Listed| open_in(process, listed));
+        reader.refresh(&mut |listed: &ListingInfo| open_in(process, listed));
     }
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let taken = reader.take(3, true, &mut out, &mut messages).0;
+    let taken = reader.receive(3, true, &mut out, &mut messages).0;
     for message in messages {
         assert_eq!(message.seq, *next);
         assert!(bytes_of(&message, &out) == payload(id, *next, len_of(*next)));
@@ -93,7 +93,7 @@ fn a_publisher_that_is_killed_anywhere_leaves_what_it_has_published() {
             let child = fork(|| {
                 crash::arm(point as usize, times, libc::SIGKILL, -1);
                 let mut ours = topic.publisher_as(DYING, LIMITS, tight(LIMITS));
-                while !ours.is_attached_by_all(Patience::No) {
+                while !ours.is_attached_by_all(OnFull::Fail) {
                     thread::yield_now();
                 }
                 while ours.next() < 200 {
@@ -108,13 +108,13 @@ fn a_publisher_that_is_killed_anywhere_leaves_what_it_has_published() {
             while !child.has_ended() {
                 read_on(&mut reader, pid, 7, &mut next);
                 if slow.is_stale() {
-                    slow.refresh(&mut |listed: &Listed| open_in(pid, listed));
+                    slow.refresh(&mut |listed: &ListingInfo| open_in(pid, listed));
                 }
             }
             is_killed(child);
             topic.directory().recover(|owner| owner == DYING);
             let at_death = next;
-            while read_on(&mut reader, pid, 7, &mut next) != Taken::Empty {}
+            while read_on(&mut reader, pid, 7, &mut next) != Received::Empty {}
             if point == Point::RecordsPublished {
                 assert_eq!(next, times, "{round}");
             } else if point == Point::RecordWritten {
@@ -154,12 +154,12 @@ fn a_subscriber_that_is_killed_anywhere_holds_nobody_up() {
             };
             let child = fork(|| {
                 crash::arm(point as usize, times, libc::SIGKILL, -1);
-                let open = |listed: &Listed| open_in(us, listed);
+                let open = |listed: &ListingInfo| open_in(us, listed);
                 let mut reader = topic.subscriber_as(DYING, policy, History::Oldest, open);
                 let mut held = Vec::new();
                 loop {
                     let (mut out, mut messages) = (Vec::new(), Vec::new());
-                    reader.take(3, true, &mut out, &mut messages);
+                    reader.receive(3, true, &mut out, &mut messages);
                     held.append(&mut messages);
                     held.truncate(2);
                 }
@@ -180,7 +180,7 @@ fn a_subscriber_that_is_killed_anywhere_holds_nobody_up() {
             while next < ours.next() {
                 read_on(&mut other, us, 7, &mut next);
             }
-            assert_eq!(topic.directory().seated().count(), 1, "{was_full}");
+            assert_eq!(topic.directory().occupied_seats().count(), 1, "{was_full}");
             assert_eq!(
                 topic.subscriber(Policy::Block, 0, History::Oldest).seat(),
                 1

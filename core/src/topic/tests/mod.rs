@@ -6,21 +6,21 @@ mod deaths;
 mod model;
 mod threads;
 
-use super::directory::{Capacity, Directory, Listed};
-use super::log_layout::{Limits, Shape};
-use super::mapped_log::LogMemory;
-use super::publisher::{Patience, Publisher, Refused, Waiter};
-use super::subscriber::{History, Message, Payload, Subscriber, Taken};
-use super::{Policy, Space};
+use super::directory::{Capacity, Directory, ListingInfo};
+use super::log_layout::{LogLayout, PublisherLimits};
+use super::mapped_log::MappedLog;
+use super::publisher::{OnFull, PublishError, Publisher, Waiter};
+use super::subscriber::{History, Message, Payload, Received, Subscriber};
+use super::{LogMemory, Policy};
 use crate::memory::mapping::SharedMapping;
 use crate::testing::file_in_memory;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Ours = Publisher<Arc<LogMemory>, Arc<SharedMapping>>;
-type Reader = Subscriber<Arc<LogMemory>, Arc<SharedMapping>>;
-type Got = Message<Arc<LogMemory>, Arc<SharedMapping>>;
+type Ours = Publisher<Arc<MappedLog>, Arc<SharedMapping>>;
+type Reader = Subscriber<Arc<MappedLog>, Arc<SharedMapping>>;
+type Got = Message<Arc<MappedLog>, Arc<SharedMapping>>;
 
 const MIB: u64 = 1 << 20;
 
@@ -31,16 +31,16 @@ struct Topic {
     members: Arc<AtomicU64>,
 }
 
-fn limits(high: u64, low: u64, memory: u64) -> Limits {
-    Limits { high, low, memory }
+fn limits(high: u64, low: u64, memory: u64) -> PublisherLimits {
+    PublisherLimits { high, low, memory }
 }
 
 /// Little of everything, so that all of it is used up.
-fn tight(limits: Limits) -> Shape {
-    Shape {
+fn tight(limits: PublisherLimits) -> LogLayout {
+    LogLayout {
         entries: (2 * limits.high).next_power_of_two(),
         ring: 4096,
-        ..Shape::of(limits)
+        ..LogLayout::of(limits)
     }
 }
 
@@ -64,16 +64,16 @@ impl Topic {
         self.members.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn publisher(&self, limits: Limits) -> Ours {
-        self.publisher_of(limits, Shape::of(limits))
+    fn publisher(&self, limits: PublisherLimits) -> Ours {
+        self.publisher_of(limits, LogLayout::of(limits))
     }
 
-    fn publisher_of(&self, limits: Limits, shape: Shape) -> Ours {
+    fn publisher_of(&self, limits: PublisherLimits, shape: LogLayout) -> Ours {
         self.publisher_as(self.member(), limits, shape)
     }
 
-    fn publisher_as(&self, me: u64, limits: Limits, shape: Shape) -> Ours {
-        let memory = Arc::new(LogMemory::create(shape).unwrap());
+    fn publisher_as(&self, me: u64, limits: PublisherLimits, shape: LogLayout) -> Ours {
+        let memory = Arc::new(MappedLog::create(shape).unwrap());
         let descriptor = memory.descriptor().unwrap();
         let known = (0x70c3 + me, descriptor);
         Publisher::open(memory, self.directory(), me, limits, shape, known).unwrap()
@@ -88,27 +88,28 @@ impl Topic {
         me: u64,
         policy: (Policy, u64),
         history: History,
-        mut open: impl FnMut(&Listed) -> Result<Arc<LogMemory>, Option<String>>,
+        mut open: impl FnMut(&ListingInfo) -> Result<Arc<MappedLog>, Option<String>>,
     ) -> Reader {
         let us = (me, Box::new(|| true) as _);
         let prepare = |_, _| Ok(());
-        let joined = Subscriber::join(self.directory(), us, policy, history, prepare, &mut open);
+        let joined =
+            Subscriber::subscribe(self.directory(), us, policy, history, prepare, &mut open);
         joined.unwrap().unwrap().0
     }
 }
 
 /// A mapping of its own of a publisher's log, which is in this process.
-fn open(listed: &Listed) -> Result<Arc<LogMemory>, Option<String>> {
+fn open(listed: &ListingInfo) -> Result<Arc<MappedLog>, Option<String>> {
     open_in(std::process::id() as i32, listed)
 }
 
-fn open_in(process: i32, listed: &Listed) -> Result<Arc<LogMemory>, Option<String>> {
-    let opened = LogMemory::open(process, listed.descriptor);
+fn open_in(process: i32, listed: &ListingInfo) -> Result<Arc<MappedLog>, Option<String>> {
+    let opened = MappedLog::open(process, listed.descriptor);
     opened.map(Arc::new).map_err(Some)
 }
 
 const WAITER: Waiter = Waiter(0);
-const WAITS: Patience = Patience::Waits(WAITER);
+const WAITS: OnFull = OnFull::Wait(WAITER);
 
 /// What the record of this number has: its bytes say which it is, whole.
 fn payload(publisher: u64, seq: u64, len: usize) -> Vec<u8> {
@@ -120,23 +121,23 @@ fn payload(publisher: u64, seq: u64, len: usize) -> Vec<u8> {
 }
 
 /// Publishes a record, in a block if it is large.
-fn publish(publisher: &mut Ours, bytes: &[u8]) -> Result<(), Refused> {
-    write(publisher, bytes, Patience::No)?;
+fn publish(publisher: &mut Ours, bytes: &[u8]) -> Result<(), PublishError> {
+    write(publisher, bytes, OnFull::Fail)?;
     assert!(publisher.publish());
     Ok(())
 }
 
-fn write(publisher: &mut Ours, bytes: &[u8], patience: Patience) -> Result<(), Refused> {
+fn write(publisher: &mut Ours, bytes: &[u8], on_full: OnFull) -> Result<(), PublishError> {
     if !publisher.is_large(bytes.len() as u64) {
-        return publisher.append(0, bytes, false, patience);
+        return publisher.append(0, bytes, false, on_full);
     }
-    let block = publisher.reserve(bytes.len() as u64, patience)?;
+    let block = publisher.reserve(bytes.len() as u64, on_full)?;
     publisher.log().space().write(block.at, bytes);
     let used = bytes.len() as u64;
     publisher
-        .append_block(2, block, used, patience)
+        .append_block(2, block, used, on_full)
         .map_err(|(refused, block)| {
-            publisher.give_back(block);
+            publisher.free_block(block);
             refused
         })
 }
@@ -159,9 +160,9 @@ fn take(reader: &mut Reader, most: usize) -> Vec<(u64, Vec<u8>)> {
     if reader.is_stale() {
         reader.refresh(&mut open);
     }
-    match reader.take(most, false, &mut out, &mut messages).0 {
-        Taken::Messages(count) => assert_eq!(count, messages.len()),
-        Taken::Empty => assert!(messages.is_empty()),
+    match reader.receive(most, false, &mut out, &mut messages).0 {
+        Received::Messages(count) => assert_eq!(count, messages.len()),
+        Received::Empty => assert!(messages.is_empty()),
         other => panic!("{other:?}"),
     }
     let bytes = |message: &Got| (message.seq, bytes_of(message, &out));
@@ -173,7 +174,7 @@ fn numbers(taken: &[(u64, Vec<u8>)]) -> Vec<u64> {
 }
 
 /// What is wrong, where nothing is there to be read.
-fn trouble(reader: &mut Reader) -> Taken {
+fn trouble(reader: &mut Reader) -> Received {
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    reader.take(1, false, &mut out, &mut messages).0
+    reader.receive(1, false, &mut out, &mut messages).0
 }

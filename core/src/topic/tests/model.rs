@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{Dice, scaled};
-use crate::topic::subscriber::Source;
+use crate::topic::subscriber::PublisherId;
 use std::collections::HashMap;
 
 struct Known {
@@ -80,10 +80,10 @@ impl Trial {
             } as usize;
             let seq = writer.lens.len() as u64;
             assert_eq!(writer.ours.next(), seq);
-            let patience = [Patience::No, WAITS][dice.below(2) as usize];
+            let patience = [OnFull::Fail, WAITS][dice.below(2) as usize];
             match write(&mut writer.ours, &payload(writer.id, seq, len), patience) {
                 Ok(()) => writer.lens.push(len),
-                Err(Refused::Full(slowest)) => {
+                Err(PublishError::Full(slowest)) => {
                     let is_blocked = self.readers.iter().any(|each| {
                         !each.cut && each.policy == Policy::Block || !each.held.is_empty()
                     });
@@ -109,15 +109,15 @@ impl Trial {
         if known.reader.is_stale() {
             known.reader.refresh(&mut open);
         }
-        assert!(known.reader.out_of_reach().is_none());
+        assert!(known.reader.next_unreadable().is_none());
         let (mut out, mut messages) = (Vec::new(), Vec::new());
         let (most, pins) = (dice.between(1, 30) as usize, dice.below(2) == 0);
-        match known.reader.take(most, pins, &mut out, &mut messages).0 {
-            Taken::CutOff(..) => {
+        match known.reader.receive(most, pins, &mut out, &mut messages).0 {
+            Received::CutOff(..) => {
                 assert_eq!(known.policy, Policy::Disconnect);
                 known.cut = true;
             }
-            Taken::Gone(Source {
+            Received::PublisherGone(PublisherId {
                 listing,
                 generation,
                 ..
@@ -127,9 +127,9 @@ impl Trial {
                 let is_whole = next.is_none_or(|&next| next == lens.len() as u64);
                 assert!(is_whole, "it was read to its end");
             }
-            Taken::Messages(count) => assert_eq!(count, messages.len()),
-            Taken::Empty => assert!(messages.is_empty()),
-            Taken::False(source, lie) => panic!("{source:?} {lie:?}"),
+            Received::Messages(count) => assert_eq!(count, messages.len()),
+            Received::Empty => assert!(messages.is_empty()),
+            Received::Corrupt(source, lie) => panic!("{source:?} {lie:?}"),
         }
         for message in messages {
             let key = (message.source.listing, message.source.generation);
@@ -179,9 +179,9 @@ impl Trial {
                     writer.ours.close();
                 } else {
                     // Killed: what it has written and not published is seen by nobody.
-                    let _ = writer.ours.append(0, b"lost", false, Patience::No);
+                    let _ = writer.ours.append(0, b"lost", false, OnFull::Fail);
                     let (listing, _) = writer.ours.listing();
-                    self.topic.directory().unlist(listing);
+                    self.topic.directory().release_listing(listing);
                 }
             }
             4 if self.readers.len() > 1 => {

@@ -31,10 +31,10 @@ fn read_all(
             reader.refresh(&mut open);
         }
         let (mut out, mut messages) = (Vec::new(), Vec::new());
-        match reader.take(7, true, &mut out, &mut messages).0 {
-            Taken::Messages(_) => {}
-            Taken::Gone(_) => gone += 1,
-            Taken::Empty => thread::yield_now(),
+        match reader.receive(7, true, &mut out, &mut messages).0 {
+            Received::Messages(_) => {}
+            Received::PublisherGone(_) => gone += 1,
+            Received::Empty => thread::yield_now(),
             other => panic!("{other:?}"),
         }
         for message in messages {
@@ -85,11 +85,15 @@ fn every_record_is_accounted_for_by_everyone() {
                 let limits = limits(64, 32, 1 << 20);
                 let mut ours = topic.publisher_of(limits, tight(limits));
                 // Each counts from 5 on, after the members that subscribe.
-                let me = topic.directory().listed(ours.listing().0).unwrap().owner;
+                let me = topic
+                    .directory()
+                    .listing_info(ours.listing().0)
+                    .unwrap()
+                    .owner;
                 for seq in 0..count {
                     let bytes = payload(me, seq, len_of(seq));
                     while let Err(refused) = write(&mut ours, &bytes, WAITS) {
-                        assert!(matches!(refused, Refused::Full(_)), "{refused}");
+                        assert!(matches!(refused, PublishError::Full(_)), "{refused}");
                         ours.publish();
                         thread::yield_now();
                     }
@@ -98,7 +102,7 @@ fn every_record_is_accounted_for_by_everyone() {
                     }
                 }
                 // Its descriptor is there until all have opened it.
-                while topic.directory().seated().any(|each| {
+                while topic.directory().occupied_seats().any(|each| {
                     let (listing, generation) = ours.listing();
                     let progress = topic.directory().progress(each.seat, listing, generation);
                     progress.is_none()

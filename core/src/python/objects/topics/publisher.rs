@@ -13,8 +13,8 @@ use crate::python::support::scratch::Scratch;
 use crate::queue::Form;
 use crate::sync::lock;
 use crate::topic::Policy;
-use crate::topic::log_layout::Limits;
-use crate::topic::publisher::Patience;
+use crate::topic::log_layout::PublisherLimits as Limits;
+use crate::topic::publisher::OnFull;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::{Arc, Mutex};
@@ -81,7 +81,7 @@ impl Publisher {
     ) -> PyResult<Option<Records>> {
         let name = self.name.clone_ref(py);
         let records = Records::new(name, publishing, small, records);
-        let is_done = records.advance(py, Patience::No)?;
+        let is_done = records.advance(py, OnFull::Fail)?;
         Ok((!is_done).then_some(records))
     }
 }
@@ -152,7 +152,7 @@ impl Publisher {
         let (head, payload) = item_at(&small.bytes, 0).expect("it was written");
         let form = (head.0 >> 40) as u8;
         let record = std::iter::once((form, payload, false));
-        let published = publishing.publish(record, Patience::No);
+        let published = publishing.publish(record, OnFull::Fail);
         let published = published.map_err(|error| failed(py, &self.membership, error))?;
         if published.refused.is_none() {
             return Ok(None);
@@ -200,7 +200,7 @@ impl Publisher {
 
     /// Whether all that subscribe read what is published from now on.
     fn is_attached(&self, py: Python<'_>) -> PyResult<bool> {
-        let attached = self.publishing(py)?.is_attached_by_all(Patience::No);
+        let attached = self.publishing(py)?.is_attached_by_all(OnFull::Fail);
         attached.map_err(|error| failed(py, &self.membership, error))
     }
 

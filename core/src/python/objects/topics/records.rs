@@ -8,7 +8,7 @@ use crate::python::objects::name::{Name, failed};
 use crate::python::support::buffer::fill;
 use crate::python::support::scratch::Scratch;
 use crate::sync::lock;
-use crate::topic::publisher::{Block, Cause, Patience, Slowest};
+use crate::topic::publisher::{Block, NoRoom, NoRoomCause, OnFull};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -42,7 +42,7 @@ struct Progress {
     /// The block of the next one, which is filled, or is to be.
     filled: Option<Block>,
     /// Whom the next one waits for.
-    slowest: Option<Slowest>,
+    slowest: Option<NoRoom>,
 }
 
 /// Values that wait for room, or those of them that were not published at once; or one that is filled in place, by the
@@ -80,7 +80,7 @@ impl Records {
         }
     }
 
-    fn waits(&self) -> Patience {
+    fn waits(&self) -> OnFull {
         let waiting = self.waiting.get_or_init(|| self.publishing.wait());
         waiting.patience()
     }
@@ -90,22 +90,22 @@ impl Records {
     }
 
     /// Publishes on; whether all are.
-    pub(crate) fn advance(&self, py: Python<'_>, patience: Patience) -> PyResult<bool> {
+    pub(crate) fn advance(&self, py: Python<'_>, on_full: OnFull) -> PyResult<bool> {
         let is_long = self.small.len() >= LONG
             || (self.records.iter()).any(|record| matches!(record, Record::Large(_)));
         let done = match is_long {
-            true => py.detach(|| self.publish(patience)),
-            false => self.publish(patience),
+            true => py.detach(|| self.publish(on_full)),
+            false => self.publish(on_full),
         };
         self.told(py, done)
     }
 
-    fn publish(&self, patience: Patience) -> Result<bool, NameError> {
+    fn publish(&self, on_full: OnFull) -> Result<bool, NameError> {
         let progress = &mut *lock(&self.progress);
         while progress.done < self.records.len() {
             let refused = match &self.records[progress.done] {
-                Record::Small(..) => self.publish_small(progress, patience)?,
-                Record::Large(large) => self.publish_large(large, progress, patience)?,
+                Record::Small(..) => self.publish_small(progress, on_full)?,
+                Record::Large(large) => self.publish_large(large, progress, on_full)?,
             };
             progress.slowest = refused;
             if refused.is_some() {
@@ -119,14 +119,14 @@ impl Records {
     fn publish_small(
         &self,
         progress: &mut Progress,
-        patience: Patience,
-    ) -> Result<Option<Slowest>, NameError> {
+        on_full: OnFull,
+    ) -> Result<Option<NoRoom>, NameError> {
         let rest = &self.records[progress.done..];
         let small = rest.iter().map_while(|record| match *record {
             Record::Small(form, at, len) => Some((form, &self.small[at..at + len], false)),
             Record::Large(_) => None,
         });
-        let published = self.publishing.publish(small, patience)?;
+        let published = self.publishing.publish(small, on_full)?;
         progress.done += published.count;
         Ok(published.refused)
     }
@@ -135,8 +135,8 @@ impl Records {
         &self,
         large: &Large,
         progress: &mut Progress,
-        patience: Patience,
-    ) -> Result<Option<Slowest>, NameError> {
+        on_full: OnFull,
+    ) -> Result<Option<NoRoom>, NameError> {
         let (form, len) = large.payload();
         let form = form as u8;
         if !self.publishing.is_large(len) {
@@ -144,15 +144,15 @@ impl Records {
             // SAFETY: it is as long as the payload.
             unsafe { large.write_payload(payload.as_mut_ptr()) };
             let record = std::iter::once((form, &payload[..], true));
-            let published = self.publishing.publish(record, patience)?;
+            let published = self.publishing.publish(record, on_full)?;
             progress.done += published.count;
             return Ok(published.refused);
         }
-        if let Some(slowest) = self.fill(large, progress, patience)? {
+        if let Some(slowest) = self.fill(large, progress, on_full)? {
             return Ok(Some(slowest));
         }
         let filled = &mut progress.filled;
-        match self.publishing.publish_block(form, filled, len, patience)? {
+        match self.publishing.publish_block(form, filled, len, on_full)? {
             Ok(()) => {
                 progress.done += 1;
                 Ok(None)
@@ -166,13 +166,13 @@ impl Records {
         &self,
         large: &Large,
         progress: &mut Progress,
-        patience: Patience,
-    ) -> Result<Option<Slowest>, NameError> {
+        on_full: OnFull,
+    ) -> Result<Option<NoRoom>, NameError> {
         if progress.filled.is_some() {
             return Ok(None);
         }
         let (_, len) = large.payload();
-        let block = match self.publishing.reserve(len, patience)? {
+        let block = match self.publishing.reserve(len, on_full)? {
             Ok(block) => block,
             Err(slowest) => return Ok(Some(slowest)),
         };
@@ -184,10 +184,10 @@ impl Records {
     }
 
     /// The same for the only record, which somebody else fills; whether there is one.
-    fn reserve_with(&self, patience: Patience) -> Result<bool, NameError> {
+    fn reserve_with(&self, on_full: OnFull) -> Result<bool, NameError> {
         let progress = &mut *lock(&self.progress);
         if let (0, [Record::Large(large)]) = (progress.done, &self.records[..]) {
-            progress.slowest = self.fill(large, progress, patience)?;
+            progress.slowest = self.fill(large, progress, on_full)?;
         }
         Ok(progress.filled.is_some())
     }
@@ -209,7 +209,7 @@ impl Records {
     /// Finds memory that is to be filled; False if there is none now.
     fn reserve_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
-        let reserved = py.detach(|| self.reserve_with(Patience::No));
+        let reserved = py.detach(|| self.reserve_with(OnFull::Fail));
         self.told(py, reserved)
     }
 
@@ -229,7 +229,7 @@ impl Records {
     /// Publishes on; False if there is no room for the others.
     fn publish_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
-        self.advance(py, Patience::No)
+        self.advance(py, OnFull::Fail)
     }
 
     /// The same for one that is about to sleep until there is room: it is woken when the slowest is at low water.
@@ -276,9 +276,9 @@ impl Records {
             .owner
             .map_or(0, |owner| membership.process_of(owner));
         let cause = match slowest.cause {
-            Cause::Records => "records",
-            Cause::Memory => "memory",
-            Cause::Filling => "filling",
+            NoRoomCause::Records => "records",
+            NoRoomCause::Memory => "memory",
+            NoRoomCause::Filling => "filling",
         };
         (pid, slowest.lag, cause)
     }

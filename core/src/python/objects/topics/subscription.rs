@@ -17,8 +17,8 @@ use crate::queue::Form;
 use crate::queue::parcel::Parts;
 use crate::sync::lock;
 use crate::topic::Policy;
-use crate::topic::log::Why;
-use crate::topic::subscriber::{History, Source, Taken};
+use crate::topic::log::CutReason;
+use crate::topic::subscriber::{History, PublisherId, Received};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
@@ -38,7 +38,7 @@ pub struct Subscription {
     values: Values,
     publisher: Py<PyAny>,
     /// Those that messages have named.
-    publishers: Mutex<Vec<(Source, Py<PyAny>)>>,
+    publishers: Mutex<Vec<(PublisherId, Py<PyAny>)>>,
     /// What was taken, and not read so far, in the order in which it is read. The last one may be empty: memory for the next.
     left: Mutex<VecDeque<Batch>>,
     /// Messages that were read before those, and reached no caller: see `put_back`.
@@ -47,7 +47,7 @@ pub struct Subscription {
     /// Whether it is said that a publisher has ended.
     hears_of_ends: bool,
     /// The publishers that have cut this off, and why.
-    cut_off: Mutex<Vec<(Ended, Why)>>,
+    cut_off: Mutex<Vec<(Ended, CutReason)>>,
     /// For a loop of its user, if there is one.
     bell: OnceLock<LoopSleeper>,
 }
@@ -86,7 +86,7 @@ enum Found {
 /// A publisher that is not read any more, and its process.
 #[derive(Clone, Copy)]
 struct Ended {
-    source: Source,
+    source: PublisherId,
     pid: libc::pid_t,
 }
 
@@ -123,8 +123,8 @@ impl Subscription {
         };
         let taken = loop {
             match subscription.take(most, &mut batch.bytes, &mut batch.messages)? {
-                Look::Taken(Taken::Gone(_)) if !self.hears_of_ends => {}
-                Look::Taken(taken) => break taken,
+                Look::Received(Received::PublisherGone(_)) if !self.hears_of_ends => {}
+                Look::Received(taken) => break taken,
                 Look::OutOfReach(source, why) => {
                     let why = format!("cannot be read: {why}");
                     return Ok(Found::Ended("SharedMemoryError", ended(source), why));
@@ -132,18 +132,18 @@ impl Subscription {
             }
         };
         Ok(match taken {
-            Taken::Messages(_) => Found::Messages,
-            Taken::Empty => Found::Nothing,
-            Taken::Gone(source) => {
+            Received::Messages(_) => Found::Messages,
+            Received::Empty => Found::Nothing,
+            Received::PublisherGone(source) => {
                 let why = "has ended, and all of its messages are read".to_owned();
                 Found::Ended("PublisherGone", ended(source), why)
             }
-            Taken::CutOff(source, why) => {
+            Received::CutOff(source, why) => {
                 let ended = ended(source);
                 lock(&self.cut_off).push((ended, why));
                 cut_off(ended, why)
             }
-            Taken::False(source, corruption) => {
+            Received::Corrupt(source, corruption) => {
                 let why = format!("has published what cannot be true: {corruption:?}");
                 Found::Ended("RemoteProtocolError", ended(source), why)
             }
@@ -154,7 +154,7 @@ impl Subscription {
     /// any more.
     fn in_vain(&self, subscription: &topics::Subscription) -> Result<Option<Found>, NameError> {
         for &(ended, why) in &*lock(&self.cut_off) {
-            if subscription.reads_nobody_but(ended.source)? {
+            if subscription.is_last_source(ended.source)? {
                 return Ok(Some(cut_off(ended, why)));
             }
         }
@@ -213,7 +213,7 @@ impl Subscription {
                 Found::Nothing => {
                     self.keep(batch);
                     if let Some(bell) = self.bell.get() {
-                        bell.arm(py, || subscription.may_take())?;
+                        bell.arm(py, || subscription.may_receive())?;
                     }
                     return Ok(0);
                 }
@@ -307,7 +307,7 @@ impl Subscription {
         subscription: &Arc<topics::Subscription>,
         bytes: &[u8],
         message: &mut topics::Message,
-        last: &mut Option<(Source, Py<PyAny>)>,
+        last: &mut Option<(PublisherId, Py<PyAny>)>,
         held: &mut Option<Arc<Held>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = class.py();
@@ -414,7 +414,7 @@ impl Subscription {
         &self,
         py: Python<'_>,
         subscription: &topics::Subscription,
-        source: Source,
+        source: PublisherId,
     ) -> PyResult<Py<PyAny>> {
         let mut known = lock(&self.publishers);
         if let Some(place) = known.iter().position(|each| each.0 == source) {
@@ -433,14 +433,16 @@ impl Subscription {
 }
 
 /// What a publisher that has cut a subscriber off means to that.
-fn cut_off(ended: Ended, why: Why) -> Found {
+fn cut_off(ended: Ended, why: CutReason) -> Found {
     let why = match why {
-        Why::Lag => {
+        CutReason::Lag => {
             "has cut this subscriber off, which was too slow, and is not heard of any more: subscribe again, and read \
              faster, or with a larger disconnect(n), up to the publisher's high, or with keep_last(n), which skips \
              messages instead"
         }
-        Why::Corruption => "has cut this subscriber off: a member has written where it must not",
+        CutReason::Corruption => {
+            "has cut this subscriber off: a member has written where it must not"
+        }
     };
     Found::Ended("CutOff", ended, why.to_owned())
 }
@@ -534,7 +536,7 @@ impl Subscription {
             if self.has_returned.load(Relaxed) {
                 return Ok(true);
             }
-            if !subscription.may_take() {
+            if !subscription.may_receive() {
                 return Ok(false);
             }
             found = self.take(&subscription, most, &mut batch)?;
@@ -583,18 +585,18 @@ impl Subscription {
 
     /// Whether there may be something to get, or to hear of: a hint that is right once it was announced that somebody
     /// sleeps.
-    fn may_take(&self, py: Python<'_>) -> PyResult<bool> {
+    fn may_receive(&self, py: Python<'_>) -> PyResult<bool> {
         let is_left = lock(&self.left)
             .front()
             .is_some_and(|batch| !batch.is_empty());
         let is_left = is_left || self.has_returned.load(Relaxed);
-        Ok(is_left || self.subscription(py)?.may_take())
+        Ok(is_left || self.subscription(py)?.may_receive())
     }
 
     /// Looks for a moment, before a loop sleeps, whether there may be something to take.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let subscription = self.subscription(py)?;
-        self.name.get().glance(py, || subscription.may_take())
+        self.name.get().glance(py, || subscription.may_receive())
     }
 
     /// A descriptor that is readable when there may be something to get, until nothing was found. `is_left`: whether there
@@ -614,8 +616,8 @@ impl Subscription {
         sleeper.line_up(py)?;
         // Another thread may have been quicker.
         let bell = self.bell.get_or_init(|| sleeper);
-        let is_there = is_left || self.may_take(py)?;
-        bell.arm(py, || is_there || subscription.may_take())?;
+        let is_there = is_left || self.may_receive(py)?;
+        bell.arm(py, || is_there || subscription.may_receive())?;
         Ok(bell.fileno())
     }
 

@@ -1,4 +1,4 @@
-# Two commands matter to a newcomer: `make demo` and `make test`.
+# Two commands matter to a newcomer: `make demo` and `make test`. `make help` lists the others.
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,6 +18,8 @@ CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
 
 RUST_TESTS := $(CARGO) test $(CORE) --quiet
+# Python tests of the second speed; `make test` runs all others. Each mark is described in pyproject.toml.
+LATER := slow or crashpoints or second_loop
 LOOM_TESTS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loom --target-dir core/target/loom --test protocol
 
 # The server of NATS that the tests start: one of the system's, or this version in the project's own folder.
@@ -32,25 +34,47 @@ demo: build  ## The main job on real input: parse the standard library in anothe
 fractals: build  ## A web page on which to explore Mandelbrot and Julia sets, painted by a pool of processes.
 	$(BIN)/python -m examples.fractals
 
-test: | tools  ## Every test, Rust's and Python's.
-	+$(MAKE) --jobs=2 build rust-tests crashpoints nats-server  # Side by side: much of a build is work for one CPU.
-	+$(MAKE) --jobs=1 test-rust test-python
+help:  ## This list.
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | sort | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '%-14s %s\n' "$$name" "$$text"; done
 
-test-rust: rust-tests
-	+$(MAKE) --jobs=2 test-core test-models  # The models are work for one CPU, too.
+test: | tools  ## Everything that a change commonly breaks, in Rust and in Python.
+	+$(MAKE) --jobs=2 build test-core-build nats-server  # Side by side: much of a build is work for one CPU.
+	+$(MAKE) --jobs=1 test-core test-python
 
-test-core:
+test-all: test test-rest  ## Every test: `make test`, then loom's models, crash points, the second event loop, and slow tests.
+
+test-rest: | tools  ## The tests that `make test-all` adds to `make test`.
+	+$(MAKE) --jobs=2 build test-models-build crashpoints nats-server
+	+$(MAKE) --jobs=1 test-models test-python-rest
+
+test-one: build  ## Some tests: T=tests/queues/test_queue.py::test_name, T='tests/calls -k metadata', or of Rust T=queue::.
+	@case '$(T)' in \
+		'') echo "name the tests: make test-one T=tests/calls or T=queue::"; exit 1;; \
+		tests*) $(BIN)/python -m pytest $(T);; \
+		*) $(CARGO) test $(CORE) $(T);; \
+	esac
+
+loom: | tools  ## The models of core/tests/protocol under loom: all, or those whose names contain T, as T=wait_set.
+	$(LOOM_TESTS) $(T)
+
+test-core: test-core-build
 	$(RUST_TESTS)
 
-test-models:
+test-core-build: tools
+	$(RUST_TESTS) --no-run
+
+test-models: test-models-build
 	$(LOOM_TESTS)
 
-rust-tests: tools
-	$(RUST_TESTS) --no-run
+test-models-build: tools
 	$(LOOM_TESTS) --no-run
 
-test-python: build crashpoints compiled nats-server
-	$(BIN)/python $(PYTEST)
+test-python: build compiled nats-server
+	$(BIN)/python $(PYTEST) -m "not ($(LATER))"
+
+test-python-rest: build crashpoints compiled nats-server
+	$(BIN)/python $(PYTEST) -m "$(LATER)"
 
 test-long: build nats-server  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB; tests on both loops that are run on either.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/streams/test_large_streams.py $$(grep -rl --include='*.py' '^LOOP = "either"' tests)

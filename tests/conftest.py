@@ -17,7 +17,7 @@ import pytest
 import shmrpc
 from shmrpc.host import cleanup
 from tests.helpers.host_names import host_to_oneself, nothing_is_left, ours_in_shm
-from tests.helpers.loops import loops_of
+from tests.helpers.loops import in_order_of_loops, loops_of
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.nats_servers import NatsServer
 from tests.helpers.server_process import PATIENCE, ServerProcess
@@ -83,10 +83,24 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest deselects by mark.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Longest modules first; xdist deals them out in this order."""
+    """Mark tests by what they need, and put the longest modules first; xdist hands them out in this order."""
+    ids = {item.nodeid for item in items}
+    for item in items:
+        first, second = in_order_of_loops(getattr(item, "originalname", item.name))
+        if second in item.nodeid and item.nodeid.replace(second, first) in ids:
+            item.add_marker("second_loop")
+        if "nats" in getattr(item, "fixturenames", ()) or any(
+            each == "nats" for each in _parameters(item) if isinstance(each, str)
+        ):
+            item.add_marker("nats")
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+def _parameters(item: pytest.Item) -> tuple[object, ...]:
+    return tuple(item.callspec.params.values()) if hasattr(item, "callspec") else ()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
-from shmrpc._core import Descriptor, Name, watch_for_names
+from shmrpc._core import Descriptor, SharedObject, watch_for_names
 from shmrpc.basics.checks import public_name
 from shmrpc.basics.green_threads import new_poll
 from shmrpc.basics.loops import running_loop
@@ -118,7 +118,7 @@ def _select_handle_types(kind: type[Any] | None, handle_types: _HandleTypes) -> 
     return selected
 
 
-def _make_handle(opened: Name, handle_types: _HandleTypes) -> Any:
+def _make_handle(opened: SharedObject, handle_types: _HandleTypes) -> Any:
     """Make the handle of an open object. Close it and raise NameInUse if it is of none of these kinds."""
     if opened.kind in handle_types:
         return handle_types[opened.kind]._wrap(opened)
@@ -137,10 +137,10 @@ def _wait_in_thread(watch: Descriptor, seconds: float) -> None:
     poll.poll(math.ceil(seconds * 1e3))
 
 
-def _try_open(name: str) -> Name | None:
+def _try_open(name: str) -> SharedObject | None:
     """Open the object if it has members; None if it has none."""
     for path in lock_files.candidate_paths(name):
-        if (opened := Name.join(name, path)) is not None:
+        if (opened := SharedObject.attach(name, path)) is not None:
             return opened
     return None
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from shmrpc._core import Name
+from shmrpc._core import SharedObject
 from shmrpc.errors import ShmrpcError
 from shmrpc.objects import lock_files
 from shmrpc.topics.topic_base import Subscriber
@@ -92,7 +92,7 @@ def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
 
 
 def _inspect(name: str, path: str) -> ObjectReport | None:
-    state = Name.look(name, path)
+    state = SharedObject.inspect(name, path)
     if state is None:
         return None
     members = [Member(pid, datetime.fromtimestamp(since / 1e9, UTC), holds) for pid, since, holds in state["members"]]

@@ -7,14 +7,14 @@ import weakref
 from collections.abc import Coroutine
 from typing import Any, Literal, NoReturn, Self
 
-from shmrpc._core import Hold, Name
+from shmrpc._core import Permits, SharedObject
 from shmrpc.basics.drivers import OpenOnAwait, ThreadsOnly
 from shmrpc.errors import LocalProtocolError
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Handle
 
 
-class PermitHandle(Hold, Handle):
+class PermitHandle(Permits, Handle):
     """A handle of an object whose permits are acquired and released."""
 
     def locked(self) -> bool:
@@ -22,9 +22,9 @@ class PermitHandle(Hold, Handle):
         return self._locked()
 
     @classmethod
-    def _wrap(cls, name: Name, reentrant: bool = False) -> Self:
+    def _wrap(cls, name: SharedObject, reentrant: bool = False) -> Self:
         """Make a handle of an object that this process has opened; ``reentrant`` as for :class:`Lock`."""
-        handle = Hold.__new__(cls, name, reentrant)
+        handle = Permits.__new__(cls, name, reentrant)
         handle._name = name
         handle._wait_queues = weakref.WeakKeyDictionary()
         return handle
@@ -38,14 +38,14 @@ class PermitHandle(Hold, Handle):
 class BlockingPermitHandle(ThreadsOnly, PermitHandle):
     """A handle whose permits threads acquire and release."""
 
-    acquire = Hold._acquire
+    acquire = Permits._acquire
 
 
 class AsyncPermitHandle(OpenOnAwait, PermitHandle):
     """A handle whose permits tasks acquire and release, and ``with`` in threads without an event loop."""
 
-    __aenter__ = Hold._aenter
-    __aexit__ = Hold._aexit
+    __aenter__ = Permits._aenter
+    __aexit__ = Permits._aexit
 
     def acquire(self, timeout: float | None = None) -> Coroutine[Any, Any, Literal[True]]:
         """Wait for a permit, acquire it and return True; cancelled, it acquires none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, Self
 
-from shmrpc._core import Hold
+from shmrpc._core import Permits
 from shmrpc.basics.checks import check_count, public_class, public_name
 from shmrpc.locks.permit_handle import AsyncPermitHandle, BlockingPermitHandle, PermitHandle
 from shmrpc.objects.arguments import check_timeout
@@ -28,7 +28,7 @@ class SemaphoreBase(PermitHandle):
         """The number of permits, free and acquired."""
         return self._name.amount
 
-    signal = Hold._signal
+    signal = Permits._signal
 
     def drain(self) -> int:
         """Discard the pending signals, and return how many there were."""
@@ -72,4 +72,4 @@ class Semaphore(SemaphoreBase, AsyncPermitHandle):
 class BlockingSemaphore(SemaphoreBase, BlockingPermitHandle):
     """A :class:`shmrpc.Semaphore` whose methods block the thread that calls them."""
 
-    wait = Hold._wait_signal
+    wait = Permits._wait_signal

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeVar, cast
 
-from shmrpc._core import Name
+from shmrpc._core import SharedObject
 from shmrpc.basics.drivers import OpenOnAwait, ThreadsOnly
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import WaitTimeout
@@ -32,7 +32,7 @@ _OPENERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event"}
 
 def warn_of_discarded_items() -> None:
     """Warn of the queues that this process closed as their last member while items waited in them."""
-    for name, count in Name.take_dropped():
+    for name, count in SharedObject.take_dropped():
         items = "1 item that waited is" if count == 1 else f"{count} items that waited are"
         _log.warning(
             "queue %r: its last process has closed it, and %s gone: keep it open in a process that stays, or call"
@@ -43,15 +43,15 @@ def warn_of_discarded_items() -> None:
 
 
 atexit.register(warn_of_discarded_items)
-atexit.register(Name.leave_all)  # atexit calls this one first.
+atexit.register(SharedObject.leave_all)  # atexit calls this one first.
 
 
-def open_object(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> Name:
+def open_object(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> SharedObject:
     """Open a shared object, and make it if it has no members.
 
     Raises NameInUse, SharedMemoryError and LocalProtocolError.
     """
-    return Name(name, lock_files.path_to_open(name), kind, amount, bounds, raw)
+    return SharedObject(name, lock_files.path_to_open(name), kind, amount, bounds, raw)
 
 
 def closes_on_error(make: _F) -> _F:
@@ -61,7 +61,7 @@ def closes_on_error(make: _F) -> _F:
     """
 
     @functools.wraps(make)
-    def made(cls: type, name: Name, *args: Any, **options: Any) -> Any:
+    def made(cls: type, name: SharedObject, *args: Any, **options: Any) -> Any:
         try:
             return make(cls, name, *args, **options)
         except BaseException:
@@ -90,12 +90,12 @@ class Handle(NotCopyable):
 
     #: The name of the function that opens another handle like this one.
     _opener_name: ClassVar = "attach"
-    _name: Name
+    _name: SharedObject
     #: The wait queues of each event loop, by the numbers of their wait sets.
     _wait_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, WaitQueue]]
 
     @classmethod
-    def _wrap(cls, name: Name) -> Self:
+    def _wrap(cls, name: SharedObject) -> Self:
         """Make a handle of an object that this process has opened."""
         handle = object.__new__(cls)
         handle._name = name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shmrpc._core import Name
+from shmrpc._core import SharedObject
 from shmrpc.host import runtime_dir
 from shmrpc.host.cleanup import SHARED, names_of, spell
 
@@ -24,7 +24,7 @@ def path_to_open(name: str) -> str:
     runtime_dir.check_name(name, "name")
     own = _lock_file(runtime_dir.directory(), name)
     for path in candidate_paths(name):
-        if path != own and Name.look(name, path):
+        if path != own and SharedObject.inspect(name, path):
             return path
     return own
 

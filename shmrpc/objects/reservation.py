@@ -13,13 +13,13 @@ from shmrpc.wire.codec import Codec
 if TYPE_CHECKING:
     import numpy.typing
 
-_R = TypeVar("_R", _core.Reservation, _core.Records)
+_R = TypeVar("_R", _core.Reservation, _core.PendingRecords)
 
 
 class _Handle(Protocol):
     """A queue or a topic, as a reservation needs it."""
 
-    _name: _core.Name
+    _name: _core.SharedObject
     _codec: Codec
 
     def _check_can_reserve(self) -> None:

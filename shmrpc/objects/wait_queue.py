@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from shmrpc._core import LoopSleeper, Name
+from shmrpc._core import LoopWaiter, SharedObject
 from shmrpc.errors import WaitStopped
 
 #: Seconds after which a waiter insists, as in the core.
@@ -29,7 +29,7 @@ class _Waiter(NamedTuple):
     since: float
 
 
-def wait_stopped_error(name: Name) -> WaitStopped:
+def wait_stopped_error(name: SharedObject) -> WaitStopped:
     """Return the error for a wait of a handle whose waits were stopped."""
     return WaitStopped(f"{name.kind} {name.name!r}: the waits of this handle were stopped")
 
@@ -41,12 +41,12 @@ class WaitQueue:
     that slot rings, the loop makes the attempt of the first task on its behalf.
     """
 
-    def __init__(self, name: Name, wait_set: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: SharedObject, wait_set: int, loop: asyncio.AbstractEventLoop) -> None:
         """Make an empty queue for the wait set of this number."""
         self._name = name
         self._wait_set = wait_set
         self._loop = loop
-        self._sleeper: LoopSleeper | None = None
+        self._sleeper: LoopWaiter | None = None
         self._waiting: deque[_Waiter] = deque()
         self._is_asleep = False
         #: How many times the loop has begun to sleep: the linger timer finds by it that nothing has waited since.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 
-from shmrpc._core import Slice
+from shmrpc._core import YieldBudget
 
 
 class LoopYielder:
@@ -19,23 +19,23 @@ class LoopYielder:
     _has_budget = False
 
     @functools.cached_property
-    def _budget(self) -> Slice:
+    def _budget(self) -> YieldBudget:
         """The time for which this handle may keep the loop."""
-        return Slice()
+        return YieldBudget()
 
     async def _yield_to_loop(self) -> None:
         """Begin a new budget. Yield to the loop first, unless the loop has run since the last budget began."""
         if self._has_budget:
             await asyncio.sleep(0)
         self._has_budget = True
-        self._budget.set(True)
+        self._budget.begin()
         asyncio.get_running_loop().call_soon(self._on_loop_ran)
 
     async def _yield_if_due(self) -> None:
         """Yield to the loop if the budget is used up."""
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
 
     def _on_loop_ran(self) -> None:
         self._has_budget = False
-        self._budget.set(False)
+        self._budget.end()

@@ -226,12 +226,12 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
                 time.sleep(BUSY_RETRY_INTERVAL)
 
     def _retry_put(
-        self, put: Callable[[Any], _core.Items | None], what: Any, timeout: float | None
-    ) -> _core.Items | None:
+        self, put: Callable[[Any], _core.PendingItems | None], what: Any, timeout: float | None
+    ) -> _core.PendingItems | None:
         # A function of its own, because a variable that a lambda refers to makes the fast path slower.
         return self._retry_while_busy(lambda _: put(what), timeout)
 
-    def _put_when_room(self, pending: _core.Items | _core.Reservation, timeout: float | None) -> None:
+    def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
         self._wait_in_thread(functools.partial(self._retry_while_busy, pending.wait), timeout, ROOM)
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:

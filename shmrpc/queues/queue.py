@@ -43,14 +43,14 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     """
 
     @functools.cached_property
-    def _budget(self) -> _core.Slice:
-        return self._native.slice
+    def _budget(self) -> _core.YieldBudget:
+        return self._native.yield_budget
 
     async def put(self, item: Any, timeout: float | None = None) -> None:
         """Put an item; wait while there is no room. Raises ValueError at once if there can never be room for it."""
         if timeout is not None:
             timeout = check_timeout(timeout)
-        pending: _core.Items | bool | None
+        pending: _core.PendingItems | bool | None
         try:
             pending = self._native.put_next(item)
             if pending is False:
@@ -68,7 +68,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
             timeout = check_timeout(timeout)
         if not isinstance(items, list):
             items = list(items)  # A second attempt needs them again.
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
         try:
             pending = self._native.put_many_now(items)
@@ -94,7 +94,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
         try:
             items = self._native.get_many_now(check_item_count(most), False)
@@ -176,7 +176,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                 if end is not None and time.monotonic() >= end:
                     raise
 
-    async def _put_when_room(self, pending: _core.Items | _core.Reservation, timeout: float | None) -> None:
+    async def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
         put = await self._try_in_turn(ROOM, pending.may_put, lambda: pending.put_now() or None, timeout)
         if put is None:
             self._raise_timeout(timeout, ROOM)
@@ -206,7 +206,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return items
 
     async def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
         claim = None
         with contextlib.suppress(QueueBusy):

@@ -31,7 +31,7 @@ NO_ITEM: Final = object()
 _LONGEST_LEASE: Final = 1e9
 
 
-def open_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: int, raw: bool) -> _core.Name:
+def open_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: int, raw: bool) -> _core.SharedObject:
     """Open a queue, and make it if no process has it open. Raises TypeError and ValueError for invalid options."""
     maxsize = check_count(f"queue {name!r}: maxsize", maxsize, 0, MAX_ITEMS)
     memory = check_bytes(f"queue {name!r}: max_memory", max_memory)
@@ -99,7 +99,7 @@ class QueueBase(NotConstructible, Handle):
 
     @classmethod
     @closes_on_error
-    def _wrap(cls, name: _core.Name, codec: CodecName = "msgspec") -> Self:
+    def _wrap(cls, name: _core.SharedObject, codec: CodecName = "msgspec") -> Self:
         """Make a handle of a queue that this process has opened."""
         handle = super()._wrap(name)
         values = exact_codec(codec)

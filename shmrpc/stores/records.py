@@ -290,7 +290,7 @@ def _proxy_of(known: SharedClass) -> type:
                 # A class method is called with the class, whose instances are made of other things than a proxy is.
                 space[name] = staticmethod(getattr(known.cls, name)) if isinstance(value, classmethod) else value
     for number, name in enumerate(known.fields):
-        space[name] = _core.Field(number)
+        space[name] = _core.RecordField(number)
     # So that isinstance() and super() take a proxy for an instance.
     space["__class__"] = property(lambda self: known.cls)
     parameters = getattr(known.cls, "__dataclass_params__", None)

@@ -52,7 +52,7 @@ class StoreStats:
     owner: int | None
 
 
-def open_store(name: str, max_memory: int | str, writable: Literal["all", "owner"]) -> _core.Name:
+def open_store(name: str, max_memory: int | str, writable: Literal["all", "owner"]) -> _core.SharedObject:
     """Opens a store, and makes it if nobody else has. Raises TypeError and ValueError for what no store can be."""
     if writable not in _WRITABLE:
         raise ValueError(f"store {name!r}: writable: expected 'all' or 'owner', got {writable!r}")
@@ -68,14 +68,14 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
 
     @classmethod
     @closes_on_error
-    def _wrap(cls, name: _core.Name, patience: float = _PATIENCE, pickle: bool = False) -> Self:
+    def _wrap(cls, name: _core.SharedObject, patience: float = _PATIENCE, pickle: bool = False) -> Self:
         """Makes a handle of a name that this process has opened."""
         check_seconds("patience", patience)
         check_flag("pickle", pickle)
         return open_handle(name, float(patience), pickle, functools.partial(cls._made, name, float(patience)))
 
     @classmethod
-    def _made(cls, name: _core.Name, patience: float, opened: Opened) -> Self:
+    def _made(cls, name: _core.SharedObject, patience: float, opened: Opened) -> Self:
         store = _core.Store.__new__(cls, name, opened, patience)
         opened._carrier = opened.values.carrier = store._carrier
         store._name = name

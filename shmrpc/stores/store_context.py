@@ -81,11 +81,11 @@ class Opened(StoreUse):
     """
 
     #: What the proxies of the store are made of. The first handle sets it.
-    _carrier: _core.Carrier
+    _carrier: _core.StoreRef
     #: How a pickled proxy is found again.
     find = staticmethod(find)
 
-    def __init__(self, name: _core.Name) -> None:
+    def __init__(self, name: _core.SharedObject) -> None:
         self._name = name
         self._wait_queues = weakref.WeakKeyDictionary()
         self.values = Values(name.name)
@@ -206,13 +206,13 @@ class Opened(StoreUse):
         return WaitTimeout(f"store {self._name.name!r}: nobody has changed the object within {timeout:g} s")
 
 
-def open_handle(name: _core.Name, patience: float, pickle: bool, make: Callable[[Opened], _H]) -> _H:
+def open_handle(name: _core.SharedObject, patience: float, pickle: bool, make: Callable[[Opened], _H]) -> _H:
     """Makes a handle of a use of a name, with what this process has of the store."""
     install()
     with _lock:
         opened = _opened.get(name.name)
-        if opened is None or opened._name.is_closed or not opened._name.is_of(name):
-            opened = Opened(name.again())
+        if opened is None or opened._name.is_closed or not opened._name.has_same_membership(name):
+            opened = Opened(name.duplicate())
         handle = make(opened)
         opened.add(handle, patience, pickle)
         _opened[name.name] = opened

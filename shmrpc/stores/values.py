@@ -45,7 +45,7 @@ class Values:
         #: The numbers of those that other processes know, as far as it was asked.
         self._committed: set[int] = set()
         #: What its containers are made of, as soon as there are any.
-        self.carrier: _core.Carrier
+        self.carrier: _core.StoreRef
         #: Finds the class of a name, which has these fields.
         self.class_named = named
         #: Makes a value again that was packed.
@@ -185,7 +185,7 @@ class Values:
         """The class of the proxies of a class."""
         return self._known(number).proxy
 
-    def buffer(self, carrier: _core.Carrier, at: int, identity: int) -> Any:
+    def buffer(self, carrier: _core.StoreRef, at: int, identity: int) -> Any:
         """Looks at a buffer where it lies."""
         pinned, said = _core.Proxy(carrier, at, identity)._pin()
         if said[:1] == b"b":

@@ -42,31 +42,31 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
 
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
-    ) -> BlockingReservation[_core.Records]:
+    ) -> BlockingReservation[_core.PendingRecords]:
         """Make an array in shared memory, published at the end of the block: ``with t.reserve(...) as a``.
 
         See :meth:`shmrpc.Topic.reserve`.
         """
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 
-    def _publish(self, records: _core.Records, timeout: float | None) -> None:
+    def _publish(self, records: _core.PendingRecords, timeout: float | None) -> None:
         self._wait_for_room(records, records.wait, timeout)
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:
         self.publish(value, timeout)
 
-    def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Records | None:
+    def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.PendingRecords | None:
         records = self._native.reserve(size, body)
         if records is not None and not records.reserve_now():
             self._wait_for_room(records, records.wait_reserved, timeout)
         return records
 
-    def _commit(self, reservation: _core.Records, timeout: float | None) -> None:
+    def _commit(self, reservation: _core.PendingRecords, timeout: float | None) -> None:
         if not reservation.publish_now():
             self._publish(reservation, timeout)
 
     def _wait_for_room(
-        self, records: _core.Records, wait: Callable[[float | None], bool | None], timeout: float | None
+        self, records: _core.PendingRecords, wait: Callable[[float | None], bool | None], timeout: float | None
     ) -> None:
         """Block the thread in ``wait(seconds)`` of the core. Raises TopicFull and WaitStopped."""
         if timeout is not None and timeout <= WARN_AFTER:

@@ -31,7 +31,7 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
         """Wait for a message, and return it."""
         if timeout is not None:
             timeout = check_timeout(timeout)
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
         message = self.get_nowait() if self._raises_lag else self._native.get_now()
         return (await self.get_many(1, timeout))[0] if message is None else message
@@ -43,7 +43,7 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
         messages = self.get_many_nowait(most)
         if messages:

@@ -110,7 +110,7 @@ class SubscriptionBase(NotConstructible, Handle):
     @closes_on_error
     def _wrap_subscriber(
         cls,
-        name: _core.Name,
+        name: _core.SharedObject,
         slow: Slow,
         history: int | Literal["oldest"],
         on_lag: Literal["count", "raise"],

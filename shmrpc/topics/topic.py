@@ -34,7 +34,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
         """Publish a value; wait while there is no room."""
         if timeout is not None:
             timeout = check_timeout(timeout)
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
         records = self._native.publish_now(value)
         if records is not None:
@@ -45,7 +45,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
         check_many("publish_many()", values)
         if timeout is not None:
             timeout = check_timeout(timeout)
-        if self._budget.is_over():
+        if self._budget.is_spent():
             await self._yield_to_loop()
         records = self._native.publish_many_now(values)
         if records is not None:
@@ -53,7 +53,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
 
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
-    ) -> AsyncReservation[_core.Records]:
+    ) -> AsyncReservation[_core.PendingRecords]:
         """Make an array in shared memory, published at the end of the block: ``async with t.reserve(...) as a``.
 
         Subscribers read the same memory, without a copy: do not write to the array after the block. Its first contents
@@ -62,10 +62,12 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 
-    async def _publish(self, records: _core.Records, timeout: float | None) -> None:
+    async def _publish(self, records: _core.PendingRecords, timeout: float | None) -> None:
         await self._wait_for_room(records, records.publish_or_sleep, timeout)
 
-    async def _wait_for_room(self, records: _core.Records, attempt: Callable[[], bool], timeout: float | None) -> None:
+    async def _wait_for_room(
+        self, records: _core.PendingRecords, attempt: Callable[[], bool], timeout: float | None
+    ) -> None:
         """Wait in the loop until ``attempt()`` returns True. Raises TopicFull."""
         warning = running_loop().call_later(WARN_AFTER, self._warn_of_self_wait, records)
         try:
@@ -78,13 +80,13 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
     async def _send_copy(self, value: Any, timeout: float | None) -> None:
         await self.publish(value, timeout)
 
-    async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Records | None:
+    async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.PendingRecords | None:
         records = self._native.reserve(size, body)
         if records is not None and not records.reserve_now():
             await self._wait_for_room(records, records.reserve_or_sleep, timeout)
         return records
 
-    async def _commit(self, reservation: _core.Records, timeout: float | None) -> None:
+    async def _commit(self, reservation: _core.PendingRecords, timeout: float | None) -> None:
         if not reservation.publish_now():
             await self._publish(reservation, timeout)
 

@@ -73,7 +73,7 @@ def check_limits(name: str, high: int, low: int | None, max_memory: int | str) -
     return PublisherLimits(high, low, memory)
 
 
-def open_topic(name: str, raw: bool) -> _core.Name:
+def open_topic(name: str, raw: bool) -> _core.SharedObject:
     """Open a topic, and make it if no process has it open."""
     check_flag(f"topic {name!r}: raw", raw)
     return open_object(name, "topic", 0, raw=raw)
@@ -91,7 +91,7 @@ class TopicBase(NotConstructible, Handle):
 
     @classmethod
     @closes_on_error
-    def _wrap_publisher(cls, name: _core.Name, limits: PublisherLimits, codec: CodecName) -> Self:
+    def _wrap_publisher(cls, name: _core.SharedObject, limits: PublisherLimits, codec: CodecName) -> Self:
         """Make a publishing handle of a topic that this process has opened."""
         handle = cls._wrap(name)
         values = exact_codec(codec)
@@ -133,7 +133,7 @@ class TopicBase(NotConstructible, Handle):
         self._native.close()
         super().close()
 
-    def _warn_of_self_wait(self, records: _core.Records) -> None:
+    def _warn_of_self_wait(self, records: _core.PendingRecords) -> None:
         """Warn, once, of a wait for a subscriber that only the waiting thread reads."""
         if not self._has_warned and records.waits_for_this_thread():
             self._has_warned = True
@@ -153,7 +153,7 @@ class TopicBase(NotConstructible, Handle):
     def _encode_error(self, error: Exception) -> Exception:
         return _unencodable(self.name, error, None)
 
-    def _raise_full(self, records: _core.Records, since: str) -> NoReturn:
+    def _raise_full(self, records: _core.PendingRecords, since: str) -> NoReturn:
         """Raise TopicFull, which names the slowest subscriber; ``since`` is "now" or the time of the wait."""
         pid, lag, cause = records.slowest()
         records.give_up()  # The traceback of the error may live for long, and must not keep the memory.

@@ -24,27 +24,27 @@ mod _core {
     #[pymodule_export]
     use super::codec::parcel::Parcel;
     #[pymodule_export]
-    use super::objects::hold::Hold;
+    use super::objects::loop_waiter::LoopWaiter;
     #[pymodule_export]
-    use super::objects::loop_sleeper::LoopSleeper;
-    #[pymodule_export]
-    use super::objects::name::{Bytes, Name, watch_for_names};
+    use super::objects::permits::Permits;
     #[pymodule_export]
     use super::objects::queues::claim::Claim;
     #[pymodule_export]
-    use super::objects::queues::queue::{Items, Queue};
+    use super::objects::queues::queue::{PendingItems, Queue};
     #[pymodule_export]
     use super::objects::queues::reservation::Reservation;
     #[pymodule_export]
+    use super::objects::shared_object::{Bytes, SharedObject, watch_for_names};
+    #[pymodule_export]
     use super::objects::stores::store::{
-        Carrier, DictProxy, Field, ListProxy, Pinned, Proxy, Store, StructProxy, add_to,
+        DictProxy, ListProxy, Pinned, Proxy, RecordField, Store, StoreRef, StructProxy, add_to,
     };
     #[pymodule_export]
     use super::objects::stores::transaction::Transaction;
     #[pymodule_export]
-    use super::objects::topics::publisher::{Attaching, Publisher};
+    use super::objects::topics::publisher::{AttachWait, Publisher};
     #[pymodule_export]
-    use super::objects::topics::records::Records;
+    use super::objects::topics::records::PendingRecords;
     #[pymodule_export]
     use super::objects::topics::subscription::Subscription;
     #[pymodule_export]
@@ -84,8 +84,6 @@ mod _core {
     #[pymodule_export]
     use super::support::block::Block;
     #[pymodule_export]
-    use super::support::budget::Slice;
-    #[pymodule_export]
     use super::support::buffer::{Buffer, View, address_of, is_buffer};
     #[pymodule_export]
     use super::support::descriptor::{Descriptor, receive_packet, send_packet};
@@ -96,7 +94,9 @@ mod _core {
     #[pymodule_export]
     use super::support::parent_death::die_with;
     #[pymodule_export]
-    use super::support::turns::{Turn, Turns};
+    use super::support::reentrant_lock::{LockGuard, ReentrantLock};
+    #[pymodule_export]
+    use super::support::yield_budget::YieldBudget;
 
     use super::{objects, rpc};
     #[cfg(feature = "crashpoints")]

@@ -31,7 +31,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         self.stop_count = 0
         self._dial = dial
         #: Whose turn it is to connect.
-        self._connecting = _core.Turns()
+        self._connecting = _core.ReentrantLock()
 
     async def open(self) -> None:
         """Makes the first connection."""
@@ -70,7 +70,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         end = time.monotonic() + limit
         if deadline is not None:
             end = min(end, time.monotonic() + seconds_until(deadline))
-        while (turn := self._connecting.take()) is None:
+        while (turn := self._connecting.try_acquire()) is None:
             if time.monotonic() >= end:
                 raise self._no_server_error()
             if self.stop_count != stop_count:
@@ -90,7 +90,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
             self._last_failure = ""
             return self._connect(max(0.0, left), stop_count)
         finally:
-            turn.end()
+            turn.release()
 
     def look(self) -> bool:
         """Learn what the server has said beside its answers; return whether new calls belong on another session."""

@@ -46,7 +46,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
         self, client: CallEngine[Any], name: str, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         super().__init__(client, name, kind, args, kwargs)
-        self._writing, self._reading = _core.Turns(), _core.Turns()
+        self._writing, self._reading = _core.ReentrantLock(), _core.ReentrantLock()
         #: For the items that are written; closed once the handler takes no more.
         self._window = SendWindow()
 
@@ -123,14 +123,14 @@ class StreamCall(StreamCallEngine[_W, _R]):
 class _Turn:
     """The turn of a thread to write or to read. What the handler of a signal raises meanwhile ends the call."""
 
-    def __init__(self, turns: _core.Turns, stream_exchange: ThreadStreamExchange) -> None:
+    def __init__(self, turns: _core.ReentrantLock, stream_exchange: ThreadStreamExchange) -> None:
         self._turns = turns
         self._stream_exchange = stream_exchange
 
     async def __aenter__(self) -> None:
-        while (turn := self._turns.take()) is None:
+        while (turn := self._turns.try_acquire()) is None:
             time.sleep(PAUSE)  # noqa: ASYNC251
-        self._yield_once = turn
+        self._guard = turn
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,4 +141,4 @@ class _Turn:
                 self._stream_exchange.fail(LocalProtocolError(f"{name}() was ended by {what} in this process"))
                 self._stream_exchange.end()
         finally:
-            self._yield_once.end()
+            self._guard.release()

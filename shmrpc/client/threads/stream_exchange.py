@@ -45,7 +45,7 @@ class ThreadStreamExchange(StreamExchange):
         #: What it lets in, the core sees to.
         self._window = ReceiveWindow(extra=session.connection.extra_credit)
         #: Whose turn it is to receive, where several threads write and read.
-        self._receiving = _core.Turns()
+        self._receiving = _core.ReentrantLock()
 
     def add_item(self, body: Body) -> None:
         """Keeps an item of the answer until it is read."""
@@ -124,7 +124,7 @@ class ThreadStreamExchange(StreamExchange):
 
     def _receive(self, take: Callable[[], Frame | None], pause: float) -> bool:
         """Takes one frame if no other thread does; else sleeps ``pause`` seconds. Whether one was taken."""
-        if (turn := self._receiving.take()) is None:
+        if (turn := self._receiving.try_acquire()) is None:
             if pause:
                 time.sleep(pause)
             return False
@@ -136,7 +136,7 @@ class ThreadStreamExchange(StreamExchange):
             self.fail(self._lost(error))
             self.end()
         finally:
-            turn.end()
+            turn.release()
         return True
 
     def _feed(self, frame: Frame) -> None:

@@ -126,7 +126,7 @@ class ThreadConnection:
         self._made_by = os.getpid()
         #: Packets of the server that are received and not acted on: its end, or what an exception kept us from.
         self._heard: list[bytes] = []
-        self._hearing = _core.Turns()
+        self._hearing = _core.ReentrantLock()
         fork.abandon_in_child(self)
 
     def check_thread(self) -> None:
@@ -136,7 +136,7 @@ class ThreadConnection:
 
     def hear(self) -> CloseReason | None:
         """How the server has ended the connection, if it has. It says no more than that it is about to go, and goes."""
-        if not self._open or (turn := self._hearing.take()) is None:
+        if not self._open or (turn := self._hearing.try_acquire()) is None:
             return None
         try:
             for _ in range(2):  # The end does not wait for the next look behind another message, or an error.
@@ -154,7 +154,7 @@ class ThreadConnection:
             self._heard.clear()
             return None
         finally:
-            turn.end()
+            turn.release()
 
     def allocate(self, size: int) -> _core.Buffer:
         """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""

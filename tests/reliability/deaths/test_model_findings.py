@@ -35,8 +35,10 @@ def outcome_of_a_call_without_a_server(
 
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
-        while (turn := client._reconnector._connecting.take()) is not None:  # It is ours: the thread is not there yet.
-            turn.end()
+        while (
+            turn := client._reconnector._connecting.try_acquire()
+        ) is not None:  # It is ours: the thread is not there yet.
+            turn.release()
         end(client)
         thread.join(20)
         assert not thread.is_alive(), "it waits on"

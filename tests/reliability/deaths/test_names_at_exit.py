@@ -71,8 +71,8 @@ def test_what_the_ending_thread_does_still_fails_and_waits_for_nothing() -> None
                 queue.get()
             except shmrpc.LocalProtocolError as error:
                 print(error)
-        atexit.unregister(shmrpc._core.Name.leave_all)
+        atexit.unregister(shmrpc._core.SharedObject.leave_all)
         atexit.register(late)
-        atexit.register(shmrpc._core.Name.leave_all)
+        atexit.register(shmrpc._core.SharedObject.leave_all)
     """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "queue 'exit_q' is closed\n", "")

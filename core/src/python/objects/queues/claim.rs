@@ -3,8 +3,8 @@
 use crate::memory::bytes;
 use crate::objects::membership::Membership;
 use crate::python::codec::values::Values;
-use crate::python::objects::name::failed;
 use crate::python::objects::queues::queue::{Queue, attempt_to_end, copied, first_word};
+use crate::python::objects::shared_object::failed;
 use crate::python::support::block::Block;
 use crate::queue::parcel::Parts;
 use crate::queue::{self, ClaimEnd, Form};

@@ -7,12 +7,12 @@ use crate::objects::queueing::{DONE, ITEMS, ROOM};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::Encoded;
 use crate::python::codec::values::{Values, is_from_signal_handler, item_at};
-use crate::python::objects::name::{Name, failed};
 use crate::python::objects::queues::claim::{Claim, Held};
 use crate::python::objects::queues::reservation::{Plan, Reservation};
-use crate::python::support::budget::Slice;
+use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::support::buffer::bytes_of;
 use crate::python::support::scratch::Scratch;
+use crate::python::support::yield_budget::YieldBudget;
 use crate::queue::{ClaimEnd, ClaimOutcome, PopOutcome, PutOutcome, Source};
 use crate::shared_heap::{Corruption, Field};
 use crate::sync::lock;
@@ -35,7 +35,7 @@ const PATIENCE_TO_END: u64 = 1_000_000_000;
 /// WaitTimeout if a member keeps the queue from being changed, ValueError for what can never be in it.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Queue {
-    name: Py<Name>,
+    name: Py<SharedObject>,
     membership: Arc<Membership>,
     values: Values,
     /// Items that this process has taken, and not read so far.
@@ -45,7 +45,7 @@ pub struct Queue {
     has_returned: AtomicBool,
     /// Of the loop that uses this.
     #[pyo3(get)]
-    slice: Py<Slice>,
+    yield_budget: Py<YieldBudget>,
 }
 
 /// Does it at once, or, where a lease is held by others, without the GIL.
@@ -103,7 +103,7 @@ pub(crate) fn told(py: Python<'_>, membership: &Membership, put: PutOutcome) -> 
 /// if waits were stopped.
 fn wait_for<T: Send>(
     py: Python<'_>,
-    (name, membership): (&Name, &Membership),
+    (name, membership): (&SharedObject, &Membership),
     set: usize,
     timeout: Option<f64>,
     mut act: impl FnMut() -> Result<Option<T>, NameError> + Send,
@@ -132,7 +132,7 @@ fn wait_for<T: Send>(
 /// Waits in a thread until `put` has put this many items, as [`wait_for`] does.
 pub(crate) fn wait_to_put(
     py: Python<'_>,
-    us: (&Name, &Membership),
+    us: (&SharedObject, &Membership),
     count: u64,
     timeout: Option<f64>,
     mut put: impl FnMut() -> Result<PutOutcome, NameError> + Send,
@@ -160,7 +160,7 @@ fn in_vain<'py>(py: Python<'py>, waited: Option<bool>) -> Option<Bound<'py, PyAn
 
 /// Values that are encoded, and wait for room in the queue.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Items {
+pub struct PendingItems {
     queue: Py<Queue>,
     encoded: Encoded,
 }
@@ -209,7 +209,7 @@ impl Queue {
         told(py, membership, put)
     }
 
-    fn or_wait(slf: &Bound<'_, Self>, mut encoded: Encoded) -> PyResult<Option<Items>> {
+    fn or_wait(slf: &Bound<'_, Self>, mut encoded: Encoded) -> PyResult<Option<PendingItems>> {
         let us = slf.get();
         if !encoded.pieces.is_empty() {
             encoded.end_small();
@@ -226,7 +226,7 @@ impl Queue {
         if encoded.count == 0 || us.put(slf.py(), &encoded)? {
             return Ok(None);
         }
-        Ok(Some(Items {
+        Ok(Some(PendingItems {
             queue: slf.clone().unbind(),
             encoded,
         }))
@@ -456,7 +456,7 @@ impl Queue {
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<Name>,
+        name: Py<SharedObject>,
         encoder: Py<Encoder>,
         encode: Py<PyAny>,
         decode: Py<PyAny>,
@@ -481,12 +481,12 @@ impl Queue {
             left: Mutex::default(),
             returned: Mutex::default(),
             has_returned: AtomicBool::new(false),
-            slice: Py::new(py, Slice::default())?,
+            yield_budget: Py::new(py, YieldBudget::default())?,
         })
     }
 
     /// Puts a value; what waits for room if there is none.
-    fn put_now(slf: &Bound<'_, Self>, value: &Bound<'_, PyAny>) -> PyResult<Option<Items>> {
+    fn put_now(slf: &Bound<'_, Self>, value: &Bound<'_, PyAny>) -> PyResult<Option<PendingItems>> {
         let (us, py) = (slf.get(), slf.py());
         us.check(py)?;
         let mut encoded = Encoded::new();
@@ -500,7 +500,7 @@ impl Queue {
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = slf.py();
-        if slf.get().slice.get().is_over_by_now() {
+        if slf.get().yield_budget.get().is_spent_sampled() {
             return Ok(Some(PyBool::new(py, false).to_owned().into_any()));
         }
         let waiting = Queue::put_now(slf, value)?;
@@ -509,7 +509,10 @@ impl Queue {
     }
 
     /// Puts values together, all or none; what waits for room if there is none.
-    fn put_many_now(slf: &Bound<'_, Self>, values: &Bound<'_, PyAny>) -> PyResult<Option<Items>> {
+    fn put_many_now(
+        slf: &Bound<'_, Self>,
+        values: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<PendingItems>> {
         let (us, py) = (slf.get(), slf.py());
         us.check(py)?;
         let mut encoded = Encoded::new();
@@ -540,7 +543,7 @@ impl Queue {
         py: Python<'py>,
         default: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        match self.slice.get().is_over_by_now() {
+        match self.yield_budget.get().is_spent_sampled() {
             true => Ok(default.clone()),
             false => self.get_now(py, default),
         }
@@ -827,7 +830,7 @@ fn nanoseconds(seconds: f64) -> u64 {
 }
 
 #[pymethods]
-impl Items {
+impl PendingItems {
     /// Puts them; False if there is no room.
     fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
         let queue = self.queue.get();

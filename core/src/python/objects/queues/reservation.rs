@@ -3,8 +3,8 @@
 use crate::memory::mapping::MappingView;
 use crate::objects::membership::{Membership, NameError};
 use crate::python::codec::items::Large;
-use crate::python::objects::name::{Name, failed};
 use crate::python::objects::queues::queue::{PATIENCE, attempt, told, wait_to_put};
+use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::support::buffer::fill;
 use crate::queue::Chunk;
 use crate::sync::lock;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 /// Memory of a queue, writable by the buffer protocol, which is to be an item: put by `put_now`, or given up.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Reservation {
-    name: Py<Name>,
+    name: Py<SharedObject>,
     membership: Arc<Membership>,
     chunk: Mutex<Option<Chunk>>,
     /// Bytes of the chunk that the item takes.
@@ -56,7 +56,7 @@ impl Plan {
     pub(crate) fn begin(
         self,
         py: Python<'_>,
-        (name, membership): (&Py<Name>, &Arc<Membership>),
+        (name, membership): (&Py<SharedObject>, &Arc<Membership>),
         chunk: Chunk,
     ) -> PyResult<Reservation> {
         let at = chunk.items();

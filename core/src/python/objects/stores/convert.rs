@@ -1,6 +1,6 @@
 //! Python's values on their way into a store, and out of it.
 
-use crate::python::objects::stores::store::Carrier;
+use crate::python::objects::stores::store::StoreRef;
 use crate::python::support::buffer::copy_of;
 use crate::store::{Bytes, Cell, Content, DEPTH, Key, StoredValue, Type, Value, trim};
 use pyo3::buffer::PyBuffer;
@@ -64,7 +64,7 @@ pub(crate) struct Hooks {
     instance: Py<PyAny>,
     /// Makes a buffer's value out of what is said of it and its bytes.
     copied: Py<PyAny>,
-    /// What a program sees of a list, a dict, a set and a buffer: made of a [`Carrier`](crate::python::objects::stores::store::Carrier), and of where
+    /// What a program sees of a list, a dict, a set and a buffer: made of a [`StoreRef`](crate::python::objects::stores::store::StoreRef), and of where
     /// it lies and its number.
     views: [Py<PyAny>; 4],
     /// The same of a record, by the number of its class.
@@ -269,7 +269,7 @@ impl Hooks {
     /// What was found, as a program sees it.
     pub(crate) fn seen<'py>(
         &self,
-        carrier: &Bound<'py, Carrier>,
+        carrier: &Bound<'py, StoreRef>,
         found: StoredValue,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = carrier.py();
@@ -312,7 +312,7 @@ impl Hooks {
 
     pub(crate) fn all<'py>(
         &self,
-        carrier: &Bound<'py, Carrier>,
+        carrier: &Bound<'py, StoreRef>,
         items: Vec<StoredValue>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut seen = Vec::new();
@@ -330,7 +330,7 @@ impl Hooks {
 
     fn dict<'py>(
         &self,
-        carrier: &Bound<'py, Carrier>,
+        carrier: &Bound<'py, StoreRef>,
         items: Vec<(StoredValue, StoredValue)>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(carrier.py());

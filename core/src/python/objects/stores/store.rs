@@ -3,7 +3,7 @@
 use crate::objects::members::Holder;
 use crate::objects::membership::Membership;
 use crate::objects::stores::{CHANGES, MESSAGES, Refusal, Shared};
-use crate::python::objects::name::{Name, failed};
+use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::objects::stores::convert::{Hooks, Keeper, immediate};
 use crate::python::support::buffer::fill;
 use crate::python::support::owner::current_owner;
@@ -33,14 +33,14 @@ const LITTLE: u64 = 1024;
 pub struct Store {
     inner: Arc<Inner>,
     /// The handle's own use of the name, which may be closed before that of the others.
-    name: Py<Name>,
+    name: Py<SharedObject>,
 }
 
 /// What a proxy is made of: what this process has of the store that it is of.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Carrier(Weak<Inner>);
+pub struct StoreRef(Weak<Inner>);
 
-impl Carrier {
+impl StoreRef {
     pub(crate) fn inner(&self) -> PyResult<Arc<Inner>> {
         let inner = self.0.upgrade();
         inner.ok_or_else(|| PyReferenceError::new_err("the store is not there any more"))
@@ -48,7 +48,7 @@ impl Carrier {
 }
 
 #[pymethods]
-impl Carrier {
+impl StoreRef {
     /// The process that changes the store just now: 0 if none does.
     fn holder(&self) -> PyResult<i64> {
         Ok(self.inner()?.membership.store_holder())
@@ -112,7 +112,7 @@ impl Carrier {
 /// What this process has of a store: its handles and all proxies share it.
 pub struct Inner {
     /// Open as long as a handle is that was not closed.
-    name: Py<Name>,
+    name: Py<SharedObject>,
     pub(crate) membership: Arc<Membership>,
     hooks: Hooks,
     /// What this process has of it, as Python sees it.
@@ -121,7 +121,7 @@ pub struct Inner {
     /// In nanoseconds: the longest that a handle was given.
     patience: AtomicU64,
     /// Set as soon as this is made.
-    carrier: OnceLock<Py<Carrier>>,
+    carrier: OnceLock<Py<StoreRef>>,
 }
 
 /// An item of a dict or of what a record has beyond its fields, by a key of Python's.
@@ -136,7 +136,7 @@ macro_rules! with_key {
 
 impl Inner {
     #[inline]
-    fn carrier<'py>(&self, py: Python<'py>) -> &Bound<'py, Carrier> {
+    fn carrier<'py>(&self, py: Python<'py>) -> &Bound<'py, StoreRef> {
         let carrier = self.carrier.get();
         carrier
             .expect("it is set as soon as a store is made")
@@ -567,18 +567,18 @@ impl Store {
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<Name>,
+        name: Py<SharedObject>,
         opened: &Bound<'_, PyAny>,
         patience: f64,
     ) -> PyResult<Self> {
         let patience = (patience * 1e9) as u64;
         let carrier = opened.getattr_opt("_carrier")?;
-        let carrier = carrier.as_ref().and_then(|it| it.cast::<Carrier>().ok());
+        let carrier = carrier.as_ref().and_then(|it| it.cast::<StoreRef>().ok());
         if let Some(inner) = carrier.and_then(|carrier| carrier.get().0.upgrade()) {
             inner.patience.fetch_max(patience, Relaxed); // Relaxed: under the GIL.
             return Ok(Store { inner, name });
         }
-        let shared = opened.getattr("_name")?.cast_into::<Name>()?;
+        let shared = opened.getattr("_name")?.cast_into::<SharedObject>()?;
         let membership = shared.get().open(py)?.clone();
         let founded = py.detach(|| membership.found_store());
         let limit = membership.shape().amount;
@@ -593,7 +593,7 @@ impl Store {
         };
         inner.root = founded.map_err(|error| inner.refused(py, error))?;
         let inner = Arc::new(inner);
-        let carrier = Py::new(py, Carrier(Arc::downgrade(&inner)))?;
+        let carrier = Py::new(py, StoreRef(Arc::downgrade(&inner)))?;
         let _ = inner.carrier.set(carrier);
         Ok(Store { inner, name })
     }
@@ -754,7 +754,7 @@ impl Store {
 
     /// What its proxies are made of.
     #[getter]
-    fn _carrier(&self, py: Python<'_>) -> Py<Carrier> {
+    fn _carrier(&self, py: Python<'_>) -> Py<StoreRef> {
         self.inner.carrier(py).clone().unbind()
     }
 
@@ -782,7 +782,7 @@ impl Inner {
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,
-        name: &Name,
+        name: &SharedObject,
         set: usize,
         timeout: Option<f64>,
         mut is_there: impl FnMut() -> Result<bool, Refusal> + Send,
@@ -813,7 +813,7 @@ pub struct Proxy {
 #[pymethods]
 impl Proxy {
     #[new]
-    fn new(carrier: &Bound<'_, Carrier>, at: u64, id: u64) -> PyResult<Self> {
+    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
         let (inner, place) = (carrier.get().inner()?, ContainerRef { at, id });
         inner.membership.hold_container(id);
         Ok(Proxy { inner, place })
@@ -821,7 +821,7 @@ impl Proxy {
 
     /// What proxies of its store are made of.
     #[getter]
-    fn _carrier(&self, py: Python<'_>) -> Py<Carrier> {
+    fn _carrier(&self, py: Python<'_>) -> Py<StoreRef> {
         self.inner.carrier(py).clone().unbind()
     }
 
@@ -1097,7 +1097,7 @@ pub struct DictProxy;
 #[pymethods]
 impl DictProxy {
     #[new]
-    fn new(carrier: &Bound<'_, Carrier>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
+    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
         Ok(PyClassInitializer::from(Proxy::new(carrier, at, id)?).add_subclass(DictProxy))
     }
 
@@ -1131,15 +1131,15 @@ impl DictProxy {
 
 /// A field of the records of a class: a descriptor.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Field {
+pub struct RecordField {
     number: u64,
 }
 
 #[pymethods]
-impl Field {
+impl RecordField {
     #[new]
     fn new(number: u64) -> Self {
-        Field { number }
+        RecordField { number }
     }
 
     #[getter]
@@ -1176,7 +1176,7 @@ pub struct ListProxy;
 #[pymethods]
 impl ListProxy {
     #[new]
-    fn new(carrier: &Bound<'_, Carrier>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
+    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
         Ok(PyClassInitializer::from(Proxy::new(carrier, at, id)?).add_subclass(ListProxy))
     }
 
@@ -1234,7 +1234,7 @@ pub struct StructProxy;
 #[pymethods]
 impl StructProxy {
     #[new]
-    fn new(carrier: &Bound<'_, Carrier>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
+    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
         Ok(PyClassInitializer::from(Proxy::new(carrier, at, id)?).add_subclass(StructProxy))
     }
 
@@ -1277,7 +1277,7 @@ pub fn add_to<'py>(
         Item::Field(key.extract()?)
     } else {
         let field = container.get_type().getattr(key.cast::<PyString>()?)?;
-        Item::Field(field.cast::<Field>()?.get().number)
+        Item::Field(field.cast::<RecordField>()?.get().number)
     };
     us.add(py, proxy.place, &item, by)
 }

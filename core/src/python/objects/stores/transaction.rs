@@ -2,8 +2,8 @@
 
 use crate::objects::queueing::LEASE_PATIENCE;
 use crate::objects::stores::{Begun, LEASE, SOON};
-use crate::python::objects::name::Name;
-use crate::python::objects::stores::store::{Carrier, Inner};
+use crate::python::objects::shared_object::SharedObject;
+use crate::python::objects::stores::store::{Inner, StoreRef};
 use crate::python::support::errors::preserving_exception;
 use crate::python::support::owner::{current_owner, is_in_loop, this_thread};
 use pyo3::intern;
@@ -26,7 +26,7 @@ const AGAIN: u64 = 200_000;
 #[pyclass(frozen, subclass, module = "shmrpc._core")]
 pub struct Transaction {
     inner: Arc<Inner>,
-    name: Py<Name>,
+    name: Py<SharedObject>,
     joins: bool,
     /// The task or thread that begins it.
     owner: AtomicU64,
@@ -174,7 +174,7 @@ impl Transaction {
 #[pymethods]
 impl Transaction {
     #[new]
-    fn new(carrier: &Bound<'_, Carrier>, name: Py<Name>, joins: bool) -> PyResult<Self> {
+    fn new(carrier: &Bound<'_, StoreRef>, name: Py<SharedObject>, joins: bool) -> PyResult<Self> {
         Ok(Transaction {
             inner: carrier.get().inner()?,
             name,

@@ -7,8 +7,8 @@ use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::Large;
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::codec::values::{Values, item_at};
-use crate::python::objects::name::{Name, failed};
-use crate::python::objects::topics::records::{Record, Records};
+use crate::python::objects::shared_object::{SharedObject, failed};
+use crate::python::objects::topics::records::{PendingRecords, Record};
 use crate::python::support::scratch::Scratch;
 use crate::queue::Form;
 use crate::sync::lock;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 /// What a handle of a topic publishes: values, or bytes. The functions are those of [`Values`].
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Publisher {
-    name: Py<Name>,
+    name: Py<SharedObject>,
     membership: Arc<Membership>,
     /// None once it is closed.
     publishing: Mutex<Option<Arc<Publishing>>>,
@@ -31,13 +31,13 @@ pub struct Publisher {
 
 /// A wait until all that subscribe have attached themselves. As long as it is there, those are asked to wake us.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Attaching {
-    name: Py<Name>,
+pub struct AttachWait {
+    name: Py<SharedObject>,
     waiting: Waiting,
 }
 
 #[pymethods]
-impl Attaching {
+impl AttachWait {
     /// Whether they have; if not, one may sleep until it is asked again.
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = self.name.get().open(py)?;
@@ -52,7 +52,7 @@ impl Attaching {
     }
 }
 
-impl Attaching {
+impl AttachWait {
     fn is_attached(&self) -> Result<bool, NameError> {
         let patience = self.waiting.patience();
         self.waiting.publishing().is_attached_by_all(patience)
@@ -78,9 +78,9 @@ impl Publisher {
         publishing: Arc<Publishing>,
         small: Scratch,
         records: Vec<Record>,
-    ) -> PyResult<Option<Records>> {
+    ) -> PyResult<Option<PendingRecords>> {
         let name = self.name.clone_ref(py);
-        let records = Records::new(name, publishing, small, records);
+        let records = PendingRecords::new(name, publishing, small, records);
         let is_done = records.advance(py, OnFull::Fail)?;
         Ok((!is_done).then_some(records))
     }
@@ -113,7 +113,7 @@ impl Publisher {
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<Name>,
+        name: Py<SharedObject>,
         encoder: Py<Encoder>,
         encode: Py<PyAny>,
         unencodable: Py<PyAny>,
@@ -141,7 +141,11 @@ impl Publisher {
     }
 
     /// Publishes a value; what waits for room if there is none.
-    fn publish_now(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Option<Records>> {
+    fn publish_now(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<PendingRecords>> {
         let publishing = self.publishing(py)?;
         let mut small = OutgoingBody::new();
         if let Some(large) = self.values.write(py, value, &mut small, None)? {
@@ -166,7 +170,7 @@ impl Publisher {
         &self,
         py: Python<'_>,
         values: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<Records>> {
+    ) -> PyResult<Option<PendingRecords>> {
         let publishing = self.publishing(py)?;
         let list = values.cast_exact::<PyList>();
         let mut records = Vec::with_capacity(list.as_ref().map_or(0, |list| list.len()));
@@ -186,7 +190,12 @@ impl Publisher {
     /// A record of `size` bytes that are to be filled in place; `body`, if there is one, is that of a value with this one
     /// buffer. None if it is a small one, which is copied. Raises ValueError if there can be no room for it.
     #[pyo3(signature = (size, body, /))]
-    fn reserve(&self, py: Python<'_>, size: u64, body: Option<&[u8]>) -> PyResult<Option<Records>> {
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        size: u64,
+        body: Option<&[u8]>,
+    ) -> PyResult<Option<PendingRecords>> {
         let publishing = self.publishing(py)?;
         let large = Large::to_fill(size, body)?;
         if !publishing.is_large(large.payload().1) {
@@ -194,7 +203,7 @@ impl Publisher {
         }
         let (name, record) = (self.name.clone_ref(py), Record::Large(large));
         self.check_size(py, &publishing, &record)?;
-        let records = Records::new(name, publishing, Scratch::new(), vec![record]);
+        let records = PendingRecords::new(name, publishing, Scratch::new(), vec![record]);
         Ok(Some(records))
     }
 
@@ -205,8 +214,8 @@ impl Publisher {
     }
 
     /// A wait for that.
-    fn attaching(&self, py: Python<'_>) -> PyResult<Attaching> {
-        Ok(Attaching {
+    fn attaching(&self, py: Python<'_>) -> PyResult<AttachWait> {
+        Ok(AttachWait {
             name: self.name.clone_ref(py),
             waiting: self.publishing(py)?.wait(),
         })

@@ -1,10 +1,10 @@
-//! `Records`: values on their way into a topic.
+//! `PendingRecords`: values on their way into a topic.
 
 use crate::objects::membership::NameError;
 use crate::objects::queueing::ROOM;
 use crate::objects::topics::{Publishing, Waiting};
 use crate::python::codec::items::Large;
-use crate::python::objects::name::{Name, failed};
+use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::support::buffer::fill;
 use crate::python::support::scratch::Scratch;
 use crate::sync::lock;
@@ -48,8 +48,8 @@ struct Progress {
 /// Values that wait for room, or those of them that were not published at once; or one that is filled in place, by the
 /// buffer protocol, between `reserve` and `publish`.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Records {
-    name: Py<Name>,
+pub struct PendingRecords {
+    name: Py<SharedObject>,
     publishing: Arc<Publishing>,
     /// The small ones, one behind the other, each with its head.
     small: Scratch,
@@ -59,14 +59,14 @@ pub struct Records {
     waiting: OnceLock<Waiting>,
 }
 
-impl Records {
+impl PendingRecords {
     pub(crate) fn new(
-        name: Py<Name>,
+        name: Py<SharedObject>,
         publishing: Arc<Publishing>,
         small: Scratch,
         records: Vec<Record>,
     ) -> Self {
-        Records {
+        PendingRecords {
             name,
             publishing,
             small,
@@ -205,7 +205,7 @@ impl Records {
 }
 
 #[pymethods]
-impl Records {
+impl PendingRecords {
     /// Finds memory that is to be filled; False if there is none now.
     fn reserve_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
@@ -302,7 +302,7 @@ impl Records {
     }
 }
 
-impl Drop for Records {
+impl Drop for PendingRecords {
     fn drop(&mut self) {
         self.give_up();
     }

@@ -7,8 +7,8 @@ use crate::objects::registry::Handle;
 use crate::objects::topics::{self, Look, Payload, Pin};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::values::{Values, is_from_signal_handler};
-use crate::python::objects::loop_sleeper::LoopSleeper;
-use crate::python::objects::name::{Name, failed};
+use crate::python::objects::loop_waiter::LoopWaiter;
+use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::objects::topics::message;
 use crate::python::objects::topics::publisher::form_of;
 use crate::python::support::block::Block;
@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// number what a message says of its publisher.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Subscription {
-    name: Py<Name>,
+    name: Py<SharedObject>,
     membership: Arc<Membership>,
     /// None once it is closed.
     subscription: Mutex<Option<Arc<topics::Subscription>>>,
@@ -49,7 +49,7 @@ pub struct Subscription {
     /// The publishers that have cut this off, and why.
     cut_off: Mutex<Vec<(Ended, CutReason)>>,
     /// For a loop of its user, if there is one.
-    bell: OnceLock<LoopSleeper>,
+    bell: OnceLock<LoopWaiter>,
 }
 
 /// Messages that were taken.
@@ -463,7 +463,7 @@ impl Subscription {
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<Name>,
+        name: Py<SharedObject>,
         encoder: Py<Encoder>,
         decode: Py<PyAny>,
         undecodable: Py<PyAny>,
@@ -612,7 +612,7 @@ impl Subscription {
             membership.loop_sleeper(set)
         });
         let sleeper = sleeper.map_err(|error| failed(py, membership, error))?;
-        let sleeper = LoopSleeper::new(sleeper, set, membership.clone());
+        let sleeper = LoopWaiter::new(sleeper, set, membership.clone());
         sleeper.line_up(py)?;
         // Another thread may have been quicker.
         let bell = self.bell.get_or_init(|| sleeper);

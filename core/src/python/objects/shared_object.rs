@@ -9,7 +9,7 @@ use crate::objects::registry::{self, Handle, Place, Report};
 use crate::objects::topics::Overview;
 use crate::objects::waiting::{Interrupted, Waited};
 use crate::objects::{OWNED, Shape};
-use crate::python::objects::loop_sleeper::LoopSleeper;
+use crate::python::objects::loop_waiter::LoopWaiter;
 use crate::python::objects::topics::publisher::seen_subscribers;
 use crate::python::support::buffer::fill;
 use crate::python::support::descriptor::Descriptor;
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// All its methods raise the exceptions of `shmrpc.errors`: LocalProtocolError where it is closed, or was opened by the
 /// process from which this one was forked; RemoteProtocolError where its memory holds what cannot be true.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Name {
+pub struct SharedObject {
     membership: Arc<Membership>,
     handle: Mutex<Option<Arc<Handle>>>,
     closed: AtomicBool,
@@ -45,13 +45,13 @@ pub struct Name {
     acquired_in: AtomicU64,
 }
 
-impl Name {
+impl SharedObject {
     fn new(handle: Handle) -> Self {
-        Name::sharing(Arc::new(handle))
+        SharedObject::sharing(Arc::new(handle))
     }
 
     fn sharing(handle: Arc<Handle>) -> Self {
-        Name {
+        SharedObject {
             membership: handle.membership().clone(),
             handle: Mutex::new(Some(handle)),
             closed: AtomicBool::new(false),
@@ -304,7 +304,7 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
 }
 
 #[pymethods]
-impl Name {
+impl SharedObject {
     /// Opens a name: makes it if it has no members. `lock_file`: its path, which ends with ".lock". `bounds`: of a queue the
     /// items that may wait, and how often one is delivered, of a store (1, 0) if one process alone changes it; `raw`: whether
     /// they are bytes.
@@ -327,7 +327,7 @@ impl Name {
         let place = Place { name, lock_file };
         let opened = py.detach(|| registry::open(&place, Some(shape)));
         match opened {
-            Ok(Some(handle)) => Ok(Name::new(handle)),
+            Ok(Some(handle)) => Ok(SharedObject::new(handle)),
             Ok(None) => Err(PyValueError::new_err("a name is made, and not there")),
             Err(error) => Err(raised(py, kind, &place.name, error)),
         }
@@ -335,16 +335,16 @@ impl Name {
 
     /// Opens a name that has members; None if it has none.
     #[staticmethod]
-    fn join(py: Python<'_>, name: String, lock_file: PathBuf) -> PyResult<Option<Self>> {
+    fn attach(py: Python<'_>, name: String, lock_file: PathBuf) -> PyResult<Option<Self>> {
         let place = Place { name, lock_file };
         let opened = py.detach(|| registry::open(&place, None));
         let opened = opened.map_err(|error| raised(py, "name", &place.name, error))?;
-        Ok(opened.map(Name::new))
+        Ok(opened.map(SharedObject::new))
     }
 
     /// What can be seen of a name without opening it, as `report` has it; None if it has no members.
     #[staticmethod]
-    fn look<'py>(
+    fn inspect<'py>(
         py: Python<'py>,
         name: String,
         lock_file: PathBuf,
@@ -387,15 +387,15 @@ impl Name {
     }
 
     /// Another use of the same name, to be closed by itself.
-    fn again(&self, py: Python<'_>) -> PyResult<Self> {
+    fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
         match self.stay() {
-            Some(handle) => Ok(Name::sharing(handle)),
+            Some(handle) => Ok(SharedObject::sharing(handle)),
             None => Err(self.failed(py, NameError::Left)),
         }
     }
 
     /// Whether both are uses of the name by which this process has become a member once.
-    fn is_of(&self, other: &Bound<'_, Name>) -> bool {
+    fn has_same_membership(&self, other: &Bound<'_, SharedObject>) -> bool {
         Arc::ptr_eq(&self.membership, &other.get().membership)
     }
 
@@ -529,10 +529,10 @@ impl Name {
 
     /// A place for an event loop among those that wait, in one of the name's wait sets: 0 for a permit, the event or an
     /// item, 1 for a signal or for room, 2 until all items are done.
-    fn sleeper(slf: &Bound<'_, Self>, set: usize) -> PyResult<LoopSleeper> {
+    fn sleeper(slf: &Bound<'_, Self>, set: usize) -> PyResult<LoopWaiter> {
         let us = slf.get();
         let sleeper = us.open(slf.py())?.loop_sleeper(set);
-        Ok(LoopSleeper::new(
+        Ok(LoopWaiter::new(
             us.told(slf.py(), sleeper)?,
             set,
             us.membership.clone(),
@@ -550,7 +550,7 @@ impl Name {
     }
 }
 
-impl Drop for Name {
+impl Drop for SharedObject {
     fn drop(&mut self) {
         if self.membership.is_here() {
             // A task or thread that still holds a permit does not refer to the handle by which it has acquired that.

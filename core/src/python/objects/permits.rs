@@ -1,8 +1,8 @@
-//! `Hold`: what semaphores and locks have in common, which is that they are acquired and released.
+//! `Permits`: what semaphores and locks have in common, which is that they are acquired and released.
 
 use crate::memory::region::Kind;
 use crate::objects::membership::{Again, Want};
-use crate::python::objects::name::{Name, seconds};
+use crate::python::objects::shared_object::{SharedObject, seconds};
 use crate::python::support::owner::{current_owner, is_in_loop};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -17,8 +17,8 @@ use pyo3::types::{PyDict, PyTuple};
 /// between, a signal handler that raises there would leave it taken. Where `with` would block a loop, it calls
 /// `_refuse_to_block`.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
-pub struct Hold {
-    name: Py<Name>,
+pub struct Permits {
+    name: Py<SharedObject>,
     is_owned: bool,
     reentrant: bool,
 }
@@ -49,7 +49,7 @@ fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// Takes what was not there, however long that takes; `_raise_wait_failed` raises what is to be raised if it was not to be had.
-fn wait(slf: &Bound<'_, Hold>, want: Want, timeout: Option<f64>) -> PyResult<()> {
+fn wait(slf: &Bound<'_, Permits>, want: Want, timeout: Option<f64>) -> PyResult<()> {
     let waited = slf.get().name.get().wait(slf.py(), want, timeout)?;
     if waited != Some(true) {
         let why = (waited, timeout, want.set());
@@ -59,7 +59,7 @@ fn wait(slf: &Bound<'_, Hold>, want: Want, timeout: Option<f64>) -> PyResult<()>
 }
 
 #[cold]
-fn no_count(name: &Name, count: &Bound<'_, PyAny>) -> PyErr {
+fn no_count(name: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
     let text = format!(
         "{}: expected a number of signals, got {count}",
         name.words()
@@ -70,7 +70,7 @@ fn no_count(name: &Name, count: &Bound<'_, PyAny>) -> PyErr {
 /// Refuse what a method does not take, such as the `blocking` of threading's locks, in the words of its caller.
 #[inline]
 fn refuse(
-    name: &Name,
+    name: &SharedObject,
     others: &Bound<'_, PyTuple>,
     options: Option<&Bound<'_, PyDict>>,
     remedy: &'static str,
@@ -81,7 +81,7 @@ fn refuse(
     Err(PyTypeError::new_err(format!("{}: {remedy}", name.words())))
 }
 
-impl Hold {
+impl Permits {
     #[inline]
     fn take(&self, py: Python<'_>, owner: u64, is_apart: bool, is_long: bool) -> PyResult<bool> {
         let name = self.name.get();
@@ -103,12 +103,12 @@ impl Hold {
 }
 
 #[pymethods]
-impl Hold {
+impl Permits {
     /// Holds of this name. `reentrant`: a lock may be acquired by its holder again.
     #[new]
-    fn new(name: Bound<'_, Name>, reentrant: bool) -> Self {
+    fn new(name: Bound<'_, SharedObject>, reentrant: bool) -> Self {
         let is_owned = name.get().shape_kind() != Kind::Semaphore;
-        Hold {
+        Permits {
             name: name.unbind(),
             is_owned,
             reentrant,
@@ -284,7 +284,7 @@ impl Hold {
             if is_in_loop(py)? {
                 slf.call_method0(intern!(py, "_refuse_to_block"))?;
             }
-            Hold::_acquire(slf, None, &PyTuple::empty(py), None)?;
+            Permits::_acquire(slf, None, &PyTuple::empty(py), None)?;
         }
         Ok(slf.clone())
     }

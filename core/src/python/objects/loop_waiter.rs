@@ -1,7 +1,7 @@
-//! `LoopSleeper`: the place of an event loop among those that wait for what a name has.
+//! `LoopWaiter`: the place of an event loop among those that wait for what a name has.
 
 use crate::objects::membership::{LoopSleeper as Sleeper, Membership, NameError};
-use crate::python::objects::name::failed;
+use crate::python::objects::shared_object::failed;
 use crate::sync::lock;
 use crate::wait::wait_set::SetError;
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 /// The place of an event loop, whose descriptor is readable once it was woken.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct LoopSleeper {
+pub struct LoopWaiter {
     sleeper: Mutex<Option<Sleeper>>,
     descriptor: i32,
     /// Which wait set of the name it is in.
@@ -18,9 +18,9 @@ pub struct LoopSleeper {
     membership: Arc<Membership>,
 }
 
-impl LoopSleeper {
+impl LoopWaiter {
     pub(crate) fn new(sleeper: Sleeper, set: usize, membership: Arc<Membership>) -> Self {
-        LoopSleeper {
+        LoopWaiter {
             descriptor: sleeper.as_fd().as_raw_fd(),
             sleeper: Mutex::new(Some(sleeper)),
             set,
@@ -44,7 +44,7 @@ impl LoopSleeper {
     }
 }
 
-impl LoopSleeper {
+impl LoopWaiter {
     /// Lets the descriptor be readable once there is something, and at once if there is: `is_there` is asked after it was
     /// announced that the loop sleeps.
     pub(crate) fn arm(&self, py: Python<'_>, is_there: impl Fn() -> bool) -> PyResult<()> {
@@ -60,7 +60,7 @@ impl LoopSleeper {
 }
 
 #[pymethods]
-impl LoopSleeper {
+impl LoopWaiter {
     pub(crate) fn fileno(&self) -> i32 {
         self.descriptor
     }
@@ -97,7 +97,7 @@ impl LoopSleeper {
     }
 }
 
-impl Drop for LoopSleeper {
+impl Drop for LoopWaiter {
     fn drop(&mut self) {
         self.close();
         if !self.membership.is_here() {

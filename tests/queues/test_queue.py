@@ -1247,7 +1247,7 @@ def test_the_last_close_says_what_goes_with_the_queue(other: MemberProcess, capl
 def test_an_iterator_that_waits_for_its_own_claim_is_told(
     q: shmrpc.sync.Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking_queue, "LONG_WAIT", 0.01)
+    monkeypatch.setattr(blocking_queue, "WARN_AFTER", 0.01)
     q.put_many(range(2))
 
     def careless() -> None:
@@ -1281,7 +1281,7 @@ def test_an_iterator_that_waits_for_its_own_claim_is_told(
 async def test_a_task_that_waits_for_its_own_claim_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "LONG_WAIT", 0.01)
+    monkeypatch.setattr(queue, "WARN_AFTER", 0.01)
     async with shmrpc.queue(OURS) as q:
         await q.put_many(range(2))
 

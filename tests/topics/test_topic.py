@@ -950,7 +950,7 @@ def test_one_that_was_there_first_loses_nothing_of_a_publisher_that_ends_at_once
 async def test_a_task_that_leaves_its_topic_awaits_those_that_were_there(
     other: MemberProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic, "ATTACHING", LONG)
+    monkeypatch.setattr(topic, "ATTACH_TIMEOUT", LONG)
     other.do(f"s = sync.subscribe({OURS!r}); result = 0")
     with stopped(other.pid):
         left = shmrpc.topic(OURS)
@@ -984,7 +984,7 @@ def test_one_that_asks_for_it_is_cut_off_at_its_own_number(comes_first: bool) ->
 def test_a_publisher_that_waits_for_its_own_thread_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking_topic, "LONG_WAIT", 0.01)
+    monkeypatch.setattr(blocking_topic, "WARN_AFTER", 0.01)
     with shmrpc.sync.topic(OURS, high=1) as t, shmrpc.sync.subscribe(OURS) as s:
         t.publish(0)
         for _ in range(2):
@@ -1005,7 +1005,7 @@ def test_a_publisher_that_waits_for_its_own_thread_is_told(
 async def test_a_task_that_waits_for_its_own_loop_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic, "LONG_WAIT", 0.01)
+    monkeypatch.setattr(topic, "WARN_AFTER", 0.01)
     async with shmrpc.topic(OURS, high=1) as t, shmrpc.subscribe(OURS) as s:
         await t.publish(0)
         waiting = asyncio.ensure_future(t.publish(1))

@@ -18,7 +18,7 @@ from shmrpc.objects.handle import Handle
 from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 from shmrpc.stores.serializers import install
 from shmrpc.stores.transaction import Transaction
-from shmrpc.stores.values import Values
+from shmrpc.stores.value_converter import Values
 from shmrpc.values.references import not_open, on_arrival
 
 _H = TypeVar("_H", bound=Handle)

@@ -949,7 +949,7 @@ impl Membership {
         }
         let (place, found) = stranger;
         Err(self.poisoned(Corruption {
-            field: Field::Stranger,
+            field: Field::OrphanedPermit,
             at: self.permits.offset(place),
             found,
         }))

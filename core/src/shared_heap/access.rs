@@ -1,33 +1,33 @@
-//! Reading and changing words: the traits that both kinds of transactions implement.
+//! Traits to read and change words, which both kinds of transactions implement.
 
 use super::corruption::{Corruption, Field};
 use super::error::HeapError;
 use super::words::Words;
 use crate::sync::Ordering;
 
-/// Words that may be looked at.
+/// Words that can be read.
 pub trait ReadWords {
-    /// What the word at this offset holds. It may be anything.
+    /// Returns the word at this offset. Its value is untrusted.
     fn get(&self, at: u64) -> Result<u64, HeapError>;
-    /// Appends `len` bytes from `at` on, a multiple of 8, which no transaction changes as long as they can be reached.
+    /// Appends `len` bytes from `at` on, a multiple of 8. No transaction changes these bytes while they are reachable.
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError>;
 }
 
-/// Words that may be changed.
+/// Words that can be changed.
 pub trait WriteWords: ReadWords {
     /// Changes the word at this offset.
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
-    /// Stores a word of memory that is free as long as this transaction is not over: its old value is of no use.
+    /// Stores a word of memory that stays free until this transaction ends, so its old value is not logged.
     fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
-    /// The number of the member that this process is.
+    /// Returns the number of this member.
     fn self_id(&self) -> u64;
 }
 
-/// A look at words that may be changing.
+/// A view of words that other members may be changing.
 pub struct OptimisticView<'a, W>(&'a W);
 
 impl<'a, W> OptimisticView<'a, W> {
-    /// At this memory.
+    /// Creates a view of this memory.
     pub(super) fn new(words: &'a W) -> Self {
         OptimisticView(words)
     }

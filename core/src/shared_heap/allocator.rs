@@ -1,40 +1,39 @@
-//! Blocks of any size in shared memory, for members that come, go and die.
+//! Blocks of any size in shared memory, for members that may die at any time.
 //!
-//! Offsets in bytes, from where it begins, a multiple of [`PAGE`]:
+//! Offsets in bytes from its beginning, a multiple of [`PAGE`]:
 //!
 //! ```text
-//!      0  journal   4096            see `undo_log.rs`
-//!   4096  books     4096
+//!      0  undo log  4096            see `undo_log.rs`
+//!   4096  metadata  4096
 //!           0  frontier   u64       pages that were ever used
-//!           8  backed     u64       pages that have memory
-//!          16  spare      u64       of these, those that are free
+//!           8  backed     u64       pages that are backed
+//!          16  spare      u64       backed pages that are free
 //!          32  free       u64       the first free entry of the table below, plus one
-//!          40  high       u64       entries of it that were ever used
-//!          64  bits       8 u64     which lists of free runs are not empty: with memory, without
-//!         128  slabs      64 u64    the lists of slabs that have room, by class: a page plus one
+//!          40  high       u64       entries of the table that were ever used
+//!          64  bits       8 u64     the lists of free runs that are not empty: backed ones, then bare ones
+//!         128  slabs      64 u64    the lists of slabs with free blocks, by class: a page plus one
 //!   8192  heads     512 x u64       the lists of free runs: a page plus one
-//!  12288  table     4096 x 16       who fills what: see `unfinished_allocs.rs`
+//!  12288  table     4096 x 16       unfinished allocations: see `unfinished_allocs.rs`
 //!  77824  map       16 for each page, from the next whole page on: see `pages.rs`
 //!         pages     from the next whole page on
 //! ```
 //!
-//! Zeros are an allocator that has no blocks. Up to the map all has memory from the beginning; the map gets more as it
-//! is needed, and keeps it.
+//! Zeros are a valid allocator without blocks. Everything before the map is backed from the beginning; the map is
+//! backed as needed, and stays so.
 //!
 //! # From the request to the block
 //!
-//! Blocks of up to 16 KiB come out of slabs, larger ones are runs of pages. Either way free pages with memory are taken
-//! if there are any, and if not, memory is fetched for a few more than are needed. `max_memory` bounds the pages that
-//! have memory. Freed pages keep theirs for the next block, up to an eighth of what is in use; the rest is given back, wherever it
-//! lies. So it does no harm that free pages are scattered, and the file is larger than `max_memory`: addresses cost
-//! nothing.
+//! Blocks of up to 16 KiB come from slabs, larger ones are runs of pages. Both use free backed pages if there are any;
+//! otherwise a few more pages than needed are backed. `max_memory` bounds the backed pages. Freed pages stay backed for
+//! the next block, up to an eighth of the used pages; the rest is returned to the system, wherever it lies. So
+//! scattered free pages do no harm, and a file larger than `max_memory` costs only addresses.
 //!
 //! # The life of a block
 //!
-//! [`Allocator::reserve`] gives a block that is this member's alone, to be filled outside of the lease. If the member
-//! dies, [`Allocator::recover`] frees it. In a transaction of its own the member then makes it known, in a word of a
-//! queue perhaps, and calls [`Allocator::commit`]: from then on the block is everybody's, and lives until somebody calls
-//! [`Allocator::free`], or [`Allocator::free_within`] a transaction that takes it out again.
+//! [`Allocator::reserve`] returns a block of this member alone, which it fills without the lock. If the member dies,
+//! [`Allocator::recover`] frees the block. In a transaction the member then publishes its offset, for example in a word
+//! of a queue, and calls [`Allocator::commit`]: from then on the block is shared, and lives until a member calls
+//! [`Allocator::free`], or [`Allocator::free_within`] the transaction that removes its offset.
 
 use super::access::WriteWords;
 use super::backing_file::{self, BackingFile, PAGE};
@@ -50,44 +49,44 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-/// Pages that may be spare, however few are in use.
+/// The number of free backed pages to keep, however few are used.
 const MIN_SPARE: u64 = 64;
 const METADATA: u64 = undo_log::SIZE;
 const TABLE: u64 = METADATA + 4096 + HEADS;
 const MAP: u64 = TABLE + unfinished_allocs::SIZE;
 
-/// A block that this member fills. It is to be committed, or given up.
+/// A block that this member has reserved. Commit it or release it.
 #[derive(Debug)]
-#[must_use = "a block that is neither committed nor given up stays reserved until its member dies"]
+#[must_use = "commit or release the block: otherwise it stays reserved until the member dies"]
 pub struct Reservation {
     offset: u64,
     entry: u64,
 }
 
 impl Reservation {
-    /// Where it is, in bytes from the beginning of the memory: a multiple of 16, and of a page's size if it is larger
-    /// than 16 KiB.
+    /// Returns its offset in bytes from the beginning of the memory: a multiple of 16, and of the page size if it is
+    /// larger than 16 KiB.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 }
 
-/// How much memory there is.
+/// The memory use of an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of pages that have memory.
+    /// Bytes of backed pages.
     pub backed: u64,
-    /// Of these, those that are free.
+    /// Bytes of backed pages that are free.
     pub spare: u64,
 }
 
-/// A run of pages whose memory is on its way.
+/// A run of pages that this member is backing or punching.
 #[derive(Clone, Copy, Debug)]
 struct PageMove {
     page: u64,
     pages: u64,
     entry: u64,
-    /// What the pages are when it is over.
+    /// The kind of the pages afterwards.
     becomes: Kind,
 }
 
@@ -96,21 +95,20 @@ pub struct Allocator<W, M> {
     undo_log: UndoLog<W, M>,
     blocks: Blocks,
     unfinished: UnfinishedAllocs,
-    /// Runs whose memory has come or gone, but the lease could not be had in time to say so.
+    /// Runs that were backed or punched, which could not be recorded because the lock was not available in time.
     unreported_moves: Mutex<Vec<PageMove>>,
 }
 
-/// The bytes of a file in which an allocator begins `start` bytes from the beginning.
+/// Returns the size of a file in which an allocator begins at `start`.
 pub fn file_size(start: u64, max_memory: u64) -> u64 {
     blocks::file_size(start + MAP, max_memory)
 }
 
 impl<W: Words, M: Members> Allocator<W, M> {
-    /// The allocator that begins `start` bytes into `words`, which is all of `file`, of [`file_size`]. All members say
-    /// the same `start` and `max_memory`, which bounds the pages and not what is before them.
+    /// Opens the allocator that begins `start` bytes into `words`, which map all of `file`, see [`file_size`]. All
+    /// members must pass the same `start` and `max_memory`, which bounds the pages without the metadata before them.
     ///
-    /// # Panics
-    /// If it does not begin with a page, or there is no room for any page.
+    /// # Panics If `start` is not a multiple of the page size, or the file has no space for any page.
     pub fn new(
         words: W,
         file: &Arc<OwnedFd>,
@@ -140,12 +138,12 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// The lease and its transactions, for what lies in the blocks too.
+    /// Returns the lock and its transactions, which also change the contents of blocks.
     pub fn undo_log(&self) -> &UndoLog<W, M> {
         &self.undo_log
     }
 
-    /// How much memory there is.
+    /// Returns the memory use.
     pub fn usage(&self, deadline: u64) -> Result<Usage, HeapError> {
         self.undo_log.read(deadline, |t| {
             Ok(Usage {
@@ -155,19 +153,19 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Bytes of memory that the file has, books and all.
+    /// Returns the bytes of pages that the file has, metadata included.
     pub fn allocated(&self) -> io::Result<u64> {
         self.blocks.backing_file.allocated()
     }
 
-    /// Allocates a block of at least `len` bytes, for this member to fill. What it holds may be anything.
+    /// Reserves a block of at least `len` bytes for this member to fill. Its contents are undefined.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         self.reserve_as(len, pages_for(len), deadline, |t| {
             self.blocks.allocate(t, len, true)
         })
     }
 
-    /// The same, of pages of its own, however small it is: so it fits whenever this many pages are free.
+    /// Reserves a block of whole pages, however small it is: so it succeeds whenever this many pages are free.
     pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         let pages = len.div_ceil(PAGE);
         self.reserve_as(len, pages, deadline, |t| {
@@ -193,7 +191,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(reserved)
     }
 
-    /// Within the transaction that makes a block known to others: it is filled, and everybody's.
+    /// Commits a block within the transaction that publishes its offset.
     pub fn commit(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -217,7 +215,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
-    /// Frees a block that was reserved and is not wanted.
+    /// Frees a reserved block.
     pub fn release(&self, block: &Reservation, deadline: u64) -> Result<(), HeapError> {
         let change = |t: &mut Transaction<'_, W, M>| {
             self.unfinished.remove(t, block.entry, block.offset)?;
@@ -228,33 +226,33 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(())
     }
 
-    /// Allocates a block of at least `len` bytes that is everybody's at once. If this process dies before it has told
-    /// anybody, nobody frees it.
+    /// Allocates a block of at least `len` bytes that is shared at once. If this process dies before it has published
+    /// the offset, the block is lost.
     pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, HeapError> {
         self.with_room(len, pages_for(len), deadline, |t| {
             self.blocks.allocate(t, len, false)
         })
     }
 
-    /// Frees a block that nobody fills.
+    /// Frees a committed block.
     pub fn free(&self, offset: u64, deadline: u64) -> Result<(), HeapError> {
         let excess = self.undo_log.transact(deadline, |t| {
             self.free_within(t, offset)?;
             self.blocks.excess(t, MIN_SPARE)
         })?;
         if let Some(most) = excess {
-            // The block is free all the same. What is wrong, whoever comes next reads too.
+            // The block is free even if this fails. The next operation meets the same corruption.
             let _ = self.shrink(most, deadline);
         }
         Ok(())
     }
 
-    /// Frees a block within a transaction. Call [`settle`](Self::settle) when it is over.
+    /// Frees a block within a transaction. Call [`shrink_excess`](Self::shrink_excess) afterwards.
     pub fn free_within(&self, t: &mut Transaction<'_, W, M>, offset: u64) -> Result<(), HeapError> {
         self.blocks.release(t, offset, false)
     }
 
-    /// Whether much of the memory is free.
+    /// Returns true if many backed pages are free.
     pub fn has_excess(&self, deadline: u64) -> Result<bool, HeapError> {
         let excess = self
             .undo_log
@@ -262,28 +260,27 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(excess.is_some())
     }
 
-    /// Gives memory back if much of it is free. If that takes longer than the deadline, the next one does it.
+    /// Returns pages to the system if many are free. If the deadline passes, the next call continues.
     pub fn shrink_excess(&self, deadline: u64) {
         let much = self
             .undo_log
             .transact(deadline, |t| self.blocks.excess(t, MIN_SPARE));
         if let Ok(Some(most)) = much {
-            // What is wrong, whoever comes next reads too.
+            // The next operation meets the same corruption.
             let _ = self.shrink(most, deadline);
         }
     }
 
-    /// Frees what this member itself has reserved and not committed, as [`recover`](Self::recover) does: it does nothing any
-    /// more.
+    /// Frees the reservations of this member itself, as [`recover`](Self::recover) does. The member must be idle.
     pub fn abandon(&self, deadline: u64) -> Result<usize, HeapError> {
-        // They are in the table, too: to arrive twice would be a lie.
+        // They are in the table too: completing one twice would be a corruption.
         lock(&self.unreported_moves).clear();
         let me = self.undo_log.members().self_id();
         self.recover(|owner| owner == me, deadline)
     }
 
-    /// Frees what members who are gone have reserved and not committed, and pages whose memory they were fetching or
-    /// giving back. How much there was. No number of a member that does anything must be among them.
+    /// Frees the reservations of members who are gone, and the pages that they were backing or punching. Returns the
+    /// number of entries. `is_gone` must be false for each member that is still active.
     pub fn recover(
         &self,
         is_gone: impl Fn(u64) -> bool,
@@ -327,8 +324,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(found)
     }
 
-    /// Does what takes room for a block of `len` bytes, and `need` pages at most; with more memory, if it finds that there
-    /// is not enough.
+    /// Runs `carve`, which needs space for a block of `len` bytes and at most `need` pages. Backs more pages if it
+    /// returns None.
     fn with_room<R>(
         &self,
         len: u64,
@@ -339,7 +336,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         if let Some(result) = self.undo_log.transact(deadline, &mut carve)? {
             return Ok(result);
         }
-        // More than is needed; only that; and only that once all that is free was given back.
+        // First more than needed, then only as much, then only as much after all free pages were returned.
         let mut refused = None;
         for attempt in 0..3 {
             if attempt == 2 {
@@ -381,7 +378,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Sets pages without memory aside. None if `max_memory` or the file has no room for them.
+    /// Sets aside a run of unbacked pages. Returns None if `max_memory` or the file has no space for them.
     fn begin_growth(
         &self,
         need: u64,
@@ -423,7 +420,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(moving)
     }
 
-    /// Makes pages that were taken this member's.
+    /// Records a taken run as one that this member is backing or punching.
     fn set_aside(
         &self,
         t: &mut impl WriteWords,
@@ -443,10 +440,10 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Fetches the memory of pages that were set aside.
+    /// Backs a run that was set aside.
     fn back_run(&self, moving: PageMove) -> io::Result<()> {
         let len = moving.pages * PAGE;
-        // The kernel's count, since the one in the shared memory is a claim.
+        // The kernel's count, because the one in shared memory is untrusted.
         let most = self.blocks.pages.data + self.blocks.max_pages * PAGE;
         if self.blocks.backing_file.allocated()? + len > most {
             return Err(io::Error::other(
@@ -458,7 +455,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
             .allocate(self.blocks.pages.offset(moving.page), len)
     }
 
-    /// Takes the memory of pages that were set aside away.
+    /// Punches a run that was set aside, and records it as free.
     fn punch(&self, moving: PageMove, deadline: u64) -> Result<(), HeapError> {
         let (start, len) = (self.blocks.pages.offset(moving.page), moving.pages * PAGE);
         let moving = PageMove {
@@ -466,7 +463,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
             ..moving
         };
         if let Err(error) = self.blocks.backing_file.punch(start, len) {
-            // The pages stay this member's, and are tried again.
+            // The pages stay set aside, to be tried again.
             lock(&self.unreported_moves).push(moving);
             return Err(HeapError::System { asked: 0, error });
         }
@@ -480,7 +477,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         arrived
     }
 
-    /// The memory of pages that were set aside has come or gone.
+    /// Records within a transaction that a run was backed or punched.
     fn complete_move(&self, t: &mut impl WriteWords, moving: PageMove) -> Result<(), HeapError> {
         let PageMove { page, pages, .. } = moving;
         let entry = self.blocks.pages.entry(t, page)?;
@@ -499,7 +496,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.blocks.pages.free_run(t, moving.becomes, page, pages)
     }
 
-    /// Says of all pages whose memory has come or gone that it has.
+    /// Records all runs that were backed or punched and could not be recorded then.
     fn complete_moves(&self, deadline: u64) -> Result<(), HeapError> {
         loop {
             let Some(moving) = lock(&self.unreported_moves).pop() else {
@@ -519,10 +516,10 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
-    /// Gives memory of free pages back until no more than `most` have any.
+    /// Returns free pages to the system until at most `most` of them are backed.
     fn shrink(&self, most: u64, deadline: u64) -> Result<(), HeapError> {
         self.complete_moves(deadline)?;
-        // Others may free as much meanwhile: it ends all the same.
+        // Bounded, although other members may free as many pages meanwhile.
         for _ in 0..=self.blocks.pages.count {
             let moving = self.undo_log.transact(deadline, |t| {
                 let excess = self.blocks.pages.spare(t)?.saturating_sub(most);
@@ -547,7 +544,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(())
     }
 
-    /// Gives all back that is free: also the pages of empty slabs.
+    /// Returns all free pages to the system, also those of empty slabs.
     fn reclaim(&self, deadline: u64) -> Result<(), HeapError> {
         for class in 0..slabs::CLASSES {
             self.undo_log.transact(deadline, |t| {
@@ -557,7 +554,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.shrink(0, deadline)
     }
 
-    /// Leaves pages whose memory has come, of which it could not be said that it has.
+    /// Leaves a run that was backed and not recorded.
     #[cfg(test)]
     pub(super) fn leave_unreported_move(&self, deadline: u64) {
         let moving = self.begin_growth(16, false, deadline).unwrap();

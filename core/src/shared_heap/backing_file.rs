@@ -1,12 +1,13 @@
-//! The memory of a shared file: set aside before it is used, and given back when it is free.
+//! The pages of a shared file: allocated before they are used, and returned to the system when they are free.
 //!
-//! The file has its greatest size from the beginning, is sparse, and is mapped whole by every member. So neither growing
-//! nor shrinking moves anything or stops anybody: a part gets memory (`fallocate`: a lack of it is an error, and nothing
-//! has changed), or loses it (a hole is punched).
+//! The file has its greatest size from the beginning, is sparse, and each member maps all of it. So growing and
+//! shrinking move nothing and stop no member: a range is backed by pages (`fallocate`; a lack of memory is an error and
+//! changes nothing) or loses them (by a punched hole).
 //!
-//! Both take time for large parts, and so happen outside of the lease. The part is first recorded as this member's,
-//! used by nobody; then its memory comes or goes; then it is used, or free without memory. A member that dies in between
-//! leaves its record, and whoever recovers it punches the part again: either way nothing is lost.
+//! Both take long for large ranges. An [`allocator`](super::allocator) therefore does them without the lock: it first
+//! records the range as this member's and unused, then backs or punches it, and then records it as used or free. A
+//! member that dies in between leaves its record, and the member that recovers it punches the range again, so nothing
+//! is lost.
 
 use crate::memory::arena::GRANULE;
 use crate::os::{fallocate, status};
@@ -14,28 +15,29 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-/// Bytes of a page here: at least one of the kernel's, so that each can be given back.
+/// Bytes of a page: a multiple of the kernel's page size, so that each page can be returned.
 pub const PAGE: u64 = GRANULE;
 
-/// Pages by which memory grows at least, and at most unless more are needed: a call of the kernel costs as much as
-/// to fill a few pages with zeros.
+/// The fewest and the most pages by which memory grows, unless more are needed. A system call costs as much as filling
+/// a few pages with zeros.
 const STEP: (u64, u64) = (16, 1024);
 
-/// Pages to ask for while this many have memory.
+/// Returns the number of pages to back at once while this many are backed.
 pub(super) fn step(backed: u64) -> u64 {
     (backed / 16).clamp(STEP.0, STEP.1)
 }
 
-/// Pages that may be spare while this many are in use, `least` if those are few.
+/// Returns the number of backed pages that may stay free while this many are used; at least `least`.
 pub(super) fn spare_limit(used: u64, least: u64) -> u64 {
     (used / 8).max(least)
 }
 
-/// The file, of whose parts some have memory.
+/// The sparse file behind the memory.
 pub struct BackingFile(Weak<OwnedFd>);
 
 impl BackingFile {
-    /// For a file of tmpfs, open for writing, which the caller keeps open: once that is closed, everything fails with EBADF.
+    /// Wraps a file of tmpfs that is open for writing. The caller keeps it open: once it is closed, all operations fail
+    /// with EBADF.
     pub fn new(file: &Arc<OwnedFd>) -> Self {
         BackingFile(Arc::downgrade(file))
     }
@@ -45,24 +47,24 @@ impl BackingFile {
         file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Sets memory aside for this part. What has some keeps it.
+    /// Backs this range with pages. Backed pages keep their contents.
     pub fn allocate(&self, start: u64, len: u64) -> io::Result<()> {
-        // The size is kept: one that a member has cut off is not for us to mend.
+        // Keeps the size: a file that a member has truncated stays so.
         self.change(libc::FALLOC_FL_KEEP_SIZE, start, len)
     }
 
-    /// Gives the memory of this part back; it reads as zeros from then on.
+    /// Returns the pages of this range to the system. It reads as zeros from then on.
     pub fn punch(&self, start: u64, len: u64) -> io::Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         self.change(mode, start, len)
     }
 
-    /// Bytes of memory that the file has, as the kernel counts them.
+    /// Returns the bytes of pages that the file has, as the kernel counts them.
     pub fn allocated(&self) -> io::Result<u64> {
         Ok(status(self.file()?.as_fd())?.st_blocks as u64 * 512)
     }
 
-    /// The parts from `start` on, up to `end`, that have been written: where each begins, and where it ends.
+    /// Returns the written ranges between `start` and `end`: the beginning and the end of each.
     pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
         let file = self.file()?;
         let seek = |at: u64, what| {

@@ -1,4 +1,5 @@
-//! Blocks of any size, and the pages that they are made of: what an allocator knows that changes words in transactions.
+//! Blocks of any size and the pages that they consist of: the part that [`allocator`](super::allocator) and
+//! [`heap`](super::heap) share.
 
 use super::access::{ReadWords, WriteWords};
 use super::backing_file::{self, BackingFile, PAGE};
@@ -6,16 +7,16 @@ use super::pages::{HEADS, Kind, MAP_ENTRY, PageEntry, Pages};
 use super::{HeapError, slabs};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The map gets memory by this many bytes: that of 16 MiB of pages of 4 KiB.
+/// Bytes by which the page map is backed: the entries for 16 MiB of pages of 4 KiB.
 const MAP_STEP: u64 = 64 << 10;
-/// The largest file: no more can be guarded against being cut off.
+/// The largest file: a larger one could not be guarded against truncation.
 const LARGEST: u64 = ((1 << 24) - 1) * 4096;
-/// Bytes of the books: the counts of pages, the lists of slabs, and those of free runs.
+/// Bytes of the metadata: the page counts, and the heads of the lists of slabs and of free runs.
 pub(super) const METADATA_SIZE: u64 = 4096 + HEADS;
 
-/// The bytes of a file whose map is to begin with the first page from `start` on.
+/// Returns the size of a file whose page map begins at the first page from `start` on.
 pub(super) fn file_size(start: u64, max_memory: u64) -> u64 {
-    // Twice as many pages as may have memory, so that a long run is found though free ones are scattered.
+    // Twice as many pages as may be backed, so that a long run is found although free pages are scattered.
     let pages = max_memory.div_ceil(PAGE).saturating_mul(2);
     let map = aligned(pages.saturating_mul(MAP_ENTRY));
     let size = aligned(start).saturating_add(map);
@@ -27,7 +28,7 @@ pub(super) const fn aligned(offset: u64) -> u64 {
     offset.div_ceil(PAGE).saturating_mul(PAGE)
 }
 
-/// The most pages that a block of this many bytes may take: a whole slab for a small one.
+/// Returns the most pages that a block of this many bytes may take: a whole slab for a small one.
 pub(super) fn pages_for(len: u64) -> u64 {
     if len <= slabs::LARGEST {
         slabs::class_of(len).pages
@@ -36,22 +37,21 @@ pub(super) fn pages_for(len: u64) -> u64 {
     }
 }
 
-/// The pages of a file, as one process has them, with their memory.
+/// The pages of a file and their backing, as one process has them.
 pub(super) struct Blocks {
     pub(super) pages: Pages,
     pub(super) backing_file: BackingFile,
-    /// Pages that may have memory.
+    /// The most pages that may be backed.
     pub(super) max_pages: u64,
-    /// Bytes of the map that have memory, as far as this process knows.
+    /// Bytes of the page map that are backed, as far as this process knows.
     mapped: AtomicU64,
 }
 
 impl Blocks {
-    /// Those whose books and whose map begin there, in a file of `size` bytes; `max_memory` bounds the pages that have
-    /// memory.
+    /// Opens the pages of a file of `size` bytes whose metadata and page map begin at these offsets. `max_memory`
+    /// bounds the backed pages, in bytes.
     ///
-    /// # Panics
-    /// If there is no room for any page.
+    /// # Panics If the file has no space for any page.
     pub(super) fn new(
         backing_file: BackingFile,
         metadata: u64,
@@ -78,7 +78,7 @@ impl Blocks {
         }
     }
 
-    /// The page that an offset lies in, and what the map says of it.
+    /// Returns the page that an offset lies in, and its entry in the page map.
     pub(super) fn locate(
         &self,
         t: &impl ReadWords,
@@ -100,7 +100,7 @@ impl Blocks {
         Ok((page, entry))
     }
 
-    /// A block out of what has memory. None if there is not enough.
+    /// Allocates a block from backed pages. Returns None if there are not enough.
     pub(super) fn allocate(
         &self,
         t: &mut impl WriteWords,
@@ -152,7 +152,7 @@ impl Blocks {
         }
     }
 
-    /// If more is spare than need be, and than `least`, how many pages may stay so.
+    /// Returns the number of free backed pages to keep if more than `least` and more than needed are free.
     pub(super) fn excess(&self, t: &impl ReadWords, least: u64) -> Result<Option<u64>, HeapError> {
         let spare = self.pages.spare(t)?;
         let used = self.pages.backed(t)?.saturating_sub(spare);
@@ -160,15 +160,15 @@ impl Blocks {
         Ok((spare > limit).then_some(limit / 2))
     }
 
-    /// What is known of the memory of the map is not true any more.
+    /// Forgets which part of the page map is backed.
     pub(super) fn memory_replaced(&self) {
         // Relaxed: as below.
         self.mapped.store(0, Ordering::Relaxed);
     }
 
-    /// Gives the map memory for the first `count` pages.
+    /// Backs the page map for the first `count` pages.
     pub(super) fn back_map(&self, count: u64) -> Result<(), HeapError> {
-        // Relaxed, here and below: what another thread has added meanwhile is only added once more.
+        // Relaxed, here and below: another thread may at most have backed the same part again.
         let known = self.mapped.load(Ordering::Relaxed);
         let wanted = count * MAP_ENTRY;
         if wanted <= known {

@@ -1,11 +1,11 @@
-//! What cannot be true in shared memory, and how all members are told of it.
+//! Corrupt values in shared memory, and the words that report them to all members.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::fmt;
 
 macro_rules! fields {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// What was found to be false. Its number stands in the shared memory, so none is used again for another.
+        /// Kind of value that is corrupt. The discriminants are stored in shared memory, so none is ever reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Field {
@@ -25,73 +25,73 @@ macro_rules! fields {
 }
 
 fields! {
-    /// Not one of these: another build's, or a lie.
-    Unknown = "something that this build does not know",
-    /// Words that somebody has cut off.
+    /// A field that another build has reported, or a corrupt number.
+    Unknown = "a field that this build does not know",
+    /// Memory that a member has truncated.
     CutOff = "the memory",
-    /// An offset at which there is no word of this memory.
+    /// An offset at which the memory has no word.
     Offset = "an offset",
-    /// The holder of the lease.
-    Lease = "the holder of the lease, which is another one's,",
-    /// The number of entries of the journal.
-    JournalCount = "the count of the journal",
-    /// The offset of an entry of the journal.
-    JournalEntry = "the offset in an entry of the journal",
-    /// The number of a page.
-    Page = "the number of a page",
-    /// What the map says of a page.
-    Map = "what the map says of a page",
+    /// The holder of the owner lock.
+    OwnerLock = "the holder of the owner lock",
+    /// The number of entries of an undo or redo log.
+    LogCount = "the entry count of the log",
+    /// The offset in an entry of an undo or redo log.
+    LogEntry = "the offset in an entry of the log",
+    /// A page number.
+    Page = "a page number",
+    /// An entry of the page map.
+    Map = "an entry of the page map",
     /// The links of a run or a slab in its list.
     Links = "a link of a list",
-    /// The counts of pages.
+    /// A count of pages.
     Pages = "a count of pages",
-    /// The bits of a slab.
-    Bits = "the bits of a slab",
-    /// An entry of the table of blocks that are being filled.
-    UnfinishedAllocs = "an entry of the table of blocks that are being filled",
-    /// The holder of a permit of ours.
-    Permit = "the holder of a permit, which is another one's,",
+    /// The bitmap of a slab.
+    Bits = "the bitmap of a slab",
+    /// An entry of the table of unfinished allocations.
+    UnfinishedAllocs = "an entry of the table of unfinished allocations",
+    /// The holder of a permit of this process.
+    Permit = "the holder of a permit of this process",
     /// A permit whose holder is no member.
-    Stranger = "the holder of a permit, who is no member,",
-    /// How many signals nobody has waited for.
+    OrphanedPermit = "the holder of a permit, which is no member,",
+    /// The count of pending signals.
     Signals = "the count of signals",
-    /// The word of a sleeper of ours.
-    Sleeper = "the place of a sleeper, which is another one's,",
-    /// The entry of a member, which it alone may change.
-    Member = "the entry of a member, which is another one's,",
-    /// The counts of a queue.
+    /// The wait slot of a sleeper of this process.
+    Sleeper = "the wait slot of a sleeper of this process",
+    /// The entry of a member, which only that member may change.
+    Member = "the entry of this member",
+    /// A count of a queue.
     Queue = "a count of the queue",
     /// A chunk of a queue.
-    Chunk = "the place of a chunk or in a chunk",
+    Chunk = "a chunk offset",
     /// An item of a queue.
-    Item = "the head of an item",
+    Item = "the header of an item",
     /// A claim of a queue.
-    Claim = "an entry of the table of claims",
-    /// What stands before the parts of an item with buffers.
-    Parts = "the beginning of an item with buffers",
-    /// The same, or the head, of an item that was copied: where it was is not known any more.
-    Copied = "the beginning of an item that was taken",
+    Claim = "an entry of the claim table",
+    /// The header of an item with buffers.
+    Parts = "the header of an item with buffers",
+    /// The header of an item that was copied; the offset of the original is unknown.
+    Copied = "the header of a received item",
     /// A cell of a store.
-    Cell = "a value of the store",
-    /// The head of a container, or what it says of its payload.
-    Container = "the head of a container",
-    /// Nothing is false: there is a copy, since the member whose number stands there has not given the lease back.
+    Cell = "a cell of the store",
+    /// The header of a container, or its description of the payload.
+    Container = "the header of a container",
+    /// No corruption: a copy has replaced the memory, because the member of this number did not release the lock.
     Replaced = "the memory",
 }
 
-/// What cannot be true: somebody has written where only those who keep to the rules write.
+/// A corrupt value: a process has overwritten memory that only correct members may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corruption {
-    /// What was found false.
+    /// The kind of the value.
     pub field: Field,
-    /// Where, in bytes from the beginning of the memory.
+    /// Its offset in bytes from the beginning of the memory.
     pub at: u64,
-    /// What stood there.
+    /// The value found there.
     pub found: u64,
 }
 
 impl Corruption {
-    /// The memory is not there any more.
+    /// The memory was truncated.
     pub(crate) const CUT_OFF: Self = Corruption {
         field: Field::CutOff,
         at: 0,
@@ -103,48 +103,50 @@ impl fmt::Display for Corruption {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (field, at, found) = (self.field.text(), self.at, self.found);
         match self.field {
-            Field::CutOff => return write!(out, "{field} was cut off by a member"),
+            Field::CutOff => return write!(out, "{field} was truncated by a member"),
             Field::Replaced => return write!(out, "{field} was replaced by a copy"),
             Field::Copied => write!(out, "{field}")?,
             _ => write!(out, "{field} at byte {at}")?,
         }
-        let why = "which cannot be true: a member has written where it must not";
-        write!(out, " is {found:#x}, {why}")
+        write!(
+            out,
+            " is {found:#x}: a process has overwritten shared memory"
+        )
     }
 }
 
 impl std::error::Error for Corruption {}
 
-/// The three words of shared memory that tell all members of a lie that one of them has found. Zeros are none.
+/// The three words of shared memory by which one member reports a corrupt value to all. Zeros report none.
 ///
 /// ```text
-///      0  number      u64    0, or the number of what was false
-///      8  where       u64    and its offset
-///     16  found       u64    and what stood there
+///      0  number      u64    0, or the number of the field plus one
+///      8  offset      u64    its offset
+///     16  found       u64    its value
 /// ```
 pub(crate) struct Poison<'a>(pub [&'a AtomicU64; 3]);
 
 impl Poison<'_> {
-    /// What was found; any values may come.
+    /// Returns the report. Each of its words is untrusted.
     #[cold]
     pub fn read(&self) -> Corruption {
-        // Acquire: pairs with the release in `tell`.
+        // Acquire: pairs with the release in `record`.
         let number = self.0[0].load(Ordering::Acquire);
-        // Relaxed, both: covered by it.
+        // Relaxed, both: the acquire above covers them.
         let [at, found] = [1, 2].map(|word: usize| self.0[word].load(Ordering::Relaxed));
         let index = usize::try_from(number.wrapping_sub(1)).unwrap_or(usize::MAX);
         let field = Field::ALL.get(index).copied().unwrap_or(Field::Unknown);
         Corruption { field, at, found }
     }
 
-    /// Tells what was found, unless something was told before.
+    /// Reports a corrupt value, unless another one has been reported.
     #[cold]
     pub fn record(&self, corruption: Corruption) {
-        // Relaxed: whoever comes between reads of another lie.
+        // Relaxed: a member that reads in between reads the report of another value.
         if self.0[0].load(Ordering::Relaxed) == 0 {
             self.0[1].store(corruption.at, Ordering::Relaxed);
             self.0[2].store(corruption.found, Ordering::Relaxed);
-            // Release: the rest is there.
+            // Release: the two words above are stored first.
             self.0[0].store(corruption.field as u64 + 1, Ordering::Release);
         }
     }

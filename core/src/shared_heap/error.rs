@@ -1,4 +1,4 @@
-//! Why something in shared memory was not done.
+//! Errors of operations on shared memory.
 
 use super::corruption::Corruption;
 #[cfg(not(loom))]
@@ -6,45 +6,46 @@ use super::corruption::Field;
 use std::io;
 use thiserror::Error;
 
-/// Why something was not done. Nothing of it was done then.
+/// Error of an operation on shared memory. A failed operation has changed nothing.
 #[derive(Debug, Error)]
-#[allow(missing_docs, reason = "the texts say what the fields hold")]
+#[allow(missing_docs, reason = "the texts name the fields")]
 pub enum HeapError {
-    /// The deadline has come. Its holder lives, or it would have been taken over.
-    #[error("member {holder:#x} holds the lease")]
+    /// The deadline has passed. The holder is alive, since the lock of a dead one would have been taken over.
+    #[error("member {holder:#x} holds the lock")]
     Busy { holder: u64 },
-    /// This memory cannot be used any more.
+    /// The memory is corrupt and unusable.
     #[error("{0}")]
     Poisoned(#[from] Corruption),
-    /// This process was forked from a member, and is none.
-    #[error("a forked process is no member: open the name in it")]
+    /// This process is a forked child of a member and no member itself.
+    #[error("a forked child is no member: open the object again in the child")]
     Detached,
-    /// There is a copy, where all go on but the member that held the lease. 0: this process is on its way there.
-    #[error("a copy has taken its place, while member {fenced:#x} held the lease")]
+    /// A copy has taken the place of this memory, without the member that held the lock. 0: this process is moving to
+    /// the copy.
+    #[error("a copy has replaced the memory while member {fenced:#x} held the lock")]
     Replaced { fenced: u64 },
     /// Another member alone changes this memory.
-    #[error("this process can only read it")]
+    #[error("this process can only read the memory")]
     ReadOnly,
-    /// The deadline has come for one who only reads: its owner has changed it whenever it looked.
-    #[error("it changes without a pause")]
+    /// The deadline of a read-only process has passed: the owner changed the memory during each attempt to read it.
+    #[error("the owner changes the memory without a pause")]
     NeverStable,
     #[error("a transaction changes at most {most} words")]
     TransactionTooLarge { most: usize },
-    #[error("{asked} bytes were asked for, {used} of max_memory of {limit} are in use")]
+    #[error("cannot allocate {asked} bytes: {used} of max_memory of {limit} are used")]
     Limit { asked: u64, used: u64, limit: u64 },
-    #[error("{asked} bytes were asked for, and the system refused: {error}")]
+    #[error("cannot allocate {asked} bytes: {error}")]
     System { asked: u64, error: io::Error },
-    #[error("there are {most} blocks already that are not finished")]
+    #[error("too many unfinished blocks: at most {most}")]
     TooManyUnfinished { most: usize },
-    #[error("{offset} is not the offset of a block, or it was freed already")]
+    #[error("no block begins at offset {offset}")]
     NoBlock { offset: u64 },
-    #[error("block {offset} is still being filled, or is another one by now")]
+    #[error("the block at offset {offset} is not reserved by this member")]
     NotUnfinished { offset: u64 },
 }
 
-/// Why an operation was not done: something in shared memory, or more.
+/// Error of an operation within a transaction: a [`HeapError`], or a type that wraps one.
 pub trait Failure: From<HeapError> {
-    /// What cannot be true, if that is why.
+    /// Returns the corrupt value if that is the cause.
     fn corruption(&self) -> Option<Corruption>;
 }
 
@@ -57,7 +58,7 @@ impl Failure for HeapError {
     }
 }
 
-/// The error for a lie.
+/// Returns the error for a corrupt value.
 #[cfg(not(loom))]
 pub(crate) fn corrupt(field: Field, at: u64, found: u64) -> HeapError {
     Corruption { field, at, found }.into()

@@ -1,18 +1,18 @@
 //! Blocks that are allocated and freed within transactions of a [`redo_log`](super::redo_log).
 //!
-//! Offsets in bytes, from where it begins, a multiple of [`PAGE`]:
+//! Offsets in bytes from its beginning, a multiple of [`PAGE`]:
 //!
 //! ```text
-//!   0  books  see `allocator.rs`
-//!      map    16 for each page, from the next whole page on: see `pages.rs`
-//!      pages  from the next whole page on
+//!   0  metadata  see `allocator.rs`
+//!      map       16 for each page, from the next whole page on: see `pages.rs`
+//!      pages     from the next whole page on
 //! ```
 //!
-//! A block belongs to the transaction that has allocated it, and is everybody's when that is committed. One that is freed is
-//! free at its end: until then readers may copy it, and the transaction may come to nothing.
+//! A block belongs to the transaction that has allocated it until the commit makes it visible to all. A freed block
+//! becomes free at the end of the transaction: until then readers may copy it, and the transaction may be rolled back.
 //!
-//! Memory is fetched and given back under the lease, which others wait for meanwhile. If the holder dies, the books
-//! may not know of memory that the file has; whoever takes the lease over gives all back that the books do not know of.
+//! Pages are backed and returned under the lock, while others wait for it. If the holder dies, the file may have pages
+//! that the metadata do not list as backed; the member that takes the lock over returns them.
 
 use super::access::{ReadWords, WriteWords};
 use super::backing_file::{self, BackingFile, PAGE};
@@ -25,45 +25,45 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Runs of pages whose memory is given back at the end of one transaction, at most.
+/// The most runs to return at the end of one transaction.
 const MAX_RUNS: usize = 64;
-/// Pages that may be spare, however few are in use, of a large store and of a small one. Then a large value that takes the place of
-/// another one, or a message behind another one, lies in memory that is there: to have new pages takes ten times as long as
-/// to write them. Not more of a small one, in which what is spare is not to be had for what is larger than each part of it.
+/// The number of free backed pages to keep in a small and in a large store, however few are used. A large value that
+/// replaces another one, or a message that follows another one, then finds backed pages: backing new ones takes ten
+/// times as long as writing them. A small store keeps fewer, because spare pages are no use to a value that is larger
+/// than each free run.
 const MIN_SPARE: std::ops::RangeInclusive<u64> = 64..=if cfg!(test) { 64 } else { 1024 };
 
-/// The memory of a store, as one process has it.
+/// The heap of a store, as one process has it.
 pub struct Heap {
     pub(super) blocks: Blocks,
-    /// The file is sealed, and so memory cannot be given back: what is free is kept for the next blocks.
+    /// True if the file is sealed. Its pages cannot be returned, so free ones are kept for the next blocks.
     is_sealed: bool,
 }
 
-/// How much memory there is.
+/// The memory use of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapUsage {
-    /// Bytes of pages that have memory.
+    /// Bytes of backed pages.
     pub backed: u64,
-    /// Of these, those that are free.
+    /// Bytes of backed pages that are free.
     pub spare: u64,
-    /// Bytes that may have memory.
+    /// The most bytes that may be backed.
     pub limit: u64,
 }
 
-/// The bytes of a file in which a heap begins `start` bytes from the beginning.
+/// Returns the size of a file in which a heap begins at `start`.
 pub fn file_size(start: u64, max_memory: u64) -> u64 {
     blocks::file_size(start + blocks::METADATA_SIZE, max_memory)
 }
 
-/// The bytes of its books, which have memory from the beginning.
+/// Bytes of the metadata, which are backed from the beginning.
 pub const METADATA_SIZE: u64 = blocks::METADATA_SIZE;
 
 impl Heap {
-    /// The heap that begins `start` bytes into `file`, of [`file_size`], which has `size` bytes. `max_memory` bounds the
-    /// pages, and not what is before them.
+    /// Opens the heap that begins `start` bytes into `file`, which has `size` bytes, see [`file_size`]. `max_memory`
+    /// bounds the pages, without the metadata before them.
     ///
-    /// # Panics
-    /// If it does not begin with a page, or there is no room for any page.
+    /// # Panics If `start` is not a multiple of the page size, or the file has no space for any page.
     pub fn new(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> io::Result<Self> {
         assert!(start % PAGE == 0);
         let heap = Heap::open(file, start, size, max_memory);
@@ -71,7 +71,8 @@ impl Heap {
         Ok(heap)
     }
 
-    /// That of a file which is sealed against writes by others, or is about to be: memory cannot be given back.
+    /// Opens the heap of a file that is sealed against writes by others, or is about to be: its pages cannot be
+    /// returned.
     pub fn sealed(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
         Heap {
             is_sealed: true,
@@ -87,13 +88,13 @@ impl Heap {
         }
     }
 
-    /// Sets memory aside for the books.
+    /// Backs the metadata with pages.
     pub fn allocate_metadata(&self, start: u64) -> io::Result<()> {
         let len = aligned(start + blocks::METADATA_SIZE) - start;
         self.blocks.backing_file.allocate(start, len)
     }
 
-    /// How much memory there is.
+    /// Returns the memory use.
     pub fn usage(&self, t: &impl ReadWords) -> Result<HeapUsage, HeapError> {
         Ok(HeapUsage {
             backed: self.blocks.pages.backed(t)? * PAGE,
@@ -102,8 +103,8 @@ impl Heap {
         })
     }
 
-    /// Allocates a block of at least `len` bytes, a multiple of 16, and of a page's size if it is larger than 16 KiB. What it
-    /// holds may be anything; it is written by [`Change::init`](super::undo_log::Change::init).
+    /// Allocates a block of at least `len` bytes. Its offset is a multiple of 16, and of the page size if it is larger
+    /// than 16 KiB. Its contents are undefined; write them by [`WriteWords::init`](super::access::WriteWords::init).
     pub fn allocate<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -124,7 +125,7 @@ impl Heap {
         len: u64,
     ) -> Result<u64, HeapError> {
         let need = pages_for(len);
-        // More than is needed; only that.
+        // First more than needed, then only as much.
         let mut refused = None;
         for with_spare in [true, false] {
             match self.grow(t, need, with_spare) {
@@ -153,7 +154,7 @@ impl Heap {
         share.clamp(*MIN_SPARE.start(), *MIN_SPARE.end())
     }
 
-    /// Fetches memory for `need` pages, or for more. False if `max_memory` or the file has no room for them.
+    /// Backs `need` pages, or more. Returns false if `max_memory` or the file has no space for them.
     fn grow<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -174,7 +175,7 @@ impl Heap {
             true => backing_file::step(backed).max(need).min(left),
             false => need,
         };
-        // Looked for before anything is taken: the kernel may refuse.
+        // Found before anything is taken, because the kernel may refuse.
         let page = match pages.take_run(t, Kind::Bare, count)? {
             Some(page) => page,
             None => {
@@ -190,7 +191,7 @@ impl Heap {
             }
         };
         let (start, len) = (pages.offset(page), count * PAGE);
-        // The kernel's count, since the one in the shared memory is a claim.
+        // The kernel's count, because the one in shared memory is untrusted.
         let most = pages.data + self.blocks.max_pages * PAGE + redo_log::SIZE;
         let is_over = || {
             let allocated = backing_file.allocated();
@@ -200,7 +201,7 @@ impl Heap {
         };
         let mut over = is_over()?;
         if over && !self.is_sealed {
-            // A reader may have looked where there is no memory any more, and got some by that.
+            // A reader may have touched an unbacked page and so backed it.
             self.punch_bare(t)?;
             over = is_over()?;
         }
@@ -229,12 +230,12 @@ impl Heap {
         t.pending.freed.push(offset);
     }
 
-    /// How many blocks are to be freed when the transaction ends.
+    /// Returns the number of blocks to free when the transaction ends.
     pub fn pending_frees<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> usize {
         t.pending.freed.len()
     }
 
-    /// Ends what operations have left to do: call it before the commit.
+    /// Frees the blocks that operations have released. Called before the commit.
     pub fn finish_frees<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -246,7 +247,7 @@ impl Heap {
             self.blocks
                 .release(t, offset, false)
                 .map_err(|error| match error {
-                    // It is the shared memory that says that there is a block.
+                    // The offset was read from shared memory, so the memory is corrupt.
                     HeapError::NoBlock { offset } => corrupt(Field::Offset, offset, offset),
                     other => other,
                 })?;
@@ -276,8 +277,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Gives memory back that one that died has fetched, or was about to give back: call it first, in a transaction whose
-    /// lease was taken over.
+    /// Returns the pages that a dead holder has backed or was about to return. Called first in a transaction whose lock
+    /// was taken over.
     #[cold]
     pub fn repair<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
         if std::mem::take(&mut t.pending.taken_over) {
@@ -289,7 +290,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Puts 0 in the place of words of free memory that one that died within a transaction has left there: call it before
+    /// Zeroes the words in free memory that a dead holder has left there in the middle of a transaction. Called before
     /// [`repair`](Self::repair).
     #[cold]
     pub fn scrub<W: Words, M: Members>(
@@ -322,7 +323,7 @@ impl Heap {
             }
             page += len;
         }
-        // What lies behind is punched, unless it cannot be.
+        // The pages beyond are punched by `repair`, unless the file is sealed.
         if self.is_sealed {
             let end = pages.offset(pages.count);
             let parts = backing_file.written(pages.offset(frontier), end);
@@ -332,7 +333,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The same for free pages. Those that have no memory are not looked at: that would give them some.
+    /// Zeroes such words in free pages. Skips unbacked pages, because reading would back them.
     fn scrub_pages<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -350,7 +351,7 @@ impl Heap {
         scrub_parts(t, &parts, is_left)
     }
 
-    /// Gives all memory back that the books do not know of.
+    /// Returns all pages that the metadata do not list as backed.
     #[cold]
     fn punch_bare<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
         let Blocks {
@@ -389,7 +390,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Sees to it that all has memory that is said to have some: what was set aside and never written is not copied.
+    /// Backs all pages that the metadata list as backed: a copy lacks those that were never written.
     pub fn back_all<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
         let Blocks {
             pages,
@@ -415,23 +416,23 @@ impl Heap {
         Ok(())
     }
 
-    /// The parts of the file that have been written, from `start` on: where each begins, and where it ends.
+    /// Returns the ranges of the file that have been written, from `start` on: the beginning and the end of each.
     pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
         self.blocks.backing_file.written(start, end)
     }
 
-    /// Other memory has taken the place of what this process had.
+    /// Forgets which part of the page map is backed: other memory has replaced it.
     pub fn memory_replaced(&self) {
         self.blocks.memory_replaced();
     }
 
-    /// Bytes of memory that the file has.
+    /// Returns the bytes of pages that the file has.
     pub fn allocated(&self) -> io::Result<u64> {
         self.blocks.backing_file.allocated()
     }
 }
 
-/// Puts 0 in the place of such words, at each place where a block may begin.
+/// Zeroes such words at each offset at which a block may begin.
 fn scrub_parts<W: Words, M: Members>(
     t: &mut Writer<'_, W, M>,
     parts: &[(u64, u64)],
@@ -449,7 +450,7 @@ fn scrub_parts<W: Words, M: Members>(
 
 #[cfg(test)]
 impl Heap {
-    /// Where the pages begin.
+    /// Returns the offset of the pages.
     pub(crate) fn tests_data(&self) -> u64 {
         self.blocks.pages.data
     }

@@ -1,13 +1,13 @@
-//! The members that share the memory.
+//! The processes that share the memory.
 
 use std::sync::Arc;
 
-/// Who shares the memory. The number of a member is its generation, in the high half, and its slot plus one, which is
-/// less than 2^31, in the low half. 0 is nobody.
+/// The processes that share the memory. A member's number has its generation in the high half and its slot plus one,
+/// which is less than 2^31, in the low half. 0 is no member.
 pub trait Members {
-    /// The number of this process; 0 if it is no member any more.
+    /// Returns the number of this process; 0 after it has left.
     fn self_id(&self) -> u64;
-    /// Whether the process of a member lives, as the kernel knows it. A number that no member has is a dead one's.
+    /// Returns true if the kernel says that the process of this member is alive. False for a number that no member has.
     fn is_alive(&self, member: u64) -> bool;
 }
 

@@ -1,26 +1,29 @@
-//! Compound changes in memory that equals share: done whole or not at all, whoever dies in the middle of one.
+//! A heap in memory that several processes share: transactions survive the death of any process in the middle of one.
 //!
-//! * A [`owner_lock`] is one word: the member that may change things now. It is a claim; whether its holder lives, the
-//!   kernel says, and what a dead one held is taken over.
-//! * A [`undo_log`] has the old values of what the holder has changed so far. The next holder puts them back if the last
-//!   one died before its transaction was over. Readers take no lease.
-//! * [`seqlock`] memory has both words, and a sequence for readers.
-//! * A [`backing_file`] is the file: what is in use has memory, what is free again gives it back. Nothing moves.
-//! * An [`allocator`] has blocks of any size in it. All it knows lies in the shared memory and is changed by
-//!   transactions alone: [`pages`] has runs of pages, [`slabs`] the small blocks, [`unfinished_allocs`] the blocks that a member
-//!   was given and has not yet finished.
+//! * [`owner_lock`] is one word that names the member that may change the memory now. The kernel says whether the
+//!   holder is alive; another member takes the lock over from a dead holder.
+//! * [`undo_log`] stores the old values of the words that the holder has changed. If the holder dies within a
+//!   transaction, the next holder restores them. Readers take no lock.
+//! * [`redo_log`] stores the new values instead; the next holder writes them again.
+//! * `seqlock.rs` joins the lock to a sequence number, by which readers detect concurrent changes.
+//! * [`backing_file`] is the file behind the memory: it gets pages when they are needed and returns them when they are
+//!   free. Nothing is moved.
+//! * [`allocator`] hands out blocks of any size. Its metadata lie in the shared memory and change only within
+//!   transactions: [`pages`] manages runs of pages, [`slabs`] small blocks, and [`unfinished_allocs`] the blocks that a
+//!   member has reserved and not yet committed.
+//! * [`heap`] allocates within the transactions of a redo log.
 //!
-//! # Whom to trust
+//! # Trust
 //!
-//! The members can write all of the memory, so what stands there is a claim. Each offset, length and count is copied
-//! and checked before it is used. What cannot be true is a [`Corruption`]: it *poisons* this memory, for all members, and each
-//! later operation ends with an error that says what was found. A lie that could be true makes values wrong, and does
-//! nothing to this process: no access leaves the mapping, no loop is without a bound, and no more memory is asked for
-//! than `max_memory`.
+//! Every member can write all of the memory, so its contents are untrusted. Each offset, length and count is copied and
+//! checked before it is used. A value that no correct member writes is a [`Corruption`]: it *poisons* the memory for
+//! all members, and each later operation fails with an error that names the value. A corrupt value that is plausible
+//! makes results wrong and does nothing else to this process: no access leaves the mapping, each loop is bounded, and
+//! the memory never grows beyond `max_memory`.
 //!
-//! # A forked child
+//! # After a fork
 //!
-//! It has the mapping, and is no member. All it gets is [`HeapError::Detached`].
+//! A forked child has the mapping and is no member. Each of its operations returns [`HeapError::Detached`].
 
 pub mod access;
 #[cfg(not(loom))]

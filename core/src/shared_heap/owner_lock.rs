@@ -1,46 +1,48 @@
-//! The lease: one word that says which member may change things now.
+//! The owner lock: one word that names the member that may change the memory now.
 //!
 //! ```text
-//!   0                  nobody
-//!   member's number    it holds the lease
-//!   with bit 31        and somebody sleeps, whom it wakes when it gives the lease back
-//!   with bit 30        it leaves the lease to those that sleep, or has left it to them
+//!   0                  free
+//!   member's number    this member holds the lock
+//!   with bit 31        a waiter sleeps; the holder wakes it on release
+//!   with bit 30        the holder yields the lock to sleepers, or has yielded it
 //! ```
 //!
-//! It is taken by one exchange, and given back by another. The threads of one process exclude each other by the same
-//! word: a mutex before it would cost as much again, and has no deadline.
+//! One exchange acquires the lock and another one releases it. The threads of one process exclude each other by the
+//! same word: a mutex in front of it would cost as much again and has no deadline.
 //!
-//! A waiter looks again for a moment, then asks whether the holder lives. If not, the waiter takes over: nobody else
-//! gives back what a dead one held. If it does, the waiter sets the bit, and sleeps on the word; in slices, since one
-//! that dies wakes nobody. What a *stopped* process holds it keeps, and others end at their deadline.
+//! A waiter spins briefly, then asks the kernel whether the holder is alive. If the holder is dead, the waiter takes
+//! the lock over, because no other process would release it. If the holder is alive, the waiter sets bit 31 and sleeps
+//! on the word, in slices, because a holder that dies wakes no waiter. A *stopped* holder keeps the lock; waiters fail
+//! at their deadline.
 //!
-//! Whoever gives the lease back and wants it again has it long before the one that it wakes. With small transactions that is
-//! as it should be: a wake-up takes as long as many of them. One that waits beside large ones, or for long, sets bit 30: then
-//! the lease is nobody's for a moment, and those that have not slept for it leave it to those that have.
+//! A holder that releases the lock and wants it again acquires it long before the waiter that it wakes. For small
+//! transactions this is right: a wake-up takes as long as many of them. A waiter beside large transactions, or one that
+//! has waited for long, sets bit 30: then the lock is free for a moment, and members that have not slept leave it to
+//! those that have.
 //!
-//! Whoever was woken cannot know whether others still sleep, and so takes the lease with the bit set: that costs one
-//! wake-up in vain. One that is killed after it was woken has taken a wake-up along; the others' slices make up for it.
+//! A woken waiter cannot know whether others still sleep, so it acquires the lock with bit 31 set, at the cost of one
+//! needless wake-up. If a woken waiter is killed, the wake-up is lost; the sleep slices of the others make up for it.
 
 use super::{HeapError, Members};
 use crate::crash;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Somebody sleeps.
+/// A waiter sleeps.
 const SLEEPERS: u64 = 1 << 31;
-/// It is left to those that have slept.
+/// The lock is reserved for waiters that have slept.
 const FOR_SLEEPERS: u64 = 1 << 30;
-/// What is not the holder's number.
+/// The bits that do not belong to the holder's number.
 const FLAGS: u64 = SLEEPERS | FOR_SLEEPERS;
-/// How often a waiter looks before it asks whether the holder lives: a few microseconds, many times what a small
-/// transaction takes.
+/// The number of times a waiter spins before it asks whether the holder is alive: a few microseconds, many times the
+/// length of a small transaction.
 const MAX_SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
 
-/// A deadline that never comes. Deadlines are in nanoseconds of CLOCK_MONOTONIC.
+/// A deadline that never passes. Deadlines are in nanoseconds of CLOCK_MONOTONIC.
 pub const NEVER: u64 = u64::MAX;
 
-/// Takes the lease for `me` until [`give_back`]. The caller looks at the entries next: the last holder may have
-/// died. Whether it is known to have. `is_ended`: nobody is to wait for it any more. `changes`: how often it was held so
-/// far.
+/// Acquires the lock for this member until [`release`]. Returns true if the lock was taken over from a dead holder. The
+/// caller must then read the log, since the last holder may have died within a transaction. `is_poisoned` tells waiters
+/// to stop; `changes` returns the number of times the lock has been held.
 #[inline]
 pub(super) fn acquire<M: Members>(
     word: &AtomicU64,
@@ -50,8 +52,8 @@ pub(super) fn acquire<M: Members>(
     changes: impl Fn() -> u64,
 ) -> Result<bool, HeapError> {
     let me = members.self_id();
-    // SeqCst: what the last holder has changed is seen, and the lease is ours before the caller looks for a mark. Relaxed: a
-    // failure is looked at again.
+    // SeqCst: the changes of the last holder are visible, and the lock is acquired before the caller reads the poison.
+    // Relaxed: a failed exchange is retried.
     let taken = word.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed);
     let taken_over = match taken {
         Ok(_) => false,
@@ -72,7 +74,7 @@ fn wait<M: Members>(
     let me = members.self_id();
     for _ in 0..MAX_SPINS {
         pause();
-        // Relaxed, and SeqCst if it is taken: see `take`.
+        // Relaxed, and SeqCst when acquired: see `acquire`.
         if word.load(Ordering::Relaxed) == 0
             && word
                 .compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed)
@@ -83,15 +85,15 @@ fn wait<M: Members>(
     }
     let mut sleep = SlicedSleep::new(deadline);
     let before = changes();
-    // Relaxed: what counts is what the exchange finds.
+    // Relaxed: the exchange below decides.
     let mut found = word.load(Ordering::Relaxed);
     loop {
         let holder = found & !FLAGS;
-        // That a holder is dead, and what it did before, is ordered by the kernel.
+        // The kernel orders the death of a holder after its changes.
         let is_free = match holder {
             0 if found & FOR_SLEEPERS == 0 => true,
-            // One that may not wait at all is refused, and comes again with a deadline. At that the lease is left to nobody:
-            // those who were to have it may have died.
+            // A waiter with deadline 0 is refused and comes again with a later one. At its deadline a waiter takes a
+            // reserved lock, because the sleepers it was reserved for may have died.
             0 => sleep.has_slept() || (deadline > 0 && sleep.is_over()),
             _ => holder != me && !members.is_alive(holder),
         };
@@ -103,7 +105,7 @@ fn wait<M: Members>(
             false if sleep.wants_priority(changes().wrapping_sub(before)) => found | FOR_SLEEPERS,
             false => found,
         } | SLEEPERS;
-        // SeqCst: see `take`. The kernel looks at the word once more before we sleep.
+        // SeqCst: see `acquire`. The kernel compares the word again before the thread sleeps.
         match word.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) if is_free => {
                 crash::point!(LockTakenOver);
@@ -120,22 +122,23 @@ fn wait<M: Members>(
     }
 }
 
-/// The member that has the lease just now.
+/// Returns the member that holds the lock now.
 pub(super) fn holder(word: &AtomicU64) -> u64 {
-    // Relaxed: a look.
+    // Relaxed: a hint.
     word.load(Ordering::Relaxed) & !FLAGS
 }
 
-/// Gives the lease back. What was found in its place if that was not ours: somebody has written over it.
+/// Releases the lock. Returns the word found if this member did not hold the lock: a process has overwritten it.
 #[inline]
 pub(super) fn release<M: Members>(word: &AtomicU64, members: &M) -> Result<(), u64> {
-    // SeqCst: the next holder sees what we have changed, and it is before our look for a mark in `check_fenced`.
+    // SeqCst: the next holder sees the changes of this one, and this store is before the read of the poison in
+    // `check_fenced`.
     let found = word.swap(0, Ordering::SeqCst);
     crash::point!(LockReleased);
     if found & SLEEPERS != 0 {
         if found & FOR_SLEEPERS != 0 {
-            // Relaxed, both: the next holder sees what the exchange above has released, since this continues it. If it
-            // fails, somebody has come meanwhile.
+            // Relaxed, both: the next holder sees all that the swap above released, because this exchange continues its
+            // release sequence. If the exchange fails, another member has acquired the lock.
             let _ = word.compare_exchange(0, FOR_SLEEPERS, Ordering::Relaxed, Ordering::Relaxed);
         }
         wake(word);
@@ -156,26 +159,26 @@ mod asleep {
     use crate::wait::futex::{self, Reach};
     use std::time::Duration;
 
-    /// The first sleep, in nanoseconds; each is twice as long as the last.
+    /// The first sleep, in nanoseconds. Each sleep is twice as long as the last one.
     const FIRST_SLICE: u64 = 50_000;
-    /// The longest one: after so long we ask again whether the holder lives.
+    /// The longest sleep, in nanoseconds; after it the waiter asks again whether the holder is alive.
     const MAX_SLICE: u64 = 10_000_000;
 
     pub(super) fn pause() {
         std::hint::spin_loop();
     }
 
-    /// How long the lease is held, in nanoseconds, if leaving it to a sleeper costs little beside that: about as long as it
-    /// takes to wake one.
+    /// The mean time that the lock is held, in nanoseconds, above which yielding it to a sleeper costs little: about
+    /// the time of a wake-up.
     const LONG_HOLD: u64 = 30_000;
-    /// For how long one waits, in nanoseconds, until it comes before others whatever that costs.
+    /// The wait, in nanoseconds, after which a sleeper gets priority whatever it costs.
     const PRIORITY_AFTER: u64 = 10_000_000;
 
-    /// Slices of sleep, until a deadline.
+    /// Sleeps in slices until a deadline.
     pub(super) struct SlicedSleep {
         deadline: u64,
         slice: u64,
-        /// When the first one began.
+        /// The time at which the first sleep began.
         since: Option<u64>,
     }
 
@@ -192,7 +195,8 @@ mod asleep {
             self.since.is_some()
         }
 
-        /// Whether others are to leave the lease to us; it was held so often meanwhile.
+        /// Returns true if others should leave the lock to this waiter. `held` is the number of times that others held
+        /// it meanwhile.
         pub(super) fn wants_priority(&self, held: u64) -> bool {
             let enough = PRIORITY_AFTER.min(LONG_HOLD.saturating_mul(held.max(1)));
             self.since
@@ -232,7 +236,7 @@ mod modelled {
         loom::thread::yield_now();
     }
 
-    /// Lets the others go on, without a deadline. The first time was too long.
+    /// A model without deadline: yields to the other threads. The first sleep already counts as long.
     pub(super) struct SlicedSleep(bool);
 
     impl SlicedSleep {

@@ -1,62 +1,62 @@
-//! Runs of pages: which are free, which have memory, and what the others are for.
+//! Runs of pages: free ones with and without backing, and those in use.
 //!
-//! The map has two words for each page, outside of the pages, so that no program that writes beyond its block
-//! destroys them:
+//! The page map has two words for each page. It lies outside of the pages, so a program that writes beyond its block
+//! does not destroy it:
 //!
 //! ```text
-//!   0  what   u64   bits 0-7 the kind, 8-15 the class of a slab, 16-31 how many blocks of a slab are in use,
-//!                   32-63 pages of the run; of a slab's further pages, how far its first one is
-//!   8  links  u64   pages of a list, each plus one, 0 for none: the one before in the high half, the next in the low
+//!   0  entry  u64   bits 0-7 the kind, 8-15 the class of a slab, 16-31 the used blocks of a slab,
+//!                   32-63 pages of the run; of a slab's further pages, the distance to its first one
+//!   8  links  u64   pages of a list, each plus one, 0 for none: the previous in the high half, the next in the low
 //! ```
 //!
-//! The first page of a run says what the run is, the last one of a free run says how long it is, and all pages between
-//! hold 0: so it is known of each page whether a block begins there. Free runs that touch are one run, unless one of
-//! them has memory and the other has none.
+//! The first page of a run describes the run, the last page of a free run has its length, and all pages between are 0:
+//! so the map tells for each page whether a block begins there. Adjacent free runs are merged, unless one of them is
+//! backed and the other one is not.
 //!
-//! As in TLSF, free runs of about the same length are in one list (8 lists for each power of two), and a bit for each
-//! list says whether it is empty. So to find one, to split it and to join it again take a bounded number of steps, and
-//! change a bounded number of words.
+//! As in TLSF, free runs of similar length are in one list (8 lists for each power of two), and a bit for each list
+//! says if it has runs. So finding, splitting and merging runs take a bounded number of steps and change a bounded
+//! number of words.
 
 use super::access::{ReadWords, WriteWords};
 use super::backing_file::PAGE;
 use super::{Field, HeapError, corrupt};
 
-/// Bytes of the map for each page.
+/// Bytes of the page map for each page.
 pub const MAP_ENTRY: u64 = 16;
-/// Lists of free runs, of either kind.
+/// The number of lists of free runs, for backed and for bare runs each.
 const BINS: u64 = 256;
 /// Bytes of the heads of these lists.
 pub(super) const HEADS: u64 = 2 * BINS * 8;
-/// How many runs of one list are looked at for one that is long enough.
+/// The most runs of one list to try for one that is long enough.
 const MAX_PROBES: u32 = 8;
 
-// In the books, in bytes.
+// Offsets in the metadata, in bytes.
 const AT_FRONTIER: u64 = 0;
 const AT_BACKED: u64 = 8;
 const AT_SPARE: u64 = 16;
 const AT_BITS: u64 = 64;
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Within a run, or never used.
+    /// A page within a run, or one that was never used.
     Inner = 0,
-    /// The first of a free run that has memory.
+    /// The first page of a free run that is backed.
     Spare = 1,
-    /// The first of a free run that has none.
+    /// The first page of a free run that is not backed.
     Bare = 2,
-    /// The last of a free run.
+    /// The last page of a free run.
     Tail = 3,
-    /// The first of a block.
+    /// The first page of a block.
     Block = 4,
-    /// The first of a block that a member fills.
+    /// The first page of a block that a member has reserved and not yet committed.
     Unfinished = 5,
-    /// The first of a slab.
+    /// The first page of a slab.
     Slab = 6,
-    /// A further one of a slab.
+    /// A further page of a slab.
     SlabInner = 7,
-    /// The first of a run whose memory a member is about to fetch, or to give back.
+    /// The first page of a run that a member is about to back or to punch.
     Moving = 8,
 }
 
@@ -74,15 +74,15 @@ impl Kind {
     ];
 }
 
-/// What the map says of a page.
+/// The entry of a page in the page map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageEntry {
     pub(super) kind: Kind,
     /// The class of a slab.
     pub(super) class: u8,
-    /// Blocks of a slab that are in use.
+    /// The number of used blocks of a slab.
     pub(super) used: u16,
-    /// Pages of the run, or how far back a slab begins.
+    /// The pages of the run, or the distance to the first page of a slab.
     pub(super) len: u64,
 }
 
@@ -111,7 +111,7 @@ impl PageEntry {
     }
 }
 
-/// The list for runs of this many pages.
+/// Returns the list for runs of this many pages.
 fn bin(len: u64) -> u64 {
     if len < 16 {
         return len;
@@ -120,19 +120,19 @@ fn bin(len: u64) -> u64 {
     16 + (power - 4) * 8 + (len >> (power - 3) & 7)
 }
 
-/// Where the books, the map and the pages lie, in bytes from the beginning of the memory.
+/// The offsets of the metadata, the page map and the pages, in bytes from the beginning of the memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages {
     pub(super) metadata: u64,
     pub(super) heads: u64,
     pub(super) map: u64,
     pub(super) data: u64,
-    /// How many pages there are.
+    /// The number of pages.
     pub(super) count: u64,
 }
 
 impl Pages {
-    /// Where a page begins.
+    /// Returns the offset of a page.
     pub(super) fn offset(&self, page: u64) -> u64 {
         self.data + page * PAGE
     }
@@ -141,7 +141,7 @@ impl Pages {
         self.map + page * MAP_ENTRY
     }
 
-    /// Pages that were ever used: all beyond them are free and without memory.
+    /// Returns the number of pages that were ever used. All pages beyond it are free and not backed.
     pub(super) fn frontier(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         let at = self.metadata + AT_FRONTIER;
         let found = t.get(at)?;
@@ -151,12 +151,12 @@ impl Pages {
         Ok(found)
     }
 
-    /// Pages that have memory, or are about to.
+    /// Returns the number of pages that are backed or about to be.
     pub(super) fn backed(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         self.counted(t, AT_BACKED)
     }
 
-    /// Pages that have memory and are free.
+    /// Returns the number of free pages that are backed.
     pub(super) fn spare(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         self.counted(t, AT_SPARE)
     }
@@ -169,12 +169,12 @@ impl Pages {
         Ok(found)
     }
 
-    /// This many more pages have memory.
+    /// Adds to the number of backed pages.
     pub(super) fn add_backed(&self, t: &mut impl WriteWords, pages: u64) -> Result<(), HeapError> {
         self.add(t, AT_BACKED, pages as i64)
     }
 
-    /// This many fewer pages have memory.
+    /// Subtracts from the number of backed pages.
     pub(super) fn subtract_backed(
         &self,
         t: &mut impl WriteWords,
@@ -191,7 +191,7 @@ impl Pages {
         }
     }
 
-    /// What the map says of a page.
+    /// Returns the entry of a page.
     pub(super) fn entry(&self, t: &impl ReadWords, page: u64) -> Result<PageEntry, HeapError> {
         if page >= self.count {
             return Err(corrupt(Field::Page, self.map, page));
@@ -200,7 +200,7 @@ impl Pages {
         PageEntry::from_word(found).ok_or_else(|| corrupt(Field::Map, self.at(page), found))
     }
 
-    /// An error: what the map says of this page is false.
+    /// Returns the error for a corrupt entry of this page.
     #[cold]
     pub(super) fn corrupt_entry(&self, page: u64, found: PageEntry) -> HeapError {
         corrupt(Field::Map, self.at(page), found.to_word())
@@ -215,7 +215,7 @@ impl Pages {
         t.set(self.at(page), entry.to_word())
     }
 
-    /// The page is within a run.
+    /// Marks the page as one within a run.
     pub(super) fn clear(&self, t: &mut impl WriteWords, page: u64) -> Result<(), HeapError> {
         t.set(self.at(page), 0)
     }
@@ -239,7 +239,7 @@ impl Pages {
         t.set(self.at(page) + 8, before << 32 | next)
     }
 
-    /// The first page of the list whose head is there.
+    /// Returns the first page of the list with this head.
     pub(super) fn first(&self, t: &impl ReadWords, head: u64) -> Result<Option<u64>, HeapError> {
         let found = t.get(head)?;
         if found > self.count {
@@ -248,17 +248,17 @@ impl Pages {
         Ok(found.checked_sub(1))
     }
 
-    /// The page after this one in its list.
+    /// Returns the page after this one in its list.
     pub(super) fn next(&self, t: &impl ReadWords, page: u64) -> Result<Option<u64>, HeapError> {
         Ok(self.links(t, page)?.1.checked_sub(1))
     }
 
-    /// Whether this page is alone in its list.
+    /// Returns true if this page is the only one of its list.
     pub(super) fn is_alone(&self, t: &impl ReadWords, page: u64) -> Result<bool, HeapError> {
         Ok(self.links(t, page)? == (0, 0))
     }
 
-    /// Puts a page at the beginning of a list. Whether it is alone there.
+    /// Adds a page at the beginning of a list. Returns true if the list was empty.
     pub(super) fn push(
         &self,
         t: &mut impl WriteWords,
@@ -278,7 +278,7 @@ impl Pages {
         Ok(first.is_none())
     }
 
-    /// Takes a page out of a list. Whether that is empty now.
+    /// Removes a page from a list. Returns true if the list is empty now.
     pub(super) fn unlink(
         &self,
         t: &mut impl WriteWords,
@@ -308,7 +308,7 @@ impl Pages {
         Ok(next == 0)
     }
 
-    /// Where the head of a list of free runs is.
+    /// Returns the offset of the head of a list of free runs.
     fn head(&self, state: Kind, bin: u64) -> u64 {
         self.heads + (self.lists(state) * BINS + bin) * 8
     }
@@ -357,7 +357,7 @@ impl Pages {
         Ok(())
     }
 
-    /// The length of the free run that begins here, since a list says so.
+    /// Returns the length of the free run that begins at a page of this list, after checking its entry.
     fn listed(
         &self,
         t: &impl ReadWords,
@@ -373,7 +373,7 @@ impl Pages {
         Ok(entry.len)
     }
 
-    /// A free run of at least this many pages: its first page and its length.
+    /// Finds a free run of at least this many pages. Returns its first page and its length.
     fn find(
         &self,
         t: &impl ReadWords,
@@ -402,7 +402,7 @@ impl Pages {
         Ok(None)
     }
 
-    /// The first run of a list that its bit says is not empty.
+    /// Returns the first run of a list whose bit says that it is not empty.
     fn head_of(
         &self,
         t: &impl ReadWords,
@@ -416,7 +416,7 @@ impl Pages {
         Ok(Some((page, self.listed(t, state, page, bin)?)))
     }
 
-    /// About the longest free run: its first page and its length.
+    /// Finds a run of the list with the longest free runs. Returns its first page and its length.
     pub(super) fn longest_run(
         &self,
         t: &impl ReadWords,
@@ -431,7 +431,7 @@ impl Pages {
         Ok(None)
     }
 
-    /// Takes this many pages of a free run, for the caller to mark. None if no run is that long.
+    /// Takes this many pages from a free run; the caller sets their entry. Returns None if no run is that long.
     pub(super) fn take_run(
         &self,
         t: &mut impl WriteWords,
@@ -445,7 +445,7 @@ impl Pages {
         Ok(Some(page))
     }
 
-    /// Takes the first pages of a free run.
+    /// Takes the first pages of this free run.
     pub(super) fn split_run(
         &self,
         t: &mut impl WriteWords,
@@ -462,7 +462,7 @@ impl Pages {
         self.count_spare(t, state, -(pages as i64))
     }
 
-    /// Takes this many pages that were never used, for the caller to mark. None if there are not that many.
+    /// Takes this many pages that were never used; the caller sets their entry. Returns None if there are too few.
     pub(super) fn take_fresh_run(
         &self,
         t: &mut impl WriteWords,
@@ -476,7 +476,7 @@ impl Pages {
         Ok(Some(page))
     }
 
-    /// Frees a run, of which the first page alone is marked.
+    /// Frees a run of which only the first page has an entry, and merges it with its neighbours.
     pub(super) fn free_run(
         &self,
         t: &mut impl WriteWords,
@@ -514,7 +514,7 @@ impl Pages {
         self.count_spare(t, state, pages as i64)
     }
 
-    /// The free run of this state that ends just before a page.
+    /// Returns the free run of this state that ends just before a page.
     fn ends_before(
         &self,
         t: &impl ReadWords,
@@ -559,7 +559,7 @@ impl Pages {
 
 #[cfg(test)]
 impl Pages {
-    /// All free runs that are in the list for their length, whose bit is set.
+    /// Returns all free runs that are in the list for their length, and checks the bits of the lists.
     pub(super) fn tests_listed(
         &self,
         t: &impl ReadWords,

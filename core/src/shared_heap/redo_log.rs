@@ -1,17 +1,17 @@
-//! Transactions that are made in private memory first, and then all at once.
+//! Transactions that are collected in private memory and survive a crash by a redo log.
 //!
-//! It is [`seqlock`](super::seqlock) memory of 16 MiB, with entries of what words will hold. Of it only the
-//! beginning has memory as long as no transaction changes thousands of words.
+//! The log is a seqlock (`seqlock.rs`) of 16 MiB, with entries of new values. Only its beginning is backed by
+//! pages, unless a transaction changes thousands of words.
 //!
-//! What a transaction changes it collects in its process, where its own reads find it. To commit, it writes an entry for
-//! each word, then the count, then the words, then count 0. With the count it has happened: whoever takes the lease and
-//! finds a count stores the words again. That may be done any number of times. One that dies before has changed
-//! nothing. So no word ever holds what was not committed, and one word can be read without a look at the sequence; the
-//! sequence is odd while the words are stored.
+//! A transaction collects its changes in private memory, where its own reads find them. A commit writes an entry for
+//! each word, then the count, then the words, then count 0. The transaction is committed once the count is stored: a
+//! member that takes the lock and finds a count writes the words again, which is idempotent. A member that dies earlier
+//! has changed nothing. So no word ever holds an uncommitted value, and a single word can be read without the sequence,
+//! which is odd while the words are stored.
 //!
 //! A transaction of one word needs no entry: its store is the commit.
 //!
-//! Memory that was free when the transaction began is *fresh*: nobody can reach it, so it is written at once.
+//! Memory that was free when the transaction began is *fresh*: no other member can reach it, so it is written at once.
 
 use super::access::{OptimisticView, ReadWords, WriteWords};
 use super::access::{copied, no_word};
@@ -24,71 +24,72 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Where it stands that a holder has died, and that its memory was not looked for so far.
+/// The offset of the flag that a holder has died and that its pages were not yet reclaimed.
 const AT_DIED: u64 = 40;
-/// Where it stands that the lease is held for long.
+/// The offset of the flag that the lock is held for long.
 const AT_LONG: u64 = 48;
-/// Bytes of a lease and its log.
+/// Bytes of the lock and its log.
 pub const SIZE: u64 = 16 << 20;
-/// Words that a transaction may change, beside those of fresh memory.
+/// The most words that a transaction may change, besides fresh memory.
 pub const CAPACITY: usize = ((SIZE - AT_ENTRIES) / ENTRY) as usize;
-/// Bytes of it that always have memory.
+/// Bytes of the log that are always backed.
 pub const KEPT: u64 = 64 << 10;
 
-/// A lease with its log, and the memory that its transactions change.
+/// A lock with a redo log, and the memory that its transactions change.
 pub struct RedoLog<W, M> {
     seqlock: SeqLock<W, M>,
     backing_file: BackingFile,
-    /// Bytes of the log that have memory: changed by the holder of the lease.
+    /// Bytes of the log that are backed by pages. Only the holder of the lock changes this.
     backed: AtomicU64,
-    /// A reader of this process has held the lease for long, of which nobody was told so far.
+    /// True if a reader of this process has held the lock for long and the waiters were not yet notified.
     held_long: AtomicBool,
 }
 
-/// What a transaction has done so far, which nobody sees. It holds the lease.
-#[must_use = "the lease is held until it is ended"]
+/// The uncommitted changes of a transaction, which holds the lock.
+#[must_use = "the lock is held until the transaction ends"]
 pub struct PendingTransaction {
     sequence: u64,
     writes: Writes,
     fresh: Fresh,
-    /// How to go back to where the operation began that is under way, the last step first; if it is one of many.
+    /// Steps to undo the current operation, the last one first, if savepoints are open.
     undo: Option<Vec<Undo>>,
-    /// The number of marks to go back to.
+    /// The number of open savepoints.
     open_savepoints: usize,
-    /// Words by which others know what this transaction has made, in fresh memory: 0 if nothing comes of it.
+    /// Fresh words by which other members may identify an object that this transaction has created. A rollback stores 0
+    /// there.
     created: Vec<u64>,
-    /// Whether a holder has died: what memory it had fetched is to be looked for.
+    /// True if a holder has died and its pages were not yet reclaimed.
     pub(super) taken_over: bool,
-    /// Memory that was fetched: if nothing comes of it, it is given back.
+    /// Pages that the transaction has backed: start and length in bytes. A rollback returns them.
     pub(super) fetched: Vec<(u64, u64)>,
-    /// Blocks that are to be freed at the end.
+    /// Blocks to free at the end.
     pub(super) freed: Vec<u64>,
-    /// Memory that is to be given back once all is committed.
+    /// Memory to return to the system after the commit: start and length in bytes.
     pub(super) to_punch: Vec<(u64, u64)>,
 }
 
 impl PendingTransaction {
-    /// Whether a holder of the lease has died, whose memory was not looked for so far.
+    /// Returns true if a holder of the lock has died and its pages were not yet reclaimed.
     pub fn is_taken_over(&self) -> bool {
         self.taken_over
     }
 }
 
 enum Undo {
-    /// The write of this number was another one.
+    /// The number of a write, and its earlier value.
     Write(usize, u64),
-    /// This fresh word held that.
+    /// The offset of a fresh word, and its earlier value.
     Fresh(u64, u64),
 }
 
-/// How far a log was at one moment.
+/// The state of a log at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct LogPosition {
     sequence: u64,
     count: u64,
 }
 
-/// The state of a transaction before an operation, or before several that are undone together.
+/// A state of a transaction to which it can be rolled back.
 #[derive(Clone, Copy, Debug)]
 pub struct Savepoint {
     writes: usize,
@@ -99,16 +100,16 @@ pub struct Savepoint {
     undo: usize,
 }
 
-/// As many words as a small operation changes.
+/// The number of writes that are stored inline: as many as a small operation makes.
 const INLINE: usize = 24;
 
-/// Words and what they will hold, in the order in which they were changed first.
+/// Words and their new values, in the order of their first change.
 struct Writes {
     inline: [(u64, u64); INLINE],
     count: usize,
-    /// Those beyond the few ones.
+    /// The writes beyond the inline ones.
     overflow: Vec<(u64, u64)>,
-    /// By offset, if there are more.
+    /// The numbers of the writes by offset, once there are more than the inline ones.
     index: HashMap<u64, usize>,
 }
 
@@ -178,7 +179,7 @@ impl Writes {
     }
 }
 
-/// Memory that was free when the transaction began, and that nobody can reach before its end.
+/// Memory that was free when the transaction began and that no other member can reach before it ends.
 #[derive(Default)]
 struct Fresh {
     order: Vec<u64>,
@@ -209,20 +210,18 @@ impl Fresh {
 }
 
 impl<W: Words, M: Members> RedoLog<W, M> {
-    /// The log that begins `start` bytes into the memory. Zeros are one that nobody has used. It gets [`KEPT`] bytes of
-    /// memory.
+    /// Opens the log that begins `start` bytes into the memory. Zeros are a valid, unused log. Backs [`KEPT`] bytes of
+    /// it.
     ///
-    /// # Panics
-    /// If it is not within the memory, or not aligned.
+    /// # Panics If the log is not aligned or not within the memory.
     pub fn new(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
         backing_file.allocate(start, KEPT)?;
         RedoLog::open(words, backing_file, start, members)
     }
 
-    /// That of one who only reads, until it [`is_moved`](Self::is_moved) to memory of its own.
+    /// Opens the log in a process that only reads, until [`memory_replaced`](Self::memory_replaced).
     ///
-    /// # Panics
-    /// As [`new`](Self::new).
+    /// # Panics As [`new`](Self::new).
     pub fn open_read_only(
         words: W,
         backing_file: BackingFile,
@@ -243,13 +242,14 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         })
     }
 
-    /// The lease and what belongs to it.
+    /// Returns the lock and its sequence.
     pub fn seqlock(&self) -> &SeqLock<W, M> {
         &self.seqlock
     }
 
-    /// Copies words, all of one moment. `copy` is called again if it was none, and must bear what it reads then. `deadline`
-    /// is for the lease, which it takes if others change things without end. Ask [`Self::take_held_long`] after it.
+    /// Copies words as of one moment. `copy` runs once for each attempt and must tolerate inconsistent values. If all
+    /// attempts fail, it runs under the lock; `deadline` bounds the wait for that. Call [`Self::take_held_long`]
+    /// afterwards.
     #[inline]
     pub fn read<R, E: Failure>(
         &self,
@@ -274,13 +274,13 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
         self.abandon(pending);
         if is_long {
-            // Relaxed: for this thread, or another one of this process that tells of it instead.
+            // Relaxed: read by this thread, or by another one of this process that notifies in its place.
             self.held_long.store(true, Ordering::Relaxed);
         }
         self.seqlock.poison_if_corrupt(copied)
     }
 
-    /// The same for one who cannot take the lease.
+    /// Retries a read until `deadline`, in a process that cannot take the lock.
     #[cold]
     fn read_until<R, E: Failure>(
         &self,
@@ -288,7 +288,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,
     ) -> Result<R, E> {
         while clock::now() < deadline {
-            // Its owner may want this CPU to end what it is doing.
+            // The owner may need this CPU to end its change.
             std::thread::yield_now();
             if let ReadAttempt::Copied(copied) = self.seqlock.read(&mut copy)? {
                 return Ok(copied);
@@ -297,28 +297,29 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Err(HeapError::NeverStable.into())
     }
 
-    /// In memory that this process alone sees, as it was left by an owner that has died in the middle of a commit: ends that.
+    /// Repeats the commit in whose middle the owner died. The memory must be visible to this process alone.
     pub fn finish_commit(&self) -> Result<(), HeapError> {
-        // Relaxed: nobody changes it any more.
+        // Relaxed: no other process changes it.
         let mut sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed);
         let redone = self.redo(&mut sequence);
         redone.map_err(|corruption| self.seqlock.poison(corruption))
     }
 
-    /// Whether a commit is under way.
+    /// Returns true if a commit is running.
     pub fn is_committing(&self) -> bool {
-        // Acquire: pairs with the release at its end.
+        // Acquire: pairs with the release at the end of a commit.
         self.seqlock.word(AT_SEQUENCE).load(Ordering::Acquire) % 2 != 0
     }
 
-    /// Whether a reader has held the lease for long, and those that sleep until it is given back are to be told now.
+    /// Returns true, once, if a reader has held the lock for long: then the caller must wake those that wait for its
+    /// release.
     #[inline]
     pub fn take_held_long(&self) -> bool {
         // Relaxed, both: see `read`.
         self.held_long.load(Ordering::Relaxed) && self.held_long.swap(false, Ordering::Relaxed)
     }
 
-    /// Begins a transaction of many operations, which holds the lease. End it by [`commit`](Self::commit) or
+    /// Begins a transaction of many operations, which holds the lock. End it by [`commit`](Self::commit) or
     /// [`abandon`](Self::abandon).
     #[inline]
     pub fn begin(&self, deadline: u64) -> Result<PendingTransaction, HeapError> {
@@ -337,7 +338,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         })
     }
 
-    /// Does one operation of a transaction. If it fails, it has changed nothing, and the transaction goes on.
+    /// Runs one operation of a transaction. If it fails, its changes are undone and the transaction continues.
     pub fn operate<R, E: Failure>(
         &self,
         pending: &mut PendingTransaction,
@@ -350,7 +351,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.poison_if_corrupt(done)
     }
 
-    /// Marks how far a transaction is. End each mark by [`end_mark`](Self::end_mark), the last one first.
+    /// Sets a savepoint. End each by [`end_savepoint`](Self::end_savepoint), the last one first.
     pub fn savepoint(&self, pending: &mut PendingTransaction) -> Savepoint {
         let undo = pending.undo.get_or_insert_default();
         pending.open_savepoints += 1;
@@ -364,7 +365,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Ends a mark: what was done since stays, or is undone.
+    /// Ends a savepoint and keeps the changes since, or undoes them.
     pub fn end_savepoint(
         &self,
         pending: &mut PendingTransaction,
@@ -380,27 +381,27 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// The transaction, for one operation that is all of it: if it fails, abandon it.
+    /// Returns the writer for a transaction of one operation. If the operation fails, abandon the transaction.
     #[inline]
     pub fn writer<'a>(&'a self, pending: &'a mut PendingTransaction) -> Writer<'a, W, M> {
         Writer { log: self, pending }
     }
 
-    /// Says of the lease, which we hold, whether it is held for long.
+    /// Sets the flag that the lock, which this process holds, is held for long.
     pub fn set_long_held(&self, is_long: bool) {
-        // SeqCst: before the lease is given back, and whoever is woken then finds it so.
+        // SeqCst: before the lock is released, so that a woken waiter sees it.
         let word = self.seqlock.word(AT_LONG);
         word.store(u64::from(is_long), Ordering::SeqCst);
     }
 
-    /// Whether the lease is held for long.
+    /// Returns true if the lock is held for long.
     pub fn is_long(&self) -> bool {
         self.seqlock.word(AT_LONG).load(Ordering::SeqCst) != 0
     }
 
-    /// What a holder that died had fetched was looked for.
+    /// Clears the flag that a holder has died, after its pages were reclaimed.
     pub(super) fn clear_died(&self) {
-        // A large transaction of it may have got memory for its entries.
+        // A large transaction of the dead holder may have backed more of the log.
         let _ = self
             .backing_file
             .punch(self.seqlock.start() + KEPT, SIZE - KEPT);
@@ -415,7 +416,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
                 Undo::Write(number, value) => pending.writes.at_mut(number).1 = value,
                 Undo::Fresh(at, value) => {
                     if let Some(word) = self.seqlock.changeable(at) {
-                        // Release: as all stores to shared words, in the order of the program.
+                        // Release: like all stores to shared words, in program order.
                         word.store(value, Ordering::Release);
                     }
                 }
@@ -430,32 +431,32 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Marks containers that others may know of already as never made.
+    /// Marks objects that other members may already know as never created.
     fn erase_created(&self, created: impl Iterator<Item = u64>) {
         for at in created {
             if let Some(word) = self.seqlock.changeable(at) {
-                // Release: as all stores to shared words. The lease is given back after it, so every process that finds a
-                // later transaction committed sees it.
+                // Release: like all stores to shared words. The lock is released after it, so every process that finds
+                // a later transaction committed sees it.
                 word.store(0, Ordering::Release);
             }
         }
     }
 
-    /// Makes what was done everybody's, and gives the lease back. On an error nothing was changed.
+    /// Commits the transaction and releases the lock. If it fails, nothing has changed.
     #[inline]
     pub fn commit(&self, mut pending: PendingTransaction) -> Result<(), HeapError> {
         if !self.seqlock.is_own_process() {
-            return Err(HeapError::Detached); // Forked within it: the parent ends it.
+            return Err(HeapError::Detached); // Forked within the transaction: the parent ends it.
         }
         if let Err(error) = self.seqlock.check() {
-            self.abandon(pending); // No member any overflow, or poisoned meanwhile.
+            self.abandon(pending); // The process has left, or the memory was poisoned meanwhile.
             return Err(error);
         }
         match pending.writes.count {
             0 => {}
             1 => {
                 let (at, value) = pending.writes.inline[0];
-                // Release: what was written before it is seen by whoever sees it.
+                // Release: a reader that sees the word sees all earlier stores.
                 self.word(at).store(value, Ordering::Release);
                 crash::point!(OnlyWordStored);
                 self.advance_sequence(&mut pending.sequence);
@@ -469,7 +470,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
         for &(start, len) in &pending.to_punch {
             crash::point!(HeapFreed);
-            // What cannot be given back is found by who takes a lease over, or used again.
+            // Memory that cannot be returned is reclaimed at the next takeover, or used again.
             let _ = self.backing_file.punch(start, len);
             crash::point!(HeapPunched);
         }
@@ -481,26 +482,27 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Ok(())
     }
 
-    /// What is committed at this moment: words that are copied now are of it if [`is_still`](Self::is_still) says so
-    /// afterwards, and [`inherit`](Self::inherit) is called where they are.
+    /// Returns the committed state now. Words copied from now on belong to it if
+    /// [`is_unchanged_since`](Self::is_unchanged_since) returns true afterwards, once
+    /// [`adopt_position`](Self::adopt_position) was called in the copy.
     pub fn position(&self) -> LogPosition {
-        // Acquire: what is copied is not older. The count is before the entries that it counts.
+        // Acquire: the copy is not older. The count is read before the entries that it covers.
         let sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Acquire);
         let count = self.seqlock.word(AT_COUNT).load(Ordering::Acquire);
         LogPosition { sequence, count }
     }
 
-    /// Whether words that were copied since are of that moment.
+    /// Returns true if the words copied since are of that state.
     pub fn is_unchanged_since(&self, position: LogPosition) -> bool {
         // Acquire, and relaxed after it: as a reader does it.
         fence(Ordering::Acquire);
         self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed) == position.sequence
     }
 
-    /// In a copy that nobody else knows: begins with what was copied. If a commit was under way, the first one who takes the
-    /// lease ends it.
+    /// Begins in a copy, which no other process knows, with the state that was copied. If a commit was running, the
+    /// first member that takes the lock repeats it.
     pub fn adopt_position(&self, LogPosition { sequence, count }: LogPosition) {
-        // Relaxed, all: nobody else knows this memory. No reader takes the sequence for one of the memory before.
+        // Relaxed, all: no other process knows this memory. The new sequence differs from all of the old memory.
         let set = |at, value| self.seqlock.word(at).store(value, Ordering::Relaxed);
         for at in (0..AT_SEQUENCE).step_by(8) {
             set(at, 0);
@@ -510,24 +512,23 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         set(AT_COUNT, count);
     }
 
-    /// Sets memory aside for the beginning, as [`new`](Self::new) does.
+    /// Backs the beginning of the log, as [`new`](Self::new) does.
     pub fn allocate_kept(&self) -> io::Result<()> {
         self.backing_file.allocate(self.seqlock.start(), KEPT)
     }
 
-    /// Other memory has taken the place of what this process had.
+    /// Forgets which part of the log is backed: other memory has replaced it.
     pub fn memory_replaced(&self) {
         self.backed.store(KEPT, Ordering::Relaxed);
     }
 
-    /// There is no copy, and nobody is fenced off: whoever has died meanwhile may have left memory.
+    /// Cancels the replacement by a copy. A member that has died meanwhile may have left pages to reclaim.
     pub fn clear_replaced(&self) {
         self.seqlock.word(AT_DIED).store(1, Ordering::Relaxed);
         self.seqlock.clear_replaced();
     }
 
-    /// Stores one word, if the memory is this process's at the moment: the whole of a transaction. What `change` says
-    /// is stored there.
+    /// Runs a transaction that stores one word at most: the offset and value that `change` returns.
     #[inline]
     pub fn store_word<R, E: Failure>(
         &self,
@@ -555,15 +556,15 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             .map(|(_, result)| result)
     }
 
-    /// Takes the lease: the sequence.
+    /// Acquires the lock, repeats the commit of a dead holder, and returns the sequence.
     #[inline]
     fn acquire(&self, deadline: u64) -> Result<u64, HeapError> {
         let held = self.seqlock.acquire(deadline)?;
-        // Relaxed, both: the lease orders them, or the kernel, who says that the last holder is dead.
+        // Relaxed, both: the lock orders them, or the kernel, which reports the death of the last holder.
         let mut sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed);
         let count = self.seqlock.word(AT_COUNT).load(Ordering::Relaxed);
         if count != 0 || sequence % 2 != 0 || held.taken_over {
-            // Relaxed, here and where it is looked at: the lease orders it.
+            // Relaxed, here and where it is read: the lock orders it.
             self.seqlock.word(AT_DIED).store(1, Ordering::Relaxed);
             self.set_long_held(false);
             let redone = self.redo(&mut sequence);
@@ -573,7 +574,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Ok(sequence)
     }
 
-    /// Readers that have seen words before this see others after it.
+    /// Advances the sequence by one change, so that readers notice it.
     #[inline]
     fn advance_sequence(&self, sequence: &mut u64) {
         *sequence = sequence.wrapping_add(2);
@@ -583,21 +584,21 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             .store(*sequence, Ordering::Release);
     }
 
-    /// The word at an offset at which there is one.
+    /// Returns the word at a checked offset.
     #[inline]
     fn word(&self, at: u64) -> &AtomicU64 {
         let word = self.seqlock.changeable(at);
-        word.expect("it was looked at that there is a word")
+        word.expect("the offset was checked")
     }
 
-    /// Writes the entries, and lets them happen.
+    /// Writes the entries, commits them by the count, and stores the words.
     fn write_and_apply(&self, pending: &mut PendingTransaction) -> Result<(), HeapError> {
         let count = pending.writes.count;
         if count > CAPACITY {
             return Err(HeapError::TransactionTooLarge { most: CAPACITY });
         }
         let needed = AT_ENTRIES + ENTRY * count as u64;
-        // Relaxed: the lease orders it.
+        // Relaxed: the lock orders it.
         if needed > self.backed.load(Ordering::Relaxed) {
             let start = self.seqlock.start() + KEPT;
             let asked = needed - KEPT;
@@ -613,14 +614,14 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             log.word(entry(number) + 8).store(value, Ordering::Relaxed);
         }
         crash::point!(LogWritten);
-        // Release: after the entries, and after what fresh memory holds.
+        // Release: after the entries, and after the contents of fresh memory.
         log.word(AT_COUNT).store(count as u64, Ordering::Release);
         crash::point!(LogCounted);
         // Relaxed: before the stores below, which are releases; a reader that sees one of those sees this.
         let odd = pending.sequence | 1;
         log.word(AT_SEQUENCE).store(odd, Ordering::Relaxed);
         for (at, value) in pending.writes.iter() {
-            // Release: after the odd sequence, and in the order of the program.
+            // Release: after the odd sequence, and in program order.
             self.word(at).store(value, Ordering::Release);
             crash::point!(LogWordStored);
         }
@@ -637,7 +638,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Ok(())
     }
 
-    /// Gives the lease back, and nothing has happened.
+    /// Rolls the transaction back and releases the lock.
     #[inline]
     pub fn abandon(&self, pending: PendingTransaction) {
         if !self.seqlock.is_own_process() {
@@ -652,7 +653,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.release_leaked();
     }
 
-    /// Lets what one that died had committed happen, and begins a new sequence.
+    /// Repeats the commit of a dead holder, and begins a new sequence.
     #[cold]
     fn redo(&self, sequence: &mut u64) -> Result<(), Corruption> {
         let log = &self.seqlock;
@@ -661,17 +662,17 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             at: log.start() + at,
             found,
         };
-        // Acquire: it comes with the entries that it counts.
+        // Acquire: the entries that the count covers are visible.
         let found = log.word(AT_COUNT).load(Ordering::Acquire);
         let count = usize::try_from(found).unwrap_or(usize::MAX);
         if count > CAPACITY {
-            return Err(corrupt(Field::JournalCount, AT_COUNT, found));
+            return Err(corrupt(Field::LogCount, AT_COUNT, found));
         }
         crash::point!(RedoBegun);
         // Relaxed: before the stores below, which are releases.
         log.word(AT_SEQUENCE)
             .store(*sequence | 1, Ordering::Relaxed);
-        // Copied before they are checked.
+        // Copied before the check, because other members can write them.
         let entries: Vec<(u64, u64)> = (0..count as u64)
             .map(|number| {
                 let at = AT_ENTRIES + ENTRY * number;
@@ -683,11 +684,11 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         for (number, &(at, _)) in entries.iter().enumerate() {
             if log.changeable(at).is_none() {
                 let entry = AT_ENTRIES + ENTRY * number as u64;
-                return Err(corrupt(Field::JournalEntry, entry, at));
+                return Err(corrupt(Field::LogEntry, entry, at));
             }
         }
         for &(at, value) in &entries {
-            // Release: in the order of the program, and seen by readers as any change.
+            // Release: in program order, and readers see it like any change.
             self.word(at).store(value, Ordering::Release);
             crash::point!(RedoWordStored);
         }
@@ -699,19 +700,19 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 }
 
-/// The right to change words, as one operation has it.
+/// The right of one operation to change words.
 pub struct Writer<'a, W, M> {
     log: &'a RedoLog<W, M>,
     pub(super) pending: &'a mut PendingTransaction,
 }
 
 impl<W: Words, M: Members> Writer<'_, W, M> {
-    /// From now on this memory, which was free, is written at once.
+    /// Adds memory that was free, which is written at once from now on.
     pub(super) fn add_fresh(&mut self, start: u64, len: u64) {
         self.pending.fresh.add(start, len);
     }
 
-    /// The word at this offset, of fresh memory, is what others know something by: if nothing comes of the transaction, it is 0.
+    /// Notes the fresh word at this offset, by which other members may identify an object. A rollback stores 0 there.
     pub fn note_created(&mut self, at: u64) {
         self.pending.created.push(at);
     }
@@ -724,7 +725,7 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
         }
     }
 
-    /// The log.
+    /// Returns the log.
     pub fn log(&self) -> &RedoLog<W, M> {
         self.log
     }
@@ -739,7 +740,7 @@ impl<W: Words, M: Members> ReadWords for Writer<'_, W, M> {
             return Ok(self.pending.writes.get(number).1);
         }
         match self.log.seqlock.words().word(at) {
-            // Relaxed: the lease orders it.
+            // Relaxed: the lock orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
             None => Err(no_word(at)),
         }
@@ -767,7 +768,7 @@ impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
             if let Some(undo) = undo {
                 undo.push(Undo::Fresh(at, word.load(Ordering::Relaxed)));
             }
-            // Release: as all stores to shared words, in the order of the program.
+            // Release: like all stores to shared words, in program order.
             word.store(value, Ordering::Release);
             return Ok(());
         }
@@ -787,7 +788,7 @@ impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
     #[inline]
     fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         match self.log.seqlock.changeable(at) {
-            // Release: in the order of the program.
+            // Release: in program order.
             Some(word) => word.store(value, Ordering::Release),
             None => return Err(no_word(at)),
         }

@@ -1,23 +1,25 @@
-//! Memory that one member changes at a time, and that all may read meanwhile.
+//! Memory that one member changes at a time and that all members can read meanwhile: a robust lock with a sequence
+//! number.
 //!
-//! Offsets in bytes, from where it begins, a multiple of 64:
+//! Offsets in bytes from its beginning, a multiple of 64:
 //!
 //! ```text
-//!      0  lease       u64    see `owner_lock.rs`
-//!      8  poison      3 u64  what was found that cannot be true, see `corruption.rs`
-//!     40  died        u64    of a log: not 0 if memory of a dead holder is to be looked for
-//!     48  long        u64    of a log: not 0 if the lease is held for long
-//!     64  sequence    u64    odd while something changes
-//!     72  count       u64    entries that count: of a `journal`, or of a `log`
+//!      0  lock        u64    see `owner_lock.rs`
+//!      8  poison      3 u64  the corrupt value that was found, see `corruption.rs`
+//!     40  died        u64    of a redo log: not 0 if a holder has died and its pages were not yet reclaimed
+//!     48  long        u64    of a redo log: not 0 if the lock is held for long
+//!     64  sequence    u64    odd while a commit changes words
+//!     72  count       u64    the number of valid entries of the undo or redo log
 //!     80  entries     each the offset of a word u64, and a value u64
 //! ```
 //!
-//! What the entries mean, and so what becomes of the changes of one that dies, is for [`undo_log`](super::undo_log) and
-//! [`redo_log`](super::redo_log) to say: the one undoes them, the other makes them again.
+//! The log decides what the entries mean and so what becomes of the changes of a dead holder: the next holder undoes
+//! them from an [`undo_log`](super::undo_log) and repeats them from a [`redo_log`](super::redo_log).
 //!
-//! A reader copies what it wants and looks whether the sequence is still what it was. If it never is, the writer has
-//! died, or others follow without end: then the reader takes the lease, which mends the one, and keeps off the others.
-//! One that copies much takes it at once, since looking again would take as long and be as vain.
+//! A reader copies words and then checks that the sequence is unchanged. If it changes each time, the writer has died
+//! or other writers follow without a pause. Then the reader takes the lock, which repairs the former and excludes the
+//! latter. A reader that copies much takes the lock after its first attempt, because another attempt would take as long
+//! and fail as well.
 
 use super::access::OptimisticView;
 use super::owner_lock;
@@ -36,47 +38,46 @@ pub(super) const AT_COUNT: u64 = 72;
 pub(super) const AT_ENTRIES: u64 = 80;
 pub(super) const ENTRY: u64 = 16;
 
-/// In the place of a thread: other memory is about to take the place of this, and no thread enters.
+/// In the place of a thread: other memory is about to replace this memory, so no thread may enter.
 const PAUSED: usize = 1;
-/// How often a reader looks before it takes the lease.
+/// The number of attempts before a reader takes the lock.
 const MAX_ATTEMPTS: u32 = if cfg!(loom) { 2 } else { 64 };
 
-/// For how long, in nanoseconds, a reader looks again.
+/// The time, in nanoseconds, for which a reader retries.
 #[cfg(not(loom))]
 const MAX_RETRY_TIME: u64 = 100_000;
 
-/// What becomes of a reader that takes no lease.
+/// Result of a read without the lock.
 pub enum ReadAttempt<R> {
-    /// This was there, all of one moment.
+    /// A consistent copy.
     Copied(R),
-    /// All looks were in vain.
+    /// Each attempt met a change.
     Changing,
-    /// The first looks have taken so long that the others would be in vain: it copies much.
+    /// The attempts took so long that further ones would fail as well: the reader copies much.
     ChangingForLong,
 }
 
-/// Memory with a lease.
+/// Memory that one member at a time changes under an [`owner_lock`], with a sequence number for readers.
 pub struct SeqLock<W, M> {
     words: W,
     start: u64,
-    /// Bytes from there that are no words to be changed.
+    /// Bytes from `start` that transactions must not change.
     size: u64,
     members: M,
-    /// Threads of this process that are about to take the lease, or have it.
+    /// The number of threads of this process that hold the lock or are about to take it.
     active_threads: PrivateUsize,
-    /// 0, [`MOVING`], or the thread that alone may take it still, by [`this_thread`].
+    /// 0, [`PAUSED`], or the one thread that may still take the lock, by [`this_thread`].
     closed: PrivateUsize,
-    /// Whether this process only reads it: then nothing of it is written, since it may be mapped so.
+    /// True if this process only reads: the memory may be mapped read-only, so nothing is written.
     read_only: PrivateBool,
     #[cfg(not(loom))]
     origin: Origin,
 }
 
 impl<W: Words, M: Members> SeqLock<W, M> {
-    /// That whose `size` bytes begin `start` bytes into the memory. Zeros are one that nobody has used.
+    /// Opens the `size` bytes that begin `start` bytes into the memory. Zeros are valid and unused.
     ///
-    /// # Panics
-    /// If they are not within the memory, or not aligned.
+    /// # Panics If these bytes are not aligned or not within the memory.
     pub fn new(words: W, start: u64, size: u64, members: M) -> io::Result<Self> {
         assert!(start % 64 == 0 && start + size <= words.size() as u64);
         Ok(SeqLock {
@@ -92,48 +93,48 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         })
     }
 
-    /// Says whether this process only reads it from now on: another one alone changes it.
+    /// Sets whether this process only reads, because another member alone changes the memory.
     #[cfg(not(loom))]
     pub fn set_read_only(&self, read_only: bool) {
-        // Release: whoever finds that it may write finds memory that it can write.
+        // Release: a thread that may write finds memory that is writable.
         self.read_only.store(read_only, Release);
     }
 
-    /// Whether this process only reads it.
+    /// Returns true if this process only reads.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         // Acquire: pairs with the release above.
         self.read_only.load(Acquire)
     }
 
-    /// The member that has the lease just now; 0 if none does.
+    /// Returns the member that holds the lock now; 0 if none does.
     pub fn holder(&self) -> u64 {
         owner_lock::holder(self.word(0))
     }
 
-    /// A number that is another one after each change.
+    /// Returns a number that differs after each change.
     pub fn sequence(&self) -> u64 {
-        // Relaxed: a look.
+        // Relaxed: a hint.
         self.word(AT_SEQUENCE).load(Ordering::Relaxed)
     }
 
-    /// Where it begins.
+    /// Returns the offset at which it begins.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn words(&self) -> &W {
         &self.words
     }
 
-    /// Those who share it.
+    /// Returns the members that share the memory.
     pub fn members(&self) -> &M {
         &self.members
     }
 
-    /// Copies what may be changing, all of one moment, unless it changes all the time. `copy` is called again if it was
-    /// not of one moment, and must bear what it reads then.
+    /// Copies words that may be changing, as of one moment, unless each attempt meets a change. `copy` runs once for
+    /// each attempt and must tolerate inconsistent values.
     #[inline]
     pub fn read<R, E: Failure>(
         &self,
@@ -144,16 +145,16 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         #[cfg(not(loom))]
         let mut timer = RetryTimer::default();
         for _ in 0..MAX_ATTEMPTS {
-            // Acquire: what is copied is not older than the sequence.
+            // Acquire: the copy is not older than the sequence.
             let before = self.word(AT_SEQUENCE).load(Ordering::Acquire);
             if before % 2 == 0 {
                 let copied = copy(&look);
-                // Acquire: whoever has read what a transaction stored sees its odd sequence, too.
+                // Acquire: a reader that has read a word of a transaction also sees its odd sequence.
                 fence(Ordering::Acquire);
                 // Relaxed: the fence orders it.
                 let after = self.word(AT_SEQUENCE).load(Ordering::Relaxed);
                 if after == before {
-                    // What is written here once there is a copy was never true.
+                    // Changes made here after a copy has replaced this memory were never valid.
                     self.check_poison()?;
                     return self.poison_if_corrupt(copied).map(ReadAttempt::Copied);
                 }
@@ -170,7 +171,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         Ok(ReadAttempt::Changing)
     }
 
-    /// What is found wrong is told to all. Of memory that was cut off, zeros were read, whatever came of that.
+    /// Poisons the memory for all members if the result is a corruption, or if the memory was truncated: then zeros
+    /// were read in place of its contents.
     #[inline]
     pub fn poison_if_corrupt<R, E: Failure>(&self, done: Result<R, E>) -> Result<R, E> {
         match done.as_ref().err().and_then(Failure::corruption) {
@@ -180,7 +182,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// An error if this memory cannot be used any more, or not by this process.
+    /// Returns an error if the memory is unusable for all members, or for this process.
     #[inline]
     pub fn check(&self) -> Result<(), HeapError> {
         if !self.is_own_process() || self.members.self_id() == 0 {
@@ -191,7 +193,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     #[inline]
     fn check_poison(&self) -> Result<(), HeapError> {
-        // Relaxed: a mark. What it speaks of is an error by itself, also to one that sees the mark late.
+        // Relaxed: a flag. A member that sees it late meets the corrupt value itself.
         if self.word(AT_POISON).load(Ordering::Relaxed) != 0 {
             return Err(self.why_poisoned());
         }
@@ -210,11 +212,12 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// After the lease was given back: an error if a copy was made while this process had it, which may have it or not.
+    /// Returns an error if a copy was made while this process held the lock, since the copy may lack its changes.
+    /// Called after the lock was released.
     #[inline]
     pub(super) fn check_fenced(&self) -> Result<(), HeapError> {
-        // SeqCst: after the exchange of the lease. Whoever makes a copy marks this memory first, then looks at the lease: if
-        // we see no mark, what we have stored before is in the copy.
+        // SeqCst: after the exchange of the lock. A member that makes a copy first marks this memory, then reads the
+        // lock: if this process sees no mark, the copy has all of its earlier stores.
         if self.word(AT_POISON).load(Ordering::SeqCst) != 0
             && let error @ HeapError::Replaced { fenced } = self.why_poisoned()
             && fenced == self.members.self_id()
@@ -224,7 +227,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         Ok(())
     }
 
-    /// Whether this process has made it, and is not a forked child's copy.
+    /// Returns false in a forked child of the process that opened it.
     #[inline]
     pub fn is_own_process(&self) -> bool {
         #[cfg(not(loom))]
@@ -233,9 +236,9 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         true
     }
 
-    /// Ends the use of this memory, for all members. What they will read.
+    /// Marks the memory as corrupt for all members, and returns the error.
     ///
-    /// One who only reads can tell nobody, and so is told alone, whenever it finds that.
+    /// A read-only process cannot mark it: only this process gets the error, each time it meets the corrupt value.
     #[cold]
     pub(super) fn poison(&self, corruption: Corruption) -> HeapError {
         if !self.is_read_only() {
@@ -244,19 +247,19 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         corruption.into()
     }
 
-    /// What all members are told.
+    /// Returns the words that report a corruption to all members.
     fn poison_words(&self) -> Poison<'_> {
         Poison([0, 8, 16].map(|at| self.word(AT_POISON + at)))
     }
 
-    /// A word of it, which begins at this offset from its own beginning.
+    /// Returns the word at this offset from the beginning of the seqlock.
     #[inline]
     pub(super) fn word(&self, at: u64) -> &AtomicU64 {
         let word = self.words.word(self.start + at);
-        word.expect("it was looked at in `new` that this is within the memory")
+        word.expect("`new` has checked that the seqlock is within the memory")
     }
 
-    /// A word that may be changed: any but those of it.
+    /// Returns the word at this offset if transactions may change it: any word outside the seqlock itself.
     #[inline]
     pub(super) fn changeable(&self, at: u64) -> Option<&AtomicU64> {
         if at.wrapping_sub(self.start) < self.size {
@@ -265,31 +268,32 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         self.words.word(at)
     }
 
-    /// Nothing changes any more: the next even sequence.
+    /// Ends a change: stores the next even sequence and returns it.
     #[inline]
     pub(super) fn end_change(&self, sequence: u64) -> u64 {
         let even = (sequence | 1).wrapping_add(1);
-        // Release: a reader that sees it sees all that was changed.
+        // Release: a reader that sees the sequence sees all changes before it.
         self.word(AT_SEQUENCE).store(even, Ordering::Release);
         even
     }
 
-    /// Lets no other thread of this process change anything any more, and waits until none has the lease or is about to: it is
-    /// to be no member soon.
+    /// Refuses the lock to all other threads of this process, and waits until none holds it: the process is about to
+    /// leave.
     #[cfg(not(loom))]
     pub fn close(&self, deadline: u64) {
-        // SeqCst: in one order with `enter`, so that either it sees this, or we see that it is busy.
+        // SeqCst: in one order with `acquire`, so that either that thread sees this store, or this thread sees it as
+        // active.
         self.closed.store(this_thread(), SeqCst);
         while self.active_threads.load(SeqCst) > 0 && crate::clock::now() < deadline {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }
 
-    /// Lets no thread of this process change anything while `act` puts other memory in the place of this; false if some do
-    /// not end before `deadline`.
+    /// Runs `act`, which replaces the memory, while no thread of this process changes it. Returns None if some threads
+    /// do not end before `deadline`.
     #[cfg(not(loom))]
     pub fn with_paused<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
-        // SeqCst: as in `close`. Relaxed: it has left.
+        // SeqCst: as in `close`. Relaxed: another thread has closed it.
         let begun =
             self.closed
                 .compare_exchange(0, PAUSED, SeqCst, std::sync::atomic::Ordering::Relaxed);
@@ -304,12 +308,12 @@ impl<W: Words, M: Members> SeqLock<W, M> {
             std::thread::sleep(std::time::Duration::from_micros(50));
         };
         let done = is_idle.then(act);
-        // SeqCst: whoever enters from now on finds the other memory.
+        // SeqCst: a thread that enters from now on finds the new memory.
         self.closed.store(0, SeqCst);
         done
     }
 
-    /// Says that a copy is to take the place of this memory, without the member that holds the lease.
+    /// Marks this memory as about to be replaced by a copy, without the member that holds the lock.
     #[cfg(not(loom))]
     pub fn mark_replaced(&self, fenced: u64) {
         let corruption = Corruption {
@@ -318,17 +322,17 @@ impl<W: Words, M: Members> SeqLock<W, M> {
             found: 0,
         };
         self.poison_words().record(corruption);
-        // SeqCst: the mark is before our look at the lease. See `check_fenced`, and `enter`.
+        // SeqCst: the mark is stored before the lock is read. See `check_fenced` and `acquire`.
         fence(Ordering::SeqCst);
     }
 
-    /// Takes that back: there is no copy.
+    /// Removes the mark: no copy was made.
     #[cfg(not(loom))]
     pub fn clear_replaced(&self) {
         self.word(AT_POISON).store(0, Ordering::SeqCst);
     }
 
-    /// The member without which a copy takes the place of this memory, if one does.
+    /// Returns the member that was left behind if a copy replaces this memory.
     #[cfg(not(loom))]
     pub fn fenced(&self) -> Option<u64> {
         match self.check_poison() {
@@ -337,7 +341,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// Takes the lease. `deadline`: see [`owner_lock::NEVER`].
+    /// Acquires the lock. `deadline`: see [`owner_lock::NEVER`].
     #[inline]
     pub(super) fn acquire(&self, deadline: u64) -> Result<SeqLockGuard<'_, W, M>, HeapError> {
         self.check()?;
@@ -367,8 +371,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
             taken_over,
             _active: active,
         };
-        // SeqCst: after the exchange of the lease. Whoever makes a copy marks this memory, then looks at the lease: it sees
-        // that we have it, or we see the mark, and change nothing.
+        // SeqCst: after the exchange of the lock. A member that makes a copy marks this memory, then reads the lock:
+        // either it sees that this member holds the lock, or this member sees the mark and changes nothing.
         if self.word(AT_POISON).load(Ordering::SeqCst) != 0 {
             return Err(self.why_poisoned());
         }
@@ -377,7 +381,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 }
 
 impl<W: Words, M: Members> SeqLock<W, M> {
-    /// Gives a lease back that was kept.
+    /// Releases a lock whose guard was leaked.
     #[inline]
     pub(super) fn release_leaked(&self) {
         drop(SeqLockGuard {
@@ -388,21 +392,22 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     }
 }
 
-/// How long a reader has looked.
+/// The time that a reader has spent on attempts.
 #[cfg(not(loom))]
 #[derive(Default)]
 struct RetryTimer {
-    /// When the first one was over that was in vain.
+    /// The time at which the first failed attempt ended.
     since: Option<u64>,
 }
 
 #[cfg(not(loom))]
 impl RetryTimer {
-    /// Whether another look is not worth its time. The sequence has moved by so much in the last one.
+    /// Returns true if another attempt would most likely fail. `moved` is the change of the sequence during the last
+    /// one.
     #[cold]
     fn is_hopeless(&mut self, moved: u64) -> bool {
         if moved / 2 > u64::from(MAX_ATTEMPTS) {
-            return true; // This many changes in one look: none will be without.
+            return true; // So many changes within one attempt: the next one will meet some too.
         }
         let now = crate::clock::now();
         let since = *self.since.get_or_insert(now);
@@ -410,7 +415,7 @@ impl RetryTimer {
     }
 }
 
-/// A thread that is about to take the lease, or has it.
+/// A thread that holds the lock or is about to take it.
 struct ActiveThread<'a>(&'a PrivateUsize);
 
 impl<'a> ActiveThread<'a> {
@@ -425,22 +430,22 @@ impl<'a> ActiveThread<'a> {
 impl Drop for ActiveThread<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: what we did with the lease is before the end that `close` sees.
+        // Release: the work under the lock is before the decrement that `close` reads.
         self.0.fetch_sub(1, Release);
     }
 }
 
-/// The lease, until it is dropped.
+/// The lock, until it is dropped.
 pub(super) struct SeqLockGuard<'a, W: Words, M: Members> {
     pub(super) seqlock: &'a SeqLock<W, M>,
-    /// The last holder has died.
+    /// True if the last holder has died.
     pub(super) taken_over: bool,
-    /// Dropped after the lease is given back.
+    /// Dropped after the lock is released.
     _active: ActiveThread<'a>,
 }
 
 impl<W: Words, M: Members> SeqLockGuard<'_, W, M> {
-    /// Keeps the lease, until [`SeqLock::kept`] gives it back.
+    /// Leaks the lock, until [`SeqLock::release_leaked`] releases it.
     #[inline]
     pub(super) fn leak(self) {
         std::mem::forget(self);
@@ -450,14 +455,14 @@ impl<W: Words, M: Members> SeqLockGuard<'_, W, M> {
 impl<W: Words, M: Members> Drop for SeqLockGuard<'_, W, M> {
     #[inline]
     fn drop(&mut self) {
-        // One that is no member any more has lost it: others take it over as that of a dead one.
+        // A process that has left has lost the lock: others take it over as that of a dead member.
         if !self.seqlock.is_own_process() || self.seqlock.members.self_id() == 0 {
             return;
         }
         if let Err(found) = owner_lock::release(self.seqlock.word(0), &self.seqlock.members) {
             let at = self.seqlock.start;
             self.seqlock.poison(Corruption {
-                field: super::Field::Lease,
+                field: super::Field::OwnerLock,
                 at,
                 found,
             });

@@ -1,17 +1,17 @@
 //! Small blocks: many of one size in a run of pages, a *slab*.
 //!
-//! A slab begins with its bits, and its blocks follow:
+//! A slab begins with its bitmaps, followed by its blocks:
 //!
 //! ```text
 //!   w words   bit i: block i is in use
-//!   w words   bit i: a member fills it
+//!   w words   bit i: a member has reserved block i and not yet committed it
 //!   blocks, each of the size of its class
 //! ```
 //!
-//! There are classes for each 16 bytes up to 256, and then 8 for each power of two, so that a block is at most an eighth
-//! larger than it must be. What kind of slab a page is in, and how many blocks of it are in use, says the map. Slabs
-//! that have room are in a list, one for each class. One that falls empty gives its pages back, unless it is a short one
-//! and the only one with room: the next block would make it again.
+//! There is a class for each 16 bytes up to 256, and then 8 for each power of two, so that a block is at most an eighth
+//! larger than needed. The page map has the class of each slab and the number of its used blocks. Slabs with free
+//! blocks are in a list, one for each class. An empty slab gives its pages back, unless it is a short one and the only
+//! one with free blocks, because the next block would create it again.
 
 use super::access::{ReadWords, WriteWords};
 use super::backing_file::PAGE;
@@ -19,20 +19,20 @@ use super::corrupt;
 use super::pages::{Kind, PageEntry, Pages};
 use super::{Field, HeapError};
 
-/// The size of the largest of these blocks.
+/// The size of the largest of these blocks, in bytes.
 pub(super) const LARGEST: u64 = 16 << 10;
-/// How many classes there are.
+/// The number of classes.
 pub(super) const CLASSES: usize = 64;
-/// Pages of a slab, at most.
+/// The most pages of a slab.
 const MOST_PAGES: u64 = 32;
-/// Pages of a slab, at most, that is kept though it is empty: larger ones have large blocks, and filling those takes
-/// longer than to make a slab.
+/// The most pages of a slab that is kept although it is empty. Larger slabs have large blocks, and filling one of those
+/// takes longer than creating a slab.
 const KEPT_PAGES: u64 = 4;
 
-/// Where the heads of the lists are, in the books.
+/// The offset of the list heads in the metadata.
 const AT_HEADS: u64 = 128;
 
-/// Blocks of one size.
+/// A class of blocks of one size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Class {
     /// Bytes of a block.
@@ -44,17 +44,17 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// Words of bits of either kind.
+    /// Returns the words of one bitmap.
     const fn words(&self) -> u64 {
         self.count.div_ceil(64)
     }
 
-    /// Where the first block is.
+    /// Returns the offset of the first block.
     const fn header(&self) -> u64 {
         2 * 8 * self.words()
     }
 
-    /// The fewest pages of which at most a sixteenth is no block, and that have a few; or else the most.
+    /// Chooses the fewest pages that hold a few blocks and waste at most a sixteenth, or else the most pages.
     const fn of(size: u64) -> Self {
         let mut pages = 1;
         loop {
@@ -92,7 +92,7 @@ const TABLE: [Class; CLASSES] = {
     table
 };
 
-/// The class of blocks of at least this many bytes, at most [`LARGEST`].
+/// Returns the number of the smallest class for this many bytes, at most [`LARGEST`].
 fn index_of(len: u64) -> u8 {
     let last = len.max(1) - 1;
     if last < 256 {
@@ -102,7 +102,7 @@ fn index_of(len: u64) -> u8 {
     (16 + (power - 8) * 8) as u8 + (last >> (power - 3) & 7) as u8
 }
 
-/// The class of blocks of at least this many bytes, at most [`LARGEST`].
+/// Returns the smallest class for this many bytes, at most [`LARGEST`].
 pub(super) fn class_of(len: u64) -> &'static Class {
     &TABLE[usize::from(index_of(len))]
 }
@@ -122,14 +122,14 @@ struct Small {
 }
 
 impl Small {
-    /// Where its bit is that says that it is in use, and that it is being filled; and the bit.
+    /// Returns the offsets of the words with its used bit and its unfinished bit, and the bit.
     fn bits(&self, pages: &Pages) -> (u64, u64, u64) {
         let at = pages.offset(self.page) + self.index / 64 * 8;
         (at, at + 8 * self.class.words(), 1 << (self.index % 64))
     }
 }
 
-/// What the map says of a slab: its class, if that can be true.
+/// Returns the class of a slab, after checking its entry in the page map.
 fn class(pages: &Pages, page: u64, entry: PageEntry) -> Result<&'static Class, HeapError> {
     match TABLE.get(usize::from(entry.class)) {
         Some(class)
@@ -144,7 +144,8 @@ fn class(pages: &Pages, page: u64, entry: PageEntry) -> Result<&'static Class, H
     }
 }
 
-/// Allocates a block of at least `len` bytes; `fills`: for a member to fill. None if that takes more pages with memory.
+/// Allocates a block of at least `len` bytes; if `is_unfinished`, for a member to fill and commit. Returns None if the
+/// free backed pages do not suffice.
 pub(super) fn allocate(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -189,7 +190,7 @@ pub(super) fn allocate(
     ))
 }
 
-/// A block of a slab that has room.
+/// Finds a free block of a slab that has one.
 fn free_bit(pages: &Pages, t: &impl ReadWords, page: u64, class: &Class) -> Result<u64, HeapError> {
     let start = pages.offset(page);
     for word in 0..class.words() {
@@ -202,7 +203,7 @@ fn free_bit(pages: &Pages, t: &impl ReadWords, page: u64, class: &Class) -> Resu
     Err(corrupt(Field::Bits, start, u64::MAX))
 }
 
-/// A slab of which nothing is in use.
+/// Creates an empty slab.
 fn make(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<Option<u64>, HeapError> {
     let class = &TABLE[usize::from(index)];
     let Some(page) = pages.take_run(t, Kind::Spare, class.pages)? else {
@@ -227,7 +228,7 @@ fn make(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<Option<u64>
     Ok(Some(page))
 }
 
-/// The block that begins at this offset, which lies in this page, of a slab as the map says.
+/// Returns the block that begins at this offset, in a page of a slab, after checking that it is in use.
 fn find(
     pages: &Pages,
     t: &impl ReadWords,
@@ -266,7 +267,7 @@ fn find(
     Ok(small)
 }
 
-/// The member has filled the block at this offset.
+/// Marks the block at this offset as committed.
 pub(super) fn fill(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -283,7 +284,7 @@ pub(super) fn fill(
     t.set(at, bits & !bit)
 }
 
-/// Frees the block at this offset, which a member fills, or nobody does.
+/// Frees the block at this offset, whose unfinished bit must equal `is_unfinished`.
 pub(super) fn free(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -321,7 +322,7 @@ pub(super) fn free(
     dissolve(pages, t, head, page, class)
 }
 
-/// Gives the pages of a slab back of which nothing is in use.
+/// Gives the pages of an empty slab back.
 fn dissolve(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -336,7 +337,7 @@ fn dissolve(
     pages.free_run(t, Kind::Spare, page, class.pages)
 }
 
-/// Where the blocks of a slab begin that are not in use.
+/// Returns the offsets of the free blocks of a slab.
 pub(super) fn free_blocks(
     pages: &Pages,
     t: &impl ReadWords,
@@ -354,7 +355,7 @@ pub(super) fn free_blocks(
     Ok(free)
 }
 
-/// How many slabs of a class are looked at for an empty one.
+/// The most slabs of a class to try for an empty one.
 const MAX_PROBES: u32 = 64;
 
 /// Gives the pages of an empty slab of this class back, if there is one.
@@ -382,7 +383,7 @@ pub(super) mod tests {
         TABLE[usize::from(index)]
     }
 
-    /// The blocks of a slab that are in use, and those that a member fills.
+    /// Returns the used blocks of a slab, and those that are unfinished.
     pub(in crate::shared_heap) fn contents(
         pages: &Pages,
         t: &impl ReadWords,
@@ -402,7 +403,7 @@ pub(super) mod tests {
         (of(start), of(start + 8 * class.words()))
     }
 
-    /// The slabs of a class that are in its list.
+    /// Returns the slabs in the list of a class.
     pub(in crate::shared_heap) fn listed(
         pages: &Pages,
         t: &impl ReadWords,

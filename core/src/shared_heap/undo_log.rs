@@ -1,13 +1,13 @@
-//! Transactions: changes of many words that are made whole or not at all, whoever dies in the middle.
+//! Transactions that survive a crash by an undo log: all of their changes happen, or none.
 //!
-//! It is [`seqlock`](super::seqlock) memory of 4096 bytes, with 251 entries of what words held.
+//! The log is a seqlock (`seqlock.rs`) of 4096 bytes, with 251 entries of old values.
 //!
-//! A change is an entry, then the count, then the store. The end of a transaction is count 0. Whoever takes the lease
-//! and finds a count puts the old values back, the last one first. That may be done any number of times, so one that
-//! dies of it is no different from one that died before. Only the order of a program counts for what its death leaves;
-//! releases make the compiler keep it.
+//! A change writes an entry, then the count, then the word. Storing count 0 ends the transaction. A member that takes
+//! the lock and finds a count restores the old values, the last one first. Restoring is idempotent, so a member that
+//! dies meanwhile leaves the same state as the one before it. Only program order matters for what a death leaves
+//! behind; the releases make the compiler keep it.
 //!
-//! The sequence is odd from before the first change until after the count is 0.
+//! The sequence is odd from before the first change until after count 0.
 
 use super::access::{OptimisticView, ReadWords, WriteWords, copied, no_word};
 use super::corruption::{Corruption, Field};
@@ -22,41 +22,40 @@ use crate::crash;
 use crate::sync::Ordering;
 use std::io;
 
-/// Bytes of a lease and its journal.
+/// Bytes of the lock and its log.
 pub const SIZE: u64 = 4096;
-/// Words that a transaction may change.
+/// The most words that a transaction may change.
 pub const CAPACITY: usize = ((SIZE - AT_ENTRIES) / ENTRY) as usize;
 
-/// A lease with its journal, and the memory that its transactions change.
+/// A lock with an undo log, and the memory that its transactions change.
 pub struct UndoLog<W, M>(SeqLock<W, M>);
 
 impl<W: Words, M: Members> UndoLog<W, M> {
-    /// The journal that begins `start` bytes into the memory. Zeros are one that nobody has used.
+    /// Opens the log that begins `start` bytes into the memory. Zeros are a valid, unused log.
     ///
-    /// # Panics
-    /// If it is not within the memory, or not aligned.
+    /// # Panics If the log is not aligned or not within the memory.
     pub fn new(words: W, start: u64, members: M) -> io::Result<Self> {
         SeqLock::new(words, start, SIZE, members).map(UndoLog)
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn words(&self) -> &W {
         self.0.words()
     }
 
-    /// Those who share it.
+    /// Returns the members that share the memory.
     pub fn members(&self) -> &M {
         self.0.members()
     }
 
-    /// Lets no other thread of this process change anything any more: see [`SeqLock::close`].
+    /// Refuses changes by all other threads of this process: see `SeqLock::close`.
     #[cfg(not(loom))]
     pub fn close(&self, deadline: u64) {
         self.0.close(deadline);
     }
 
-    /// Takes the lease, lets `change` change words, and gives the lease back. If that returns an error, nothing was
-    /// changed. `deadline` is for the lease; see [`owner_lock::NEVER`].
+    /// Acquires the lock, runs `change`, and releases the lock. If `change` fails, nothing has changed. `deadline`
+    /// bounds the wait for the lock; see [`owner_lock::NEVER`].
     #[inline]
     pub fn transact<R>(
         &self,
@@ -67,7 +66,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         let changed = change(&mut transaction);
         if changed.is_ok() {
             if !self.0.is_own_process() {
-                return Err(HeapError::Detached); // Forked within the change: the parent ends it.
+                return Err(HeapError::Detached); // Forked within the change: the parent ends the transaction.
             }
             transaction.commit();
         }
@@ -75,8 +74,8 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         self.0.poison_if_corrupt(changed)
     }
 
-    /// Copies what a transaction may be changing, all of one moment. `copy` is called again if it was none, and must
-    /// bear what it reads then. `deadline` is for the lease, which it takes if others change things without end.
+    /// Copies words as of one moment. `copy` runs once for each attempt and must tolerate inconsistent values. If all
+    /// attempts fail, it runs under the lock; `deadline` bounds the wait for that.
     pub fn read<R>(
         &self,
         deadline: u64,
@@ -90,15 +89,15 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         }
     }
 
-    /// Leaves all as the death of this process would in the middle of `change`: for tests.
+    /// Leaves the memory as the death of this process in the middle of `change` would. For tests.
     pub fn die_within(
         &self,
         change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<(), HeapError>,
     ) {
         let mut transaction = self
             .begin(owner_lock::NEVER)
-            .expect("a lease that can be had");
-        change(&mut transaction).expect("a change that can be made");
+            .expect("the lock is available");
+        change(&mut transaction).expect("the change succeeds");
         std::mem::forget(transaction);
     }
 
@@ -106,12 +105,12 @@ impl<W: Words, M: Members> UndoLog<W, M> {
     fn begin(&self, deadline: u64) -> Result<Transaction<'_, W, M>, HeapError> {
         let held = self.0.acquire(deadline)?;
         let mut transaction = Transaction {
-            journal: self,
+            log: self,
             changed: 0,
             sequence: 0,
             _held: held,
         };
-        // Relaxed, both: the lease orders them, or the kernel, who says that the last holder is dead.
+        // Relaxed, both: the lock orders them, or the kernel, which reports the death of the last holder.
         transaction.sequence = self.0.word(AT_SEQUENCE).load(Ordering::Relaxed);
         let count = self.0.word(AT_COUNT).load(Ordering::Relaxed);
         if count != 0 || transaction.sequence % 2 != 0 {
@@ -122,7 +121,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         Ok(transaction)
     }
 
-    /// Puts back what was changed, the last one first. May be done again.
+    /// Restores the old values, the last one first. Idempotent.
     #[cold]
     fn roll_back(&self) -> Result<(), Corruption> {
         let corrupt = |field, at, found| Corruption {
@@ -130,14 +129,14 @@ impl<W: Words, M: Members> UndoLog<W, M> {
             at: self.0.start() + at,
             found,
         };
-        // Acquire: it comes with the entries that it counts.
+        // Acquire: the entries that the count covers are visible.
         let found = self.0.word(AT_COUNT).load(Ordering::Acquire);
         let count = usize::try_from(found).unwrap_or(usize::MAX);
         if count > CAPACITY {
-            return Err(corrupt(Field::JournalCount, AT_COUNT, found));
+            return Err(corrupt(Field::LogCount, AT_COUNT, found));
         }
         crash::point!(RollbackBegun);
-        // Copied before they are checked.
+        // Copied before the check, because other members can write them.
         let mut entries = [(0, 0); CAPACITY];
         for (index, entry) in entries[..count].iter_mut().enumerate() {
             let at = AT_ENTRIES + ENTRY * index as u64;
@@ -145,12 +144,12 @@ impl<W: Words, M: Members> UndoLog<W, M> {
             entry.0 = self.0.word(at).load(Ordering::Relaxed);
             entry.1 = self.0.word(at + 8).load(Ordering::Relaxed);
             if self.0.changeable(entry.0).is_none() {
-                return Err(corrupt(Field::JournalEntry, at, entry.0));
+                return Err(corrupt(Field::LogEntry, at, entry.0));
             }
         }
         for &(at, old) in entries[..count].iter().rev() {
             if let Some(word) = self.0.changeable(at) {
-                // Release: in the order of the program, and seen by readers as any change.
+                // Release: in program order, and readers see it like any change.
                 word.store(old, Ordering::Release);
                 crash::point!(WordRestored);
             }
@@ -164,20 +163,20 @@ impl<W: Words, M: Members> UndoLog<W, M> {
 
 /// The right to change words, until it is dropped.
 pub struct Transaction<'a, W: Words, M: Members> {
-    journal: &'a UndoLog<W, M>,
-    /// Words that were changed so far.
+    log: &'a UndoLog<W, M>,
+    /// The number of changes so far.
     changed: usize,
-    /// What the sequence was, and will be again if nothing changes: even.
+    /// The even sequence before the transaction, which stays if nothing changes.
     sequence: u64,
-    /// Dropped when all else is over.
+    /// Dropped after everything else.
     _held: SeqLockGuard<'a, W, M>,
 }
 
 impl<W: Words, M: Members> ReadWords for Transaction<'_, W, M> {
     #[inline]
     fn get(&self, at: u64) -> Result<u64, HeapError> {
-        match self.journal.words().word(at) {
-            // Relaxed: the lease orders it.
+        match self.log.words().word(at) {
+            // Relaxed: the lock orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
             None => Err(no_word(at)),
         }
@@ -185,15 +184,15 @@ impl<W: Words, M: Members> ReadWords for Transaction<'_, W, M> {
 
     #[inline]
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
-        copied(self.journal.words(), at, len, out)
+        copied(self.log.words(), at, len, out)
     }
 }
 
 impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
-        let journal = self.journal;
-        let Some(word) = journal.0.changeable(at) else {
+        let log = self.log;
+        let Some(word) = log.0.changeable(at) else {
             return Err(no_word(at));
         };
         if self.changed == CAPACITY {
@@ -202,19 +201,18 @@ impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
         if self.changed == 0 {
             // Relaxed: before the stores below, which are releases; a reader that sees one of those sees this.
             let odd = self.sequence.wrapping_add(1);
-            journal.0.word(AT_SEQUENCE).store(odd, Ordering::Relaxed);
+            log.0.word(AT_SEQUENCE).store(odd, Ordering::Relaxed);
             crash::point!(SequenceOdd);
         }
         let entry = AT_ENTRIES + ENTRY * self.changed as u64;
         // Relaxed, all three: the count orders them.
-        journal.0.word(entry).store(at, Ordering::Relaxed);
+        log.0.word(entry).store(at, Ordering::Relaxed);
         let old = word.load(Ordering::Relaxed);
-        journal.0.word(entry + 8).store(old, Ordering::Relaxed);
+        log.0.word(entry + 8).store(old, Ordering::Relaxed);
         crash::point!(EntryWritten);
         self.changed += 1;
         // Release: after the entry.
-        journal
-            .0
+        log.0
             .word(AT_COUNT)
             .store(self.changed as u64, Ordering::Release);
         crash::point!(EntryCounted);
@@ -226,8 +224,8 @@ impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
 
     #[inline]
     fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
-        match self.journal.0.changeable(at) {
-            // Release: in the order of the program.
+        match self.log.0.changeable(at) {
+            // Release: in program order.
             Some(word) => word.store(value, Ordering::Release),
             None => return Err(no_word(at)),
         }
@@ -236,20 +234,20 @@ impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
 
     #[inline]
     fn self_id(&self) -> u64 {
-        self.journal.members().self_id()
+        self.log.members().self_id()
     }
 }
 
 impl<W: Words, M: Members> Transaction<'_, W, M> {
-    /// What was changed stays.
+    /// Ends the transaction and keeps its changes.
     #[inline]
     fn commit(&mut self) {
         if self.changed > 0 {
             // Release: after the changes.
-            self.journal.0.word(AT_COUNT).store(0, Ordering::Release);
+            self.log.0.word(AT_COUNT).store(0, Ordering::Release);
             crash::point!(Committed);
             self.changed = 0;
-            self.journal.0.end_change(self.sequence);
+            self.log.0.end_change(self.sequence);
             crash::point!(SequenceEven);
         }
     }
@@ -258,9 +256,9 @@ impl<W: Words, M: Members> Transaction<'_, W, M> {
 impl<W: Words, M: Members> Drop for Transaction<'_, W, M> {
     #[inline]
     fn drop(&mut self) {
-        let seqlock = &self.journal.0;
+        let seqlock = &self.log.0;
         if self.changed > 0 && seqlock.is_own_process() {
-            match self.journal.roll_back() {
+            match self.log.roll_back() {
                 Ok(()) => drop(seqlock.end_change(self.sequence)),
                 Err(corruption) => drop(seqlock.poison(corruption)),
             }

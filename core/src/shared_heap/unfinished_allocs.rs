@@ -1,5 +1,5 @@
-//! Who fills what: a table of blocks that a member was given and has not finished, and of runs of pages whose memory it
-//! is fetching or giving back. What a dead member has there is nobody's, and is given back.
+//! The table of unfinished allocations: blocks that a member has reserved and not yet committed, and runs of pages that
+//! it is backing or punching. The entries of a dead member are recovered.
 //!
 //! ```text
 //!   0  owner   u64   a member's number, or 0
@@ -9,17 +9,17 @@
 use super::access::{ReadWords, WriteWords};
 use super::{Field, HeapError, corrupt};
 
-/// Blocks that may be unfinished at a time.
+/// The most entries.
 pub const MAX_UNFINISHED: usize = 4096;
 /// Bytes of the table.
 pub(super) const SIZE: u64 = MAX_UNFINISHED as u64 * ENTRY;
 const ENTRY: u64 = 16;
 
-// In the books, in bytes.
+// Offsets in the metadata, in bytes.
 const AT_FREE: u64 = 32;
 const AT_HIGH: u64 = 40;
 
-/// Where the table lies.
+/// The offsets of the metadata and of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnfinishedAllocs {
     pub(super) metadata: u64,
@@ -31,7 +31,7 @@ impl UnfinishedAllocs {
         self.start + index * ENTRY
     }
 
-    /// A number of entries, or of one plus one.
+    /// Reads a number of entries, or the number of an entry plus one.
     fn number(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let found = t.get(at)?;
         if found > MAX_UNFINISHED as u64 {
@@ -40,7 +40,7 @@ impl UnfinishedAllocs {
         Ok(found)
     }
 
-    /// Records that this member fills what is there. The number of the entry.
+    /// Adds an entry of this member for a block or a run. Returns the number of the entry.
     pub(super) fn add(&self, t: &mut impl WriteWords, offset: u64) -> Result<u64, HeapError> {
         let high = self.number(t, self.metadata + AT_HIGH)?;
         let index = match self.number(t, self.metadata + AT_FREE)?.checked_sub(1) {
@@ -68,7 +68,7 @@ impl UnfinishedAllocs {
         Ok(index)
     }
 
-    /// It is this member's no more. An error if it was not.
+    /// Removes an entry of this member. Returns an error if it has no such entry.
     pub(super) fn remove(
         &self,
         t: &mut impl WriteWords,
@@ -89,7 +89,7 @@ impl UnfinishedAllocs {
         t.set(self.metadata + AT_FREE, index + 1)
     }
 
-    /// What an error means that an entry has led to: there is always something where one says so.
+    /// Turns an error about a missing block, to which an entry has led, into a corruption of the entry.
     pub(super) fn corrupt_if_missing(
         &self,
         index: u64,
@@ -104,17 +104,17 @@ impl UnfinishedAllocs {
         }
     }
 
-    /// Makes an entry of a dead member this one's.
+    /// Transfers the entry of a dead member to this one.
     pub(super) fn adopt(&self, t: &mut impl WriteWords, index: u64) -> Result<(), HeapError> {
         t.set(self.at(index), t.self_id())
     }
 
-    /// The owner and the offset of an entry.
+    /// Returns the owner and the offset of an entry.
     fn get(&self, t: &impl ReadWords, index: u64) -> Result<(u64, u64), HeapError> {
         Ok((t.get(self.at(index))?, t.get(self.at(index) + 8)?))
     }
 
-    /// The first entry of an owner who is gone, from this one on: its number and its offset.
+    /// Finds the first entry, from this number on, whose owner is gone. Returns its number and its offset.
     pub(super) fn find(
         &self,
         t: &impl ReadWords,
@@ -133,12 +133,12 @@ impl UnfinishedAllocs {
 
 #[cfg(test)]
 impl UnfinishedAllocs {
-    /// The owner and the offset of an entry.
+    /// Returns the owner and the offset of an entry.
     pub(super) fn tests_entry(&self, t: &impl ReadWords, index: u64) -> (u64, u64) {
         self.get(t, index).unwrap()
     }
 
-    /// How many entries are free: those of the list, and those that were never used.
+    /// Returns the number of free entries: those of the list, and those that were never used.
     pub(super) fn tests_free(&self, t: &impl ReadWords) -> usize {
         let high = self.number(t, self.metadata + AT_HIGH).unwrap();
         let mut free = MAX_UNFINISHED - high as usize;

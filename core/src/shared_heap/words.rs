@@ -1,4 +1,4 @@
-//! Where shared words lie.
+//! Access to shared memory as words.
 
 #[cfg(not(loom))]
 use crate::memory::bytes as many;
@@ -9,17 +9,18 @@ use std::sync::Arc;
 
 /// Memory that members share, as words of eight bytes.
 pub trait Words {
-    /// Its bytes.
+    /// Returns the size in bytes.
     fn size(&self) -> usize;
-    /// The word that begins `at` bytes from the beginning. None if it is not aligned or not within the memory: any
-    /// value may come.
+    /// Returns the word that begins `at` bytes from the beginning. None if `at`, which may be any value, is not aligned
+    /// or not within the memory.
     fn word(&self, at: u64) -> Option<&AtomicU64>;
-    /// Whether a member has cut it off: what was read before this question may never have been written.
+    /// Returns true if a member has truncated the memory: then earlier reads may have returned zeros that no member
+    /// wrote.
     #[inline]
     fn is_cut_off(&self) -> bool {
         false
     }
-    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. False if they are not within the memory.
+    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. Returns false if they are not within the memory.
     #[inline]
     fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
         let end = out.len() + len as usize;
@@ -27,14 +28,14 @@ pub trait Words {
             let Some(word) = self.word(at + 8 * index) else {
                 return false;
             };
-            // Relaxed: whoever copies knows what orders it.
+            // Relaxed: the caller orders the copy.
             out.extend_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
         out.truncate(end);
         true
     }
-    /// Copies these bytes to `at`, a multiple of 8; what is left of the last word may be anything. False if they are not
-    /// within the memory.
+    /// Copies these bytes to `at`, a multiple of 8. The rest of the last word is undefined. Returns false if they are
+    /// not within the memory.
     #[inline]
     fn copy_in(&self, at: u64, bytes: &[u8]) -> bool {
         for (index, chunk) in bytes.chunks(8).enumerate() {
@@ -43,7 +44,7 @@ pub trait Words {
             let Some(word) = self.word(at + 8 * index as u64) else {
                 return false;
             };
-            // Release: as all stores to shared words, in the order of the program.
+            // Release: like all stores to shared words, in program order.
             word.store(u64::from_ne_bytes(value), Ordering::Release);
         }
         true
@@ -99,7 +100,7 @@ impl Words for crate::memory::mapping::SharedMapping {
             return false;
         }
         let (from, len) = (self.address(at as usize, len as usize), len as usize);
-        // SAFETY: `from` is within the mapping, where `out` is not.
+        // SAFETY: `from` is within the mapping, and `out` is private memory.
         unsafe { many::append_from(out, from, len) };
         true
     }
@@ -110,10 +111,10 @@ impl Words for crate::memory::mapping::SharedMapping {
         if len > size || at > size - len {
             return false;
         }
-        // Release: what the program has stored before is seen by whoever sees these bytes.
+        // Release: a member that sees these bytes also sees all earlier stores.
         fence(Ordering::Release);
         let to = self.address(at as usize, bytes.len());
-        // SAFETY: `to` is within the mapping, and `bytes` are ours, and not there.
+        // SAFETY: `to` is within the mapping, and `bytes` are private memory.
         unsafe { many::copy(to, bytes.as_ptr(), bytes.len()) };
         true
     }
@@ -123,15 +124,15 @@ impl Words for crate::memory::mapping::SharedMapping {
 pub struct VecWords(Vec<AtomicU64>);
 
 impl VecWords {
-    /// This many zeros.
+    /// Creates this many zero words.
     pub fn new(words: usize) -> Self {
         VecWords((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// What a word holds while nobody changes it.
+    /// Returns a word that no thread changes meanwhile.
     pub fn load(&self, at: u64) -> u64 {
         let word = self.word(at).expect("a word of this memory");
-        // Relaxed: nobody changes it.
+        // Relaxed: no thread changes it.
         word.load(crate::sync::Ordering::Relaxed)
     }
 }

@@ -93,7 +93,7 @@ def test_whatever_a_word_holds_each_use_ends_and_no_other_name_is_lost(kind: str
         liar.do("from tests.reliability.hostile import name_lies")
         ends, texts, wrong = liar.do(f"result = name_lies.tell({lies!r}, 3, 1)")
     assert wrong == []
-    assert any("which cannot be true" in text for text in texts)
+    assert any("a process has overwritten shared memory" in text for text in texts)
     figures.note(f"lies about a {kind}", lies=len(lies), **ends)
 
 
@@ -133,11 +133,11 @@ def test_all_members_are_told_what_one_has_found(other: MemberProcess) -> None:
 
 #: Where what is false stands, what, and what is done with it: by what is found.
 FOUND: dict[str, tuple[str, int, int, Callable[[Any], object]]] = {
-    "the holder of a permit, who is no member": ("lock", PERMITS, 0x77_0000_0001, lambda it: it.acquire(SOON)),
-    "the holder of a permit, which is another one's": ("lock", PERMITS, 0, lambda it: it.release()),
+    "the holder of a permit, which is no member": ("lock", PERMITS, 0x77_0000_0001, lambda it: it.acquire(SOON)),
+    "the holder of a permit of this process": ("lock", PERMITS, 0, lambda it: it.release()),
     "the count of signals": ("semaphore", 104, 1 << 63, lambda it: it.wait(LONG)),
     "the count of signals, dropped": ("semaphore", 104, 1 << 63, lambda it: it.drain()),
-    "the entry of a member, which is another one's": ("event", MEMBERS, 0, lambda it: it.wait(LONG)),
+    "the entry of this member": ("event", MEMBERS, 0, lambda it: it.wait(LONG)),
     "a count of the queue": ("queue", QUEUE + 24, 5, lambda it: it.get(LONG)),
     "a count of the queue, claimed": ("queue", QUEUE + 24, 5, lambda it: it.claim(LONG)),
 }
@@ -148,7 +148,7 @@ def test_what_cannot_be_true_is_found_before_anybody_waits_for_it(found: str) ->
     kind, at, value, use = FOUND[found]
     held = OPENERS[kind][1](OURS)
     with closing(held):
-        if found == "the holder of a permit, which is another one's":
+        if found == "the holder of a permit of this process":
             held.acquire()
         write(at, value)
         what = re.sub(", (dropped|claimed)$", "", found)
@@ -256,7 +256,7 @@ def test_what_is_cut_off_is_neither_taken_nor_a_crash(kind: str, size: int) -> N
             "queue": "it.put(1)",
             "store": "it['n'] = 1",
         }
-        with pytest.raises(RuntimeError, match="RemoteProtocolError: .*the memory was cut off by a member"):
+        with pytest.raises(RuntimeError, match="RemoteProtocolError: .*the memory was truncated by a member"):
             member.do(use.get(kind, "it.acquire(0)"))
         if kind == "memory":
             assert member.do("result = bytes(it.buf[:2])[1]") in (0, 1)
@@ -293,7 +293,7 @@ def test_no_use_of_a_queue_that_is_cut_off_is_a_crash(size: int, first: int) -> 
                 told.append(str(error))
         assert any("RemoteProtocolError" in text for text in told)
         for text in told:
-            assert re.search("the memory was cut off by a member|WaitTimeout|Queue(Empty|Full)", text), text
+            assert re.search("the memory was truncated by a member|WaitTimeout|Queue(Empty|Full)", text), text
         member.do("it.close()")
     assert memory_of(OURS) is None
 
@@ -309,7 +309,7 @@ def test_a_sleeper_whose_memory_is_cut_off_ends_by_its_deadline() -> None:
         os.truncate(path, 0)
         error = thread.join()
         assert isinstance(error, shmrpc.RemoteProtocolError)
-        assert "the memory was cut off by a member" in str(error)
+        assert "the memory was truncated by a member" in str(error)
 
 
 # --- the lock file, and the memory that it names ---

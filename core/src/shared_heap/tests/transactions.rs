@@ -243,11 +243,11 @@ fn what_a_dead_process_had_begun_is_undone_by_readers_too() {
 #[test]
 fn a_journal_that_cannot_be_true_poisons_its_memory_and_says_what_it_found() {
     for (at, value, field) in [
-        (72, 252, Field::JournalCount),
-        (72, u64::MAX, Field::JournalCount),
-        (80, 3, Field::JournalEntry),
-        (80, 1 << 50, Field::JournalEntry),
-        (96, START + 72, Field::JournalEntry),
+        (72, 252, Field::LogCount),
+        (72, u64::MAX, Field::LogCount),
+        (80, 3, Field::LogEntry),
+        (80, 1 << 50, Field::LogEntry),
+        (96, START + 72, Field::LogEntry),
     ] {
         let shared = Shared::new(SMALL);
         wreck(&shared);
@@ -279,7 +279,7 @@ fn a_lease_that_was_written_over_poisons_its_memory() {
     let Err(HeapError::Poisoned(corruption)) = add(&journal) else {
         panic!("it was believed");
     };
-    assert_eq!((corruption.field, corruption.found), (Field::Lease, 77));
+    assert_eq!((corruption.field, corruption.found), (Field::OwnerLock, 77));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::os::{done, retry};
-use crate::wait::cpu_contention::Crowding;
+use crate::wait::cpu_contention::CpuContention;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -64,9 +64,9 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
 /// only for the time that the other side takes, goes on more slowly for a while.
 pub fn wait(socket: BorrowedFd<'_>, spin: u64, limit: u64) {
     let start = clock::now();
-    let mut crowding = Crowding::default();
+    let mut contention = CpuContention::default();
     let mut waited = 0;
-    while waited < spin.min(limit) && !crowding.pause(waited) {
+    while waited < spin.min(limit) && !contention.yield_after(waited) {
         if is_there(socket.as_raw_fd()) {
             return;
         }

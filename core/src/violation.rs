@@ -33,14 +33,14 @@ pub enum Violation {
     #[error("the peer has cut off the memory of the connection")]
     CutOff,
     #[error("a message about extents is malformed")]
-    News,
+    ExtentUpdate,
     #[error("a RELEASE of {len} bytes; it has {expected}")]
     Release { len: usize, expected: usize },
     /// `error`, here and below, is the `errno` of what this process has tried.
     #[error("the process to receive it cannot map the {size} bytes of extent {number} that it lies in: {}", limit_of(*error))]
     Unmapped { number: u32, size: u64, error: i32 },
     #[error("the process to receive it cannot take the descriptor of extent {number} that it lies in: {}", limit_of(*error))]
-    Untaken { number: u32, error: i32 },
+    DescriptorRefused { number: u32, error: i32 },
     #[error(
         "the process to receive it has no memory for the {len} bytes of its frame; raise its limit (ulimit -v, or that \
          of its container)"
@@ -53,7 +53,9 @@ impl Violation {
     /// fault.
     pub fn own_limit(&self) -> Option<i32> {
         match *self {
-            Violation::Unmapped { error, .. } | Violation::Untaken { error, .. } => Some(error),
+            Violation::Unmapped { error, .. } | Violation::DescriptorRefused { error, .. } => {
+                Some(error)
+            }
             Violation::NoMemory { .. } => Some(libc::ENOMEM),
             _ => None,
         }

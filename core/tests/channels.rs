@@ -3,7 +3,7 @@
 
 mod pair;
 
-use _core::connection::channel::{Channel, Role, SendError, Sent, Sleep};
+use _core::connection::channel::{Channel, FrameRole, SendError, SendOutcome, SleepMode};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn pair(spin: u64) -> (Arc<Channel>, Arc<Channel>) {
     (server, client)
 }
 
-fn send(channel: &Channel, id: u64, payload: &[u8]) -> Sent {
+fn send(channel: &Channel, id: u64, payload: &[u8]) -> SendOutcome {
     channel
         .send(1, id, payload, || Box::new(payload.to_vec()))
         .unwrap()
@@ -42,7 +42,7 @@ fn echo(spin: u64) {
     for id in 0..300u64 {
         let payload: Vec<u8> = (0..id * id % 20_011).map(|i| (i ^ id) as u8).collect();
         let sent = send(&client, id, &payload);
-        client.spin(sent, client.look().unwrap()).unwrap();
+        client.spin(sent, client.check_peer().unwrap()).unwrap();
         assert_eq!(receive(&client), (id, payload));
     }
     echoing.join().unwrap();
@@ -83,53 +83,62 @@ fn large_frames_both_ways_at_once_do_not_block_each_other() {
 fn a_peer_that_sleeps_is_rung_once() {
     let (server, client) = pair(0);
     assert!(server.park(true, false).unwrap());
-    assert_eq!(send(&client, 1, b"x"), Sent::Rang);
-    assert_eq!(send(&client, 2, b"x"), Sent::Hot);
+    assert_eq!(send(&client, 1, b"x"), SendOutcome::PeerWoken);
+    assert_eq!(send(&client, 2, b"x"), SendOutcome::PeerAwake);
     assert!(!server.park(true, false).unwrap());
 }
 
 #[test]
 fn a_patient_peer_is_rung_for_what_is_no_item_or_by_a_nudge() {
-    let [server, client] = pair::pair_that_sleeps(Sleep::Loop, 0);
-    let item = |id| client.publish(1, id, b"x", || Box::new(*b"x"), Role::Item);
+    let [server, client] = pair::pair_that_sleeps(SleepMode::Loop, 0);
+    let item = |id| client.publish(1, id, b"x", || Box::new(*b"x"), FrameRole::StreamItem);
     assert!(server.park(true, false).unwrap());
-    assert_eq!(item(1), Ok(Sent::Rang));
+    assert_eq!(item(1), Ok(SendOutcome::PeerWoken));
     receive(&server);
     assert!(server.park(true, true).unwrap());
-    assert_eq!(item(2), Ok(Sent::Hot));
+    assert_eq!(item(2), Ok(SendOutcome::PeerAwake));
     receive(&server);
     assert!(server.park(true, true).unwrap());
-    assert_eq!(item(3), Ok(Sent::Hot));
-    assert_eq!(send(&client, 3, b"x"), Sent::Rang);
+    assert_eq!(item(3), Ok(SendOutcome::PeerAwake));
+    assert_eq!(send(&client, 3, b"x"), SendOutcome::PeerWoken);
     receive(&server);
     receive(&server);
     assert!(server.park(true, true).unwrap());
     client.nudge();
-    assert_eq!(send(&client, 4, b"x"), Sent::Hot); // It was woken.
+    assert_eq!(send(&client, 4, b"x"), SendOutcome::PeerAwake); // It was woken.
 }
 
 #[test]
 fn a_patient_peer_knows_of_all_that_came_before_it_said_that_it_sleeps() {
-    let [server, client] = pair::pair_that_sleeps(Sleep::Loop, 0);
+    let [server, client] = pair::pair_that_sleeps(SleepMode::Loop, 0);
     send(&client, 1, b"");
     assert!(server.receiver().peek().unwrap().is_some()); // It knows of this one.
-    assert_eq!(send(&client, 2, b""), Sent::Hot, "nobody is rung");
+    assert_eq!(
+        send(&client, 2, b""),
+        SendOutcome::PeerAwake,
+        "nobody is rung"
+    );
     assert!(!server.park(true, true).unwrap());
     assert_eq!(receive(&server).0, 1);
-    assert!(!server.settle(), "there is another one");
+    assert!(!server.wake_waiting_writer(), "there is another one");
     assert_eq!(receive(&server).0, 2);
-    assert!(server.settle());
-    assert_eq!(send(&client, 3, b""), Sent::Rang, "it sleeps still");
+    assert!(server.wake_waiting_writer());
+    assert_eq!(
+        send(&client, 3, b""),
+        SendOutcome::PeerWoken,
+        "it sleeps still"
+    );
 }
 
 #[test]
 fn calls_are_begun_in_the_order_of_their_ids() {
     let (server, client) = pair(0);
-    let begin = |id| client.publish(1, id, b"x", || Box::new(*b"x"), Role::Begins);
+    let begin = |id| client.publish(1, id, b"x", || Box::new(*b"x"), FrameRole::Begin);
     begin(2).unwrap();
     assert_eq!(begin(1), Err(SendError::Overtaken));
     // SAFETY: there are no buffers.
-    let parcel = unsafe { client.send_parcel(1, 1, b"x", &[], || Box::new(*b"x"), Role::Begins) };
+    let parcel =
+        unsafe { client.send_parcel(1, 1, b"x", &[], || Box::new(*b"x"), FrameRole::Begin) };
     assert_eq!(parcel, Err(SendError::Overtaken));
     send(&client, 1, b"of a call that was begun before");
     begin(3).unwrap();

@@ -7,17 +7,17 @@
 
 mod hostile;
 
-use _core::connection::channel::{Channel, Role, Sleep};
+use _core::connection::channel::{Channel, FrameRole, SleepMode};
 
 use _core::Violation;
-use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE};
+use _core::connection::parcel::{self, Entry, Location, PARCEL, RELEASE};
 use _core::connection::segment::{Direction, MappedRing, Segment, size_for};
-use _core::memory::arena::Place;
+use _core::memory::arena::BlockRef;
 use _core::memory::extent::Extent;
 use _core::memory::extent_update;
 use _core::ring::frame::{FrameReader, FrameWriter, GROW, HEADER};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory, padded};
-use _core::wait::waker::{Bell, Bells, Semaphore, Semaphores};
+use _core::wait::waker::{LoopWaker, Semaphore, Semaphores, Wakers};
 use hostile::descriptors::{memfd, sockets};
 use hostile::reading::{drain, receive};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -260,10 +260,10 @@ impl<M: RingMemory + Clone> Pair<M> {
                 Err(_) => return false,
             }
         }
-        let lies = dice.below(4);
+        let location = dice.below(4);
         let mut first = u64::MAX;
         let mut index = self.written;
-        for _ in 0..lies {
+        for _ in 0..location {
             if let Some(place) = self.lie(dice, begin, &starts) {
                 first = first.min(place);
             }
@@ -313,7 +313,7 @@ fn at_rest<M: RingMemory + Clone>(dice: &mut Dice, count: u64, make: impl Fn(usi
             }
         }
     }
-    assert!(violations > count / 1000, "lies are noticed");
+    assert!(violations > count / 1000, "location are noticed");
     frames
 }
 
@@ -321,7 +321,7 @@ fn at_rest<M: RingMemory + Clone>(dice: &mut Dice, count: u64, make: impl Fn(usi
 fn segment(capacity: usize) -> File {
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
     let file =
-        unsafe { File::from_raw_fd(libc::memfd_create(c"lies".as_ptr(), libc::MFD_CLOEXEC)) };
+        unsafe { File::from_raw_fd(libc::memfd_create(c"location".as_ptr(), libc::MFD_CLOEXEC)) };
     file.set_len(size_for(capacity) as u64).expect("some pages");
     file
 }
@@ -390,7 +390,7 @@ fn lies_about_growth() {
             }
             frames += got.max(1);
         }
-        assert!(violations > 0, "lies are noticed");
+        assert!(violations > 0, "location are noticed");
         frames
     });
 }
@@ -621,7 +621,7 @@ fn lies_while_traffic_runs() {
                 "{violation:?}"
             );
         }
-        assert!(violations > 0, "lies are noticed");
+        assert!(violations > 0, "location are noticed");
         frames
     });
 }
@@ -662,17 +662,21 @@ fn tables_that_lie() {
 }
 
 fn any_entry(dice: &mut Dice) -> Entry {
-    let place = Place {
+    let place = BlockRef {
         extent: dice.chosen(&[0, 1]) as u32,
         offset: dice.chosen(&[0, 4096, 1 << 20]),
     };
-    let lies = [Lies::Here, Lies::AtSender(place), Lies::AtReceiver(place)][dice.below(3)];
-    let len = match lies {
-        Lies::Here => dice.below(20) as u64,
+    let location = [
+        Location::InFrame,
+        Location::AtSender(place),
+        Location::AtReceiver(place),
+    ][dice.below(3)];
+    let len = match location {
+        Location::InFrame => dice.below(20) as u64,
         _ => dice.chosen(&[1, 4096, 1 << 20]),
     };
     Entry {
-        lies,
+        location,
         start: dice.chosen(&[0, 4096]),
         len,
     }
@@ -756,11 +760,11 @@ fn what_was_sealed_is_not_cut_off_later() {
         OwnedFd::from(file.try_clone().expect("a descriptor")),
     )
     .expect("a good one");
-    extent_update::send_extent(told.as_fd(), &extent).expect("room");
+    extent_update::send_added(told.as_fd(), &extent).expect("room");
     assert!(file.set_len(0).is_err() && file.set_len(4096).is_err());
     file.set_len(1 << 20).expect("it may grow");
     // What is told is not what is there any more: refused, and the one that is mapped stays readable.
-    let Ok(Some(extent_update::News::Extent { number, size, file })) =
+    let Ok(Some(extent_update::ExtentUpdate::Added { number, size, file })) =
         extent_update::receive(ours.as_fd())
     else {
         panic!("news of an extent")
@@ -775,7 +779,7 @@ fn what_was_sealed_is_not_cut_off_later() {
 /// Semaphores of both sides, whose names are gone at once.
 fn semaphores() -> [Semaphore; 4] {
     let names = ["a", "b"].map(|side| {
-        let name = format!("/shmrpc-lies-{}-{side}", std::process::id());
+        let name = format!("/shmrpc-location-{}-{side}", std::process::id());
         CString::new(name).expect("no zero in it")
     });
     let made = [0, 1, 1, 0].map(|side| {
@@ -820,8 +824,8 @@ impl Connection {
         let theirs = Segment::open(file.as_fd(), CAPACITY).expect("the same");
         let [a, b, ..] = semaphores();
         let (rung, bell) = sockets();
-        let bells = Bells {
-            bell: Bell::new(bell),
+        let bells = Wakers {
+            loop_waker: LoopWaker::new(bell),
             semaphores: Some(Semaphores { ours: a, theirs: b }),
         };
         let (told, ours) = sockets();
@@ -829,7 +833,7 @@ impl Connection {
             region,
             Direction::ServerToClient,
             bells,
-            Sleep::Loop,
+            SleepMode::Loop,
             MAX_FRAME,
             0,
             ours,
@@ -856,7 +860,7 @@ impl Connection {
             0 if self.extents < 4 => {
                 let file = memfd(8192, libc::F_SEAL_SHRINK, true);
                 let extent = Extent::open(self.extents, 8192, file).expect("a good one");
-                extent_update::send_extent(self.told.as_fd(), &extent).expect("room");
+                extent_update::send_added(self.told.as_fd(), &extent).expect("room");
                 self.extents += 1;
                 (2, Vec::new())
             }
@@ -872,8 +876,8 @@ impl Connection {
             }
             4 | 5 if !self.lent.is_empty() => {
                 let entry = self.lent.swap_remove(dice.below(self.lent.len()));
-                let Lies::AtSender(place) = entry.lies else {
-                    unreachable!("what was lent lies at its sender")
+                let Location::AtSender(place) = entry.location else {
+                    unreachable!("what was lent location at its sender")
                 };
                 let mut payload = [0; 16];
                 payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
@@ -895,30 +899,30 @@ impl Connection {
     fn entry(&self, dice: &mut Dice) -> Entry {
         match dice.below(3) {
             0 if self.extents > 0 => {
-                let place = Place {
+                let place = BlockRef {
                     extent: dice.below(self.extents as usize) as u32,
                     offset: 4096 * dice.below(2) as u64,
                 };
                 Entry {
-                    lies: Lies::AtSender(place),
+                    location: Location::AtSender(place),
                     start: 8 * dice.below(10) as u64,
                     len: dice.below(4000) as u64,
                 }
             }
             1 if !self.lent.is_empty() => {
-                let Entry { lies, .. } = self.lent[dice.below(self.lent.len())];
-                let Lies::AtSender(place) = lies else {
-                    unreachable!("what was lent lies at its sender")
+                let Entry { location, .. } = self.lent[dice.below(self.lent.len())];
+                let Location::AtSender(place) = location else {
+                    unreachable!("what was lent location at its sender")
                 };
                 Entry {
-                    lies: Lies::AtReceiver(place),
+                    location: Location::AtReceiver(place),
                     start: dice.below(100) as u64,
                     len: dice.below(300) as u64,
                 }
             }
             _ if dice.one_in(8) => any_entry(dice),
             _ => Entry {
-                lies: Lies::Here,
+                location: Location::InFrame,
                 start: 0,
                 len: 0,
             },
@@ -946,7 +950,7 @@ impl Connection {
             let mut memories = Vec::new();
             if header.opcode & PARCEL != 0 {
                 for entry in &parcel::parse(&payload)?.entries {
-                    memories.extend(server.lending().open(entry)?);
+                    memories.extend(server.loans().open(entry)?);
                 }
             }
             server.release(&receiver);
@@ -968,7 +972,7 @@ impl Connection {
                         b"\xc0",
                         &buffers,
                         || Box::new(vec![0xc0]),
-                        Role::Goes,
+                        FrameRole::Other,
                     )
                 };
             }
@@ -984,7 +988,7 @@ impl Connection {
             };
             if header.opcode == PARCEL {
                 let parsed = parcel::parse(&payload).expect("the server does not lie");
-                let lent = |e: &Entry| matches!(e.lies, Lies::AtSender(_));
+                let lent = |e: &Entry| matches!(e.location, Location::AtSender(_));
                 self.lent.extend(parsed.entries.into_iter().filter(lent));
             }
         }
@@ -999,7 +1003,7 @@ fn a_client_that_lies_to_a_channel() {
         let (mut frames, mut violations) = (0, 0);
         while frames < count {
             let mut connection = Connection::new();
-            let lies = dice.one_in(2);
+            let location = dice.one_in(2);
             'connection: for _ in 0..200 {
                 let mut starts = Vec::new();
                 for _ in 0..1 + dice.below(5) {
@@ -1010,7 +1014,7 @@ fn a_client_that_lies_to_a_channel() {
                         Err(_) => break 'connection, // A lie of its own about the head.
                     }
                 }
-                if lies && dice.one_in(4) {
+                if location && dice.one_in(4) {
                     let begin = starts[0];
                     connection.out.lie(&mut dice, begin, &starts);
                 }
@@ -1018,7 +1022,7 @@ fn a_client_that_lies_to_a_channel() {
                 // The list of all who have extents is looked through each second, and may have grown since.
                 assert!(largest <= 8 * SMALL, "{largest}");
                 connection.listen();
-                let (size, used) = connection.server.lending().store().usage();
+                let (size, used) = connection.server.loans().allocator().usage();
                 assert!(used <= size && size <= 256 << 10);
                 if outcome.is_err() {
                     violations += 1;
@@ -1026,7 +1030,7 @@ fn a_client_that_lies_to_a_channel() {
                 }
             }
         }
-        assert!(violations > 0, "lies are noticed");
+        assert!(violations > 0, "location are noticed");
         frames
     });
 }

@@ -3,7 +3,7 @@
 
 mod pair;
 
-use _core::connection::channel::{Channel, Sent};
+use _core::connection::channel::{Channel, SendOutcome};
 use _core::connection::poller::{Expected, Found, Poller};
 use _core::packet;
 use std::mem;
@@ -131,7 +131,7 @@ fn stay_on(cpu: usize) {
 
 /// Sends, and waits for the answer.
 fn call(client: &Channel) {
-    let now = client.look().unwrap();
+    let now = client.check_peer().unwrap();
     let sent = client.send(1, 1, b"", || Box::new([])).unwrap();
     client.spin(sent, now).unwrap();
     pair::receive(client);
@@ -149,7 +149,7 @@ fn serve(channels: [Arc<Channel>; 2], stop: &AtomicBool) {
             Found::Frame(index) => {
                 let channel = poller.channel(index).unwrap().clone();
                 pair::receive(&channel);
-                if channel.send(2, 1, b"", || Box::new([])).unwrap() == Sent::Rang {
+                if channel.send(2, 1, b"", || Box::new([])).unwrap() == SendOutcome::PeerWoken {
                     poller.rang();
                 }
             }

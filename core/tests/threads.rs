@@ -5,9 +5,9 @@
 
 mod pair;
 
-use _core::connection::channel::{Channel, Role, SendError};
+use _core::connection::channel::{Channel, FrameRole, SendError};
 use _core::connection::parcel::{self, PARCEL};
-use _core::connection::{buffer::Buffer, peer_extents::Carrier};
+use _core::connection::{buffer::Buffer, peer_extents::ReleaseSender};
 use _core::ring::frame::Header;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -32,8 +32,17 @@ fn send(channel: &Channel, id: u64) {
         let buffer = vec![id as u8; BUFFER];
         let buffers = [(buffer.as_ptr(), buffer.len())];
         // SAFETY: the buffer outlives the call.
-        unsafe { channel.send_parcel(1, id, b"body", &buffers, || Box::new(*b"body"), Role::Goes) }
-            .unwrap();
+        unsafe {
+            channel.send_parcel(
+                1,
+                id,
+                b"body",
+                &buffers,
+                || Box::new(*b"body"),
+                FrameRole::Other,
+            )
+        }
+        .unwrap();
     }
     channel.await_room().unwrap();
 }
@@ -47,7 +56,7 @@ fn check(header: Header, payload: &[u8]) {
 fn open(channel: &Channel, payload: &[u8]) -> Option<Buffer> {
     let parsed = parcel::parse(payload).unwrap();
     assert_eq!(parsed.entries.len(), 1);
-    channel.lending().open(&parsed.entries[0]).unwrap()
+    channel.loans().open(&parsed.entries[0]).unwrap()
 }
 
 /// Takes all that the peer's threads send, and hands what is lent on to other threads.
@@ -111,7 +120,7 @@ fn many_threads_of_both_sides_talk_at_once() {
         for _ in 0..sides.len() {
             while both.recv_timeout(Duration::from_millis(5)).is_err() {
                 for side in &sides {
-                    side.collect().unwrap();
+                    side.collect_releases().unwrap();
                     side.flush().unwrap();
                 }
             }
@@ -121,17 +130,17 @@ fn many_threads_of_both_sides_talk_at_once() {
     let end = Instant::now() + LONG;
     while sides
         .iter()
-        .any(|side| side.lending().store().usage().1 > 0)
+        .any(|side| side.loans().allocator().usage().1 > 0)
         && Instant::now() < end
     {
         for side in &sides {
             side.flush().unwrap();
-            side.collect().unwrap();
+            side.collect_releases().unwrap();
         }
     }
     for side in &sides {
         assert_eq!(
-            side.lending().store().usage().1,
+            side.loans().allocator().usage().1,
             0,
             "all blocks have come back"
         );

@@ -1,24 +1,24 @@
 //! A buffer that lies in a block of shared memory, ours or the peer's.
 
-use crate::connection::peer_extents::Lease;
+use crate::connection::peer_extents::Loan;
 use crate::memory::arena::GRANULE;
-use crate::memory::buffer_allocator::Hold;
+use crate::memory::buffer_allocator::BlockHold;
 use crate::memory::extent::Extent;
 use crate::memory::view::{Mode, View};
 use std::io;
 use std::sync::Arc;
 
 /// What keeps a block from being used for anything else.
-pub(super) enum Keeper {
+pub(super) enum BufferOwner {
     /// It is ours, and we hold it.
-    Hold(Hold),
+    Own(BlockHold),
     /// It is the peer's, and we have a lease.
-    Lease(Lease),
+    Loan(Loan),
 }
 
 /// A buffer in shared memory. It stays mapped and unused by others for as long as this lives.
 pub struct Buffer {
-    keeper: Keeper,
+    keeper: BufferOwner,
     /// Where it begins in its extent, in bytes.
     offset: u64,
     len: usize,
@@ -26,10 +26,10 @@ pub struct Buffer {
 
 impl Buffer {
     /// `len` bytes from `start` on of the block that is kept, which has them.
-    pub(super) fn new(keeper: Keeper, start: u64, len: u64) -> Self {
+    pub(super) fn new(keeper: BufferOwner, start: u64, len: u64) -> Self {
         let place = match &keeper {
-            Keeper::Hold(hold) => hold.place,
-            Keeper::Lease(lease) => lease.place,
+            BufferOwner::Own(hold) => hold.place,
+            BufferOwner::Loan(lease) => lease.place,
         };
         Buffer {
             keeper,
@@ -41,8 +41,8 @@ impl Buffer {
     /// The mapping that it lies in.
     pub fn extent(&self) -> &Arc<Extent> {
         match &self.keeper {
-            Keeper::Hold(hold) => &hold.extent,
-            Keeper::Lease(lease) => &lease.extent,
+            BufferOwner::Own(hold) => &hold.extent,
+            BufferOwner::Loan(lease) => &lease.extent,
         }
     }
 

@@ -5,13 +5,13 @@
 //! frame of its own, [`parcel::RELEASE`]. A buffer that is sent back goes by reference too: its owner holds the block
 //! then as if it had never been away.
 
-use crate::connection::buffer::{Buffer, Keeper};
-use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
-use crate::connection::peer_extents::{Carrier, Ledger, no_block};
+use crate::connection::buffer::{Buffer, BufferOwner};
+use crate::connection::parcel::{self, Entry, Location, RELEASE_SIZE};
+use crate::connection::peer_extents::{PeerExtents, ReleaseSender, unknown_block};
 use crate::connection::sweeper::{self, Swept};
 use crate::crash;
 use crate::memory::arena::Holder;
-use crate::memory::buffer_allocator::{Hold, NoMemory, Store};
+use crate::memory::buffer_allocator::{AllocError, BlockHold, BufferAllocator};
 use crate::memory::copier::Copier;
 use crate::memory::extent_update;
 use crate::own_fd::OwnFd;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// What the peer knows of our extents.
 #[derive(Default)]
-struct Told {
+struct PeerUpdates {
     /// The numbers of those that are gone, of which it still has to hear.
     gone: Vec<u32>,
     /// Whether it can no longer be told.
@@ -31,69 +31,69 @@ struct Told {
 }
 
 /// Both sides' memory, as one of them sees it.
-pub struct Lending {
+pub struct Loans {
     /// News of extents go through it, both ways.
     socket: OwnFd,
-    ours: Arc<Store>,
+    ours: Arc<BufferAllocator>,
     /// The peer, as the holder of what is lent of ours.
     peer: Holder,
     /// Held while an extent of ours is made or given back.
-    told: Mutex<Told>,
+    updates: Mutex<PeerUpdates>,
     /// Into our blocks, for the peer to read.
     copier: Copier,
-    theirs: Arc<Ledger>,
+    theirs: Arc<PeerExtents>,
 }
 
-impl Lending {
+impl Loans {
     /// What two sides lend each other. `limit`: bytes of either's store.
-    pub fn new(carrier: Weak<dyn Carrier>, socket: OwnedFd, limit: u64) -> Arc<Self> {
-        let ours = Store::new(limit);
-        Arc::new(Lending {
+    pub fn new(sender: Weak<dyn ReleaseSender>, socket: OwnedFd, limit: u64) -> Arc<Self> {
+        let ours = BufferAllocator::new(limit);
+        Arc::new(Loans {
             socket: socket.into(),
             peer: ours.add_holder(),
             ours,
-            told: Mutex::default(),
+            updates: Mutex::default(),
             copier: Copier::default(),
-            theirs: Ledger::new(carrier, limit),
+            theirs: PeerExtents::new(sender, limit),
         })
     }
 
     /// Our memory.
-    pub fn store(&self) -> &Store {
+    pub fn allocator(&self) -> &BufferAllocator {
         &self.ours
     }
 
     /// A buffer of `len` bytes in a block of ours, to be written. Not with the GIL: an extent takes a while to be made.
-    pub fn allocate(self: &Arc<Self>, len: u64) -> Result<Buffer, NoMemory> {
-        self.hold_new(len)
-            .map(|hold| Buffer::new(Keeper::Hold(hold), 0, len))
+    pub fn allocate(self: &Arc<Self>, len: u64) -> Result<Buffer, AllocError> {
+        self.allocate_block(len)
+            .map(|hold| Buffer::new(BufferOwner::Own(hold), 0, len))
     }
 
-    fn hold_new(self: &Arc<Self>, len: u64) -> Result<Hold, NoMemory> {
+    fn allocate_block(self: &Arc<Self>, len: u64) -> Result<BlockHold, AllocError> {
         if let Some(block) = self.ours.allocate(len) {
             return Ok(block);
         }
         // One thread at a time grows the store; those that only use it do not wait meanwhile.
-        let mut told = lock(&self.told);
+        let mut updates = lock(&self.updates);
         loop {
             if let Some(block) = self.ours.allocate(len) {
                 return Ok(block);
             }
-            self.grow(len, &mut told)?;
+            self.grow(len, &mut updates)?;
         }
     }
 
-    fn grow(self: &Arc<Self>, len: u64, told: &mut Told) -> Result<(), NoMemory> {
-        if told.is_over {
-            return Err(NoMemory::Unheard { asked: len });
+    fn grow(self: &Arc<Self>, len: u64, updates: &mut PeerUpdates) -> Result<(), AllocError> {
+        if updates.is_over {
+            return Err(AllocError::PeerClosed { asked: len });
         }
         // First what is gone: the peer counts what we have.
-        self.tell_gone(told)
-            .map_err(|error| told.untellable(len, error))?;
+        self.send_removals(updates)
+            .map_err(|error| updates.send_error(len, error))?;
         let extent = self.ours.make_extent(len)?;
         crash::point!(ExtentMade);
-        extent_update::send_extent(self.socket.as_fd(), &extent)
-            .map_err(|error| told.untellable(len, error))?;
+        extent_update::send_added(self.socket.as_fd(), &extent)
+            .map_err(|error| updates.send_error(len, error))?;
         crash::point!(ExtentTold);
         let is_first = self.ours.add_extent(extent);
         crash::point!(ExtentAdded);
@@ -105,10 +105,10 @@ impl Lending {
     }
 
     /// Tells the peer of extents that are gone, as far as it listens.
-    fn tell_gone(&self, told: &mut Told) -> io::Result<()> {
-        while let Some(&number) = told.gone.last() {
-            extent_update::send_gone(self.socket.as_fd(), number)?;
-            told.gone.pop();
+    fn send_removals(&self, updates: &mut PeerUpdates) -> io::Result<()> {
+        while let Some(&number) = updates.gone.last() {
+            extent_update::send_removed(self.socket.as_fd(), number)?;
+            updates.gone.pop();
             crash::point!(ExtentGone);
         }
         Ok(())
@@ -121,20 +121,20 @@ impl Lending {
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
-    pub unsafe fn place(self: &Arc<Self>, from: *const u8, len: usize) -> Option<Entry> {
+    pub unsafe fn lend(self: &Arc<Self>, from: *const u8, len: usize) -> Option<Entry> {
         let address = from.addr();
         let lent = |(place, start)| Entry {
-            lies: Lies::AtSender(place),
+            location: Location::AtSender(place),
             start,
             len: len as u64,
         };
         if let Some(found) = self.ours.lend(address, len, self.peer) {
             return Some(lent(found));
         }
-        if let Some(entry) = self.theirs.refer(address, len) {
+        if let Some(entry) = self.theirs.entry_for(address, len) {
             return Some(entry);
         }
-        let block = self.hold_new(len as u64).ok()?;
+        let block = self.allocate_block(len as u64).ok()?;
         // SAFETY: the caller's promise, and the block is of this length, and no other thread knows it yet.
         unsafe {
             block
@@ -146,17 +146,17 @@ impl Lending {
     }
 
     /// Takes back what was lent for a frame that was not sent.
-    pub fn unlend(&self, entry: &Entry) {
-        if let Lies::AtSender(place) = entry.lies {
-            self.ours.unlend(place, self.peer);
+    pub fn cancel(&self, entry: &Entry) {
+        if let Location::AtSender(place) = entry.location {
+            self.ours.cancel_loan(place, self.peer);
         }
     }
 
     /// Ends a lease, as the peer has asked.
-    pub fn give_back(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
+    pub fn release(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
         let place = parcel::released(payload);
-        if !self.ours.give_back(place, self.peer) {
-            return Err(no_block(place));
+        if !self.ours.end_loan(place, self.peer) {
+            return Err(unknown_block(place));
         }
         crash::point!(ReleaseTaken);
         Ok(())
@@ -164,28 +164,32 @@ impl Lending {
 
     /// The buffer in shared memory that an entry of a frame names; None if its bytes lie in the frame.
     pub fn open(&self, entry: &Entry) -> Result<Option<Buffer>, Violation> {
-        let &Entry { lies, start, len } = entry;
-        let keeper = match lies {
-            Lies::Here => return Ok(None),
-            Lies::AtSender(place) => {
-                Keeper::Lease(self.theirs.lease(self.socket.as_fd(), place, entry)?)
+        let &Entry {
+            location,
+            start,
+            len,
+        } = entry;
+        let keeper = match location {
+            Location::InFrame => return Ok(None),
+            Location::AtSender(place) => {
+                BufferOwner::Loan(self.theirs.open_loan(self.socket.as_fd(), place, entry)?)
             }
-            Lies::AtReceiver(place) => {
-                let hold = self.ours.regain(place, start, len, self.peer);
-                Keeper::Hold(hold.ok_or(no_block(place))?)
+            Location::AtReceiver(place) => {
+                let hold = self.ours.reclaim(place, start, len, self.peer);
+                BufferOwner::Own(hold.ok_or(unknown_block(place))?)
             }
         };
         Ok(Some(Buffer::new(keeper, start, len)))
     }
 }
 
-impl Drop for Lending {
+impl Drop for Loans {
     /// Gives back what the peer has of ours: the connection is over. There are no more allocations here, so what it
     /// still reads stays as it is. Extents in which neither side has anything leave our memory.
     fn drop(&mut self) {
         if self.ours.is_ours() {
             self.theirs.forget();
-            self.ours.drop_holder(self.peer);
+            self.ours.remove_holder(self.peer);
             for _two_looks in 0..2 {
                 self.ours.sweep(u64::MAX, 0);
             }
@@ -193,41 +197,41 @@ impl Drop for Lending {
     }
 }
 
-impl Told {
+impl PeerUpdates {
     /// Why the peer could not be told.
-    fn untellable(&mut self, asked: u64, error: io::Error) -> NoMemory {
+    fn send_error(&mut self, asked: u64, error: io::Error) -> AllocError {
         match error.kind() {
             // Its end is closed, and stays so.
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 self.is_over = true;
-                NoMemory::Unheard { asked }
+                AllocError::PeerClosed { asked }
             }
             // It may hear of the next one: it was slow to read, or a system lacked something.
-            _ => NoMemory::System { asked, error },
+            _ => AllocError::System { asked, error },
         }
     }
 }
 
-impl Swept for Lending {
+impl Swept for Loans {
     fn sweep(&self, now: u64, patience: u64) {
-        let Some(carrier) = self.theirs.carrier() else {
+        let Some(sender) = self.theirs.sender() else {
             return;
         };
         // A violation is remembered, for the receiving thread.
-        let _ = carrier.collect();
-        let mut told = lock(&self.told);
+        let _ = sender.collect_releases();
+        let mut updates = lock(&self.updates);
         for extent in self.ours.sweep(now, patience) {
             crash::point!(ExtentIdle);
             extent.punch();
             crash::point!(ExtentPunched);
-            told.gone.push(extent.number());
+            updates.gone.push(extent.number());
         }
         // A peer that is not told keeps an address range and no memory.
-        let _ = self.tell_gone(&mut told);
+        let _ = self.send_removals(&mut updates);
     }
 
     fn is_swept(&self) -> bool {
-        self.theirs.carrier().is_some() && self.ours.has_extents()
+        self.theirs.sender().is_some() && self.ours.has_extents()
     }
 }
 
@@ -243,11 +247,11 @@ mod tests {
         const LEN: usize = 1 << 20;
         let [ours, theirs] = packet::pair()
             .unwrap()
-            .map(|socket| Lending::new(Weak::<Channel>::new(), socket, 1 << 26));
+            .map(|socket| Loans::new(Weak::<Channel>::new(), socket, 1 << 26));
         let held = ours.allocate(LEN as u64).unwrap();
         let sent = vec![7; LEN];
         // SAFETY: a vector is readable.
-        let entry = unsafe { ours.place(sent.as_ptr(), LEN) }.unwrap();
+        let entry = unsafe { ours.lend(sent.as_ptr(), LEN) }.unwrap();
         let lent = theirs.open(&entry).unwrap().unwrap();
         let [held_in, lent_in] = [&held, &lent].map(|buffer| inode(buffer.extent().file()));
         assert_eq!((traces(held_in), traces(lent_in)), ((2, 2), (2, 2)));

@@ -12,7 +12,7 @@
 //! numbers in the byte order of the machine, offsets and lengths in bytes.
 
 use crate::bytes::{u32_at, u64_at};
-use crate::memory::arena::Place;
+use crate::memory::arena::BlockRef;
 use crate::violation::Violation;
 use std::ops::Range;
 
@@ -29,20 +29,20 @@ const BODY_IS_A_BUFFER: u32 = 1;
 
 /// Where the bytes of a buffer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lies {
+pub enum Location {
     /// In the frame.
-    Here,
+    InFrame,
     /// In a block of the sender's arena: the receiver has a lease of it.
-    AtSender(Place),
+    AtSender(BlockRef),
     /// In a block of the receiver's arena, of which the sender has a lease.
-    AtReceiver(Place),
+    AtReceiver(BlockRef),
 }
 
 /// A buffer that travels with a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Where its bytes are.
-    pub lies: Lies,
+    pub location: Location,
     /// Where in the block it begins, in bytes; 0 if it lies here.
     pub start: u64,
     /// Its length, in bytes.
@@ -55,16 +55,16 @@ pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> 
     out.extend_from_slice(&(entries.len() as u32).to_ne_bytes());
     out.extend_from_slice(&u32::from(body_is_a_buffer).to_ne_bytes());
     for entry in entries {
-        let (whose, place) = match entry.lies {
-            Lies::Here => (
+        let (whose, place) = match entry.location {
+            Location::InFrame => (
                 0u32,
-                Place {
+                BlockRef {
                     extent: 0,
                     offset: 0,
                 },
             ),
-            Lies::AtSender(place) => (1, place),
-            Lies::AtReceiver(place) => (2, place),
+            Location::AtSender(place) => (1, place),
+            Location::AtReceiver(place) => (2, place),
         };
         out.extend_from_slice(&whose.to_ne_bytes());
         out.extend_from_slice(&place.extent.to_ne_bytes());
@@ -76,7 +76,7 @@ pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> 
 }
 
 /// The payload of the frame that ends a lease of the block at `place`.
-pub fn release(place: Place) -> [u8; RELEASE_SIZE] {
+pub fn release(place: BlockRef) -> [u8; RELEASE_SIZE] {
     let mut payload = [0; RELEASE_SIZE];
     payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
     payload[8..].copy_from_slice(&place.offset.to_ne_bytes());
@@ -84,8 +84,8 @@ pub fn release(place: Place) -> [u8; RELEASE_SIZE] {
 }
 
 /// The block that such a payload names, whatever it may be.
-pub fn released(payload: &[u8; RELEASE_SIZE]) -> Place {
-    Place {
+pub fn released(payload: &[u8; RELEASE_SIZE]) -> BlockRef {
+    BlockRef {
         extent: u32_at(payload, 0),
         offset: u64_at(payload, 8),
     }
@@ -121,21 +121,25 @@ pub fn parse(payload: &[u8]) -> Result<Parsed, Violation> {
     let mut here = 0u64;
     let mut entries = Vec::with_capacity(count);
     for raw in table.chunks_exact(ENTRY) {
-        let place = Place {
+        let place = BlockRef {
             extent: u32_at(raw, 4),
             offset: u64_at(raw, 8),
         };
         let (start, len) = (u64_at(raw, 16), u64_at(raw, 24));
-        let lies = match u32_at(raw, 0) {
+        let location = match u32_at(raw, 0) {
             0 => {
                 here = here.checked_add(len).ok_or(Violation::Table)?;
-                Lies::Here
+                Location::InFrame
             }
-            1 => Lies::AtSender(place),
-            2 => Lies::AtReceiver(place),
+            1 => Location::AtSender(place),
+            2 => Location::AtReceiver(place),
             _ => return Err(Violation::Table),
         };
-        entries.push(Entry { lies, start, len });
+        entries.push(Entry {
+            location,
+            start,
+            len,
+        });
     }
     let body_len = (rest.len() as u64)
         .checked_sub(here)
@@ -156,21 +160,25 @@ pub fn parse(payload: &[u8]) -> Result<Parsed, Violation> {
 mod tests {
     use super::*;
 
-    fn entry(lies: Lies, start: u64, len: u64) -> Entry {
-        Entry { lies, start, len }
+    fn entry(location: Location, start: u64, len: u64) -> Entry {
+        Entry {
+            location,
+            start,
+            len,
+        }
     }
 
     #[test]
     fn what_was_written_is_read() {
-        let place = Place {
+        let place = BlockRef {
             extent: 3,
             offset: 8192,
         };
         let entries = [
-            entry(Lies::AtSender(place), 16, 100),
-            entry(Lies::Here, 0, 3),
-            entry(Lies::AtReceiver(place), 0, 4096),
-            entry(Lies::Here, 0, 2),
+            entry(Location::AtSender(place), 16, 100),
+            entry(Location::InFrame, 0, 3),
+            entry(Location::AtReceiver(place), 0, 4096),
+            entry(Location::InFrame, 0, 2),
         ];
         let mut payload = begin(&entries, false, 0);
         payload.extend_from_slice(b"bodyabcde");
@@ -182,21 +190,21 @@ mod tests {
 
     #[test]
     fn a_body_may_be_the_first_buffer() {
-        let place = Place {
+        let place = BlockRef {
             extent: 0,
             offset: 0,
         };
-        let payload = begin(&[entry(Lies::AtSender(place), 0, 9)], true, 0);
+        let payload = begin(&[entry(Location::AtSender(place), 0, 9)], true, 0);
         assert_eq!(parse(&payload).unwrap().body, None);
     }
 
     #[test]
     fn a_table_that_cannot_be_is_refused() {
-        let place = Place {
+        let place = BlockRef {
             extent: 0,
             offset: 0,
         };
-        let good = begin(&[entry(Lies::AtSender(place), 0, 9)], true, 0);
+        let good = begin(&[entry(Location::AtSender(place), 0, 9)], true, 0);
         let with = |at: usize, value: u32| {
             let mut bytes = good.clone();
             bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
@@ -204,10 +212,13 @@ mod tests {
         };
         let mut trailing = good.clone();
         trailing.push(0);
-        let mut missing = begin(&[entry(Lies::Here, 0, 5)], false, 0);
+        let mut missing = begin(&[entry(Location::InFrame, 0, 5)], false, 0);
         missing.extend_from_slice(b"abcd");
         let endless = begin(
-            &[entry(Lies::Here, 0, u64::MAX), entry(Lies::Here, 0, 2)],
+            &[
+                entry(Location::InFrame, 0, u64::MAX),
+                entry(Location::InFrame, 0, 2),
+            ],
             false,
             0,
         );

@@ -1,10 +1,10 @@
 //! What a side has of its peer's memory: the extents that it was told of, and its leases in them.
 
-use crate::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
+use crate::connection::parcel::{self, Entry, Location, RELEASE_SIZE};
 use crate::crash;
-use crate::memory::arena::{GRANULE, Place};
+use crate::memory::arena::{BlockRef, GRANULE};
 use crate::memory::extent::{self, Extent, ExtentError, Extents, MAX_EXTENTS};
-use crate::memory::extent_update::{self, News, NewsError};
+use crate::memory::extent_update::{self, ExtentUpdate, UpdateError};
 use crate::own_fd::OwnFd;
 use crate::sync::lock;
 use crate::violation::Violation;
@@ -14,27 +14,27 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Carries the ends of leases from one side to the other.
-pub trait Carrier: Send + Sync {
+pub trait ReleaseSender: Send + Sync {
     /// Tells the peer that a lease has ended, if it can still be told.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]);
     /// Takes the ends of leases that have come since: there may be memory again.
-    fn collect(&self) -> Result<(), Violation>;
+    fn collect_releases(&self) -> Result<(), Violation>;
 }
 
 /// The peer's extents, and our leases in them.
-pub(super) struct Ledger {
+pub(super) struct PeerExtents {
     /// What tells the peer of the ends of leases.
-    carrier: Weak<dyn Carrier>,
+    sender: Weak<dyn ReleaseSender>,
     /// The process that has the leases: a forked child has copies of them, and no right to end one.
     process: u32,
-    known: Mutex<Known>,
+    known: Mutex<ExtentTable>,
 }
 
-struct Known {
+struct ExtentTable {
     /// Those that are mapped.
     extents: Extents,
     /// Those that the peer has told of, and that are not mapped for lack of room: bytes, and the file.
-    told: BTreeMap<u32, (u64, Arc<OwnFd>)>,
+    updates: BTreeMap<u32, (u64, Arc<OwnFd>)>,
     /// The lowest number that a new one may have: they rise. None after the last.
     next: Option<u32>,
     /// Those that are gone, and may still be mapped for our leases in them.
@@ -42,18 +42,18 @@ struct Known {
     /// Bytes that all of these may take together.
     limit: u64,
     /// By extent and block: our leases, and how far into the extent they reach.
-    leases: BTreeMap<Place, (u32, u64)>,
+    leases: BTreeMap<BlockRef, (u32, u64)>,
 }
 
-impl Ledger {
+impl PeerExtents {
     /// One without extents, which may take `limit` bytes.
-    pub(super) fn new(carrier: Weak<dyn Carrier>, limit: u64) -> Arc<Self> {
-        Arc::new(Ledger {
-            carrier,
+    pub(super) fn new(sender: Weak<dyn ReleaseSender>, limit: u64) -> Arc<Self> {
+        Arc::new(PeerExtents {
+            sender,
             process: std::process::id(),
-            known: Mutex::new(Known {
+            known: Mutex::new(ExtentTable {
                 extents: Extents::new(),
-                told: BTreeMap::new(),
+                updates: BTreeMap::new(),
                 next: Some(0),
                 gone: Vec::new(),
                 limit,
@@ -63,40 +63,40 @@ impl Ledger {
     }
 
     /// What tells the peer of the ends of leases, while the connection lasts.
-    pub(super) fn carrier(&self) -> Option<Arc<dyn Carrier>> {
-        self.carrier.upgrade()
+    pub(super) fn sender(&self) -> Option<Arc<dyn ReleaseSender>> {
+        self.sender.upgrade()
     }
 
     /// Refers to the block of the peer's that these bytes lie in.
-    pub(super) fn refer(&self, address: usize, len: usize) -> Option<Entry> {
+    pub(super) fn entry_for(&self, address: usize, len: usize) -> Option<Entry> {
         let known = lock(&self.known);
         let (extent, offset) = extent::find(&known.extents, address, len)?;
-        let first = Place { extent, offset: 0 };
+        let first = BlockRef { extent, offset: 0 };
         let (&place, &(_, end)) = known
             .leases
-            .range(first..=Place { extent, offset })
+            .range(first..=BlockRef { extent, offset })
             .next_back()?;
         (offset + len as u64 <= end).then_some(Entry {
-            lies: Lies::AtReceiver(place),
+            location: Location::AtReceiver(place),
             start: offset - place.offset,
             len: len as u64,
         })
     }
 
     /// Begins a lease of the block at `place`, in which the buffer `entry` lies. News come out of `socket`.
-    pub(super) fn lease(
+    pub(super) fn open_loan(
         self: &Arc<Self>,
         socket: BorrowedFd<'_>,
-        place: Place,
+        place: BlockRef,
         entry: &Entry,
-    ) -> Result<Lease, Violation> {
+    ) -> Result<Loan, Violation> {
         let mut known = lock(&self.known);
         let number = place.extent;
         let mut unknown = Violation::Extent { number };
-        if !known.extents.contains_key(&number) && !known.told.contains_key(&number) {
+        if !known.extents.contains_key(&number) && !known.updates.contains_key(&number) {
             // Its owner told us before it named it.
-            if let Some(error) = known.hear(socket)? {
-                unknown = Violation::Untaken { number, error };
+            if let Some(error) = known.receive_updates(socket)? {
+                unknown = Violation::DescriptorRefused { number, error };
             }
         }
         let extent = known.extent(number)?.ok_or(unknown)?.clone();
@@ -105,7 +105,7 @@ impl Ledger {
         let end = start.and_then(|start| start.checked_add(entry.len));
         let whole = end.and_then(|end| end.checked_next_multiple_of(GRANULE));
         let (Some(end), Some(..)) = (end, whole.filter(|&end| end <= extent.size() as u64)) else {
-            return Err(no_block(place));
+            return Err(unknown_block(place));
         };
         if place.offset % GRANULE != 0 {
             return Err(Violation::Unaligned {
@@ -119,7 +119,7 @@ impl Ledger {
         crash::point!(LeaseOpened);
         drop(known);
         let ledger = self.clone();
-        Ok(Lease {
+        Ok(Loan {
             extent,
             place,
             ledger,
@@ -133,41 +133,41 @@ impl Ledger {
 }
 
 /// A lease of a block of the peer's. When it is dropped, the peer is told.
-pub struct Lease {
+pub struct Loan {
     pub(super) extent: Arc<Extent>,
-    pub(super) place: Place,
-    ledger: Arc<Ledger>,
+    pub(super) place: BlockRef,
+    ledger: Arc<PeerExtents>,
 }
 
-impl Drop for Lease {
+impl Drop for Loan {
     fn drop(&mut self) {
         if self.ledger.process != std::process::id() {
             return;
         }
-        lock(&self.ledger.known).end(self.place);
+        lock(&self.ledger.known).end_loan(self.place);
         crash::point!(LeaseEnded);
-        if let Some(carrier) = self.ledger.carrier() {
-            carrier.send_release(&parcel::release(self.place));
+        if let Some(sender) = self.ledger.sender() {
+            sender.send_release(&parcel::release(self.place));
             crash::point!(LeaseTold);
         }
     }
 }
 
-impl Known {
+impl ExtentTable {
     /// Bytes of the extents that are mapped, or would be if there were room.
     fn taken(&mut self) -> u64 {
         self.gone.retain(|extent| extent.strong_count() > 0);
         let gone = self.gone.iter().filter_map(Weak::upgrade);
         let gone: u64 = gone.map(|extent| extent.size() as u64).sum();
         let here = self.extents.values().map(|extent| extent.size() as u64);
-        let told = self.told.values().map(|&(size, _)| size);
-        gone + here.sum::<u64>() + told.sum::<u64>()
+        let updates = self.updates.values().map(|&(size, _)| size);
+        gone + here.sum::<u64>() + updates.sum::<u64>()
     }
 
     /// The extent of this number, mapped by now. One that cannot be used is as if it had not been told of; one for
     /// which this process has no room is tried again at the next time.
     fn extent(&mut self, number: u32) -> Result<Option<&Arc<Extent>>, Violation> {
-        if let Some((size, file)) = self.told.get(&number) {
+        if let Some((size, file)) = self.updates.get(&number) {
             let size = *size;
             match Extent::open_shared(number, size as usize, file.clone()) {
                 Ok(opened) => {
@@ -184,26 +184,26 @@ impl Known {
                 }
                 Err(_) => {}
             }
-            self.told.remove(&number);
+            self.updates.remove(&number);
         }
         Ok(self.extents.get(&number))
     }
 
     /// Takes all the news that there are. The `errno` if this process could not take the next: it is there still, and
     /// is tried again with the next frame that names what is not known.
-    fn hear(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
+    fn receive_updates(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
         loop {
             match extent_update::receive(socket) {
                 Ok(None) => return Ok(None),
-                Ok(Some(News::Gone { number })) => {
-                    self.told.remove(&number);
+                Ok(Some(ExtentUpdate::Removed { number })) => {
+                    self.updates.remove(&number);
                     if let Some(extent) = self.extents.remove(&number) {
                         self.gone.push(Arc::downgrade(&extent));
                     }
                 }
-                Ok(Some(News::Extent { number, size, file })) => {
+                Ok(Some(ExtentUpdate::Added { number, size, file })) => {
                     let refused = Violation::Extent { number };
-                    let many = self.extents.len() + self.told.len() >= MAX_EXTENTS;
+                    let many = self.extents.len() + self.updates.len() >= MAX_EXTENTS;
                     if many || self.next.is_none_or(|n| number < n) {
                         return Err(refused);
                     }
@@ -216,20 +216,20 @@ impl Known {
                     }
                     self.next = number.checked_add(1);
                     crash::point!(ExtentHeard);
-                    self.told
+                    self.updates
                         .insert(number, (size, Arc::new(OwnFd::from(file))));
                     // One that cannot be used counts as unknown once a frame names it. It may be that none will: the
                     // news that it is gone may be next.
                     let _ = self.extent(number);
                 }
-                Err(NewsError::Os(error)) => return Ok(Some(errno(&error))),
-                Err(NewsError::Malformed(_)) => return Err(Violation::News),
+                Err(UpdateError::Os(error)) => return Ok(Some(errno(&error))),
+                Err(UpdateError::Malformed(_)) => return Err(Violation::ExtentUpdate),
             }
         }
     }
 
     /// A lease has ended.
-    fn end(&mut self, place: Place) {
+    fn end_loan(&mut self, place: BlockRef) {
         if let Some((count, _)) = self.leases.get_mut(&place) {
             *count -= 1;
             if *count == 0 {
@@ -252,7 +252,7 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-pub(super) fn no_block(place: Place) -> Violation {
+pub(super) fn unknown_block(place: BlockRef) -> Violation {
     Violation::Block {
         extent: place.extent,
         offset: place.offset,

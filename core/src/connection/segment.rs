@@ -40,8 +40,8 @@ const TAIL: usize = 0;
 const HEAD: usize = 128;
 const READER_WAITS: usize = 256;
 const WRITER_WAITS: usize = 384;
-const AT_RUNG: usize = AT_CONTROL + RINGS * CONTROL_SIZE;
-const AT_CPU: usize = AT_RUNG + 2 * HINT_SIZE;
+const AT_WOKEN: usize = AT_CONTROL + RINGS * CONTROL_SIZE;
+const AT_CPU: usize = AT_WOKEN + 2 * HINT_SIZE;
 const HINT_SIZE: usize = 128;
 const AT_DATA: usize = 2048;
 
@@ -158,9 +158,9 @@ impl Segment {
     }
 
     /// When a side was last rung.
-    pub fn rung_at(&self, is_client: bool) -> &AtomicU64 {
+    pub fn woken_at(&self, is_client: bool) -> &AtomicU64 {
         let place = usize::from(is_client);
-        self.mapping.u64_at(AT_RUNG + place * HINT_SIZE)
+        self.mapping.u64_at(AT_WOKEN + place * HINT_SIZE)
     }
 
     /// One more than the number of the CPU on which a side has sent last; 0 if that is not known.

@@ -4,7 +4,7 @@
 //! block in it.
 
 use crate::crash;
-use crate::memory::arena::{Arena, Holder, Place};
+use crate::memory::arena::{Arena, BlockRef, Holder};
 use crate::memory::extent::{self, Extent, Extents, MAX_EXTENTS};
 use crate::sync::lock;
 use std::io;
@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Why there is no block.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
-pub enum NoMemory {
+pub enum AllocError {
     #[error(
         "{asked} bytes were asked for, {used} of this connection's max_memory of {limit} are in use"
     )]
@@ -23,10 +23,10 @@ pub enum NoMemory {
     System { asked: u64, error: io::Error },
     /// The peer has closed its end of the socket for news, or is gone.
     #[error("{asked} bytes were asked for, and the peer does not hear of new memory any more")]
-    Unheard { asked: u64 },
+    PeerClosed { asked: u64 },
 }
 
-struct Owned {
+struct AllocatorState {
     arena: Arena,
     extents: Extents,
     /// The number of the next extent. None is used twice.
@@ -37,19 +37,19 @@ struct Owned {
 }
 
 /// The memory of one owner.
-pub struct Store {
+pub struct BufferAllocator {
     /// The process that uses it: a forked child has copies of what is lent, and no right to give it back.
     process: u32,
     /// Held for moments only.
-    owned: Mutex<Owned>,
+    owned: Mutex<AllocatorState>,
 }
 
-impl Store {
+impl BufferAllocator {
     /// A store without extents, whose extents may have `limit` bytes together.
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Store {
+        Arc::new(BufferAllocator {
             process: std::process::id(),
-            owned: Mutex::new(Owned {
+            owned: Mutex::new(AllocatorState {
                 arena: Arena::new(limit),
                 extents: Extents::new(),
                 next_extent: 0,
@@ -71,9 +71,9 @@ impl Store {
     }
 
     /// Bytes of blocks that are lent and not ours any more, and how many leases their holders have ended.
-    pub fn away(&self) -> (u64, u64) {
+    pub fn lent_away(&self) -> (u64, u64) {
         let owned = lock(&self.owned);
-        (owned.arena.away(), owned.returned)
+        (owned.arena.lent_away(), owned.returned)
     }
 
     /// Whether it has any extents.
@@ -90,12 +90,12 @@ impl Store {
 
     /// Ends all leases of a holder. From now on what it had may be written again: it must be dead, or there must be no
     /// more allocations.
-    pub fn drop_holder(&self, holder: Holder) {
-        lock(&self.owned).arena.drop_holder(holder);
+    pub fn remove_holder(&self, holder: Holder) {
+        lock(&self.owned).arena.remove_holder(holder);
     }
 
     /// Allocates a block in the extents that there are, to be written. None if there is no room in them.
-    pub fn allocate(self: &Arc<Self>, len: u64) -> Option<Hold> {
+    pub fn allocate(self: &Arc<Self>, len: u64) -> Option<BlockHold> {
         let mut owned = lock(&self.owned);
         let place = owned.arena.allocate(len)?;
         crash::point!(BlockAllocated);
@@ -104,11 +104,11 @@ impl Store {
 
     /// Makes an extent that is large enough for a block of `len` bytes: tell the holders of it, then add it. One at a
     /// time, or they would have the same number and exceed the limit.
-    pub fn make_extent(&self, len: u64) -> Result<Extent, NoMemory> {
+    pub fn make_extent(&self, len: u64) -> Result<Extent, AllocError> {
         let owned = lock(&self.owned);
         let full = owned.extents.len() >= MAX_EXTENTS;
-        let Some(size) = owned.arena.growth(len).filter(|_| !full) else {
-            return Err(NoMemory::Limit {
+        let Some(size) = owned.arena.next_extent_size(len).filter(|_| !full) else {
+            return Err(AllocError::Limit {
                 asked: len,
                 used: owned.arena.used(),
                 limit: owned.arena.limit(),
@@ -117,7 +117,7 @@ impl Store {
         let number = owned.next_extent;
         drop(owned);
         Extent::create(number, size as usize)
-            .map_err(|error| NoMemory::System { asked: len, error })
+            .map_err(|error| AllocError::System { asked: len, error })
     }
 
     /// Adds what [`make_extent`](Self::make_extent) has made. True if it is the only one.
@@ -138,14 +138,14 @@ impl Store {
     }
 
     /// Lends a block that is held.
-    pub fn lend_held(&self, hold: &Hold, holder: Holder) -> Place {
+    pub fn lend_held(&self, hold: &BlockHold, holder: Holder) -> BlockRef {
         lock(&self.owned).arena.lend(hold.place, holder);
         crash::point!(BlockLent);
         hold.place
     }
 
     /// Lends the block that these bytes lie in, if one does: where it begins, and how far into it they do.
-    pub fn lend(&self, address: usize, len: usize, holder: Holder) -> Option<(Place, u64)> {
+    pub fn lend(&self, address: usize, len: usize, holder: Holder) -> Option<(BlockRef, u64)> {
         let mut owned = lock(&self.owned);
         let (extent, offset) = extent::find(&owned.extents, address, len)?;
         let (place, _) = owned.arena.find(extent, offset, len as u64)?;
@@ -155,58 +155,58 @@ impl Store {
     }
 
     /// Ends a lease that its holder was never told of.
-    pub fn unlend(&self, place: Place, holder: Holder) {
-        lock(&self.owned).arena.give_back(place, holder);
+    pub fn cancel_loan(&self, place: BlockRef, holder: Holder) {
+        lock(&self.owned).arena.end_loan(place, holder);
     }
 
     /// Ends a lease, as its holder has asked. False if it has none of this block: it lies.
-    pub fn give_back(&self, place: Place, holder: Holder) -> bool {
+    pub fn end_loan(&self, place: BlockRef, holder: Holder) -> bool {
         let mut owned = lock(&self.owned);
-        let given = owned.arena.give_back(place, holder);
+        let given = owned.arena.end_loan(place, holder);
         owned.returned += u64::from(given);
         given
     }
 
     /// Holds a block of which a holder sends `len` bytes back, from `start` on. None if it has no lease of it.
-    pub fn regain(
+    pub fn reclaim(
         self: &Arc<Self>,
-        place: Place,
+        place: BlockRef,
         start: u64,
         len: u64,
         holder: Holder,
-    ) -> Option<Hold> {
+    ) -> Option<BlockHold> {
         let mut owned = lock(&self.owned);
         let offset = place.offset.checked_add(start)?;
         let (block, _) = owned.arena.find(place.extent, offset, len)?;
         if block != place || !owned.arena.is_lent(place, holder) {
             return None;
         }
-        owned.arena.hold(place);
+        owned.arena.add_hold(place);
         crash::point!(BlockRegained);
         Some(self.hold(&owned, place))
     }
 
     /// One of the holds that the arena has counted.
-    fn hold(self: &Arc<Self>, owned: &Owned, place: Place) -> Hold {
-        Hold {
+    fn hold(self: &Arc<Self>, owned: &AllocatorState, place: BlockRef) -> BlockHold {
+        BlockHold {
             extent: owned.extents[&place.extent].clone(),
-            store: self.clone(),
+            allocator: self.clone(),
             place,
         }
     }
 }
 
 /// A hold of a block. A block is free once there is neither a hold of it nor a lease.
-pub struct Hold {
+pub struct BlockHold {
     pub(crate) extent: Arc<Extent>,
-    store: Arc<Store>,
-    pub(crate) place: Place,
+    allocator: Arc<BufferAllocator>,
+    pub(crate) place: BlockRef,
 }
 
-impl Drop for Hold {
+impl Drop for BlockHold {
     fn drop(&mut self) {
-        if self.store.is_ours() {
-            lock(&self.store.owned).arena.drop_hold(self.place);
+        if self.allocator.is_ours() {
+            lock(&self.allocator.owned).arena.release_hold(self.place);
         }
     }
 }

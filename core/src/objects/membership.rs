@@ -22,10 +22,10 @@ use crate::memory::region::Kind;
 use crate::queue::MAX_CLAIMS;
 use crate::shared_heap::{Corruption, Field, Poison};
 use crate::sync::{AtomicU64, Ordering, fence, lock};
-use crate::wait::cpu_contention::Crowding;
+use crate::wait::cpu_contention::CpuContention;
 use crate::wait::doorbell::{Ringer, numbered};
-use crate::wait::wait_set::mapped::{LoopSlot, Mapped};
-use crate::wait::wait_set::{SetError, Slot, WaitSet};
+use crate::wait::wait_set::mapped::{LoopSlot, MappedWaitSet};
+use crate::wait::wait_set::{Slot, WaitSet, WaitSetError};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -49,9 +49,9 @@ const MOST_TURNS: usize = 400;
 /// Says of a member's slot whether it lives.
 pub type Lives = Box<dyn Fn(u32) -> bool + Send + Sync>;
 /// A wait set of a name.
-pub type Set = WaitSet<Mapped<Arc<SharedMapping>, Lives>>;
+pub type Set = WaitSet<MappedWaitSet<Arc<SharedMapping>, Lives>>;
 /// A thread's place in it.
-pub type Sleeper = Slot<Mapped<Arc<SharedMapping>, Lives>>;
+pub type Sleeper = Slot<MappedWaitSet<Arc<SharedMapping>, Lives>>;
 /// A loop's place in it.
 pub type LoopSleeper = LoopSlot<Arc<SharedMapping>, Lives>;
 
@@ -275,7 +275,7 @@ pub struct Membership {
     /// Until then, in nanoseconds of CLOCK_MONOTONIC, nobody waits long for a lease: it was kept for too long before.
     pub(super) impatient_until: PrivateU64,
     /// Whether others compete for the CPU on which a thread of ours looks again and again.
-    pub(super) crowding: Mutex<Crowding>,
+    pub(super) contention: Mutex<CpuContention>,
     /// Whether something of a dead member could not be given back so far.
     pub(super) has_remains: AtomicBool,
     /// Held by the thread that recovers what is left of the dead.
@@ -372,7 +372,7 @@ impl Membership {
             let judge = members.clone();
             let lives: Lives = Box::new(move |slot| judge.lives(slot));
             let stem = numbered(stem, if which < WATCHER { which } else { which + 1 });
-            let memory = Mapped::new(mapping.clone(), at, SLEEPERS, stem, lives);
+            let memory = MappedWaitSet::new(mapping.clone(), at, SLEEPERS, stem, lives);
             WaitSet::new(memory, members.slot())
         };
         let sets: Vec<_> = shape.sets().into_iter().enumerate().map(set).collect();
@@ -402,7 +402,7 @@ impl Membership {
             has_spare: AtomicBool::new(false),
             has_woken: AtomicBool::new(false),
             impatient_until: PrivateU64::new(0),
-            crowding: Mutex::default(),
+            contention: Mutex::default(),
             has_remains: AtomicBool::new(false),
             recovering: Mutex::new(()),
             is_watching: AtomicBool::new(false),
@@ -987,7 +987,7 @@ impl Membership {
         }
         if any {
             for set in &self.sets {
-                set.ring_woken();
+                set.rewake();
             }
             self.wake_everybody();
         }
@@ -1151,7 +1151,7 @@ impl Membership {
             return Ok(sleeper);
         }
         self.sets[set]
-            .claim()
+            .acquire_slot()
             .map_err(|error| self.no_place(set, error))
     }
 
@@ -1166,17 +1166,17 @@ impl Membership {
     pub fn loop_sleeper(&self, set: usize) -> Result<LoopSleeper, NameError> {
         self.check()?;
         let slot = self.sets[set]
-            .claim()
+            .acquire_slot()
             .map_err(|error| self.no_place(set, error))?;
         slot.into_loop()
             .map_err(NameError::os("its doorbell cannot be made"))
     }
 
     /// What is wrong when a place among the sleepers cannot be had or used.
-    pub fn no_place(&self, set: usize, error: SetError) -> NameError {
+    pub fn no_place(&self, set: usize, error: WaitSetError) -> NameError {
         match error {
-            SetError::Full { .. } => NameError::Crowded,
-            SetError::Overwritten { index, found, .. } => self.poisoned(Corruption {
+            WaitSetError::Full { .. } => NameError::Crowded,
+            WaitSetError::Overwritten { index, found, .. } => self.poisoned(Corruption {
                 field: Field::Sleeper,
                 at: self.sets[set].backing().offset(index),
                 found,

@@ -4,7 +4,7 @@ use super::fairness::LONG as LONG_WAIT;
 use super::looking::{self, Looking};
 use super::membership::{Membership, NameError};
 use crate::clock;
-use crate::wait::cpu_contention::Offer;
+use crate::wait::cpu_contention::YieldResult;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -102,7 +102,7 @@ impl Membership {
         // Relaxed: whoever sets it wakes the sleepers afterwards.
         let is_stopped = || stop.load(Relaxed);
         let mut sleeper = self.sleeper(set)?;
-        sleeper.line_up();
+        sleeper.draw_ticket();
         let begun = Instant::now();
         let mut naps = match hears_signals() {
             true => 0..NAPS,
@@ -197,7 +197,7 @@ impl Membership {
             0
         };
         // One thread at a time: the others of this process sleep.
-        let Ok(mut crowding) = self.crowding.try_lock() else {
+        let Ok(mut contention) = self.contention.try_lock() else {
             return Ok(false);
         };
         let begun = clock::now();
@@ -206,7 +206,7 @@ impl Membership {
             left.as_nanos().try_into().unwrap_or(u64::MAX)
         });
         let limit = limit.min(left);
-        if limit == 0 || crowding.must_sleep(begun) {
+        if limit == 0 || contention.must_sleep(begun) {
             return Ok(false);
         }
         let looking = is_only.then(|| Looking::begin(self.looking(), begun, begun + limit));
@@ -214,15 +214,15 @@ impl Membership {
             return Ok(false); // Another thread looks.
         }
         // Whoever we wait for may want our CPU: because we have woken it, or it ran here before.
-        let offers = after_waking || crowding.shares();
+        let offers = after_waking || contention.shared_cpu();
         loop {
             let spun = clock::now() - begun;
             if spun >= limit || stop.load(Relaxed) {
                 break;
             }
             let is_enough = match offers {
-                true => crowding.offer() == Offer::Regretted,
-                false => crowding.pause(spun),
+                true => contention.yield_cpu() == YieldResult::Costly,
+                false => contention.yield_after(spun),
             };
             if is_enough {
                 break;

@@ -266,7 +266,7 @@ fn look_at(name: &Membership, watch: &mut Watch, poll: &OwnedFd, number: u64) {
     let Some(doorbell) = &watch.doorbell else {
         return;
     };
-    doorbell.silence();
+    doorbell.drain();
     watch.is_partial = false;
     let members = name.others();
     let mut processes = HashMap::new();

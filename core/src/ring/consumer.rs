@@ -1,14 +1,14 @@
 //! The reading end of a ring.
 
 use super::memory::{RingMemory, WORD};
-use super::positions::{Places, check};
+use super::positions::{RingPositions, check_index};
 use crate::sync::Ordering;
 use crate::violation::Violation;
 
 /// The reading end. There is one per ring.
 pub struct Consumer<M> {
     memory: M,
-    places: Places,
+    positions: RingPositions,
     /// The true head.
     head: u64,
     /// The last tail the writer announced that was possible.
@@ -18,10 +18,10 @@ pub struct Consumer<M> {
 impl<M: RingMemory> Consumer<M> {
     /// The reading end of an empty ring.
     pub fn new(memory: M) -> Self {
-        let places = Places::new(memory.first());
+        let positions = RingPositions::new(memory.first());
         Consumer {
             memory,
-            places,
+            positions,
             head: 0,
             tail: 0,
         }
@@ -34,7 +34,7 @@ impl<M: RingMemory> Consumer<M> {
 
     /// Bytes of it that are in use, as far as the frames say that were read.
     pub fn used(&self) -> usize {
-        self.places.used()
+        self.positions.used()
     }
 
     /// From here on `to` bytes are in use, says the writer.
@@ -43,7 +43,7 @@ impl<M: RingMemory> Consumer<M> {
         if !to.is_power_of_two() || to <= used || to > most {
             return Err(Violation::Growth { used, to, most });
         }
-        self.places.grow(self.head, to as usize);
+        self.positions.grow(self.head, to as usize);
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl<M: RingMemory> Consumer<M> {
         if claim != self.tail {
             // All that there can be: of a growth, the frames tell that are still to be read.
             let high = self.head + self.memory.capacity() as u64;
-            self.tail = check(claim, self.tail, high)?;
+            self.tail = check_index(claim, self.tail, high)?;
         }
         Ok(self.known())
     }
@@ -72,7 +72,7 @@ impl<M: RingMemory> Consumer<M> {
     /// The word `offset` bytes beyond the head. The caller has made sure it is there.
     #[inline]
     pub fn get_word(&self, offset: usize) -> u64 {
-        let index = self.places.word(self.head, offset);
+        let index = self.positions.word(self.head, offset);
         // Relaxed: covered by the Acquire of `available`.
         self.memory.load_word(index)
     }
@@ -82,7 +82,7 @@ impl<M: RingMemory> Consumer<M> {
     /// Tail and word are on two lines. A look at the tail alone fetches them from the writer's
     /// CPU one after the other; so both are under way at once. That is 0.13 µs of a call.
     #[inline]
-    pub fn fetch(&self) {
+    pub fn prefetch(&self) {
         // Whatever comes is dropped: it may be a word that is just being written. Loom, which
         // checks that no such word is ever used, would object.
         #[cfg(not(loom))]

@@ -5,7 +5,7 @@ use crate::violation::Violation;
 
 /// Checks a claimed index against what is possible.
 #[inline]
-pub(super) fn check(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
+pub(super) fn check_index(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
     if index % WORD as u64 != 0 {
         return Err(Violation::Misaligned { index, unit: WORD });
     }
@@ -16,16 +16,16 @@ pub(super) fn check(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
 }
 
 /// Where the bytes of a ring lie, as one side has it.
-pub(super) struct Places {
+pub(super) struct RingPositions {
     /// Words in use, a power of two, minus 1.
     mask: usize,
     /// What is added to a byte's index.
     shift: usize,
 }
 
-impl Places {
+impl RingPositions {
     pub(super) fn new(used: usize) -> Self {
-        Places {
+        RingPositions {
             mask: used / WORD - 1,
             shift: 0,
         }

@@ -1,14 +1,14 @@
 //! The writing end of a ring.
 
 use super::memory::{GROWTH, RingMemory, WORD};
-use super::positions::{Places, check};
+use super::positions::{RingPositions, check_index};
 use crate::sync::Ordering;
 use crate::violation::Violation;
 
 /// The writing end. There is one per ring.
 pub struct Producer<M> {
     memory: M,
-    places: Places,
+    positions: RingPositions,
     /// The true tail.
     tail: u64,
     /// The last head the reader announced that was possible.
@@ -24,10 +24,10 @@ pub struct Producer<M> {
 impl<M: RingMemory> Producer<M> {
     /// The writing end of an empty ring.
     pub fn new(memory: M) -> Self {
-        let places = Places::new(memory.first());
+        let positions = RingPositions::new(memory.first());
         let mut ring = Producer {
             memory,
-            places,
+            positions,
             tail: 0,
             head: 0,
             limit: 0,
@@ -45,7 +45,7 @@ impl<M: RingMemory> Producer<M> {
 
     /// Bytes of it that are in use.
     pub fn used(&self) -> usize {
-        self.places.used()
+        self.positions.used()
     }
 
     /// Bytes that can be put now, as far as is known without looking.
@@ -61,7 +61,7 @@ impl<M: RingMemory> Producer<M> {
         if self.memory.is_cut_off() {
             return Err(Violation::CutOff);
         }
-        self.head = check(claim, self.head, self.tail)?;
+        self.head = check_index(claim, self.head, self.tail)?;
         self.set_limit();
         Ok(self.known_room())
     }
@@ -95,7 +95,7 @@ impl<M: RingMemory> Producer<M> {
         self.put_word(WORD, words[1]);
         self.publish(GROWTH);
         (self.grown_at, self.grown_from) = (self.tail, self.used());
-        self.places.grow(self.tail, to);
+        self.positions.grow(self.tail, to);
         self.set_limit();
     }
 
@@ -105,14 +105,14 @@ impl<M: RingMemory> Producer<M> {
     }
 
     /// Bytes in the ring, as far as is known without looking.
-    pub fn held(&self) -> usize {
+    pub fn unread(&self) -> usize {
         (self.tail - self.head) as usize
     }
 
     /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.
     #[inline]
     pub fn put_word(&mut self, offset: usize, value: u64) {
-        let index = self.places.word(self.tail, offset);
+        let index = self.positions.word(self.tail, offset);
         // Relaxed: covered by the Release of `publish`.
         self.memory.store_word(index, value);
     }

@@ -3,7 +3,7 @@
 //! A [`super::waker::Bell`] joins two processes that have been introduced. This one wakes an event loop for members that
 //! never were. It keeps nothing but that it was rung: the loop looks for itself what there is.
 
-use super::waker::TAKEN_AT_ONCE;
+use super::waker::MAX_DRAINED;
 use crate::os::done;
 use crate::own_fd::OwnFd;
 use std::fs;
@@ -81,9 +81,9 @@ impl Doorbell {
     }
 
     /// Silences it, so that the loop does not wake for the same ring twice.
-    pub fn silence(&self) {
+    pub fn drain(&self) {
         let mut ring = 0u8;
-        for _ in 0..TAKEN_AT_ONCE {
+        for _ in 0..MAX_DRAINED {
             let (fd, to) = (self.socket.as_raw_fd(), (&raw mut ring).cast());
             // SAFETY: one byte of `ring` is writable; what is longer is cut off.
             if unsafe { libc::recv(fd, to, 1, libc::MSG_DONTWAIT) } < 0 {
@@ -158,13 +158,13 @@ mod tests {
     fn neither_a_full_one_nor_a_silent_one_blocks() {
         let path = path("full");
         let (bell, ringer) = (Doorbell::new(&path).unwrap(), Ringer::new().unwrap());
-        bell.silence();
+        bell.drain();
         assert!(!is_readable(&bell));
         for _ in 0..10_000 {
             assert!(ringer.ring(&path));
         }
         while is_readable(&bell) {
-            bell.silence();
+            bell.drain();
         }
         assert!(ringer.ring(&path));
         assert!(is_readable(&bell));
@@ -178,7 +178,7 @@ mod tests {
         liar.send_to(&[], &path).unwrap();
         liar.send_to(&[7; 1000], &path).unwrap();
         assert!(is_readable(&bell));
-        bell.silence();
+        bell.drain();
         assert!(!is_readable(&bell));
     }
 

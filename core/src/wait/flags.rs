@@ -23,7 +23,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 /// Nobody sleeps.
 pub const AWAKE: u32 = 0;
 /// The sleeper waits for its bell (an event loop).
-pub const ON_BELL: u32 = 1;
+pub const ON_SOCKET: u32 = 1;
 /// The sleeper waits on its direction's named semaphore (a blocked thread).
 pub const ON_SEMAPHORE: u32 = 2;
 /// The sleeper waits for its bell, but for no item of a stream: for those it looks when it wants them.
@@ -50,34 +50,34 @@ pub fn withdraw(flag: &AtomicU32) {
 
 /// After a change: how the sleeper waits, and the duty to ring it; [`AWAKE`] if nobody sleeps.
 #[inline]
-pub fn claim(flag: &AtomicU32) -> u32 {
+pub fn take_wake_token(flag: &AtomicU32) -> u32 {
     // SeqCst: our store of the index is before this look at the flag.
     fence(Ordering::SeqCst);
-    claim_seen(flag)
+    take_seen_wake_token(flag)
 }
 
 /// [`claim`] after a change that adds an item to a stream.
 #[inline]
-pub fn claim_for_item(flag: &AtomicU32) -> u32 {
+pub fn take_wake_token_for_item(flag: &AtomicU32) -> u32 {
     // SeqCst: as in `claim`.
     fence(Ordering::SeqCst);
     // Relaxed: as in `claim_seen`.
     match flag.load(Ordering::Relaxed) {
         PATIENT => AWAKE,
-        how => take(flag, how),
+        how => try_take(flag, how),
     }
 }
 
 /// [`claim`] without the fence, for a side that keeps looking: what it misses now it finds later.
 #[inline]
-pub fn claim_seen(flag: &AtomicU32) -> u32 {
+pub fn take_seen_wake_token(flag: &AtomicU32) -> u32 {
     // Relaxed: the fence, or the next look, orders it.
-    take(flag, flag.load(Ordering::Relaxed))
+    try_take(flag, flag.load(Ordering::Relaxed))
 }
 
 /// Takes the flag that was seen.
 #[inline]
-fn take(flag: &AtomicU32, how: u32) -> u32 {
+fn try_take(flag: &AtomicU32, how: u32) -> u32 {
     if how == AWAKE {
         return AWAKE;
     }
@@ -85,7 +85,7 @@ fn take(flag: &AtomicU32, how: u32) -> u32 {
     // sleeper has taken the flag back meanwhile, and then it looks again before it sleeps.
     // A swap would do, but for loom, which may take its zero for later than the next announcement.
     match flag.compare_exchange(how, AWAKE, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(PATIENT) => ON_BELL,
+        Ok(PATIENT) => ON_SOCKET,
         Ok(how) => how,
         Err(_) => AWAKE,
     }

@@ -14,15 +14,15 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// Whether a side has closed its channel.
 #[derive(Debug)]
-pub struct Closing {
+pub struct ShutdownFlag {
     closed: AtomicBool,
 }
 
-impl Closing {
+impl ShutdownFlag {
     /// Of an open channel.
     #[allow(clippy::new_without_default)] // It would say nothing of what it is.
     pub fn new() -> Self {
-        Closing {
+        ShutdownFlag {
             closed: AtomicBool::new(false),
         }
     }

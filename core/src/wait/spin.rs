@@ -13,23 +13,23 @@
 /// A new gap counts for one part in this many.
 const WEIGHT: u64 = 8;
 /// A gap counts for at most this many limits, so that old pauses are soon forgotten.
-const CLAMP: u64 = 4;
+const MAX_GAP_FACTOR: u64 = 4;
 /// What a sleep costs before the first one, in nanoseconds, and the least and the most that is believed.
-const WAKE: u64 = 50_000;
-const CHEAP: u64 = 10_000;
-const DEAR: u64 = 150_000;
+const INITIAL_WAKE_COST: u64 = 50_000;
+const MIN_WAKE_COST: u64 = 10_000;
+const MAX_WAKE_COST: u64 = 150_000;
 /// A wait is spun through if it is no longer than this many sleeps cost.
-const SLEEPS: u64 = 4;
+const SLEEPS_WORTH: u64 = 4;
 /// Or this many, if it is also no longer than this many times the work between two waits. What is longer is hardly
 /// shorter without the sleep.
-const MOST_SLEEPS: u64 = 12;
-const WORKS: u64 = 2;
+const MAX_SLEEPS_WORTH: u64 = 12;
+const WORK_FACTOR: u64 = 2;
 
 /// The judgement of one waiter.
 #[derive(Clone, Debug)]
-pub struct Spin {
+pub struct SpinBudget {
     /// The longest a wait may ever spin, in nanoseconds. 0: never.
-    most: u64,
+    max: u64,
     /// The moving average of the gaps, in nanoseconds, without what sleeps added to them.
     average: u64,
     /// From a ring until its sleeper looks, in nanoseconds.
@@ -37,18 +37,18 @@ pub struct Spin {
     /// The moving average of what is worked between two waits, in nanoseconds.
     work: u64,
     /// Whether waits are spun through just now.
-    spins: bool,
+    is_spinning: bool,
 }
 
-impl Spin {
+impl SpinBudget {
     /// Spins for up to `most` nanoseconds at a time.
-    pub fn new(most: u64) -> Self {
-        Spin {
-            most,
+    pub fn new(max: u64) -> Self {
+        SpinBudget {
+            max,
             average: 0,
-            wake: WAKE,
+            wake: INITIAL_WAKE_COST,
             work: 0,
-            spins: true,
+            is_spinning: true,
         }
     }
 
@@ -57,35 +57,40 @@ impl Spin {
     pub fn budget(&mut self) -> u64 {
         let limit = self.limit();
         // Between the two it goes on as it does: what sleeps add to a gap is only known about.
-        self.spins = self.average < if self.spins { limit } else { limit / 4 * 3 };
-        if self.spins { limit } else { 0 }
+        self.is_spinning = self.average
+            < if self.is_spinning {
+                limit
+            } else {
+                limit / 4 * 3
+            };
+        if self.is_spinning { limit } else { 0 }
     }
 
     /// How long it pays to wait for the next piece of something that moves, in nanoseconds.
     #[inline]
     pub fn limit(&self) -> u64 {
-        let busy = (WORKS * self.work).min(MOST_SLEEPS * self.wake);
-        self.most.min(busy.max(SLEEPS * self.wake))
+        let busy = (WORK_FACTOR * self.work).min(MAX_SLEEPS_WORTH * self.wake);
+        self.max.min(busy.max(SLEEPS_WORTH * self.wake))
     }
 
     /// A message came `gap` nanoseconds after the one before, or after we began to wait for it. `sleeps`: how many
     /// sleeps that includes, ours and the peer's.
     #[inline]
     pub fn record(&mut self, gap: u64, sleeps: u64) {
-        let most = self.limit() * CLAMP;
+        let max_gap = self.limit() * MAX_GAP_FACTOR;
         let gap = gap.saturating_sub(sleeps * self.wake);
-        average(&mut self.average, gap.min(most));
+        average(&mut self.average, gap.min(max_gap));
     }
 
     /// This many nanoseconds were worked between two waits.
     #[inline]
-    pub fn worked(&mut self, time: u64) {
-        average(&mut self.work, time.min(DEAR * MOST_SLEEPS));
+    pub fn record_work(&mut self, time: u64) {
+        average(&mut self.work, time.min(MAX_WAKE_COST * MAX_SLEEPS_WORTH));
     }
 
     /// We slept, and look this many nanoseconds after we were rung.
-    pub fn slept(&mut self, late: u64) {
-        average(&mut self.wake, late.clamp(CHEAP, DEAR));
+    pub fn record_sleep(&mut self, late: u64) {
+        average(&mut self.wake, late.clamp(MIN_WAKE_COST, MAX_WAKE_COST));
     }
 }
 
@@ -100,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_quick_rhythm_spins_and_a_slow_one_sleeps() {
-        let mut spin = Spin::new(50_000);
+        let mut spin = SpinBudget::new(50_000);
         for _ in 0..100 {
             spin.record(1_000, 0);
         }
@@ -113,7 +118,7 @@ mod tests {
 
     #[test]
     fn one_pause_does_not_end_a_hot_phase() {
-        let mut spin = Spin::new(50_000);
+        let mut spin = SpinBudget::new(50_000);
         spin.record(1_000, 0);
         spin.record(10_000_000_000, 0);
         assert!(spin.budget() > 0);
@@ -121,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_rhythm_that_quickens_spins_again_soon() {
-        let mut spin = Spin::new(50_000);
+        let mut spin = SpinBudget::new(50_000);
         for _ in 0..1000 {
             spin.record(u64::MAX, 1);
             spin.budget();
@@ -137,14 +142,14 @@ mod tests {
     fn two_sides_that_sleep_find_out_that_they_need_not() {
         const BETWEEN: u64 = 80_000;
         for wake in [30_000, 150_000] {
-            let mut spin = Spin::new(1_000_000);
+            let mut spin = SpinBudget::new(1_000_000);
             spin.record(u64::MAX, 0);
             for _ in 0..50 {
                 spin.record(10_000_000, 0);
                 spin.budget();
             }
             let calls = (0..).take_while(|_| {
-                spin.slept(wake);
+                spin.record_sleep(wake);
                 spin.record(BETWEEN + 2 * wake, 2);
                 spin.budget() == 0
             });
@@ -154,13 +159,13 @@ mod tests {
 
     #[test]
     fn a_call_every_so_often_does_not_begin_to_spin_because_of_what_its_sleeps_cost() {
-        let mut spin = Spin::new(1_000_000);
+        let mut spin = SpinBudget::new(1_000_000);
         for _ in 0..50 {
             spin.record(10_000_000, 0);
             spin.budget();
         }
         for _ in 0..1000 {
-            spin.slept(WAKE);
+            spin.record_sleep(INITIAL_WAKE_COST);
             spin.record(300_000, 2);
             assert_eq!(spin.budget(), 0);
         }
@@ -168,22 +173,22 @@ mod tests {
 
     #[test]
     fn who_works_for_long_waits_for_long_and_no_longer_than_that_helps() {
-        let mut spin = Spin::new(1_000_000);
-        assert_eq!(spin.limit(), SLEEPS * WAKE);
+        let mut spin = SpinBudget::new(1_000_000);
+        assert_eq!(spin.limit(), SLEEPS_WORTH * INITIAL_WAKE_COST);
         for _ in 0..100 {
-            spin.worked(200_000);
+            spin.record_work(200_000);
         }
         assert!(spin.limit() > 390_000);
         for _ in 0..100 {
-            spin.worked(20_000_000);
+            spin.record_work(20_000_000);
         }
-        assert_eq!(spin.limit(), MOST_SLEEPS * WAKE);
-        spin.most = 100_000;
+        assert_eq!(spin.limit(), MAX_SLEEPS_WORTH * INITIAL_WAKE_COST);
+        spin.max = 100_000;
         assert_eq!(spin.limit(), 100_000, "the user's bound");
     }
 
     #[test]
     fn a_limit_of_zero_never_spins() {
-        assert_eq!(Spin::new(0).budget(), 0);
+        assert_eq!(SpinBudget::new(0).budget(), 0);
     }
 }

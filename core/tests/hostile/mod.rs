@@ -12,11 +12,11 @@ pub mod store;
 pub mod topic;
 
 use _core::connection::channel::Channel;
-use _core::connection::parcel::{self, Entry, Lies, RELEASE_SIZE};
-use _core::connection::{buffer::Buffer, loans::Lending};
-use _core::memory::arena::{GRANULE, Place};
+use _core::connection::parcel::{self, Entry, Location, RELEASE_SIZE};
+use _core::connection::{buffer::Buffer, loans::Loans};
+use _core::memory::arena::{BlockRef, GRANULE};
 use _core::memory::extent::Extent;
-use _core::memory::extent_update::{self, News};
+use _core::memory::extent_update::{self, ExtentUpdate};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::shared_heap::Members;
@@ -113,7 +113,7 @@ pub fn ring(bytes: &[u8]) {
                     Ok(false) => writer.keep(opcode, 1, Box::new(payload), true),
                     Err(_) => writes = false, // The connection is over.
                 }
-                writes = writes && writer.flush().is_ok() && writer.must_wait(1).is_ok();
+                writes = writes && writer.flush().is_ok() && writer.announce_wait(1).is_ok();
                 assert!(writer.backlog() <= bytes.len());
             }
             _ if reads => reads = drain(&mut reader, max_frame, capacity, |_, _| ()).is_ok(),
@@ -129,7 +129,10 @@ pub fn parcel(payload: &[u8]) {
     };
     let end = 8 + 32 * parsed.entries.len();
     assert!(end <= parsed.here && parsed.here <= payload.len());
-    let here = parsed.entries.iter().filter(|e| e.lies == Lies::Here);
+    let here = parsed
+        .entries
+        .iter()
+        .filter(|e| e.location == Location::InFrame);
     let sum: u128 = here.map(|entry| u128::from(entry.len)).sum();
     assert_eq!(sum, (payload.len() - parsed.here) as u128);
     match &parsed.body {
@@ -146,17 +149,17 @@ pub fn release(bytes: &[u8]) {
     const BLOCK: usize = GRANULE as usize;
     const LIMIT: u64 = 16 * GRANULE;
     let (_told, socket) = sockets();
-    let lending = Lending::new(Weak::<Channel>::new(), socket, LIMIT);
+    let loans = Loans::new(Weak::<Channel>::new(), socket, LIMIT);
     let mut script = Script::new(bytes);
     let mut lent: Vec<Entry> = Vec::new();
     let mut regained = Vec::new();
-    let mut ever: Vec<Place> = Vec::new();
+    let mut ever: Vec<BlockRef> = Vec::new();
     while !script.is_over() {
         match script.byte() % 5 {
             0 => {
                 let bytes = vec![script.byte(); BLOCK];
                 // SAFETY: a slice is readable.
-                lent.extend(unsafe { lending.place(bytes.as_ptr(), BLOCK) });
+                lent.extend(unsafe { loans.lend(bytes.as_ptr(), BLOCK) });
                 ever.extend(lent.last().map(place_of));
             }
             // The truth, or nearly so.
@@ -164,25 +167,25 @@ pub fn release(bytes: &[u8]) {
                 let index = script.byte() as usize % lent.len();
                 let mut payload = release_of(place_of(&lent[index]));
                 payload[script.byte() as usize % RELEASE_SIZE] ^= script.byte();
-                give_back(&lending, &payload, &mut lent);
+                give_back(&loans, &payload, &mut lent);
             }
             2 => {
-                let place = Place {
+                let place = BlockRef {
                     extent: script.u32(),
                     offset: script.u64(),
                 };
                 let (start, len) = (script.u64(), script.u64());
-                regained.extend(send_back(&lending, &lent, place, start, len));
+                regained.extend(send_back(&loans, &lent, place, start, len));
             }
             // What was lent once, and may be free since, or ours alone.
             3 if !ever.is_empty() => {
                 let place = ever[script.byte() as usize % ever.len()];
                 match script.byte() % 4 {
-                    0 => give_back(&lending, &release_of(place), &mut lent),
+                    0 => give_back(&loans, &release_of(place), &mut lent),
                     1 => regained.clear(),
                     _ => {
                         let (start, len) = (u64::from(script.byte()), u64::from(script.byte()));
-                        regained.extend(send_back(&lending, &lent, place, start, len << 5));
+                        regained.extend(send_back(&loans, &lent, place, start, len << 5));
                     }
                 }
             }
@@ -190,56 +193,62 @@ pub fn release(bytes: &[u8]) {
                 let mut payload = [0; RELEASE_SIZE];
                 let taken = script.take(RELEASE_SIZE);
                 payload[..taken.len()].copy_from_slice(taken);
-                give_back(&lending, &payload, &mut lent);
+                give_back(&loans, &payload, &mut lent);
             }
         }
-        let (size, used) = lending.store().usage();
+        let (size, used) = loans.allocator().usage();
         assert!(used <= size && size <= LIMIT);
     }
     for entry in std::mem::take(&mut lent) {
-        lending.unlend(&entry);
+        loans.cancel(&entry);
     }
     drop(regained);
-    assert_eq!(lending.store().usage().1, 0, "what is back is free");
+    assert_eq!(loans.allocator().usage().1, 0, "what is back is free");
 }
 
 /// A buffer of ours that comes back, if the peer has a lease of it.
 fn send_back(
-    lending: &Arc<Lending>,
+    loans: &Arc<Loans>,
     lent: &[Entry],
-    place: Place,
+    place: BlockRef,
     start: u64,
     len: u64,
 ) -> Option<Buffer> {
-    let lies = Lies::AtReceiver(place);
+    let location = Location::AtReceiver(place);
     let known = lent.iter().any(|entry| place_of(entry) == place);
-    let memory = lending.open(&Entry { lies, start, len }).ok()??;
+    let memory = loans
+        .open(&Entry {
+            location,
+            start,
+            len,
+        })
+        .ok()??;
     assert!(known && start + len <= GRANULE && memory.len() as u64 == len);
     Some(memory)
 }
 
-fn release_of(place: Place) -> [u8; RELEASE_SIZE] {
+fn release_of(place: BlockRef) -> [u8; RELEASE_SIZE] {
     let mut payload = [0; RELEASE_SIZE];
     payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
     payload[8..].copy_from_slice(&place.offset.to_ne_bytes());
     payload
 }
 
-fn place_of(entry: &Entry) -> Place {
-    match entry.lies {
-        Lies::AtSender(place) => place,
-        _ => unreachable!("what was placed lies at its sender"),
+fn place_of(entry: &Entry) -> BlockRef {
+    match entry.location {
+        Location::AtSender(place) => place,
+        _ => unreachable!("what was placed location at its sender"),
     }
 }
 
 /// One lease less, if there is one, and a violation if there is none.
-fn give_back(lending: &Lending, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Entry>) {
-    let place = Place {
+fn give_back(loans: &Loans, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Entry>) {
+    let place = BlockRef {
         extent: u32::from_ne_bytes(payload[..4].try_into().expect("four bytes")),
         offset: u64::from_ne_bytes(payload[8..].try_into().expect("eight bytes")),
     };
     let known = lent.iter().position(|entry| place_of(entry) == place);
-    assert_eq!(lending.give_back(payload).is_ok(), known.is_some());
+    assert_eq!(loans.release(payload).is_ok(), known.is_some());
     if let Some(index) = known {
         lent.swap_remove(index);
     }
@@ -250,7 +259,7 @@ pub fn extent_updates(bytes: &[u8]) {
     let (told, ours) = sockets();
     let mut script = Script::new(bytes);
     let entry = |script: &mut Script| Entry {
-        lies: Lies::AtSender(Place {
+        location: Location::AtSender(BlockRef {
             extent: u32::from(script.byte() % 4),
             offset: script.u64(),
         }),
@@ -258,12 +267,12 @@ pub fn extent_updates(bytes: &[u8]) {
         len: script.u64(),
     };
     if script.byte() % 2 == 0 {
-        let lending = Lending::new(Weak::<Channel>::new(), ours, 0);
+        let loans = Loans::new(Weak::<Channel>::new(), ours, 0);
         let mut memories = Vec::new();
         while !script.is_over() {
             Told::read(&mut script).send(told.as_fd());
             let entry = entry(&mut script);
-            match lending.open(&entry) {
+            match loans.open(&entry) {
                 Ok(memory) => {
                     let memory = memory.expect("a lease");
                     let size = memory.extent().size();
@@ -283,7 +292,7 @@ pub fn extent_updates(bytes: &[u8]) {
         let told_now = Told::read(&mut script);
         told_now.send(told.as_fd());
         match extent_update::receive(ours.as_fd()) {
-            Ok(Some(News::Extent { number, size, file })) => {
+            Ok(Some(ExtentUpdate::Added { number, size, file })) => {
                 assert!(told_now.is_one_extent(number, size));
                 match Extent::open(number, size as usize, file) {
                     Ok(opened) => {
@@ -295,7 +304,7 @@ pub fn extent_updates(bytes: &[u8]) {
                     Err(_) => assert!(!told_now.is_true(), "{told_now:?}"),
                 }
             }
-            Ok(Some(News::Gone { number })) => assert!(told_now.is_gone(number)),
+            Ok(Some(ExtentUpdate::Removed { number })) => assert!(told_now.is_gone(number)),
             Ok(None) => {}
             Err(_) => assert!(!told_now.is_well_formed(), "{told_now:?}"),
         }

@@ -1,10 +1,10 @@
 //! Both sides of a connection in one process, each with a mapping of its own. Nothing of it has a name for long.
 
-use _core::connection::channel::{Channel, Sleep};
+use _core::connection::channel::{Channel, SleepMode};
 use _core::connection::segment::{Direction, Segment, size_for};
 use _core::packet;
 use _core::ring::frame::Header;
-use _core::wait::waker::{Bell, Bells, Semaphore, Semaphores};
+use _core::wait::waker::{LoopWaker, Semaphore, Semaphores, Wakers};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd};
@@ -41,11 +41,11 @@ fn semaphores() -> [Semaphore; 2] {
 
 /// The server's side and the client's. Both sleep in threads, and spin for up to so many nanoseconds before that.
 pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
-    pair_that_sleeps(Sleep::Thread, spin)
+    pair_that_sleeps(SleepMode::Thread, spin)
 }
 
 /// The same with a server that sleeps in this way.
-pub fn pair_that_sleeps(server_sleep: Sleep, spin: u64) -> [Arc<Channel>; 2] {
+pub fn pair_that_sleeps(server_sleep: SleepMode, spin: u64) -> [Arc<Channel>; 2] {
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
     file.set_len(size_for(CAPACITY) as u64).unwrap();
@@ -53,10 +53,10 @@ pub fn pair_that_sleeps(server_sleep: Sleep, spin: u64) -> [Arc<Channel>; 2] {
         Segment::create(file.as_fd(), CAPACITY).unwrap(),
         Segment::open(file.as_fd(), CAPACITY).unwrap(),
     ];
-    let [server_bell, client_bell] = packet::pair().unwrap().map(Bell::new);
+    let [server_bell, client_bell] = packet::pair().unwrap().map(LoopWaker::new);
     let ([server, servers], [client, clients]) = (semaphores(), semaphores());
-    let bells = |bell, ours, theirs| Bells {
-        bell,
+    let bells = |bell, ours, theirs| Wakers {
+        loop_waker: bell,
         semaphores: Some(Semaphores { ours, theirs }),
     };
     let [server_news, client_news] = packet::pair().unwrap();
@@ -80,7 +80,7 @@ pub fn pair_that_sleeps(server_sleep: Sleep, spin: u64) -> [Arc<Channel>; 2] {
             Direction::ClientToServer,
             bells(client_bell, client, servers),
             client_news,
-            Sleep::Thread,
+            SleepMode::Thread,
         ),
     ]
 }

@@ -4,8 +4,8 @@
 //! as they are to the program: only the rings keep the two sides' accesses apart.
 
 use crate::model::{Arc, Mutex, Plain, Shared, model, receive, thread};
-use _core::connection::parcel::{self, Entry, Lies, PARCEL, RELEASE, RELEASE_SIZE};
-use _core::memory::arena::{Arena, GRANULE, Holder, Place};
+use _core::connection::parcel::{self, Entry, Location, PARCEL, RELEASE, RELEASE_SIZE};
+use _core::memory::arena::{Arena, BlockRef, GRANULE, Holder};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer};
 
@@ -45,21 +45,28 @@ fn ring() -> (FrameWriter<Shared>, FrameReader<Shared>) {
 }
 
 /// Lends a block by a frame, so many times, and lets go of it.
-fn lend(arena: &mut Arena, place: Place, leases: usize, writer: &mut FrameWriter<Shared>) {
-    let lies = Lies::AtSender(place);
+fn lend(arena: &mut Arena, place: BlockRef, leases: usize, writer: &mut FrameWriter<Shared>) {
+    let location = Location::AtSender(place);
     let len = (WORDS * 8) as u64;
     let start = 0;
-    let entries = vec![Entry { lies, start, len }; leases];
+    let entries = vec![
+        Entry {
+            location,
+            start,
+            len
+        };
+        leases
+    ];
     for _ in 0..leases {
         arena.lend(place, PEER);
     }
     let payload = parcel::begin(&entries, false, 0);
     assert!(writer.send(PARCEL, 1, &payload).unwrap());
-    arena.drop_hold(place);
+    arena.release_hold(place);
 }
 
 /// The blocks that the next frame names.
-fn await_parcel(reader: &mut FrameReader<Shared>) -> Vec<Place> {
+fn await_parcel(reader: &mut FrameReader<Shared>) -> Vec<BlockRef> {
     let frame = loop {
         match receive(reader) {
             Some(frame) => break frame,
@@ -68,14 +75,14 @@ fn await_parcel(reader: &mut FrameReader<Shared>) -> Vec<Place> {
     };
     assert_eq!(frame.opcode, PARCEL);
     let entries = parcel::parse(&frame.payload).unwrap().entries;
-    let place = |entry: &Entry| match entry.lies {
-        Lies::AtSender(place) => place,
+    let place = |entry: &Entry| match entry.location {
+        Location::AtSender(place) => place,
         other => panic!("the sender's block, and not {other:?}"),
     };
     entries.iter().map(place).collect()
 }
 
-fn send_release(writer: &mut FrameWriter<Shared>, place: Place) {
+fn send_release(writer: &mut FrameWriter<Shared>, place: BlockRef) {
     assert!(writer.send(RELEASE, 0, &parcel::release(place)).unwrap());
 }
 
@@ -89,7 +96,7 @@ fn take_release(reader: &mut FrameReader<Shared>, arena: &Mutex<Arena>) -> bool 
     let known = arena
         .lock()
         .unwrap()
-        .give_back(parcel::released(&payload), PEER);
+        .end_loan(parcel::released(&payload), PEER);
     assert!(known, "the peer had this lease");
     true
 }

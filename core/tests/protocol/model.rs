@@ -66,14 +66,14 @@ pub fn receive(reader: &mut FrameReader<Shared>) -> Option<Frame> {
 }
 
 /// A bell as the kernel gives it: a ring before the sleep is not lost.
-pub struct Bell {
+pub struct LoopWaker {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl LoopWaker {
     pub fn new() -> Self {
-        Bell {
+        LoopWaker {
             rung: Mutex::new(false),
             changed: Condvar::new(),
         }

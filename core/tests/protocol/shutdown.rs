@@ -1,22 +1,22 @@
 //! A channel that is closed: nobody sleeps on it for ever, and what was sent before is there.
 
-use crate::model::{Arc, Bell, Mutex, Shared, model, receive, thread};
+use crate::model::{Arc, LoopWaker, Mutex, Shared, model, receive, thread};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::wait::flags;
-use _core::wait::shutdown_flag::Closing;
+use _core::wait::shutdown_flag::ShutdownFlag;
 
 /// A reader that sleeps, or is about to, while the peer sends and another thread of its own closes.
 #[test]
 fn who_sleeps_on_a_channel_that_is_closed_wakes() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(32));
-        let (closing, bell) = (Arc::new(Closing::new()), Arc::new(Bell::new()));
+        let (closing, bell) = (Arc::new(ShutdownFlag::new()), Arc::new(LoopWaker::new()));
         let (theirs, their_bell) = (memory.clone(), bell.clone());
         let peer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
             assert!(writer.send(0, 1, &[1]).unwrap());
-            if flags::claim(writer.memory().reader_waits()) != flags::AWAKE {
+            if flags::take_wake_token(writer.memory().reader_waits()) != flags::AWAKE {
                 their_bell.ring();
             }
         });
@@ -40,16 +40,16 @@ fn who_sleeps_on_a_channel_that_is_closed_wakes() {
 fn what_was_sent_before_a_close_is_there() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
-        let closing = Arc::new(Closing::new());
+        let closing = Arc::new(ShutdownFlag::new());
         // The socket, whose end is the end of the connection; the kernel wakes who waits for it.
-        let (ended, bell) = (Arc::new(Mutex::new(false)), Arc::new(Bell::new()));
+        let (ended, bell) = (Arc::new(Mutex::new(false)), Arc::new(LoopWaker::new()));
         let (theirs, open, their_bell) = (memory.clone(), closing.clone(), bell.clone());
         let sender = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
             let mut sent = 0;
             while sent < 2 && !open.is_closed() {
                 assert!(writer.send(0, sent, &[]).unwrap());
-                if flags::claim(writer.memory().reader_waits()) != flags::AWAKE {
+                if flags::take_wake_token(writer.memory().reader_waits()) != flags::AWAKE {
                     their_bell.ring();
                 }
                 sent += 1;
@@ -67,7 +67,7 @@ fn what_was_sent_before_a_close_is_there() {
         let mut reader = FrameReader::new(Consumer::new(memory), 64);
         let mut taken = 0;
         loop {
-            flags::announce(reader.memory().reader_waits(), flags::ON_BELL);
+            flags::announce(reader.memory().reader_waits(), flags::ON_SOCKET);
             // Before the last look at the ring: what is sent before the end is then in it.
             let last = *ended.lock().unwrap();
             let frame = receive(&mut reader);

@@ -1,6 +1,6 @@
 //! Topics: what is given up while somebody joins, looks at it or copies it; and who wakes a publisher that waits.
 
-use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, model_within, thread};
+use crate::model::{Arc, AtomicU64, LoopWaker, Ordering, Plain, model_within, thread};
 use _core::shared_heap::Words;
 use _core::topic::blocks::PAGE;
 use _core::topic::directory::{Capacity, Directory, ListingInfo};
@@ -252,7 +252,7 @@ fn a_publisher_that_waits_for_room_is_told_of_it() {
         let topic = Topic::new();
         let mut publisher = topic.publisher(1);
         let mut reader = topic.subscriber(Policy::Block, History::Oldest);
-        let bells = Arc::new([Bell::new(), Bell::new()]);
+        let bells = Arc::new([LoopWaker::new(), LoopWaker::new()]);
         let theirs = (topic.clone(), bells.clone());
         let reading = thread::spawn(move || {
             let (topic, bells) = theirs;

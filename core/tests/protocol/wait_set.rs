@@ -2,36 +2,38 @@
 //!
 //! Where two sleep and two wake, loom tries two preemptions: three take minutes.
 
-use crate::model::{Arc, AtomicU64, Bell, Ordering, Plain, fence, model, model_within, thread};
-use _core::wait::wait_set::{DEAD, HeapSet, How, Slot, WaitSet};
+use crate::model::{
+    Arc, AtomicU64, LoopWaker, Ordering, Plain, fence, model, model_within, thread,
+};
+use _core::wait::wait_set::{DEAD_MEMBER, HeapWaitSet, Slot, WaitSet, WakeMethod};
 
 /// A bell for each slot. The kernel says of a ring that nobody sleeps there, if nobody does; here it never does so of
 /// the living.
-type Bells = std::sync::Arc<Vec<(Bell, bool)>>;
-type Memory = std::sync::Arc<HeapSet<Box<dyn Fn(usize) -> bool + Send + Sync>>>;
+type Wakers = std::sync::Arc<Vec<(LoopWaker, bool)>>;
+type Memory = std::sync::Arc<HeapWaitSet<Box<dyn Fn(usize) -> bool + Send + Sync>>>;
 type Set = std::sync::Arc<WaitSet<Memory>>;
 type Sleeper = Slot<Memory>;
 
 /// The memory of a set, and the bells of its slots; `deaf` are those whose sleeper hears nothing.
-fn memory(slots: usize, deaf: &[usize]) -> (Memory, Bells) {
-    let bells: Bells = std::sync::Arc::new(
+fn memory(slots: usize, deaf: &[usize]) -> (Memory, Wakers) {
+    let bells: Wakers = std::sync::Arc::new(
         (0..slots)
-            .map(|index| (Bell::new(), deaf.contains(&index)))
+            .map(|index| (LoopWaker::new(), deaf.contains(&index)))
             .collect(),
     );
     let rung = bells.clone();
     let ring = move |index: usize| {
-        let (bell, deaf): &(Bell, bool) = &rung[index];
+        let (bell, deaf): &(LoopWaker, bool) = &rung[index];
         bell.ring();
         !deaf
     };
     (
-        std::sync::Arc::new(HeapSet::new(slots, Box::new(ring))),
+        std::sync::Arc::new(HeapWaitSet::new(slots, Box::new(ring))),
         bells,
     )
 }
 
-fn set(slots: usize) -> (Set, Bells) {
+fn set(slots: usize) -> (Set, Wakers) {
     let (memory, bells) = memory(slots, &[]);
     (WaitSet::new(memory, 1), bells)
 }
@@ -59,9 +61,9 @@ impl Things {
 }
 
 /// Sleeps until `is_there`.
-fn wait(sleeper: &mut Sleeper, bells: &Bells, mut is_there: impl FnMut() -> bool) {
+fn wait(sleeper: &mut Sleeper, bells: &Wakers, mut is_there: impl FnMut() -> bool) {
     loop {
-        sleeper.announce(How::Futex).unwrap();
+        sleeper.announce(WakeMethod::Futex).unwrap();
         if is_there() {
             return sleeper.cancel().unwrap();
         }
@@ -73,8 +75,8 @@ fn wait(sleeper: &mut Sleeper, bells: &Bells, mut is_there: impl FnMut() -> bool
     }
 }
 
-fn spawn_sleeper(set: &Set, bells: &Bells, things: &Things) -> thread::JoinHandle<()> {
-    let (mut sleeper, bells, things) = (set.claim().unwrap(), bells.clone(), things.clone());
+fn spawn_sleeper(set: &Set, bells: &Wakers, things: &Things) -> thread::JoinHandle<()> {
+    let (mut sleeper, bells, things) = (set.acquire_slot().unwrap(), bells.clone(), things.clone());
     thread::spawn(move || wait(&mut sleeper, &bells, || things.take()))
 }
 
@@ -132,7 +134,7 @@ impl Lock {
     }
 }
 
-fn looked_for() -> (Lock, Bells) {
+fn looked_for() -> (Lock, Wakers) {
     let (set, bells) = set(2);
     let (things, looks) = (Things::new(), Arc::new(AtomicU64::new(1)));
     (Lock { things, looks, set }, bells)
@@ -142,12 +144,16 @@ fn looked_for() -> (Lock, Bells) {
 fn what_is_left_to_one_that_looks_wakes_the_other_after_it() {
     model_within(2, || {
         let (lock, bells) = looked_for();
-        let (sleeping, rung, mut bed) = (lock.clone(), bells.clone(), lock.set.claim().unwrap());
+        let (sleeping, rung, mut bed) = (
+            lock.clone(),
+            bells.clone(),
+            lock.set.acquire_slot().unwrap(),
+        );
         let sleeper = thread::spawn(move || {
             wait(&mut bed, &rung, || sleeping.things.take());
             sleeping.release();
         });
-        let (looking, mut place) = (lock.clone(), lock.set.claim().unwrap());
+        let (looking, mut place) = (lock.clone(), lock.set.acquire_slot().unwrap());
         let looker = thread::spawn(move || {
             if !looking.look() {
                 wait(&mut place, &bells, || looking.things.take());
@@ -181,10 +187,11 @@ fn what_concerns_all_wakes_all() {
     model_within(2, || {
         let ((set, bells), done) = (set(2), Arc::new(AtomicU64::new(0)));
         let sleepers = [(); 2].map(|()| {
-            let (mut sleeper, bells, done) = (set.claim().unwrap(), bells.clone(), done.clone());
+            let (mut sleeper, bells, done) =
+                (set.acquire_slot().unwrap(), bells.clone(), done.clone());
             thread::spawn(move || {
                 loop {
-                    sleeper.announce(How::Futex).unwrap();
+                    sleeper.announce(WakeMethod::Futex).unwrap();
                     // Relaxed: what must order it is the set.
                     if done.load(Ordering::Relaxed) == 2 {
                         sleeper.withdraw().unwrap();
@@ -211,8 +218,8 @@ fn what_concerns_all_wakes_all() {
 fn whoever_is_woken_sees_what_was_before() {
     model(|| {
         let ((set, _), plain) = (set(1), Arc::new(Plain::new()));
-        let mut sleeper = set.claim().unwrap();
-        sleeper.announce(How::Futex).unwrap();
+        let mut sleeper = set.acquire_slot().unwrap();
+        sleeper.announce(WakeMethod::Futex).unwrap();
         let (theirs, written) = (set.clone(), plain.clone());
         let waker = thread::spawn(move || {
             written.write(7);
@@ -230,9 +237,9 @@ fn whoever_is_woken_sees_what_was_before() {
 fn one_that_gives_up_as_it_is_woken_hands_the_wake_up_on() {
     model(|| {
         let ((set, bells), things) = (set(2), Things::new());
-        let mut impatient = set.claim().unwrap();
+        let mut impatient = set.acquire_slot().unwrap();
         let other = spawn_sleeper(&set, &bells, &things);
-        impatient.announce(How::Futex).unwrap();
+        impatient.announce(WakeMethod::Futex).unwrap();
         let (theirs, put) = (set.clone(), things.clone());
         let waker = thread::spawn(move || {
             put.put();
@@ -249,7 +256,7 @@ fn one_that_finds_a_thing_as_it_is_woken_for_another_hands_the_wake_up_on() {
     model(|| {
         let ((set, bells), things) = (set(2), Things::new());
         things.put();
-        let mut quick = set.claim().unwrap();
+        let mut quick = set.acquire_slot().unwrap();
         let other = spawn_sleeper(&set, &bells, &things);
         let (theirs, put) = (set.clone(), things.clone());
         let waker = thread::spawn(move || {
@@ -267,11 +274,11 @@ fn a_slot_goes_from_one_holder_to_the_next_with_all_that_is_its() {
     model(|| {
         let ((set, _), plain) = (set(1), Arc::new(Plain::new()));
         let (theirs, written) = (set.clone(), plain.clone());
-        let first = set.claim().unwrap();
+        let first = set.acquire_slot().unwrap();
         plain.write(1);
         let next = thread::spawn(move || {
             let second = loop {
-                match theirs.claim() {
+                match theirs.acquire_slot() {
                     Ok(slot) => break slot,
                     Err(_) => thread::yield_now(),
                 }
@@ -281,7 +288,7 @@ fn a_slot_goes_from_one_holder_to_the_next_with_all_that_is_its() {
         });
         drop(first);
         let third = loop {
-            match set.claim() {
+            match set.acquire_slot() {
                 Ok(slot) => break slot,
                 Err(_) => thread::yield_now(),
             }
@@ -301,10 +308,10 @@ fn a_waker_that_is_late_takes_nothing_from_the_next_holder() {
             put.put();
             theirs.wake_one();
         });
-        let mut first = set.claim().unwrap();
-        first.announce(How::Futex).unwrap();
+        let mut first = set.acquire_slot().unwrap();
+        first.announce(WakeMethod::Futex).unwrap();
         drop(first);
-        let mut second = set.claim().unwrap();
+        let mut second = set.acquire_slot().unwrap();
         wait(&mut second, &bells, || things.take());
         waker.join().unwrap();
     });
@@ -320,8 +327,10 @@ fn dies(slot: Sleeper) {
 
 /// A sleeper whose process has died in its sleep.
 fn dead_sleeper(memory: &Memory) -> usize {
-    let mut dead = WaitSet::new(memory.clone(), DEAD).claim().unwrap();
-    dead.announce(How::Futex).unwrap();
+    let mut dead = WaitSet::new(memory.clone(), DEAD_MEMBER)
+        .acquire_slot()
+        .unwrap();
+    dead.announce(WakeMethod::Futex).unwrap();
     let index = dead.index();
     dies(dead);
     index
@@ -352,7 +361,7 @@ fn a_wake_up_is_handed_on_by(take: fn(&Set)) {
         things.put();
         set.wake_one();
         other.join().unwrap();
-        set.sweep(|member| member != DEAD);
+        set.sweep(|member| member != DEAD_MEMBER);
         sleeper.join().unwrap();
     });
 }
@@ -360,13 +369,13 @@ fn a_wake_up_is_handed_on_by(take: fn(&Set)) {
 #[test]
 fn whoever_sweeps_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
     a_wake_up_is_handed_on_by(|set| {
-        set.sweep(|member| member != DEAD);
+        set.sweep(|member| member != DEAD_MEMBER);
     });
 }
 
 #[test]
 fn whoever_claims_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
-    a_wake_up_is_handed_on_by(|set| drop(set.claim()));
+    a_wake_up_is_handed_on_by(|set| drop(set.acquire_slot()));
 }
 
 /// Two find the dead one, a third has its slot meanwhile and sleeps there.
@@ -377,14 +386,14 @@ fn who_is_late_to_a_dead_ones_slot_does_nothing_to_its_next_holder() {
         dead_sleeper(&memory);
         let set = WaitSet::new(memory, 1);
         let theirs = set.clone();
-        let sweeper = thread::spawn(move || theirs.sweep(|member| member != DEAD));
+        let sweeper = thread::spawn(move || theirs.sweep(|member| member != DEAD_MEMBER));
         let (other, put) = (set.clone(), things.clone());
         let waker = thread::spawn(move || {
             put.put();
             other.wake_one();
         });
         let mut sleeper = loop {
-            match set.claim() {
+            match set.acquire_slot() {
                 Ok(slot) => break slot,
                 Err(_) => thread::yield_now(),
             }
@@ -400,15 +409,19 @@ fn who_is_late_to_a_dead_ones_slot_does_nothing_to_its_next_holder() {
 fn who_is_late_to_a_dead_ones_slot_does_not_take_it_from_one_with_its_number() {
     model(|| {
         let (memory, _) = memory(1, &[]);
-        dies(WaitSet::new(memory.clone(), DEAD).claim().unwrap());
+        dies(
+            WaitSet::new(memory.clone(), DEAD_MEMBER)
+                .acquire_slot()
+                .unwrap(),
+        );
         let lives = Arc::new(AtomicU64::new(0));
         let (set, seen) = (WaitSet::new(memory.clone(), 1), lives.clone());
         let theirs = set.clone();
         let late = thread::spawn(move || theirs.sweep(|_| seen.load(Ordering::Acquire) == 1));
-        set.sweep(|member| member != DEAD);
+        set.sweep(|member| member != DEAD_MEMBER);
         lives.store(1, Ordering::Release);
-        if let Ok(mut next) = WaitSet::new(memory, DEAD).claim() {
-            next.announce(How::Futex).unwrap();
+        if let Ok(mut next) = WaitSet::new(memory, DEAD_MEMBER).acquire_slot() {
+            next.announce(WakeMethod::Futex).unwrap();
             next.withdraw().unwrap();
         }
         late.join().unwrap();

@@ -1,6 +1,6 @@
 //! Who sleeps is woken: a reader for frames, a writer for room.
 
-use crate::model::{Arc, Bell, Shared, model, receive, thread};
+use crate::model::{Arc, LoopWaker, Shared, model, receive, thread};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::wait::flags;
@@ -10,13 +10,13 @@ use _core::wait::flags;
 fn a_parked_reader_gets_every_frame() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
-        let bell = Arc::new(Bell::new());
+        let bell = Arc::new(LoopWaker::new());
         let (theirs, their_bell) = (memory.clone(), bell.clone());
         let writer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
             for id in 0..2 {
                 assert!(writer.send(0, id, &[id as u8]).unwrap());
-                if flags::claim(writer.memory().reader_waits()) != flags::AWAKE {
+                if flags::take_wake_token(writer.memory().reader_waits()) != flags::AWAKE {
                     their_bell.ring();
                 }
             }
@@ -27,7 +27,7 @@ fn a_parked_reader_gets_every_frame() {
                 if let Some(frame) = receive(&mut reader) {
                     break frame;
                 }
-                flags::announce(reader.memory().reader_waits(), flags::ON_BELL);
+                flags::announce(reader.memory().reader_waits(), flags::ON_SOCKET);
                 if reader.peek().unwrap().is_none() {
                     bell.sleep();
                 }
@@ -44,19 +44,19 @@ fn a_parked_reader_gets_every_frame() {
 fn a_patient_reader_gets_what_is_no_item() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
-        let bell = Arc::new(Bell::new());
+        let bell = Arc::new(LoopWaker::new());
         let (theirs, their_bell) = (memory.clone(), bell.clone());
         let writer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
             assert!(writer.send(0, 0, &[0]).unwrap());
-            if flags::claim_for_item(writer.memory().reader_waits()) != flags::AWAKE {
+            if flags::take_wake_token_for_item(writer.memory().reader_waits()) != flags::AWAKE {
                 panic!("rung for an item");
             }
             assert!(writer.send(1, 0, &[]).unwrap());
-            match flags::claim(writer.memory().reader_waits()) {
+            match flags::take_wake_token(writer.memory().reader_waits()) {
                 flags::AWAKE => {}
                 how => {
-                    assert_eq!(how, flags::ON_BELL);
+                    assert_eq!(how, flags::ON_SOCKET);
                     their_bell.ring();
                 }
             }
@@ -84,21 +84,21 @@ fn a_patient_reader_gets_what_is_no_item() {
 fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(32));
-        let (data, room) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+        let (data, room) = (Arc::new(LoopWaker::new()), Arc::new(LoopWaker::new()));
         let (theirs, their_data, their_room) = (memory.clone(), data.clone(), room.clone());
         let writer = thread::spawn(move || {
             let mut writer = FrameWriter::new(Producer::new(theirs));
             writer.keep(0, 1, Box::new(vec![7; 40]), true);
             loop {
                 if writer.flush().unwrap()
-                    && flags::claim(writer.memory().reader_waits()) != flags::AWAKE
+                    && flags::take_wake_token(writer.memory().reader_waits()) != flags::AWAKE
                 {
                     their_data.ring();
                 }
                 if writer.backlog() == 0 {
                     break;
                 }
-                if writer.must_wait(flags::ON_BELL).unwrap() {
+                if writer.announce_wait(flags::ON_SOCKET).unwrap() {
                     their_room.sleep();
                 }
             }
@@ -108,9 +108,11 @@ fn a_frame_larger_than_the_ring_flows_through_two_sleepers() {
             if let Some(frame) = receive(&mut reader) {
                 break frame;
             }
-            flags::announce(reader.memory().reader_waits(), flags::ON_BELL);
+            flags::announce(reader.memory().reader_waits(), flags::ON_SOCKET);
             let arrived = reader.peek().unwrap().is_some();
-            if reader.has_room() && flags::claim(reader.memory().writer_waits()) != flags::AWAKE {
+            if reader.is_half_empty()
+                && flags::take_wake_token(reader.memory().writer_waits()) != flags::AWAKE
+            {
                 room.ring();
             }
             if !arrived {

@@ -4,7 +4,7 @@ use super::Channel;
 use super::sending::{BEHIND_BYTES, BEHIND_FRAMES};
 use crate::connection::parcel::{PARCEL, RELEASE};
 use crate::connection::segment::MappedRing;
-use crate::ring::frame::{FrameWriter, Kept, Untaken};
+use crate::ring::frame::{FrameWriter, KeptPayload, Unread};
 use crate::sync::lock;
 use crate::violation::Violation;
 use std::sync::atomic::Ordering;
@@ -12,12 +12,12 @@ use std::sync::atomic::Ordering;
 impl Channel {
     /// Keeps a frame for which there is no room, and wakes the peer: the ring may be full of ends of leases, for which
     /// it was not woken.
-    pub(super) fn set_aside(
+    pub(super) fn keep_frame(
         &self,
         writer: &mut FrameWriter<MappedRing>,
         opcode: u32,
         id: u64,
-        payload: Kept,
+        payload: KeptPayload,
     ) -> Result<(), Violation> {
         writer.keep(opcode, id, payload, opcode != RELEASE);
         if !self.progress(writer)? {
@@ -59,8 +59,8 @@ impl Channel {
     }
 
     /// What the peer has not taken yet.
-    pub fn untaken(&self) -> Result<Untaken, Violation> {
-        lock(&self.writer).untaken()
+    pub fn unread(&self) -> Result<Unread, Violation> {
+        lock(&self.writer).unread()
     }
 
     /// Takes back the frame that began `id`, if it is still kept and nothing of it went. `begins`: whether an opcode
@@ -70,13 +70,13 @@ impl Channel {
             return false;
         }
         let mut writer = lock(&self.writer);
-        let unsent = writer.take_back(id, |opcode| begins(opcode & !PARCEL));
+        let unsent = writer.cancel_pending(id, |opcode| begins(opcode & !PARCEL));
         self.note_backlog(&writer);
         drop(writer);
         let Some((opcode, payload)) = unsent else {
             return false;
         };
-        self.unlend(opcode, (*payload).as_ref());
+        self.cancel_loans(opcode, (*payload).as_ref());
         true
     }
 
@@ -88,11 +88,11 @@ impl Channel {
         }
         let mut writer = lock(&self.writer);
         // An end of a lease belongs to no call, whatever id the peer may give one.
-        let unsent = writer.take_back_all(id, |opcode| opcode != RELEASE);
+        let unsent = writer.cancel_all_pending(id, |opcode| opcode != RELEASE);
         self.note_backlog(&writer);
         drop(writer);
         for (opcode, payload) in unsent {
-            self.unlend(opcode, (*payload).as_ref());
+            self.cancel_loans(opcode, (*payload).as_ref());
         }
     }
 
@@ -118,7 +118,7 @@ impl Channel {
         let mut writer = lock(&self.writer);
         loop {
             self.progress(&mut writer)?;
-            if writer.backlog() == 0 || writer.must_wait(self.sleep.flag())? {
+            if writer.backlog() == 0 || writer.announce_wait(self.sleep.flag())? {
                 return Ok(());
             }
         }

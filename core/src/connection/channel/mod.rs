@@ -4,30 +4,30 @@
 //! waiting for more than a copy.
 
 mod backlog;
-mod carrier;
 mod parcels;
 mod receiver;
+mod release_sender;
 mod sending;
 mod sleep_mode;
 mod waiting;
 
 pub use receiver::Receiver;
-pub use sending::{Role, SendError, Sent};
-pub use sleep_mode::Sleep;
+pub use sending::{FrameRole, SendError, SendOutcome};
+pub use sleep_mode::SleepMode;
 
 use crate::clock;
-use crate::connection::loans::Lending;
+use crate::connection::loans::Loans;
 use crate::connection::segment::{Direction, MappedRing, Segment};
 use crate::crash;
-use crate::ring::frame::{FrameReader, FrameWriter, HEADER, Kept};
+use crate::ring::frame::{FrameReader, FrameWriter, HEADER, KeptPayload};
 use crate::ring::{Consumer, Producer, RingMemory};
 use crate::sync::lock;
 use crate::violation::Violation;
-use crate::wait::cpu_contention::Crowding;
+use crate::wait::cpu_contention::CpuContention;
 use crate::wait::flags;
-use crate::wait::shutdown_flag::Closing;
-use crate::wait::spin::Spin;
-use crate::wait::waker::Bells;
+use crate::wait::shutdown_flag::ShutdownFlag;
+use crate::wait::spin::SpinBudget;
+use crate::wait::waker::Wakers;
 use sending::BEHIND_BYTES;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -44,21 +44,21 @@ pub struct Channel {
     receiver: Mutex<Receiver>,
     /// Whether frames are kept because there is no room. Only ever a hint to look.
     stalled: AtomicBool,
-    closing: Closing,
+    shutdown: ShutdownFlag,
     /// What the peer did wrong as we sent; the receiving thread is told.
     fault: OnceLock<Violation>,
     max_frame: usize,
     /// Bytes of payload that may wait for room.
     max_kept: u64,
-    bells: Bells,
+    wakers: Wakers,
     segment: Arc<Segment>,
-    sleep: Sleep,
-    lending: Arc<Lending>,
+    sleep: SleepMode,
+    loans: Arc<Loans>,
     is_client: bool,
     /// How many leases had ended when a wait for one more was.
-    in_vain: AtomicU64,
+    missed_returned: AtomicU64,
     /// When the peer was last there: a wait ended, or it was looked whether it is. In nanoseconds; only ever a hint.
-    heard: AtomicU64,
+    last_heard: AtomicU64,
     /// What we have told the peer of the CPU that we send on.
     cpu: AtomicU32,
 }
@@ -81,8 +81,8 @@ impl Channel {
     pub fn new(
         segment: Arc<Segment>,
         direction: Direction,
-        bells: Bells,
-        sleep: Sleep,
+        wakers: Wakers,
+        sleep: SleepMode,
         max_frame: usize,
         spin: u64,
         news: OwnedFd,
@@ -99,40 +99,40 @@ impl Channel {
         );
         Arc::new_cyclic(|us| {
             let us: Weak<Channel> = us.clone();
-            let lending = Lending::new(us, news, max_memory);
+            let loans = Loans::new(us, news, max_memory);
             Channel {
                 writer: Mutex::new(writer),
                 receiver: Mutex::new(Receiver {
-                    lending: lending.clone(),
+                    loans: loans.clone(),
                     reader,
-                    spin: Spin::new(spin),
-                    crowding: Crowding::default(),
+                    spin: SpinBudget::new(spin),
+                    contention: CpuContention::default(),
                     since: clock::now(),
                     working_since: None,
-                    parked: 0,
-                    rang: false,
+                    parked_at: 0,
+                    woke_peer: false,
                     broken: None,
                 }),
                 stalled: AtomicBool::new(false),
-                closing: Closing::new(),
+                shutdown: ShutdownFlag::new(),
                 fault: OnceLock::new(),
                 max_frame,
                 max_kept: max_memory.max((max_frame + BEHIND_BYTES) as u64),
-                bells,
+                wakers,
                 segment,
                 sleep,
-                lending,
+                loans,
                 is_client: direction == Direction::ClientToServer,
-                in_vain: AtomicU64::new(u64::MAX),
-                heard: AtomicU64::new(0),
+                missed_returned: AtomicU64::new(u64::MAX),
+                last_heard: AtomicU64::new(0),
                 cpu: AtomicU32::new(0),
             }
         })
     }
 
     /// The memory that both sides lend each other.
-    pub fn lending(&self) -> &Arc<Lending> {
-        &self.lending
+    pub fn loans(&self) -> &Arc<Loans> {
+        &self.loans
     }
 
     /// The largest payload, in bytes.
@@ -141,8 +141,8 @@ impl Channel {
     }
 
     /// Our bell, for the loop's reader to silence. False if the peer has ended it.
-    pub fn silence(&self) -> bool {
-        self.bells.bell.silence()
+    pub fn drain_wakeups(&self) -> bool {
+        self.wakers.loop_waker.drain()
     }
 
     /// Sends a frame. `keep` makes the payload last, should there be no room now.
@@ -152,9 +152,9 @@ impl Channel {
         opcode: u32,
         id: u64,
         payload: &[u8],
-        keep: impl FnOnce() -> Kept,
-    ) -> Result<Sent, SendError> {
-        self.publish(opcode, id, payload, keep, Role::Goes)
+        keep: impl FnOnce() -> KeptPayload,
+    ) -> Result<SendOutcome, SendError> {
+        self.publish(opcode, id, payload, keep, FrameRole::Other)
     }
 
     /// Sends a frame.
@@ -168,17 +168,17 @@ impl Channel {
         opcode: u32,
         id: u64,
         payload: &[u8],
-        keep: impl FnOnce() -> Kept,
-        role: Role,
-    ) -> Result<Sent, SendError> {
-        if self.closing.is_closed() {
+        keep: impl FnOnce() -> KeptPayload,
+        role: FrameRole,
+    ) -> Result<SendOutcome, SendError> {
+        if self.shutdown.is_closed() {
             return Err(SendError::Closed);
         }
         if payload.len() > self.max_frame {
             return Err(self.oversize(payload.len()));
         }
         let mut writer = lock(&self.writer);
-        if role == Role::Begins && self.sleep == Sleep::Thread && !writer.begin(id) {
+        if role == FrameRole::Begin && self.sleep == SleepMode::Thread && !writer.begin_call(id) {
             return Err(SendError::Overtaken);
         }
         let sent = writer.send(opcode, id, payload).inspect_err(|&violation| {
@@ -190,20 +190,20 @@ impl Channel {
             if kept > 0 && len > TINY && (kept + len) as u64 > max {
                 return Err(SendError::Backlog { kept, len, max });
             }
-            self.set_aside(&mut writer, opcode, id, keep())?;
-            return Ok(Sent::Kept);
+            self.keep_frame(&mut writer, opcode, id, keep())?;
+            return Ok(SendOutcome::Queued);
         }
-        self.tell_cpu();
+        self.publish_cpu();
         let waits = writer.memory().reader_waits();
         let how = match role {
-            Role::Item => flags::claim_for_item(waits),
-            _ => flags::claim(waits),
+            FrameRole::StreamItem => flags::take_wake_token_for_item(waits),
+            _ => flags::take_wake_token(waits),
         };
         match how {
-            flags::AWAKE => Ok(Sent::Hot),
+            flags::AWAKE => Ok(SendOutcome::PeerAwake),
             how => {
                 self.ring(how);
-                Ok(Sent::Rang)
+                Ok(SendOutcome::PeerWoken)
             }
         }
     }
@@ -214,16 +214,16 @@ impl Channel {
             return;
         }
         // Relaxed: a hint.
-        let rung_at = self.segment.rung_at(!self.is_client);
+        let rung_at = self.segment.woken_at(!self.is_client);
         rung_at.store(clock::now(), Ordering::Relaxed);
-        self.bells.ring(how);
+        self.wakers.wake(how);
         if how == flags::ON_SEMAPHORE {
-            self.look_at_semaphores();
+            self.check_semaphores();
         }
     }
 
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
-        let how = flags::claim(writer.memory().reader_waits());
+        let how = flags::take_wake_token(writer.memory().reader_waits());
         self.ring(how);
     }
 
@@ -245,20 +245,20 @@ impl Channel {
 
     /// Wakes the thread that sleeps on this channel, or keeps the next one from falling asleep.
     pub fn interrupt(&self) {
-        self.bells.interrupt();
-        self.look_at_semaphores();
+        self.wakers.interrupt();
+        self.check_semaphores();
     }
 
     /// Ends the connection if a semaphore was cut off.
-    fn look_at_semaphores(&self) {
-        if self.bells.is_cut_off() {
+    fn check_semaphores(&self) {
+        if self.wakers.is_cut_off() {
             self.segment.cut_off();
         }
     }
 
     /// Ends the sending, wakes the thread that sleeps on this channel, and keeps others from falling asleep.
     pub fn close(&self) {
-        self.closing.close(|| {
+        self.shutdown.close(|| {
             crash::point!(ChannelClosed);
             self.interrupt();
         });
@@ -273,8 +273,8 @@ impl Channel {
     /// After a frame was taken, or none was there: wakes the writer if it waits for room.
     #[inline]
     pub fn release(&self, receiver: &Receiver) {
-        if receiver.reader.has_room() {
-            let how = flags::claim_seen(receiver.reader.memory().writer_waits());
+        if receiver.reader.is_half_empty() {
+            let how = flags::take_seen_wake_token(receiver.reader.memory().writer_waits());
             if how != flags::AWAKE {
                 self.ring(how);
             }

@@ -1,13 +1,13 @@
 //! Bodies with buffers, by reference where there is memory for that.
 
-use super::{Channel, LARGE_BODY, LOOKS_PER_CLOCK, Role, SendError, Sent};
+use super::{Channel, FrameRole, LARGE_BODY, LOOKS_PER_CLOCK, SendError, SendOutcome};
 use crate::clock;
-use crate::connection::loans::Lending;
-use crate::connection::parcel::{self, Entry, Lies, PARCEL};
-use crate::connection::peer_extents::Carrier;
+use crate::connection::loans::Loans;
+use crate::connection::parcel::{self, Entry, Location, PARCEL};
+use crate::connection::peer_extents::ReleaseSender;
 use crate::crash;
 use crate::memory::bytes::append_from;
-use crate::ring::frame::Kept;
+use crate::ring::frame::KeptPayload;
 use crate::violation::Violation;
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ impl AsRef<[u8]> for Shared {
 
 /// What was lent for a frame: taken back, should it not be sent.
 struct Lent<'a> {
-    lending: &'a Lending,
+    loans: &'a Loans,
     entries: Vec<Entry>,
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         for entry in &self.entries {
-            self.lending.unlend(entry);
+            self.loans.cancel(entry);
         }
     }
 }
@@ -54,21 +54,21 @@ impl Channel {
         id: u64,
         body: &[u8],
         buffers: &[(*const u8, usize)],
-        keep: impl FnOnce() -> Kept,
-        role: Role,
-    ) -> Result<Sent, SendError> {
+        keep: impl FnOnce() -> KeptPayload,
+        role: FrameRole,
+    ) -> Result<SendOutcome, SendError> {
         if body.len() > self.max_frame {
             return Err(self.oversize(body.len()));
         }
-        self.await_memory()?;
+        self.wait_for_memory()?;
         let mut lent = Lent {
-            lending: &self.lending,
+            loans: &self.loans,
             entries: Vec::with_capacity(1 + buffers.len()),
         };
         let mut apart = false;
         if body.len() > LARGE_BODY {
             // SAFETY: a slice is readable.
-            if let Some(entry) = unsafe { self.lending.place(body.as_ptr(), body.len()) } {
+            if let Some(entry) = unsafe { self.loans.lend(body.as_ptr(), body.len()) } {
                 lent.entries.push(entry);
                 apart = true;
             } else if buffers.is_empty() {
@@ -79,13 +79,13 @@ impl Channel {
         let mut room = if apart { 0 } else { body.len() };
         for &(from, len) in buffers {
             // SAFETY: the caller's promise.
-            let entry = unsafe { self.lending.place(from, len) }.unwrap_or_else(|| {
+            let entry = unsafe { self.loans.lend(from, len) }.unwrap_or_else(|| {
                 here.push((from, len));
                 room += len;
                 let len = len as u64;
-                let lies = Lies::Here;
+                let location = Location::InFrame;
                 Entry {
-                    lies,
+                    location,
                     start: 0,
                     len,
                 }
@@ -105,7 +105,7 @@ impl Channel {
         }
         let payload = Arc::new(payload);
         let kept = payload.clone();
-        let keep = || Box::new(Shared(kept)) as Kept;
+        let keep = || Box::new(Shared(kept)) as KeptPayload;
         let sent = self.publish(opcode | PARCEL, id, &payload, keep, role)?;
         crash::point!(ParcelSent);
         lent.entries.clear(); // They are the peer's now.
@@ -116,14 +116,14 @@ impl Channel {
     /// sender far ahead of its peer gains nothing, and memory that has just been used is still in the caches.
     ///
     /// A server does not: it has others to serve.
-    fn await_memory(&self) -> Result<(), Violation> {
-        self.collect()?;
+    fn wait_for_memory(&self) -> Result<(), Violation> {
+        self.collect_releases()?;
         if !self.is_client {
             return Ok(());
         }
-        let (away, mut returned) = self.lending.store().away();
+        let (away, mut returned) = self.loans.allocator().lent_away();
         // Relaxed, here and below: a hint.
-        if away < AHEAD || returned == self.in_vain.load(Ordering::Relaxed) {
+        if away < AHEAD || returned == self.missed_returned.load(Ordering::Relaxed) {
             return Ok(());
         }
         let start = clock::now();
@@ -132,8 +132,8 @@ impl Channel {
             for _ in 0..LOOKS_PER_CLOCK {
                 spin_loop();
             }
-            self.collect()?;
-            let (away, now_returned) = self.lending.store().away();
+            self.collect_releases()?;
+            let (away, now_returned) = self.loans.allocator().lent_away();
             if away < AHEAD {
                 return Ok(());
             }
@@ -144,7 +144,7 @@ impl Channel {
             }
             if now > end {
                 // Until the next one comes back the peer keeps what it got: no use in waiting again.
-                self.in_vain.store(returned, Ordering::Relaxed);
+                self.missed_returned.store(returned, Ordering::Relaxed);
                 return Ok(());
             }
             std::thread::yield_now();
@@ -152,11 +152,11 @@ impl Channel {
     }
 
     /// What a frame that was not sent would have lent is ours alone again.
-    pub(super) fn unlend(&self, opcode: u32, payload: &[u8]) {
+    pub(super) fn cancel_loans(&self, opcode: u32, payload: &[u8]) {
         if opcode & PARCEL != 0 {
             let parsed = parcel::parse(payload).expect("a table of our own");
             for entry in &parsed.entries {
-                self.lending.unlend(entry);
+                self.loans.cancel(entry);
             }
         }
     }

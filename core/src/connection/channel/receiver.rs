@@ -1,30 +1,30 @@
 //! The receiving end of a channel.
 
-use crate::connection::loans::Lending;
+use crate::connection::loans::Loans;
 use crate::connection::parcel::{RELEASE, RELEASE_SIZE};
 use crate::connection::segment::MappedRing;
 use crate::crash;
 use crate::ring::RingMemory;
 use crate::ring::frame::{FrameReader, Header};
 use crate::violation::Violation;
-use crate::wait::cpu_contention::Crowding;
-use crate::wait::spin::Spin;
+use crate::wait::cpu_contention::CpuContention;
+use crate::wait::spin::SpinBudget;
 use std::sync::Arc;
 
 /// The receiving end and what it knows of its rhythm.
 pub struct Receiver {
-    pub(super) lending: Arc<Lending>,
+    pub(super) loans: Arc<Loans>,
     pub(super) reader: FrameReader<MappedRing>,
-    pub(super) spin: Spin,
-    pub(super) crowding: Crowding,
+    pub(super) spin: SpinBudget,
+    pub(super) contention: CpuContention,
     /// When we last sent, or last got a frame, in nanoseconds.
     pub(super) since: u64,
     /// When we last got a frame, if we have not sent since.
     pub(super) working_since: Option<u64>,
     /// When we last said that we sleep.
-    pub(super) parked: u64,
+    pub(super) parked_at: u64,
     /// Whether the peer had to be woken for what we sent last.
-    pub(super) rang: bool,
+    pub(super) woke_peer: bool,
     /// A false RELEASE: its frame is taken, so no later look would find it again.
     pub(super) broken: Option<Violation>,
 }
@@ -58,13 +58,13 @@ impl Receiver {
         }
         self.take(&mut payload)?;
         crash::point!(ReleaseRead);
-        self.lending.give_back(&payload)
+        self.loans.release(&payload)
     }
 
     /// See [`FrameReader::came`].
     #[inline]
-    pub fn came(&self) -> usize {
-        self.reader.came()
+    pub fn received_bytes(&self) -> usize {
+        self.reader.received_bytes()
     }
 
     /// See [`FrameReader::is_at_end`].

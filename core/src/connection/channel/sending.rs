@@ -34,22 +34,22 @@ pub enum SendError {
 
 /// What a frame is to the call that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum FrameRole {
     /// It begins the call.
-    Begins,
+    Begin,
     /// An item of a stream: a peer that is patient is not woken for it.
-    Item,
+    StreamItem,
     /// Any other.
-    Goes,
+    Other,
 }
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendOutcome {
     /// It is in the ring, and the peer was awake.
-    Hot,
+    PeerAwake,
     /// It is in the ring, and the peer had to be woken.
-    Rang,
+    PeerWoken,
     /// There was no room. It is kept and goes out as the peer reads.
-    Kept,
+    Queued,
 }

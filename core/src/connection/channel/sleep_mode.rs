@@ -4,18 +4,18 @@ use crate::wait::flags;
 
 /// How this side sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sleep {
+pub enum SleepMode {
     /// In an event loop that has the bell among its readers.
     Loop,
     /// In a thread, on the semaphore.
     Thread,
 }
 
-impl Sleep {
+impl SleepMode {
     pub(super) fn flag(self) -> u32 {
         match self {
-            Sleep::Loop => flags::ON_BELL,
-            Sleep::Thread => flags::ON_SEMAPHORE,
+            SleepMode::Loop => flags::ON_SOCKET,
+            SleepMode::Thread => flags::ON_SEMAPHORE,
         }
     }
 }

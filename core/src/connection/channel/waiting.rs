@@ -1,14 +1,14 @@
 //! How a side waits for the other one: it spins for as long as it pays, then it sleeps.
 
-use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, Sent, Sleep};
+use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, SendOutcome, SleepMode};
 use crate::clock;
 use crate::crash;
 use crate::ring::RingMemory;
-use crate::ring::frame::Untaken;
+use crate::ring::frame::Unread;
 use crate::scheduling;
 use crate::sync::lock;
 use crate::violation::Violation;
-use crate::wait::cpu_contention::Offer;
+use crate::wait::cpu_contention::YieldResult;
 use crate::wait::flags;
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
@@ -30,15 +30,15 @@ impl Channel {
     /// What is not sent to a peer that has left is certainly not executed. Its bell ends as its process dies, before or
     /// after its other descriptors, and with the connection: no frame is taken after that.
     #[inline]
-    pub fn look(&self) -> Result<u64, SendError> {
+    pub fn check_peer(&self) -> Result<u64, SendError> {
         let now = clock::now();
         // Relaxed: a hint.
-        if now.saturating_sub(self.heard.load(Ordering::Relaxed)) > QUIET {
-            if self.bells.bell.has_ended() {
+        if now.saturating_sub(self.last_heard.load(Ordering::Relaxed)) > QUIET {
+            if self.wakers.loop_waker.is_closed() {
                 return Err(SendError::PeerLeft);
             }
             // Relaxed: a hint. A sender that never waits, as of one-way calls, does not look each time.
-            self.heard.store(now, Ordering::Relaxed);
+            self.last_heard.store(now, Ordering::Relaxed);
         }
         Ok(now)
     }
@@ -47,24 +47,24 @@ impl Channel {
     /// `start`, in nanoseconds.
     ///
     /// Returns whether a frame is there and the time at the last look at the clock.
-    pub fn spin(&self, sent: Sent, start: u64) -> Result<(bool, u64), Violation> {
+    pub fn spin(&self, sent: SendOutcome, start: u64) -> Result<(bool, u64), Violation> {
         let longest = match self.sleep {
-            Sleep::Loop => SLICE,
-            Sleep::Thread => u64::MAX,
+            SleepMode::Loop => SLICE,
+            SleepMode::Thread => u64::MAX,
         };
         let mut receiver = lock(&self.receiver);
         if let Some(since) = receiver.working_since.take() {
-            receiver.spin.worked(start.saturating_sub(since));
+            receiver.spin.record_work(start.saturating_sub(since));
         }
         receiver.since = start;
-        receiver.rang = sent == Sent::Rang;
+        receiver.woke_peer = sent == SendOutcome::PeerWoken;
         // A peer that had to be woken has not even begun: its answer is slept for. A large frame needs us to push: as
         // long as it moves, it pays to stay.
         let mut budget = match sent {
-            Sent::Hot if receiver.crowding.must_sleep(start) => 0,
-            Sent::Hot => receiver.spin.budget().min(longest),
-            Sent::Rang => 0,
-            Sent::Kept => receiver.spin.limit().min(longest),
+            SendOutcome::PeerAwake if receiver.contention.must_sleep(start) => 0,
+            SendOutcome::PeerAwake => receiver.spin.budget().min(longest),
+            SendOutcome::PeerWoken => 0,
+            SendOutcome::Queued => receiver.spin.limit().min(longest),
         };
         let mut now = start;
         let mut idle_since = start;
@@ -72,13 +72,13 @@ impl Channel {
         // A peer on our CPU cannot answer as long as we look.
         let mut offers = self.is_on_our_cpu();
         loop {
-            let came = receiver.came();
+            let came = receiver.received_bytes();
             if receiver.peek()?.is_some() {
                 let gap = now - start;
-                self.came_after(&mut receiver, gap, now, 0);
+                self.record_arrival(&mut receiver, gap, now, 0);
                 return Ok((true, now));
             }
-            let moved = receiver.came() != came;
+            let moved = receiver.received_bytes() != came;
             if moved {
                 self.release(&receiver);
             }
@@ -92,10 +92,10 @@ impl Channel {
                 return Ok((false, now));
             }
             if offers {
-                let offer = receiver.crowding.offer();
+                let offer = receiver.contention.yield_cpu();
                 now = clock::now();
-                offers = offer == Offer::Taken;
-                if offer == Offer::Regretted || now - idle_since > budget {
+                offers = offer == YieldResult::Taken;
+                if offer == YieldResult::Costly || now - idle_since > budget {
                     budget = 0; // One more look.
                 }
                 continue;
@@ -106,7 +106,7 @@ impl Channel {
                 if now - idle_since > budget {
                     return Ok((false, now));
                 }
-                if receiver.crowding.pause(now - idle_since) {
+                if receiver.contention.yield_after(now - idle_since) {
                     budget = 0; // One more look.
                 }
             }
@@ -116,7 +116,7 @@ impl Channel {
 
     /// Tells the peer on which CPU we send; that changes seldom.
     #[inline]
-    pub(super) fn tell_cpu(&self) {
+    pub(super) fn publish_cpu(&self) {
         let cpu = our_cpu();
         // Relaxed, all: hints.
         if self.cpu.load(Ordering::Relaxed) != cpu {
@@ -137,43 +137,46 @@ impl Channel {
 
     /// Whether the peer has something to read, and needs our CPU to do so. Not while somebody sends to it.
     pub fn needs_our_cpu(&self) -> bool {
-        let has_some = |untaken: Untaken| untaken.in_ring > 0;
+        let has_some = |unread: Unread| unread.in_ring > 0;
         self.is_on_our_cpu()
             && self
                 .writer
                 .try_lock()
-                .is_ok_and(|mut writer| writer.untaken().is_ok_and(has_some))
+                .is_ok_and(|mut writer| writer.unread().is_ok_and(has_some))
     }
 
     /// Notes, for the rhythm, that a frame came after a sleep.
-    pub fn woke(&self, receiver: &mut Receiver) {
+    pub fn record_wake(&self, receiver: &mut Receiver) {
         let now = clock::now();
         let gap = now - receiver.since;
-        let slept = self.rung_ago(receiver, now);
+        let slept = self.woken_ago(receiver, now);
         if let Some(late) = slept {
-            receiver.spin.slept(late);
+            receiver.spin.record_sleep(late);
         }
-        self.came_after(receiver, gap, now, u64::from(slept.is_some()));
+        self.record_arrival(receiver, gap, now, u64::from(slept.is_some()));
     }
 
     /// How long ago the peer has rung, if it did since we said that we sleep. None if it does not say so; what it says
     /// may be false.
-    pub fn rung_ago(&self, receiver: &Receiver, now: u64) -> Option<u64> {
+    pub fn woken_ago(&self, receiver: &Receiver, now: u64) -> Option<u64> {
         // Relaxed: a hint.
-        let at = self.segment.rung_at(self.is_client).load(Ordering::Relaxed);
-        let is_new = at > receiver.parked;
+        let at = self
+            .segment
+            .woken_at(self.is_client)
+            .load(Ordering::Relaxed);
+        let is_new = at > receiver.parked_at;
         is_new.then(|| now.checked_sub(at)).flatten()
     }
 
     /// A frame came at `now`, `gap` after we began to wait; this many sleeps of ours were in between.
     #[inline]
-    fn came_after(&self, receiver: &mut Receiver, gap: u64, now: u64, sleeps: u64) {
-        let rang = std::mem::take(&mut receiver.rang);
-        receiver.spin.record(gap, sleeps + u64::from(rang));
+    fn record_arrival(&self, receiver: &mut Receiver, gap: u64, now: u64, sleeps: u64) {
+        let woke_peer = std::mem::take(&mut receiver.woke_peer);
+        receiver.spin.record(gap, sleeps + u64::from(woke_peer));
         receiver.since = now;
         receiver.working_since = Some(now);
         // Relaxed: a hint.
-        self.heard.store(now, Ordering::Relaxed);
+        self.last_heard.store(now, Ordering::Relaxed);
     }
 
     /// Announces that we sleep. False if there is something to do first.
@@ -187,14 +190,14 @@ impl Channel {
             return Ok(self.is_behind());
         }
         let mut receiver = lock(&self.receiver);
-        receiver.parked = clock::now();
+        receiver.parked_at = clock::now();
         let how = match self.sleep {
-            Sleep::Loop if patient => flags::PATIENT,
+            SleepMode::Loop if patient => flags::PATIENT,
             sleep => sleep.flag(),
         };
         flags::announce(receiver.reader.memory().reader_waits(), how);
         if how == flags::PATIENT {
-            receiver.reader.look()?; // Else what came before the announcement may be behind what is known.
+            receiver.reader.poll_tail()?; // Else what came before the announcement may be behind what is known.
         }
         let arrived = receiver.peek()?.is_some();
         self.wake_writer(&receiver);
@@ -207,7 +210,7 @@ impl Channel {
     }
 
     /// Wakes a peer that waits for room, after all reads. Whether these have taken what was there when we last looked.
-    pub fn settle(&self) -> bool {
+    pub fn wake_waiting_writer(&self) -> bool {
         let receiver = lock(&self.receiver);
         self.wake_writer(&receiver);
         receiver.is_at_end()
@@ -215,8 +218,8 @@ impl Channel {
 
     /// Wakes the writer if it waits for room, before a sleep: [`Channel::release`] does so on the way.
     fn wake_writer(&self, receiver: &Receiver) {
-        if receiver.reader.has_room() {
-            let how = flags::claim(receiver.reader.memory().writer_waits());
+        if receiver.reader.is_half_empty() {
+            let how = flags::take_wake_token(receiver.reader.memory().writer_waits());
             self.ring(how);
         }
     }
@@ -231,8 +234,8 @@ impl Channel {
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true, false)? {
-            self.closing.sleep(|| self.bells.sleep(limit));
-            self.look_at_semaphores();
+            self.shutdown.sleep(|| self.wakers.sleep(limit));
+            self.check_semaphores();
             crash::point!(Woken);
             self.unpark();
         }
@@ -240,7 +243,7 @@ impl Channel {
         let mut receiver = lock(&self.receiver);
         let arrived = receiver.peek()?.is_some();
         if arrived {
-            self.woke(&mut receiver);
+            self.record_wake(&mut receiver);
         }
         Ok(arrived)
     }

@@ -2,7 +2,7 @@
 
 use super::{Entry, LAG, Poller};
 use crate::clock;
-use crate::wait::cpu_contention::Offer;
+use crate::wait::cpu_contention::YieldResult;
 
 impl<K> Poller<K> {
     /// Lets the peers that need our CPU run, if one of them has had too little; the time afterwards.
@@ -12,7 +12,7 @@ impl<K> Poller<K> {
     #[inline]
     pub(super) fn give_way(&mut self, now: u64) -> u64 {
         let is_early = self.found - self.looked < self.hot.len() as u64;
-        if is_early || !self.spinning || self.ways.regrets(now) {
+        if is_early || !self.spinning || self.ways.is_costly(now) {
             return now;
         }
         self.looked = self.found;
@@ -30,7 +30,7 @@ impl<K> Poller<K> {
         if !self.gives_way {
             return now;
         }
-        if self.ways.offer() != Offer::Taken {
+        if self.ways.yield_cpu() != YieldResult::Taken {
             self.forgive();
         }
         clock::now()

@@ -16,8 +16,8 @@ use crate::connection::channel::{Channel, LOOKS_PER_CLOCK, SLICE};
 use crate::crash;
 use crate::packet;
 use crate::violation::Violation;
-use crate::wait::cpu_contention::{Crowding, Offer};
-use crate::wait::spin::Spin;
+use crate::wait::cpu_contention::{CpuContention, YieldResult};
+use crate::wait::spin::SpinBudget;
 use std::hint::spin_loop;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -79,10 +79,10 @@ pub struct Poller<K> {
     slice_over: bool,
     glanced: u64,
     /// The rhythm of all channels together: one waiter waits for them all.
-    spin: Spin,
-    crowding: Crowding,
+    spin: SpinBudget,
+    contention: CpuContention,
     /// What came of giving way, which says nothing about waits.
-    ways: Crowding,
+    ways: CpuContention,
     /// When we began to wait for the next frame, in nanoseconds; 0 while the last one is worked on.
     since: u64,
     /// Whose frame the caller works on, and since when.
@@ -116,9 +116,9 @@ impl<K> Poller<K> {
             slice: 0,
             slice_over: false,
             glanced: 0,
-            spin: Spin::new(limit),
-            crowding: Crowding::default(),
-            ways: Crowding::default(),
+            spin: SpinBudget::new(limit),
+            contention: CpuContention::default(),
+            ways: CpuContention::default(),
             since: 0,
             served: None,
             found: 0,
@@ -200,7 +200,7 @@ impl<K> Poller<K> {
         {
             let worked = start.saturating_sub(began);
             entry.taken += worked;
-            self.spin.worked(worked);
+            self.spin.record_work(worked);
         }
         if self.slice == 0 {
             self.slice = start;
@@ -221,7 +221,7 @@ impl<K> Poller<K> {
             _ => None,
         };
         let none_come = self.hot.is_empty() && socket.is_none();
-        let fruitless = !self.spinning || none_come || self.crowding.must_sleep(now);
+        let fruitless = !self.spinning || none_come || self.contention.must_sleep(now);
         let mut budget = match (fruitless, expected) {
             (true, _) => 0,
             (false, Some(_)) => self.spin.limit(),
@@ -245,9 +245,9 @@ impl<K> Poller<K> {
                 return Found::Nothing;
             }
             if offers && self.waiting_here().count() == self.hot.len() {
-                let offer = self.crowding.offer();
-                offers = offer == Offer::Taken;
-                if offer == Offer::Regretted {
+                let offer = self.contention.yield_cpu();
+                offers = offer == YieldResult::Taken;
+                if offer == YieldResult::Costly {
                     budget = 0; // One more look.
                 }
                 now = clock::now();
@@ -257,7 +257,7 @@ impl<K> Poller<K> {
             looks += 1;
             if looks % LOOKS_PER_CLOCK == 0 {
                 now = clock::now();
-                if self.crowding.pause(now - self.idle_since) {
+                if self.contention.yield_after(now - self.idle_since) {
                     budget = 0; // One more look.
                 }
                 if socket.is_some_and(packet::is_there) {
@@ -308,7 +308,7 @@ impl<K> Poller<K> {
                 }
             }
             let mut receiver = entry.channel.receiver();
-            let came = receiver.came();
+            let came = receiver.received_bytes();
             match receiver.peek() {
                 Ok(Some(_)) => {
                     drop(receiver);
@@ -320,7 +320,7 @@ impl<K> Poller<K> {
                     }
                 }
                 Ok(None) => {
-                    self.moved |= receiver.came() != came;
+                    self.moved |= receiver.received_bytes() != came;
                     entry.channel.release(&receiver);
                 }
                 Err(violation) => return Found::Broken(index, violation),

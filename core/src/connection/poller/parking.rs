@@ -11,12 +11,12 @@ impl<K> Poller<K> {
         let Some(Some(entry)) = self.entries.get_mut(index) else {
             return true;
         };
-        let rings = entry.channel.silence();
+        let rings = entry.channel.drain_wakeups();
         if !entry.hot {
             let now = clock::now();
-            let late = entry.channel.rung_ago(&entry.channel.receiver(), now);
+            let late = entry.channel.woken_ago(&entry.channel.receiver(), now);
             if let Some(late) = late {
-                self.spin.slept(late);
+                self.spin.record_sleep(late);
                 self.sleeps += 1;
             }
             entry.channel.unpark();

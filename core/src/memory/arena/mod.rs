@@ -30,19 +30,19 @@ const LARGEST: u64 = 64 << 20;
 
 /// Where a block begins in its owner's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct BlockRef {
     /// The number of the extent.
     pub extent: u32,
     /// Bytes from its beginning.
     pub offset: u64,
 }
 
-impl Place {
-    const FIRST: Place = Place {
+impl BlockRef {
+    const FIRST: BlockRef = BlockRef {
         extent: 0,
         offset: 0,
     };
-    const LAST: Place = Place {
+    const LAST: BlockRef = BlockRef {
         extent: u32::MAX,
         offset: u64::MAX,
     };
@@ -53,7 +53,7 @@ impl Place {
 pub struct Holder(pub u64);
 
 #[derive(Debug)]
-struct Room {
+struct ExtentState {
     size: u64,
     /// When a sweep first found it wholly free, if nothing was allocated in it since.
     idle_since: Option<u64>,
@@ -64,13 +64,13 @@ struct Block {
     len: u64,
     holds: u64,
     /// Of all holders together.
-    leases: u64,
+    loans: u64,
 }
 
 impl Block {
     /// Its bytes if it is lent, and not ours any more.
-    fn away(&self) -> u64 {
-        if self.holds == 0 && self.leases > 0 {
+    fn lent_away(&self) -> u64 {
+        if self.holds == 0 && self.loans > 0 {
             self.len
         } else {
             0
@@ -84,15 +84,15 @@ pub struct Arena {
     limit: u64,
     size: u64,
     used: u64,
-    away: u64,
-    extents: BTreeMap<u32, Room>,
-    blocks: BTreeMap<Place, Block>,
+    lent_away: u64,
+    extents: BTreeMap<u32, ExtentState>,
+    blocks: BTreeMap<BlockRef, Block>,
     /// How many leases each holder has of a block.
-    leases: BTreeMap<(Holder, Place), u64>,
+    loans: BTreeMap<(Holder, BlockRef), u64>,
     /// The length of each free range.
-    free: BTreeMap<Place, u64>,
+    free: BTreeMap<BlockRef, u64>,
     /// The same ranges, the shortest first.
-    by_len: BTreeSet<(u64, Place)>,
+    by_len: BTreeSet<(u64, BlockRef)>,
 }
 
 impl Arena {
@@ -102,10 +102,10 @@ impl Arena {
             limit,
             size: 0,
             used: 0,
-            away: 0,
+            lent_away: 0,
             extents: BTreeMap::new(),
             blocks: BTreeMap::new(),
-            leases: BTreeMap::new(),
+            loans: BTreeMap::new(),
             free: BTreeMap::new(),
             by_len: BTreeSet::new(),
         }
@@ -127,17 +127,17 @@ impl Arena {
     }
 
     /// Bytes in live blocks that are lent, and not ours any more.
-    pub fn away(&self) -> u64 {
-        self.away
+    pub fn lent_away(&self) -> u64 {
+        self.lent_away
     }
 
     /// Allocates a block of at least `len` bytes, with one hold. `None` if no extent has room for it.
-    pub fn allocate(&mut self, len: u64) -> Option<Place> {
-        let len = rounded(len)?;
-        let &(found, place) = self.by_len.range((len, Place::FIRST)..).next()?;
+    pub fn allocate(&mut self, len: u64) -> Option<BlockRef> {
+        let len = round_up(len)?;
+        let &(found, place) = self.by_len.range((len, BlockRef::FIRST)..).next()?;
         self.remove_free(place, found);
         if found > len {
-            let rest = Place {
+            let rest = BlockRef {
                 offset: place.offset + len,
                 ..place
             };
@@ -149,7 +149,7 @@ impl Arena {
         let block = Block {
             len,
             holds: 1,
-            leases: 0,
+            loans: 0,
         };
         self.blocks.insert(place, block);
         self.used += len;
@@ -161,8 +161,8 @@ impl Arena {
     /// The first has 1 MiB, each further one as much as all before it but no more than 64 MiB, unless `len` needs more.
     /// Where the limit leaves no room for that, it takes what is left: many small ones would each cost both sides a
     /// descriptor.
-    pub fn growth(&self, len: u64) -> Option<u64> {
-        let least = rounded(len)?;
+    pub fn next_extent_size(&self, len: u64) -> Option<u64> {
+        let least = round_up(len)?;
         let preferred = self.size.clamp(FIRST, LARGEST).max(least);
         let room = self.limit.saturating_sub(self.size);
         let size = preferred.min(room - room % GRANULE);
@@ -181,28 +181,31 @@ impl Arena {
         if known || whole == 0 {
             return;
         }
-        let room = Room {
+        let room = ExtentState {
             size: whole,
             idle_since: None,
         };
         self.extents.insert(extent, room);
-        self.insert_free(Place { extent, offset: 0 }, whole);
+        self.insert_free(BlockRef { extent, offset: 0 }, whole);
         self.size += whole;
     }
 
     /// The live block that has all of `[offset, offset + len)` in it: its place and its length in whole granules. An
     /// empty range is in the block in which it begins. Any values may come.
-    pub fn find(&self, extent: u32, offset: u64, len: u64) -> Option<(Place, u64)> {
+    pub fn find(&self, extent: u32, offset: u64, len: u64) -> Option<(BlockRef, u64)> {
         let end = offset.checked_add(len)?;
-        let (&place, block) = self.blocks.range(..=Place { extent, offset }).next_back()?;
+        let (&place, block) = self
+            .blocks
+            .range(..=BlockRef { extent, offset })
+            .next_back()?;
         let block_end = place.offset + block.len;
         let within = place.extent == extent && offset < block_end && end <= block_end;
         within.then_some((place, block.len))
     }
 
     /// Adds a hold of ours on a live block.
-    pub fn hold(&mut self, place: Place) {
-        let held = self.change(place, |block| {
+    pub fn add_hold(&mut self, place: BlockRef) {
+        let held = self.update_counts(place, |block| {
             block.holds += 1;
             true
         });
@@ -210,8 +213,8 @@ impl Arena {
     }
 
     /// Drops a hold of ours. The block is free when it has neither holds nor leases.
-    pub fn drop_hold(&mut self, place: Place) {
-        let dropped = self.change(place, |block| {
+    pub fn release_hold(&mut self, place: BlockRef) {
+        let dropped = self.update_counts(place, |block| {
             let held = block.holds > 0;
             block.holds -= u64::from(held);
             held
@@ -220,20 +223,20 @@ impl Arena {
     }
 
     /// Adds a lease of a live block, for this holder.
-    pub fn lend(&mut self, place: Place, holder: Holder) {
-        let lent = self.change(place, |block| {
-            block.leases += 1;
+    pub fn lend(&mut self, place: BlockRef, holder: Holder) {
+        let lent = self.update_counts(place, |block| {
+            block.loans += 1;
             true
         });
         debug_assert!(lent, "no live block at {place:?} to lend");
         if lent {
-            *self.leases.entry((holder, place)).or_insert(0) += 1;
+            *self.loans.entry((holder, place)).or_insert(0) += 1;
         }
     }
 
     /// Takes one lease of a holder back. False if it has none of this block: it lies.
-    pub fn give_back(&mut self, place: Place, holder: Holder) -> bool {
-        let Entry::Occupied(mut count) = self.leases.entry((holder, place)) else {
+    pub fn end_loan(&mut self, place: BlockRef, holder: Holder) -> bool {
+        let Entry::Occupied(mut count) = self.loans.entry((holder, place)) else {
             return false;
         };
         if *count.get() > 1 {
@@ -241,34 +244,34 @@ impl Arena {
         } else {
             count.remove();
         }
-        self.change(place, |block| {
-            block.leases -= 1;
+        self.update_counts(place, |block| {
+            block.loans -= 1;
             true
         })
     }
 
     /// Ends all leases of a holder that is gone: it must not read any of them any more.
-    pub fn drop_holder(&mut self, holder: Holder) {
-        let all = (holder, Place::FIRST)..=(holder, Place::LAST);
-        let leases: Vec<_> = self.leases.range(all).map(|(&k, &n)| (k, n)).collect();
-        for (key, count) in leases {
-            self.leases.remove(&key);
-            self.change(key.1, |block| {
-                block.leases -= count;
+    pub fn remove_holder(&mut self, holder: Holder) {
+        let all = (holder, BlockRef::FIRST)..=(holder, BlockRef::LAST);
+        let loans: Vec<_> = self.loans.range(all).map(|(&k, &n)| (k, n)).collect();
+        for (key, count) in loans {
+            self.loans.remove(&key);
+            self.update_counts(key.1, |block| {
+                block.loans -= count;
                 true
             });
         }
     }
 
     /// Changes the counts of a block, which is freed if none is left. What `count` returns; false if there is none.
-    fn change(&mut self, place: Place, count: impl FnOnce(&mut Block) -> bool) -> bool {
+    fn update_counts(&mut self, place: BlockRef, count: impl FnOnce(&mut Block) -> bool) -> bool {
         let Some(block) = self.blocks.get_mut(&place) else {
             return false;
         };
-        let before = block.away();
+        let before = block.lent_away();
         let changed = count(block);
-        self.away = self.away - before + block.away();
-        if block.holds == 0 && block.leases == 0 {
+        self.lent_away = self.lent_away - before + block.lent_away();
+        if block.holds == 0 && block.loans == 0 {
             let len = block.len;
             self.blocks.remove(&place);
             self.free(place, len);
@@ -277,8 +280,8 @@ impl Arena {
     }
 
     /// Whether a holder has a lease of the block that begins here.
-    pub fn is_lent(&self, place: Place, holder: Holder) -> bool {
-        self.leases.contains_key(&(holder, place))
+    pub fn is_lent(&self, place: BlockRef, holder: Holder) -> bool {
+        self.loans.contains_key(&(holder, place))
     }
 
     /// Forgets the extents that have been idle for `patience` nanoseconds, and returns their numbers. It takes two
@@ -287,7 +290,7 @@ impl Arena {
     pub fn sweep(&mut self, now: u64, patience: u64) -> Vec<u32> {
         let mut gone = Vec::new();
         for (&extent, room) in &mut self.extents {
-            if self.free.get(&Place { extent, offset: 0 }) != Some(&room.size) {
+            if self.free.get(&BlockRef { extent, offset: 0 }) != Some(&room.size) {
                 continue;
             }
             match room.idle_since {
@@ -298,7 +301,7 @@ impl Arena {
         }
         for &extent in &gone {
             if let Some(room) = self.extents.remove(&extent) {
-                self.remove_free(Place { extent, offset: 0 }, room.size);
+                self.remove_free(BlockRef { extent, offset: 0 }, room.size);
                 self.size -= room.size;
             }
         }
@@ -306,7 +309,7 @@ impl Arena {
     }
 
     /// Makes a range free that was a block's, and one with the free ranges that it touches.
-    fn free(&mut self, place: Place, len: u64) {
+    fn free(&mut self, place: BlockRef, len: u64) {
         self.used -= len;
         let (mut start, mut whole) = (place, len);
         let before = self.free.range(..place).next_back();
@@ -317,7 +320,7 @@ impl Arena {
                 whole += before_len;
             }
         }
-        let after = Place {
+        let after = BlockRef {
             offset: place.offset + len,
             ..place
         };
@@ -328,19 +331,19 @@ impl Arena {
         self.insert_free(start, whole);
     }
 
-    fn insert_free(&mut self, place: Place, len: u64) {
+    fn insert_free(&mut self, place: BlockRef, len: u64) {
         self.free.insert(place, len);
         self.by_len.insert((len, place));
     }
 
-    fn remove_free(&mut self, place: Place, len: u64) {
+    fn remove_free(&mut self, place: BlockRef, len: u64) {
         self.free.remove(&place);
         self.by_len.remove(&(len, place));
     }
 }
 
 /// `len` in whole granules, at least one. `None` if that is more than a `u64` holds.
-fn rounded(len: u64) -> Option<u64> {
+fn round_up(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(GRANULE)
 }
 

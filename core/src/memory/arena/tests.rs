@@ -5,8 +5,8 @@ const MIB: u64 = 1 << 20;
 const HOLDERS: [Holder; 3] = [Holder(0), Holder(1), Holder(u64::MAX)];
 const PEER: Holder = HOLDERS[0];
 
-fn at(extent: u32, offset: u64) -> Place {
-    Place { extent, offset }
+fn at(extent: u32, offset: u64) -> BlockRef {
+    BlockRef { extent, offset }
 }
 
 /// An arena with one extent of this many granules.
@@ -19,7 +19,7 @@ fn arena(granules: u64) -> Arena {
 /// All that must be true of an arena at any time.
 fn check(arena: &Arena) {
     let mut at_next: BTreeMap<u32, u64> = BTreeMap::new();
-    let mut ranges: Vec<(Place, u64, bool)> = Vec::new();
+    let mut ranges: Vec<(BlockRef, u64, bool)> = Vec::new();
     ranges.extend(arena.free.iter().map(|(&place, &len)| (place, len, true)));
     ranges.extend(
         arena
@@ -47,34 +47,37 @@ fn check(arena: &Arena) {
     assert_eq!(at_next, sizes, "free and live ranges fill each extent");
     assert_eq!(arena.size, sizes.values().sum::<u64>());
     assert_eq!(arena.used, arena.blocks.values().map(|b| b.len).sum());
-    assert_eq!(arena.away, arena.blocks.values().map(Block::away).sum());
+    assert_eq!(
+        arena.lent_away,
+        arena.blocks.values().map(Block::lent_away).sum()
+    );
     let lengths: BTreeSet<_> = arena.free.iter().map(|(&p, &len)| (len, p)).collect();
     assert_eq!(arena.by_len, lengths);
-    let mut lent: BTreeMap<Place, u64> = BTreeMap::new();
-    for (&(_, place), &count) in &arena.leases {
+    let mut lent: BTreeMap<BlockRef, u64> = BTreeMap::new();
+    for (&(_, place), &count) in &arena.loans {
         assert!(count > 0);
         *lent.entry(place).or_default() += count;
     }
-    let leases = arena.blocks.iter().map(|(&place, b)| (place, b.leases));
+    let loans = arena.blocks.iter().map(|(&place, b)| (place, b.loans));
     assert_eq!(
         lent,
-        leases.filter(|&(_, count)| count > 0).collect(),
-        "a block has the leases of its holders"
+        loans.filter(|&(_, count)| count > 0).collect(),
+        "a block has the loans of its holders"
     );
 }
 
 /// What a block is to the plain model, which knows nothing of ranges.
 struct Taken {
-    place: Place,
+    place: BlockRef,
     granules: u64,
     holds: u64,
     /// Of each holder.
-    leases: [u64; HOLDERS.len()],
+    loans: [u64; HOLDERS.len()],
 }
 
 impl Taken {
-    fn leases(&self) -> u64 {
-        self.leases.iter().sum()
+    fn loans(&self) -> u64 {
+        self.loans.iter().sum()
     }
 }
 
@@ -84,7 +87,7 @@ struct Map(BTreeMap<u32, Vec<u8>>);
 
 impl Map {
     /// Turns the granules of a block from `old` to `new`, and all of them have been `old`.
-    fn turn(&mut self, place: Place, granules: u64, old: u8, new: u8) {
+    fn turn(&mut self, place: BlockRef, granules: u64, old: u8, new: u8) {
         assert_eq!(place.offset % GRANULE, 0);
         let start = (place.offset / GRANULE) as usize;
         let extent = self.0.get_mut(&place.extent).expect("a known extent");
@@ -140,12 +143,12 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
         if what < grow || taken.is_empty() {
             let len = some_len(&mut dice, large);
             let place = arena.allocate(len).unwrap_or_else(|| {
-                let size = arena.growth(len).expect("the limit is far");
+                let size = arena.next_extent_size(len).expect("the limit is far");
                 arena.add(next_extent, size);
                 map.0
                     .insert(next_extent, vec![0; (size / GRANULE) as usize]);
                 next_extent += 1;
-                arena.allocate(len).expect("growth makes room")
+                arena.allocate(len).expect("next_extent_size makes room")
             });
             let granules = len.div_ceil(GRANULE);
             map.turn(place, granules, 0, 1);
@@ -154,7 +157,7 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
                 place,
                 granules,
                 holds: 1,
-                leases: [0; HOLDERS.len()],
+                loans: [0; HOLDERS.len()],
             });
             peak_used = peak_used.max(used);
             peak_size = peak_size.max(arena.size());
@@ -165,10 +168,10 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
         let holder = HOLDERS[who];
         if step % 20_000 == 1 {
             // It dies with all that it has.
-            arena.drop_holder(holder);
+            arena.remove_holder(holder);
             taken.retain_mut(|block| {
-                block.leases[who] = 0;
-                let lives = block.holds + block.leases() > 0;
+                block.loans[who] = 0;
+                let lives = block.holds + block.loans() > 0;
                 if !lives {
                     map.turn(block.place, block.granules, 1, 0);
                     used -= block.granules * GRANULE;
@@ -183,34 +186,34 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
         let block = &mut taken[index];
         match what {
             ..70 => {
-                if block.holds > 0 && (block.leases() == 0 || dice.below(2) == 0) {
-                    arena.drop_hold(block.place);
+                if block.holds > 0 && (block.loans() == 0 || dice.below(2) == 0) {
+                    arena.release_hold(block.place);
                     block.holds -= 1;
                 } else {
-                    let has = block.leases[who] > 0;
-                    assert_eq!(arena.give_back(block.place, holder), has);
-                    block.leases[who] -= u64::from(has);
+                    let has = block.loans[who] > 0;
+                    assert_eq!(arena.end_loan(block.place, holder), has);
+                    block.loans[who] -= u64::from(has);
                 }
-                if block.holds + block.leases() == 0 {
+                if block.holds + block.loans() == 0 {
                     let gone = taken.swap_remove(index);
                     map.turn(gone.place, gone.granules, 1, 0);
                     used -= gone.granules * GRANULE;
                     for holder in HOLDERS {
-                        assert!(!arena.give_back(gone.place, holder), "it is free, not lent");
+                        assert!(!arena.end_loan(gone.place, holder), "it is free, not lent");
                     }
                 }
                 assert_eq!(arena.used(), used);
             }
             70..75 => {
-                arena.hold(block.place);
+                arena.add_hold(block.place);
                 block.holds += 1;
             }
             75..85 => {
                 arena.lend(block.place, holder);
-                block.leases[who] += 1;
+                block.loans[who] += 1;
             }
             _ => {
-                let Place { extent, offset } = block.place;
+                let BlockRef { extent, offset } = block.place;
                 let len = block.granules * GRANULE;
                 let whole = Some((block.place, len));
                 let start = dice.below(len);
@@ -218,10 +221,10 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
                 assert_eq!(arena.find(extent, offset + start, part), whole);
                 assert_eq!(arena.find(extent, offset, len), whole);
                 assert_eq!(arena.find(extent, offset + start, len - start + 1), None);
-                assert_eq!(arena.is_lent(block.place, holder), block.leases[who] > 0);
-                assert!(!arena.give_back(at(extent, offset + 1 + dice.below(len - 1)), holder));
-                if block.leases[who] == 0 {
-                    assert!(!arena.give_back(block.place, holder));
+                assert_eq!(arena.is_lent(block.place, holder), block.loans[who] > 0);
+                assert!(!arena.end_loan(at(extent, offset + 1 + dice.below(len - 1)), holder));
+                if block.loans[who] == 0 {
+                    assert!(!arena.end_loan(block.place, holder));
                 }
             }
         }
@@ -234,16 +237,16 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
         "{peak_size} bytes of extents for {peak_used} bytes of blocks"
     );
     for block in taken.drain(..) {
-        (0..block.holds).for_each(|_| arena.drop_hold(block.place));
-        for (holder, count) in HOLDERS.into_iter().zip(block.leases) {
-            (0..count).for_each(|_| assert!(arena.give_back(block.place, holder)));
+        (0..block.holds).for_each(|_| arena.release_hold(block.place));
+        for (holder, count) in HOLDERS.into_iter().zip(block.loans) {
+            (0..count).for_each(|_| assert!(arena.end_loan(block.place, holder)));
         }
         map.turn(block.place, block.granules, 1, 0);
     }
     check(&arena);
     assert_eq!(arena.used(), 0);
-    assert!(arena.blocks.is_empty() && arena.leases.is_empty());
-    let whole: BTreeMap<Place, u64> = map
+    assert!(arena.blocks.is_empty() && arena.loans.is_empty());
+    let whole: BTreeMap<BlockRef, u64> = map
         .0
         .iter()
         .map(|(&extent, pages)| (at(extent, 0), pages.len() as u64 * GRANULE))
@@ -259,7 +262,7 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
 #[test]
 fn the_smallest_range_that_is_large_enough_is_taken_and_of_equals_the_lowest() {
     let mut arena = arena(16);
-    let blocks: Vec<Place> = [4, 1, 2, 1, 2, 1, 5]
+    let blocks: Vec<BlockRef> = [4, 1, 2, 1, 2, 1, 5]
         .into_iter()
         .map(|granules| arena.allocate(granules * GRANULE).unwrap())
         .collect();
@@ -267,7 +270,7 @@ fn the_smallest_range_that_is_large_enough_is_taken_and_of_equals_the_lowest() {
     arena.add(1, 2 * GRANULE);
     // Free now: 4 at 0, 2 at 5, 2 at 8, and 2 in extent 1.
     for index in [4, 0, 2] {
-        arena.drop_hold(blocks[index]);
+        arena.release_hold(blocks[index]);
     }
     assert_eq!(arena.allocate(2 * GRANULE), Some(at(0, 5 * GRANULE)));
     assert_eq!(arena.allocate(GRANULE + 1), Some(at(0, 8 * GRANULE)));
@@ -310,19 +313,25 @@ fn what_a_holder_has_another_one_neither_gives_back_nor_loses() {
         arena.lend(place, holder);
     }
     for place in [shared, first, second] {
-        arena.drop_hold(place);
-        assert!(!arena.give_back(place, stranger));
+        arena.release_hold(place);
+        assert!(!arena.end_loan(place, stranger));
     }
-    assert!(!arena.give_back(second, one) && !arena.give_back(first, other));
-    arena.drop_holder(stranger);
-    assert_eq!((arena.used(), arena.away()), (3 * GRANULE, 3 * GRANULE));
-    arena.drop_holder(one);
-    assert_eq!((arena.used(), arena.away()), (2 * GRANULE, 2 * GRANULE));
+    assert!(!arena.end_loan(second, one) && !arena.end_loan(first, other));
+    arena.remove_holder(stranger);
+    assert_eq!(
+        (arena.used(), arena.lent_away()),
+        (3 * GRANULE, 3 * GRANULE)
+    );
+    arena.remove_holder(one);
+    assert_eq!(
+        (arena.used(), arena.lent_away()),
+        (2 * GRANULE, 2 * GRANULE)
+    );
     assert_eq!(arena.allocate(1), Some(first), "what it alone had is free");
     assert!(!arena.is_lent(shared, one) && arena.is_lent(shared, other));
-    assert!(!arena.give_back(shared, one), "it is gone");
-    assert!(arena.give_back(shared, other) && arena.give_back(second, other));
-    assert!(!arena.give_back(shared, other));
+    assert!(!arena.end_loan(shared, one), "it is gone");
+    assert!(arena.end_loan(shared, other) && arena.end_loan(second, other));
+    assert!(!arena.end_loan(shared, other));
     check(&arena);
     assert_eq!(arena.used(), GRANULE);
 }
@@ -337,7 +346,7 @@ fn a_peer_that_lies_gets_no_block_and_frees_none() {
     for extent in [0, 1, u32::MAX] {
         for offset in wild {
             if at(extent, offset) != first {
-                assert!(!arena.give_back(at(extent, offset), PEER));
+                assert!(!arena.end_loan(at(extent, offset), PEER));
                 assert!(!arena.is_lent(at(extent, offset), PEER));
             }
             for len in wild {
@@ -353,11 +362,11 @@ fn a_peer_that_lies_gets_no_block_and_frees_none() {
             }
         }
     }
-    assert!(arena.give_back(first, PEER));
-    assert!(!arena.give_back(first, PEER), "it had one lease");
+    assert!(arena.end_loan(first, PEER));
+    assert!(!arena.end_loan(first, PEER), "it had one lease");
     assert_eq!(arena.used(), 3 * GRANULE);
-    arena.drop_hold(first);
-    assert!(!arena.give_back(first, PEER), "the block is gone");
+    arena.release_hold(first);
+    assert!(!arena.end_loan(first, PEER), "the block is gone");
     assert_eq!(arena.find(0, 0, 1), None);
     check(&arena);
 }
@@ -366,11 +375,14 @@ fn a_peer_that_lies_gets_no_block_and_frees_none() {
 fn extents_double_up_to_a_bound_unless_a_block_needs_more() {
     let mut arena = Arena::new(1 << 40);
     for (extent, expected) in [1, 1, 2, 4, 8, 16, 32, 64, 64, 64].into_iter().enumerate() {
-        assert_eq!(arena.growth(1), Some(expected * MIB));
+        assert_eq!(arena.next_extent_size(1), Some(expected * MIB));
         arena.add(extent as u32, expected * MIB);
     }
-    assert_eq!(arena.growth(64 * MIB + 1), Some(64 * MIB + GRANULE));
-    assert_eq!(Arena::new(1 << 40).growth(3 * MIB), Some(3 * MIB));
+    assert_eq!(
+        arena.next_extent_size(64 * MIB + 1),
+        Some(64 * MIB + GRANULE)
+    );
+    assert_eq!(Arena::new(1 << 40).next_extent_size(3 * MIB), Some(3 * MIB));
 }
 
 #[test]
@@ -394,7 +406,7 @@ fn an_arena_grows_up_to_its_limit_and_not_beyond() {
             if arena.allocate(wanted).is_some() {
                 continue;
             }
-            let Some(size) = arena.growth(wanted) else {
+            let Some(size) = arena.next_extent_size(wanted) else {
                 let room = limit - arena.size();
                 assert!(wanted.next_multiple_of(GRANULE) > room);
                 len /= 2;
@@ -403,9 +415,12 @@ fn an_arena_grows_up_to_its_limit_and_not_beyond() {
             arena.add(extent, size);
             extent += 1;
             assert!(arena.size() <= limit);
-            assert!(arena.allocate(wanted).is_some(), "growth makes room");
+            assert!(
+                arena.allocate(wanted).is_some(),
+                "next_extent_size makes room"
+            );
         }
-        assert_eq!(arena.growth(0), None);
+        assert_eq!(arena.next_extent_size(0), None);
         assert_eq!(arena.used(), arena.size());
         assert_eq!(arena.size(), limit - limit % GRANULE);
         check(&arena);
@@ -415,12 +430,12 @@ fn an_arena_grows_up_to_its_limit_and_not_beyond() {
 #[test]
 fn near_the_limit_an_extent_takes_what_is_left() {
     let mut arena = Arena::new(MIB + 3 * GRANULE);
-    arena.add(0, arena.growth(1).unwrap());
-    assert_eq!(arena.growth(GRANULE + 1), Some(3 * GRANULE));
-    assert_eq!(arena.growth(3 * GRANULE), Some(3 * GRANULE));
-    assert_eq!(arena.growth(3 * GRANULE + 1), None);
-    assert_eq!(arena.growth(u64::MAX), None);
-    assert_eq!(Arena::new(u64::MAX).growth(u64::MAX), None);
+    arena.add(0, arena.next_extent_size(1).unwrap());
+    assert_eq!(arena.next_extent_size(GRANULE + 1), Some(3 * GRANULE));
+    assert_eq!(arena.next_extent_size(3 * GRANULE), Some(3 * GRANULE));
+    assert_eq!(arena.next_extent_size(3 * GRANULE + 1), None);
+    assert_eq!(arena.next_extent_size(u64::MAX), None);
+    assert_eq!(Arena::new(u64::MAX).next_extent_size(u64::MAX), None);
     assert_eq!((arena.limit(), arena.size()), (MIB + 3 * GRANULE, MIB));
 }
 
@@ -443,7 +458,7 @@ fn an_extent_that_was_used_between_two_looks_stays() {
     arena.sweep(100, 50);
     let place = arena.allocate(1).unwrap();
     assert_eq!(place, at(0, 0));
-    arena.drop_hold(place);
+    arena.release_hold(place);
     assert_eq!(
         arena.sweep(200, 50),
         [1],
@@ -461,8 +476,8 @@ fn a_hold_that_is_not_there_is_not_dropped() {
     let mut arena = arena(1);
     let place = arena.allocate(1).unwrap();
     arena.lend(place, PEER);
-    arena.drop_hold(place);
-    arena.drop_hold(place);
+    arena.release_hold(place);
+    arena.release_hold(place);
     assert!(arena.is_lent(place, PEER));
 }
 
@@ -470,7 +485,7 @@ fn a_hold_that_is_not_there_is_not_dropped() {
 #[cfg_attr(debug_assertions, should_panic(expected = "to hold"))]
 fn what_is_free_is_not_held() {
     let mut arena = arena(1);
-    arena.hold(at(0, 0));
+    arena.add_hold(at(0, 0));
     assert_eq!(arena.used(), 0);
 }
 

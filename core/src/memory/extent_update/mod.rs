@@ -23,7 +23,7 @@ const ROOM: usize = 8;
 
 /// Why the next piece of news cannot be read.
 #[derive(Debug, Error)]
-pub enum NewsError {
+pub enum UpdateError {
     /// The operating system refused. It stays the next one.
     #[error(transparent)]
     Os(#[from] io::Error),
@@ -34,9 +34,9 @@ pub enum NewsError {
 
 /// What one side tells the other of its extents.
 #[derive(Debug)]
-pub enum News {
+pub enum ExtentUpdate {
     /// There is a new one.
-    Extent {
+    Added {
         /// Its number.
         number: u32,
         /// Its bytes, as the peer claims; [`Extent::open`] looks.
@@ -45,32 +45,33 @@ pub enum News {
         file: OwnedFd,
     },
     /// One is no longer in use.
-    Gone {
+    Removed {
         /// Its number.
         number: u32,
     },
 }
 
 /// Tells the peer of a new extent of ours. `WouldBlock` if the socket is full.
-pub fn send_extent(socket: BorrowedFd<'_>, extent: &Extent) -> io::Result<()> {
+pub fn send_added(socket: BorrowedFd<'_>, extent: &Extent) -> io::Result<()> {
     let packet = packet(EXTENT, extent.number(), extent.size() as u64);
     packet::send(socket, &packet, &[extent.file()])
 }
 
 /// Tells the peer that an extent of ours is gone. `WouldBlock` if the socket is full.
-pub fn send_gone(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+pub fn send_removed(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
     packet::send(socket, &packet(GONE, number, 0), &[])
 }
 
 /// Takes the next piece of news. `None` if there is none now, and at the end of the socket. After an error of the
 /// system the same one is next.
-pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<News>, NewsError> {
+pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateError> {
     // One byte more than there should be, so that a packet that is too long shows; and room for one descriptor too
     // many.
     let (mut bytes, mut room) = ([0; PACKET + 1], [0; ROOM]);
     // The packet stays where it is, and its descriptors are ours by then. The kernel drops descriptors for which there
     // is no room from a packet that is received, and from one that is only looked at it does not.
-    let peeked = twice(|| packet::receive(socket, &mut bytes, &mut room, libc::MSG_PEEK));
+    let peeked =
+        retry_after_reset(|| packet::receive(socket, &mut bytes, &mut room, libc::MSG_PEEK));
     let packet::Packet {
         len, files, cut, ..
     } = match peeked {
@@ -83,7 +84,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<News>, NewsError> {
     }
     if cut && count == 0 {
         // There was room for them, so it is this process that could not take even one.
-        return Err(why_untaken(socket).into());
+        return Err(descriptor_error(socket).into());
     }
     // The kernel closes the descriptors for which this has no room.
     // SAFETY: nothing is written.
@@ -95,10 +96,10 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<News>, NewsError> {
             libc::MSG_DONTWAIT,
         )
     };
-    twice(|| retry(consume))?;
+    retry_after_reset(|| retry(consume))?;
     let more = |is_more: bool| if is_more { "more than " } else { "" };
     if len != PACKET {
-        return Err(NewsError::Malformed(format!(
+        return Err(UpdateError::Malformed(format!(
             "news of an extent has {}{} bytes instead of {PACKET}",
             more(len > PACKET),
             len.min(PACKET)
@@ -109,25 +110,25 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<News>, NewsError> {
         EXTENT => (1, u64::MAX, 1),
         GONE => (0, 0, 0),
         _ => {
-            return Err(NewsError::Malformed(format!(
+            return Err(UpdateError::Malformed(format!(
                 "news of extent {number} is of the unknown kind {kind}"
             )));
         }
     };
     if !(least..=most).contains(&size) {
-        return Err(NewsError::Malformed(format!(
+        return Err(UpdateError::Malformed(format!(
             "news of extent {number}, of kind {kind}, tells of {size} bytes"
         )));
     }
     if cut || count != expected {
-        return Err(NewsError::Malformed(format!(
+        return Err(UpdateError::Malformed(format!(
             "news of extent {number}, of kind {kind}, has {}{count} descriptors instead of {expected}",
             more(cut)
         )));
     }
     Ok(Some(match files.into_iter().next() {
-        Some(file) => News::Extent { number, size, file },
-        None => News::Gone { number },
+        Some(file) => ExtentUpdate::Added { number, size, file },
+        None => ExtentUpdate::Removed { number },
     }))
 }
 
@@ -141,7 +142,7 @@ fn packet(kind: u32, number: u32, size: u64) -> [u8; PACKET] {
 
 /// Receives once more after a reset: that is an end before the peer has read all of ours. The kernel reports it once,
 /// and ahead of what the peer has sent, which is still there and which a frame may name.
-fn twice<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry_after_reset<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     receive().or_else(|error| match error.kind() {
         io::ErrorKind::ConnectionReset => receive(),
         _ => Err(error),
@@ -150,7 +151,7 @@ fn twice<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// Why this process could not take a descriptor. The kernel does not say, so this tries to make another one, and
 /// returns its error. If that succeeds, a rule of the system is in the way, or there is room again.
-fn why_untaken(socket: BorrowedFd<'_>) -> io::Error {
+fn descriptor_error(socket: BorrowedFd<'_>) -> io::Error {
     match socket.try_clone_to_owned() {
         Err(error) => error,
         Ok(_) => io::Error::from_raw_os_error(libc::EACCES),

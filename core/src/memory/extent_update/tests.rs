@@ -13,10 +13,10 @@ fn news_arrives_in_order_and_an_extent_with_its_memory() {
     let (a, b) = sockets();
     assert!(receive(b.as_fd()).unwrap().is_none(), "none yet");
     let ours = Extent::create(u32::MAX, SIZE).unwrap();
-    send_extent(a.as_fd(), &ours).unwrap();
-    send_gone(a.as_fd(), 9).unwrap();
+    send_added(a.as_fd(), &ours).unwrap();
+    send_removed(a.as_fd(), 9).unwrap();
     let ino = inode(ours.file());
-    let Some(News::Extent { number, size, file }) = receive(b.as_fd()).unwrap() else {
+    let Some(ExtentUpdate::Added { number, size, file }) = receive(b.as_fd()).unwrap() else {
         panic!("an extent was sent");
     };
     assert_eq!((number, size), (u32::MAX, SIZE as u64));
@@ -29,7 +29,7 @@ fn news_arrives_in_order_and_an_extent_with_its_memory() {
     assert_eq!(traces(ino), (2, 2));
     assert!(matches!(
         receive(b.as_fd()).unwrap(),
-        Some(News::Gone { number: 9 })
+        Some(ExtentUpdate::Removed { number: 9 })
     ));
     assert!(receive(b.as_fd()).unwrap().is_none(), "none any more");
     drop((ours, theirs));
@@ -40,15 +40,15 @@ fn news_arrives_in_order_and_an_extent_with_its_memory() {
 fn news_that_was_sent_before_the_end_arrives() {
     let _alone = FORK.lock();
     let (a, b) = sockets();
-    send_gone(a.as_fd(), 1).unwrap();
-    send_gone(b.as_fd(), 1).unwrap();
+    send_removed(a.as_fd(), 1).unwrap();
+    send_removed(b.as_fd(), 1).unwrap();
     drop(a);
     // It has not read ours, and the kernel tells that before all else: who looks once finds the news all the same.
     let seen: Vec<_> = (0..4).map(|_| receive(b.as_fd()).unwrap()).collect();
     assert!(seen[0].is_some());
     let count = seen.iter().flatten().count();
     assert_eq!(count, 1, "{seen:?}");
-    let error = send_gone(b.as_fd(), 1).unwrap_err();
+    let error = send_removed(b.as_fd(), 1).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 }
 
@@ -58,7 +58,7 @@ fn a_full_socket_is_told_and_nothing_waits() {
     let extent = Extent::create(0, SIZE).unwrap();
     let mut sent = 0;
     let error = loop {
-        match send_extent(a.as_fd(), &extent) {
+        match send_added(a.as_fd(), &extent) {
             Ok(()) => sent += 1,
             Err(error) => break error,
         }
@@ -67,7 +67,7 @@ fn a_full_socket_is_told_and_nothing_waits() {
     let seen = std::iter::from_fn(|| receive(b.as_fd()).unwrap()).count();
     assert!(seen == sent && sent > 0, "{seen} of {sent}");
     assert_eq!(traces(inode(extent.file())), (1, 1));
-    send_extent(a.as_fd(), &extent).unwrap();
+    send_added(a.as_fd(), &extent).unwrap();
 }
 
 #[test]
@@ -95,18 +95,18 @@ fn a_malformed_packet_is_refused_and_none_of_its_descriptors_stays_open() {
     let (a, b) = sockets();
     for (bytes, count, expected) in cases {
         packet::send(a.as_fd(), bytes, &vec![file.as_fd(); count]).unwrap();
-        send_gone(a.as_fd(), 8).unwrap();
+        send_removed(a.as_fd(), 8).unwrap();
         let error = receive(b.as_fd()).unwrap_err();
-        assert!(matches!(error, NewsError::Malformed(_)));
+        assert!(matches!(error, UpdateError::Malformed(_)));
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(traces(ino), (1, 0), "{expected}");
         let next = receive(b.as_fd()).unwrap();
-        assert!(matches!(next, Some(News::Gone { number: 8 })));
+        assert!(matches!(next, Some(ExtentUpdate::Removed { number: 8 })));
     }
     // The same file, as it should come.
     packet::send(a.as_fd(), &extent, &[file.as_fd()]).unwrap();
     let news = receive(b.as_fd()).unwrap();
-    assert!(matches!(news, Some(News::Extent { number: 3, .. })));
+    assert!(matches!(news, Some(ExtentUpdate::Added { number: 3, .. })));
     assert_eq!(traces(ino), (2, 0));
     drop(news);
     assert_eq!(traces(ino), (1, 0));
@@ -165,14 +165,14 @@ fn a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer() {
             news.unwrap_err()
         }
     };
-    send_extent(a.as_fd(), &extent).unwrap();
+    send_added(a.as_fd(), &extent).unwrap();
     let error = receive_below(next);
     assert!(
-        matches!(&error, NewsError::Os(e) if e.raw_os_error() == Some(libc::EMFILE)),
+        matches!(&error, UpdateError::Os(e) if e.raw_os_error() == Some(libc::EMFILE)),
         "{error}"
     );
     // Once there is room, it is there still.
-    let Some(News::Extent { number, size, .. }) = receive(b.as_fd()).unwrap() else {
+    let Some(ExtentUpdate::Added { number, size, .. }) = receive(b.as_fd()).unwrap() else {
         panic!("the news is gone");
     };
     assert_eq!((number, size), (3, SIZE as u64));

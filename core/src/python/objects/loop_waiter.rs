@@ -3,7 +3,7 @@
 use crate::objects::membership::{LoopSleeper as Sleeper, Membership, NameError};
 use crate::python::objects::shared_object::failed;
 use crate::sync::lock;
-use crate::wait::wait_set::SetError;
+use crate::wait::wait_set::WaitSetError;
 use pyo3::prelude::*;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ impl LoopWaiter {
     fn with(
         &self,
         py: Python<'_>,
-        use_it: impl FnOnce(&mut Sleeper) -> Result<(), SetError>,
+        use_it: impl FnOnce(&mut Sleeper) -> Result<(), WaitSetError>,
     ) -> PyResult<()> {
         let used = match &mut *lock(&self.sleeper) {
             _ if !self.membership.is_here() => Err(NameError::Forked),
@@ -66,9 +66,9 @@ impl LoopWaiter {
     }
 
     /// Takes a place at the end of the line.
-    pub(crate) fn line_up(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn draw_ticket(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |sleeper| {
-            sleeper.line_up();
+            sleeper.draw_ticket();
             Ok(())
         })
     }

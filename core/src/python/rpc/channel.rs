@@ -1,7 +1,7 @@
 //! `Channel`: one side of a connection.
 
-use crate::connection::channel::{self, Role, SendError, Sleep};
-use crate::connection::peer_extents::Carrier;
+use crate::connection::channel::{self, FrameRole, SendError, SleepMode};
+use crate::connection::peer_extents::ReleaseSender;
 use crate::connection::segment::{Direction, Segment, SegmentError};
 use crate::memory::region::RegionError;
 use crate::packet;
@@ -16,7 +16,7 @@ use crate::python::support::errors::{
 };
 use crate::python::support::scratch::Scratch;
 use crate::sync::lock;
-use crate::wait::waker::{Bell, Bells, Semaphore, SemaphoreError, Semaphores};
+use crate::wait::waker::{LoopWaker, Semaphore, SemaphoreError, Semaphores, Wakers};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -117,7 +117,7 @@ impl Channel {
         opcode: u32,
         id: u64,
         payload: &Bound<'_, PyAny>,
-        role: Role,
+        role: FrameRole,
     ) -> PyResult<bool> {
         let channel = self.open()?;
         let mut payload = Payload::new(payload)?;
@@ -132,7 +132,7 @@ impl Channel {
     ///
     /// The caller keeps ``bell``, to wait for it in an event loop. The channel takes ``lending`` over.
     #[new]
-    #[pyo3(signature = (*, segment, capacity, server, bell, semaphores, owner, lending, blocking, max_frame, max_memory, spin, reply_opcode))]
+    #[pyo3(signature = (*, segment, capacity, server, bell, semaphores, owner, loans, blocking, max_frame, max_memory, spin, reply_opcode))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
     fn new(
         segment: &Descriptor,
@@ -141,7 +141,7 @@ impl Channel {
         bell: &Descriptor,
         semaphores: Option<(String, String)>,
         owner: u32,
-        lending: &Descriptor,
+        loans: &Descriptor,
         blocking: bool,
         max_frame: usize,
         max_memory: u64,
@@ -163,8 +163,8 @@ impl Channel {
                 "its bell is no local socket of packets",
             ));
         }
-        let bells = Bells {
-            bell: Bell::new(bell.with(|file| file.try_clone_to_owned())?),
+        let bells = Wakers {
+            loop_waker: LoopWaker::new(bell.with(|file| file.try_clone_to_owned())?),
             semaphores: semaphores.transpose()?,
         };
         let direction = match server {
@@ -179,7 +179,11 @@ impl Channel {
             SegmentError::Region(RegionError::Os(error)) => os_error(&error),
             unfit => ChannelError::new_err(unfit.to_string()),
         })?;
-        let sleep = if blocking { Sleep::Thread } else { Sleep::Loop };
+        let sleep = if blocking {
+            SleepMode::Thread
+        } else {
+            SleepMode::Loop
+        };
         let inner = channel::Channel::new(
             segment,
             direction,
@@ -187,7 +191,7 @@ impl Channel {
             sleep,
             max_frame,
             (spin * 1e3) as u64,
-            lending.take()?,
+            loans.take()?,
             max_memory,
         );
         Ok(Channel {
@@ -204,7 +208,7 @@ impl Channel {
         id: u64,
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        self.send_one(py, opcode, id, payload, Role::Goes)
+        self.send_one(py, opcode, id, payload, FrameRole::Other)
     }
 
     /// Sends a request without looking for its reply. Returns False if there is no room: the request is kept then.
@@ -218,7 +222,7 @@ impl Channel {
         id: u64,
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        self.send_one(py, opcode, id, payload, Role::Begins)
+        self.send_one(py, opcode, id, payload, FrameRole::Begin)
     }
 
     /// Sends a request and looks for its reply for as long as that pays.
@@ -311,10 +315,10 @@ impl Channel {
     /// the bell will never ring again, because the peer has closed it.
     fn wake(&self) -> PyResult<bool> {
         let channel = self.open()?;
-        let rings = channel.silence();
+        let rings = channel.drain_wakeups();
         let mut receiver = channel.receiver();
         if receiver.peek().map_err(violation_error)?.is_some() {
-            channel.woke(&mut receiver);
+            channel.record_wake(&mut receiver);
         }
         drop(receiver);
         channel.await_room().map_err(violation_error)?;
@@ -328,7 +332,7 @@ impl Channel {
 
     /// Does what `is_at_end` does, and wakes a peer that waits for room.
     fn settle(&self) -> PyResult<bool> {
-        Ok(self.open()?.settle())
+        Ok(self.open()?.wake_waiting_writer())
     }
 
     /// Announces that this side sleeps, so that the peer rings. With `patient`, the peer does not ring for an item of a
@@ -364,7 +368,7 @@ impl Channel {
     /// Returns what the peer has not read: the bytes that it has read so far, the bytes in the ring, and the number and
     /// the bytes of the frames that wait for room.
     fn untaken(&self) -> PyResult<(u64, usize, usize, usize)> {
-        let untaken = self.open()?.untaken().map_err(violation_error)?;
+        let untaken = self.open()?.unread().map_err(violation_error)?;
         Ok((untaken.read, untaken.in_ring, untaken.frames, untaken.bytes))
     }
 
@@ -406,8 +410,8 @@ impl Channel {
     fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Buffer>> {
         let channel = self.open()?;
         // First frees what the peer has released since.
-        channel.collect().map_err(violation_error)?;
-        let block = py.detach(|| channel.lending().allocate(len));
+        channel.collect_releases().map_err(violation_error)?;
+        let block = py.detach(|| channel.loans().allocate(len));
         let block = block.map_err(|why| no_memory_error(py, why))?;
         Bound::new(py, Buffer::new(block, true))
     }
@@ -415,7 +419,7 @@ impl Channel {
     /// Returns the bytes of shared memory that this side has set aside on the channel, and those of them in use.
     fn memory(&self) -> (u64, u64) {
         self.open()
-            .map_or((0, 0), |channel| channel.lending().store().usage())
+            .map_or((0, 0), |channel| channel.loans().allocator().usage())
     }
 
     /// Closes the channel, and wakes a thread that waits here.

@@ -5,8 +5,8 @@
 
 use crate::connection::buffer;
 use crate::connection::channel::{Channel, Receiver};
-use crate::connection::parcel::{self, Lies, PARCEL};
-use crate::connection::peer_extents::Carrier;
+use crate::connection::parcel::{self, Location, PARCEL};
+use crate::connection::peer_extents::ReleaseSender;
 use crate::python::codec::parcel::weight;
 use crate::python::rpc::body::{Body, BodyBytes};
 use crate::python::support::buffer::{Buffer, copy_of, copy_out};
@@ -227,11 +227,11 @@ fn open_buffers(channel: &Channel, payload: &[u8]) -> Result<OpenedBuffers, Viol
     let parsed = parcel::parse(payload)?;
     let mut memories = Vec::with_capacity(parsed.entries.len());
     for (index, entry) in parsed.entries.iter().enumerate() {
-        let opened = channel.lending().open(entry).inspect_err(|violation| {
+        let opened = channel.loans().open(entry).inspect_err(|violation| {
             if violation.own_limit().is_some() {
                 // The peer has lent the rest all the same. The loans of the buffers before end as they are dropped.
                 for lent in &parsed.entries[index..] {
-                    if let Lies::AtSender(block) = lent.lies {
+                    if let Location::AtSender(block) = lent.location {
                         channel.send_release(&parcel::release(block));
                     }
                 }

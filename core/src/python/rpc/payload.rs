@@ -1,10 +1,10 @@
 //! Payloads of frames on their way out.
 
 use crate::clock;
-use crate::connection::channel::{Channel, LARGE_BODY, Role, SendError, Sent};
+use crate::connection::channel::{Channel, FrameRole, LARGE_BODY, SendError, SendOutcome};
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::codec::parcel::{ByteView, Parcel, weight};
-use crate::ring::frame::Kept;
+use crate::ring::frame::KeptPayload;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -90,8 +90,8 @@ impl<'a> Payload<'a> {
         id: u64,
     ) -> Result<(bool, u64), SendError> {
         let is_large = self.is_large();
-        let mut start = channel.look()?;
-        let sent = self.send(channel, opcode, id, Role::Begins)?;
+        let mut start = channel.check_peer()?;
+        let sent = self.send(channel, opcode, id, FrameRole::Begin)?;
         if is_large {
             start = clock::now(); // The time that sending took is no wait.
         }
@@ -106,16 +106,16 @@ impl<'a> Payload<'a> {
         channel: &Channel,
         opcode: u32,
         id: u64,
-        role: Role,
+        role: FrameRole,
     ) -> Result<bool, SendError> {
-        if role == Role::Begins {
-            channel.look()?;
+        if role == FrameRole::Begin {
+            channel.check_peer()?;
         }
         let sent = self.send(channel, opcode, id, role)?;
-        if sent == Sent::Kept {
+        if sent == SendOutcome::Queued {
             channel.await_room()?;
         }
-        Ok(sent != Sent::Kept)
+        Ok(sent != SendOutcome::Queued)
     }
 
     /// Sends a frame. The caller drops the rest of the payload with the GIL. For `role` see [`Channel::publish`].
@@ -125,11 +125,11 @@ impl<'a> Payload<'a> {
         channel: &Channel,
         opcode: u32,
         id: u64,
-        role: Role,
-    ) -> Result<Sent, SendError> {
+        role: FrameRole,
+    ) -> Result<SendOutcome, SendError> {
         let (body, owner) = (self.body, self.owner.take());
         let keep = || match owner {
-            Some(owner) => Box::new(owner) as Kept,
+            Some(owner) => Box::new(owner) as KeptPayload,
             None => Box::new(body.to_vec()),
         };
         if body.len() <= LARGE_BODY && self.buffers.is_empty() {

@@ -1,7 +1,7 @@
 //! The client's side of a channel: requests, and the search for their replies.
 
 use crate::clock;
-use crate::connection::channel::{self, Role, SLICE, Sent, Sleep};
+use crate::connection::channel::{self, FrameRole, SLICE, SendOutcome, SleepMode};
 use crate::python::rpc::incoming::ReceivedFrame;
 use crate::python::rpc::payload::Payload;
 use crate::python::rpc::pipelining::{EarlyReply, PipelinedCalls};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// State of a channel that its requests need.
 pub(crate) struct Requests {
-    sleep: Sleep,
+    sleep: SleepMode,
     /// Opcode of the frames whose payload alone is the reply.
     pub(crate) reply_opcode: u32,
     /// The instant at which the event loop last turned, or at which this was made, in nanoseconds.
@@ -22,7 +22,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn new(sleep: Sleep, reply_opcode: u32) -> Self {
+    pub(crate) fn new(sleep: SleepMode, reply_opcode: u32) -> Self {
         Requests {
             sleep,
             reply_opcode,
@@ -36,7 +36,7 @@ impl Requests {
     fn must_turn(&self, now: u64) -> bool {
         // Relaxed: only the loop's own thread uses it.
         let is_over = now.saturating_sub(self.last_turn.load(Ordering::Relaxed)) > SLICE;
-        if is_over && self.sleep == Sleep::Loop {
+        if is_over && self.sleep == SleepMode::Loop {
             self.last_turn.store(now, Ordering::Relaxed);
             return true;
         }
@@ -63,14 +63,14 @@ impl Requests {
         body: &mut Vec<u8>,
         pipelines: bool,
     ) -> PyResult<Reply<'py>> {
-        if self.sleep == Sleep::Loop && !self.pipelined.is_home() {
-            let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, Role::Begins));
+        if self.sleep == SleepMode::Loop && !self.pipelined.is_home() {
+            let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, FrameRole::Begin));
             return sent.map(|_| Reply::Other(None)).map_err(send_error);
         }
         if pipelines && !self.pipelined.is_empty() && channel.is_on_our_cpu() && !payload.is_large()
         {
             self.pipelined.add(id, EarlyReply::Sent);
-            let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, Role::Begins));
+            let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, FrameRole::Begin));
             if let Err(error) = sent {
                 self.forget(id);
                 return Err(send_error(error));
@@ -145,7 +145,7 @@ impl Requests {
                 if !spins {
                     return Ok(None);
                 }
-                let found = py.detach(|| channel.spin(Sent::Hot, clock::now()));
+                let found = py.detach(|| channel.spin(SendOutcome::PeerAwake, clock::now()));
                 if !found.map_err(violation_error)?.0 {
                     return Ok(None);
                 }

@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::connection::channel;
-use crate::connection::channel::{Role, SLICE};
+use crate::connection::channel::{FrameRole, SLICE};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::rpc::channel::Channel;
@@ -44,7 +44,8 @@ impl StreamSender {
     fn send_payload(&self, py: Python<'_>, mut payload: Payload<'_>) -> PyResult<bool> {
         let weight = payload.weight();
         let is_large = payload.is_large();
-        let mut send = || payload.send_or_keep(&self.channel, self.opcode, self.id, Role::Item);
+        let mut send =
+            || payload.send_or_keep(&self.channel, self.opcode, self.id, FrameRole::StreamItem);
         let sent = if is_large { py.detach(send) } else { send() };
         sent.map_err(send_error)?;
         let size = weight as i64 + self.overhead;

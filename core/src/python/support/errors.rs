@@ -90,12 +90,14 @@ fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
 }
 
 /// Returns the error for shared memory that cannot be allocated.
-pub(crate) fn no_memory_error(py: Python<'_>, reason: buffer_allocator::NoMemory) -> PyErr {
+pub(crate) fn no_memory_error(py: Python<'_>, reason: buffer_allocator::AllocError) -> PyErr {
     let text = reason.to_string();
     match reason {
-        buffer_allocator::NoMemory::Unheard { .. } => with_errno(py, Unheard::new_err(text), None),
-        buffer_allocator::NoMemory::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
-        buffer_allocator::NoMemory::System { error, .. } => {
+        buffer_allocator::AllocError::PeerClosed { .. } => {
+            with_errno(py, Unheard::new_err(text), None)
+        }
+        buffer_allocator::AllocError::Limit { .. } => with_errno(py, NoMemory::new_err(text), None),
+        buffer_allocator::AllocError::System { error, .. } => {
             with_errno(py, NoMemory::new_err(text), error.raw_os_error())
         }
     }

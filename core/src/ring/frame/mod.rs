@@ -23,4 +23,4 @@ mod writer;
 
 pub use header::{GROW, HEADER, Header};
 pub use reader::FrameReader;
-pub use writer::{FrameWriter, Kept, Untaken};
+pub use writer::{FrameWriter, KeptPayload, Unread};

@@ -11,7 +11,7 @@ use crate::violation::Violation;
 const FIRST_RESERVE: usize = 1 << 20;
 
 /// How far the next frame has come.
-enum Next {
+enum NextFrame {
     /// Nothing of it was read.
     Unknown,
     /// All of it is in the ring; the header is our copy, and the one that counts.
@@ -26,7 +26,7 @@ enum Next {
 pub struct FrameReader<M> {
     pub(super) ring: Consumer<M>,
     max_frame: usize,
-    next: Next,
+    next: NextFrame,
     /// The highest id of a frame that was taken.
     reached: u64,
 }
@@ -37,7 +37,7 @@ impl<M: RingMemory> FrameReader<M> {
         FrameReader {
             ring,
             max_frame,
-            next: Next::Unknown,
+            next: NextFrame::Unknown,
             reached: 0,
         }
     }
@@ -54,13 +54,13 @@ impl<M: RingMemory> FrameReader<M> {
 
     /// Whether at least half the ring is free, as far as is known: time to wake a waiting writer.
     #[inline]
-    pub fn has_room(&self) -> bool {
+    pub fn is_half_empty(&self) -> bool {
         self.ring.known() <= self.ring.used() / 2
     }
 
     /// Looks at what the writer has announced.
     #[inline]
-    pub fn look(&mut self) -> Result<(), Violation> {
+    pub fn poll_tail(&mut self) -> Result<(), Violation> {
         self.ring.available().map(drop)
     }
 
@@ -72,10 +72,10 @@ impl<M: RingMemory> FrameReader<M> {
 
     /// Bytes that have come of a frame in pieces: more than before means that it moves.
     #[inline]
-    pub fn came(&self) -> usize {
+    pub fn received_bytes(&self) -> usize {
         match &self.next {
-            Next::InPieces(_, bytes) => bytes.len(),
-            Next::Lost(_, came) => *came,
+            NextFrame::InPieces(_, bytes) => bytes.len(),
+            NextFrame::Lost(_, came) => *came,
             _ => 0,
         }
     }
@@ -86,9 +86,9 @@ impl<M: RingMemory> FrameReader<M> {
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
         match &mut self.next {
-            Next::Unknown => self.find(),
-            Next::InRing(header) => Ok(Some(*header)),
-            Next::InPieces(header, bytes) => {
+            NextFrame::Unknown => self.parse_header(),
+            NextFrame::InRing(header) => Ok(Some(*header)),
+            NextFrame::InPieces(header, bytes) => {
                 let missing = header.len - bytes.len();
                 let piece = self.ring.available()?.min(padded(missing));
                 if piece > 0 {
@@ -98,7 +98,7 @@ impl<M: RingMemory> FrameReader<M> {
                         // Doubled, but never more than the frame says: the limit is one for memory too.
                         let capacity = (2 * bytes.capacity()).clamp(to, header.len);
                         if bytes.try_reserve_exact(capacity - from).is_err() {
-                            self.next = Next::Lost(*header, from);
+                            self.next = NextFrame::Lost(*header, from);
                             return self.peek();
                         }
                     }
@@ -110,7 +110,7 @@ impl<M: RingMemory> FrameReader<M> {
                 }
                 Ok((bytes.len() == header.len).then_some(*header))
             }
-            Next::Lost(header, came) => {
+            NextFrame::Lost(header, came) => {
                 let missing = header.len - *came;
                 let piece = self.ring.available()?.min(padded(missing));
                 if piece > 0 {
@@ -123,10 +123,10 @@ impl<M: RingMemory> FrameReader<M> {
     }
 
     #[inline]
-    fn find(&mut self) -> Result<Option<Header>, Violation> {
+    fn parse_header(&mut self) -> Result<Option<Header>, Violation> {
         let mut known = self.ring.known();
         if known < HEADER {
-            self.ring.fetch();
+            self.ring.prefetch();
             known = self.ring.available()?;
             if known < HEADER {
                 return Ok(None);
@@ -150,7 +150,7 @@ impl<M: RingMemory> FrameReader<M> {
         };
         let need = HEADER + padded(len);
         if known >= need || self.ring.available()? >= need {
-            self.next = Next::InRing(header);
+            self.next = NextFrame::InRing(header);
             crash::point!(FrameFound);
             return Ok(Some(header));
         }
@@ -158,8 +158,8 @@ impl<M: RingMemory> FrameReader<M> {
         crash::point!(PiecesBegun);
         let mut bytes = Vec::new();
         self.next = match bytes.try_reserve_exact(len.min(FIRST_RESERVE)) {
-            Ok(()) => Next::InPieces(header, bytes),
-            Err(_) => Next::Lost(header, 0),
+            Ok(()) => NextFrame::InPieces(header, bytes),
+            Err(_) => NextFrame::Lost(header, 0),
         };
         self.peek()
     }
@@ -174,26 +174,26 @@ impl<M: RingMemory> FrameReader<M> {
         }
         self.ring.release(HEADER);
         self.ring.grow(to)?;
-        self.find()
+        self.parse_header()
     }
 
     /// Whether the frame that [`FrameReader::peek`] found was dropped as it came, since there was no memory for it.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        matches!(self.next, Next::Lost(..))
+        matches!(self.next, NextFrame::Lost(..))
     }
 
     /// Drops the frame that [`FrameReader::peek`] found, if it found one, and gives its room back.
     pub fn discard(&mut self) {
-        match std::mem::replace(&mut self.next, Next::Unknown) {
-            Next::InRing(header) => {
+        match std::mem::replace(&mut self.next, NextFrame::Unknown) {
+            NextFrame::InRing(header) => {
                 self.reached = self.reached.max(header.id);
                 self.ring.release(HEADER + padded(header.len));
             }
-            Next::InPieces(header, _) | Next::Lost(header, _) => {
+            NextFrame::InPieces(header, _) | NextFrame::Lost(header, _) => {
                 self.reached = self.reached.max(header.id);
             }
-            Next::Unknown => {}
+            NextFrame::Unknown => {}
         }
     }
 
@@ -203,8 +203,8 @@ impl<M: RingMemory> FrameReader<M> {
     /// If no frame was found, it was dropped ([`FrameReader::is_lost`]), or `payload` is not of the length that its header has.
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) {
-        match std::mem::replace(&mut self.next, Next::Unknown) {
-            Next::InRing(header) => {
+        match std::mem::replace(&mut self.next, NextFrame::Unknown) {
+            NextFrame::InRing(header) => {
                 assert_eq!(payload.len(), header.len, "as long as the header says");
                 self.reached = self.reached.max(header.id);
                 self.ring.get(HEADER, payload);
@@ -212,13 +212,13 @@ impl<M: RingMemory> FrameReader<M> {
                 self.ring.release(HEADER + padded(header.len));
                 crash::point!(FrameTaken);
             }
-            Next::InPieces(header, bytes) => {
+            NextFrame::InPieces(header, bytes) => {
                 assert_eq!(bytes.len(), header.len, "peek found a whole frame");
                 self.reached = self.reached.max(header.id);
                 payload.copy_from_slice(&bytes);
             }
-            Next::Lost(..) => panic!("a frame that was dropped cannot be taken"),
-            Next::Unknown => panic!("peek found no frame"),
+            NextFrame::Lost(..) => panic!("a frame that was dropped cannot be taken"),
+            NextFrame::Unknown => panic!("peek found no frame"),
         }
     }
 }

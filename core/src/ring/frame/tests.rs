@@ -65,9 +65,9 @@ fn a_frame_of_up_to_half_the_ring_is_never_cut() {
     assert!(!writer.send(1, 2, &[2; 48]).unwrap());
     writer.keep(1, 2, Box::new(vec![2; 48]), true);
     assert!(!writer.flush().unwrap());
-    assert!(writer.must_wait(flags::ON_BELL).unwrap());
+    assert!(writer.announce_wait(flags::ON_SOCKET).unwrap());
     assert_eq!(receive(&mut reader), Some((1, 1, vec![1; 64])));
-    assert!(!writer.must_wait(flags::ON_BELL).unwrap());
+    assert!(!writer.announce_wait(flags::ON_SOCKET).unwrap());
     assert!(writer.flush().unwrap());
     assert_eq!(receive(&mut reader), Some((1, 2, vec![2; 48])));
 }
@@ -81,19 +81,19 @@ fn what_is_kept_is_counted_and_can_be_taken_back_until_its_first_byte_went() {
     writer.keep(9, 4, Box::new(vec![4; 2]), true);
     writer.keep(1, 4, Box::new(vec![4; 1]), true);
     let kept = |writer: &mut Writer| {
-        let untaken = writer.untaken().unwrap();
-        (untaken.read, untaken.frames, untaken.bytes)
+        let unread = writer.unread().unwrap();
+        (unread.read, unread.frames, unread.bytes)
     };
     assert_eq!(kept(&mut writer), (0, 4, 343));
-    assert_eq!(writer.untaken().unwrap().in_ring, 120);
+    assert_eq!(writer.unread().unwrap().in_ring, 120);
     receive(&mut reader).unwrap();
     writer.flush().unwrap(); // A piece of the second frame went.
     assert_eq!(kept(&mut writer), (120, 4, 343));
     let begins = |opcode| opcode == 1;
     for id in [1, 2, 4, 5] {
-        assert!(writer.take_back(id, begins).is_none(), "{id}");
+        assert!(writer.cancel_pending(id, begins).is_none(), "{id}");
     }
-    let (opcode, payload) = writer.take_back(3, begins).unwrap();
+    let (opcode, payload) = writer.cancel_pending(3, begins).unwrap();
     assert_eq!((opcode, (*payload).as_ref()), (1, &[3; 40][..]));
     assert_eq!(kept(&mut writer), (120, 3, 303));
     let mut ids = Vec::new();
@@ -102,8 +102,8 @@ fn what_is_kept_is_counted_and_can_be_taken_back_until_its_first_byte_went() {
         writer.flush().unwrap();
     }
     assert_eq!(ids, [2, 4, 4]);
-    let untaken = writer.untaken().unwrap();
-    assert_eq!((untaken.in_ring, untaken.frames, untaken.bytes), (0, 0, 0));
+    let unread = writer.unread().unwrap();
+    assert_eq!((unread.in_ring, unread.frames, unread.bytes), (0, 0, 0));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn all_that_is_kept_of_an_id_can_be_taken_back_but_for_what_is_on_its_way() {
     receive(&mut reader).unwrap();
     writer.flush().unwrap(); // A piece of the next frame went.
     assert!(writer.is_awaited());
-    let unsent = writer.take_back_all(2, |opcode| opcode != 7);
+    let unsent = writer.cancel_all_pending(2, |opcode| opcode != 7);
     let unsent: Vec<_> = unsent
         .iter()
         .map(|(opcode, payload)| (*opcode, (**payload).as_ref().len()))

@@ -12,15 +12,15 @@ use std::collections::VecDeque;
 const GROWTH_FACTOR: usize = 4;
 
 /// How often there is no room after memory was refused before it is asked for again.
-const REFUSED: u32 = 64;
+const RETRY_AFTER: u32 = 64;
 
 /// A payload kept until there is room for it.
-pub type Kept = Box<dyn AsRef<[u8]> + Send>;
+pub type KeptPayload = Box<dyn AsRef<[u8]> + Send>;
 
 struct Pending {
     opcode: u32,
     id: u64,
-    payload: Kept,
+    payload: KeptPayload,
     /// Bytes of header and payload that are published.
     done: usize,
     /// Whether anybody waits for it.
@@ -41,7 +41,7 @@ pub struct FrameWriter<M> {
 
 /// What the reader has not taken yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Untaken {
+pub struct Unread {
     /// Bytes that it has read so far.
     pub read: u64,
     /// Bytes in the ring that it has not read.
@@ -82,7 +82,7 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// Notes that the next frame begins the call `id`. False, and nothing is noted, if one with a higher id was begun
     /// before.
-    pub fn begin(&mut self, id: u64) -> bool {
+    pub fn begin_call(&mut self, id: u64) -> bool {
         let in_order = id >= self.begun;
         if in_order {
             self.begun = id;
@@ -128,7 +128,7 @@ impl<M: RingMemory> FrameWriter<M> {
         let whole = need.saturating_mul(2).min(most).next_power_of_two();
         let to = (used * GROWTH_FACTOR).max(whole).min(most);
         if !self.ring.set_aside(to) {
-            self.refused = REFUSED;
+            self.refused = RETRY_AFTER;
             return false;
         }
         crash::point!(RingGrows);
@@ -139,7 +139,7 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// Keeps a frame that [`FrameWriter::send`] had no room for; [`FrameWriter::flush`] sends it. `awaited`:
     /// whether anybody waits for it.
-    pub fn keep(&mut self, opcode: u32, id: u64, payload: Kept, awaited: bool) {
+    pub fn keep(&mut self, opcode: u32, id: u64, payload: KeptPayload, awaited: bool) {
         self.kept += (*payload).as_ref().len();
         self.pending.push_back(Pending {
             opcode,
@@ -152,11 +152,11 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// What the reader has not taken yet. Looks at what it announced.
-    pub fn untaken(&mut self) -> Result<Untaken, Violation> {
+    pub fn unread(&mut self) -> Result<Unread, Violation> {
         self.ring.room()?;
-        Ok(Untaken {
+        Ok(Unread {
             read: self.ring.read(),
-            in_ring: self.ring.held(),
+            in_ring: self.ring.unread(),
             frames: self.pending.len(),
             bytes: self.kept,
         })
@@ -164,7 +164,11 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// Takes back the first frame that is kept of `id`, if it has one of the opcodes that `begins` knows and
     /// nothing of it is published: its opcode and its payload.
-    pub fn take_back(&mut self, id: u64, begins: impl Fn(u32) -> bool) -> Option<(u32, Kept)> {
+    pub fn cancel_pending(
+        &mut self,
+        id: u64,
+        begins: impl Fn(u32) -> bool,
+    ) -> Option<(u32, KeptPayload)> {
         let index = self.pending.iter().position(|frame| frame.id == id)?;
         let frame = &self.pending[index];
         if frame.done > 0 || !begins(frame.opcode) {
@@ -182,7 +186,11 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// Nobody waits for `id` any more. Takes back all frames that are kept of it, have an opcode that `belongs`
     /// knows, and of which nothing is published: their opcodes and payloads.
-    pub fn take_back_all(&mut self, id: u64, belongs: impl Fn(u32) -> bool) -> Vec<(u32, Kept)> {
+    pub fn cancel_all_pending(
+        &mut self,
+        id: u64,
+        belongs: impl Fn(u32) -> bool,
+    ) -> Vec<(u32, KeptPayload)> {
         let mut unsent = Vec::new();
         for mut frame in std::mem::take(&mut self.pending) {
             let dropped = frame.id == id && belongs(frame.opcode);
@@ -238,7 +246,7 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Says how we sleep for room, and looks again: true if there is still none worth writing into.
-    pub fn must_wait(&mut self, how: u32) -> Result<bool, Violation> {
+    pub fn announce_wait(&mut self, how: u32) -> Result<bool, Violation> {
         flags::announce(self.ring.memory().writer_waits(), how);
         let half = self.ring.used() / 2;
         if self.ring.room()? >= half {

@@ -3,12 +3,12 @@
 use super::layout::{BITS, WORDS};
 
 /// The bits of a set, as they were at one look.
-pub(super) struct Announced {
+pub(super) struct AnnouncedSlots {
     pub(super) words: [u64; WORDS],
     pub(super) slots: usize,
 }
 
-impl Announced {
+impl AnnouncedSlots {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)

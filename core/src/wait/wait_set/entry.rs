@@ -1,26 +1,26 @@
 //! The word of a slot.
 
-use super::backing::How;
+use super::backing::WakeMethod;
 
 /// The low byte of a slot's word. Any other value is a lie, which is neither free nor asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum State {
+pub(super) enum SlotState {
     Free = 0,
     Awake = 1,
     OnFutex = 2,
-    OnBell = 3,
+    OnDoorbell = 3,
     /// Its sleeper has been rung for, and has not noticed so far.
     Woken = 4,
 }
 
 /// A slot's word: the state in 8 bits, the member in 24, the generation in 32. Zeros are a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry(pub(super) u64);
+pub(super) struct SlotWord(pub(super) u64);
 
-impl Entry {
-    pub(super) fn new(generation: u32, member: u32, state: State) -> Self {
-        Entry(u64::from(generation) << 32 | u64::from(member) << 8 | state as u64)
+impl SlotWord {
+    pub(super) fn new(generation: u32, member: u32, state: SlotState) -> Self {
+        SlotWord(u64::from(generation) << 32 | u64::from(member) << 8 | state as u64)
     }
 
     pub(super) fn generation(self) -> u32 {
@@ -31,28 +31,28 @@ impl Entry {
         self.0 as u32 >> 8
     }
 
-    pub(super) fn is(self, state: State) -> bool {
+    pub(super) fn is(self, state: SlotState) -> bool {
         self.0 as u8 == state as u8
     }
 
     /// How its sleeper is woken, if it sleeps.
-    pub(super) fn asleep(self) -> Option<How> {
-        if self.is(State::OnFutex) {
-            Some(How::Futex)
-        } else if self.is(State::OnBell) {
-            Some(How::Bell)
+    pub(super) fn wake_method(self) -> Option<WakeMethod> {
+        if self.is(SlotState::OnFutex) {
+            Some(WakeMethod::Futex)
+        } else if self.is(SlotState::OnDoorbell) {
+            Some(WakeMethod::Doorbell)
         } else {
             None
         }
     }
 
     /// The same slot of the same holder in another state.
-    pub(super) fn turned(self, state: State) -> Self {
-        Entry(self.0 & !0xff | state as u64)
+    pub(super) fn with_state(self, state: SlotState) -> Self {
+        SlotWord(self.0 & !0xff | state as u64)
     }
 
     /// The same slot, awake, of the next holder.
-    pub(super) fn passed_to(self, member: u32) -> Self {
-        Entry::new(self.generation().wrapping_add(1), member, State::Awake)
+    pub(super) fn next_owner(self, member: u32) -> Self {
+        SlotWord::new(self.generation().wrapping_add(1), member, SlotState::Awake)
     }
 }

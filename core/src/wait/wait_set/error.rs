@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Why a slot cannot be had, or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetError {
+pub enum WaitSetError {
     /// Each slot belongs to a process that lives.
     Full {
         /// How many there are.
@@ -21,13 +21,13 @@ pub enum SetError {
     },
 }
 
-impl fmt::Display for SetError {
+impl fmt::Display for WaitSetError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SetError::Full { slots } => {
+            WaitSetError::Full { slots } => {
                 write!(out, "all {slots} slots of the wait set are in use")
             }
-            SetError::Overwritten {
+            WaitSetError::Overwritten {
                 index,
                 found,
                 expected,
@@ -39,4 +39,4 @@ impl fmt::Display for SetError {
     }
 }
 
-impl std::error::Error for SetError {}
+impl std::error::Error for WaitSetError {}

@@ -1,34 +1,34 @@
 //! A set in private memory.
 
-use super::backing::{Backing, Hint, How};
+use super::backing::{Ticket, WaitSetMemory, WakeMethod};
 use super::layout::{BITS, MAX_MEMBER};
 use crate::sync::AtomicU64;
 
 /// A set in private memory, for tests and for loom. A sleeper is woken by `ring`, and all members live but the dead.
-pub struct HeapSet<R> {
+pub struct HeapWaitSet<R> {
     bits: Vec<AtomicU64>,
     slots: Vec<AtomicU64>,
-    line: Vec<Hint>,
+    line: Vec<Ticket>,
     ring: R,
 }
 
-impl<R: Fn(usize) -> bool> HeapSet<R> {
+impl<R: Fn(usize) -> bool> HeapWaitSet<R> {
     /// A set of `slots` slots. `ring` wakes the sleeper of a slot, and says whether it was heard.
     pub fn new(slots: usize, ring: R) -> Self {
         let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
-        HeapSet {
+        HeapWaitSet {
             bits: zeros(slots.div_ceil(BITS)),
             slots: zeros(slots),
-            line: (0..=slots).map(|_| Hint::new(0)).collect(),
+            line: (0..=slots).map(|_| Ticket::new(0)).collect(),
             ring,
         }
     }
 }
 
 /// The number of a member of a [`HeapSet`] that does not live.
-pub const DEAD: u32 = MAX_MEMBER;
+pub const DEAD_MEMBER: u32 = MAX_MEMBER;
 
-impl<R: Fn(usize) -> bool> Backing for HeapSet<R> {
+impl<R: Fn(usize) -> bool> WaitSetMemory for HeapWaitSet<R> {
     fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -38,16 +38,16 @@ impl<R: Fn(usize) -> bool> Backing for HeapSet<R> {
     fn slot(&self, index: usize) -> &AtomicU64 {
         &self.slots[index]
     }
-    fn tickets(&self) -> &Hint {
+    fn tickets(&self) -> &Ticket {
         &self.line[self.slots.len()]
     }
-    fn ticket(&self, index: usize) -> &Hint {
+    fn ticket(&self, index: usize) -> &Ticket {
         &self.line[index]
     }
-    fn ring(&self, index: usize, _how: How) -> bool {
+    fn wake(&self, index: usize, _how: WakeMethod) -> bool {
         (self.ring)(index)
     }
-    fn lives(&self, member: u32) -> bool {
-        member != DEAD
+    fn is_alive(&self, member: u32) -> bool {
+        member != DEAD_MEMBER
     }
 }

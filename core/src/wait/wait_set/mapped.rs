@@ -9,7 +9,7 @@
 //!         the tickets   u64 each, in the order of the slots
 //! ```
 
-use super::{Backing, How, MAX_SLOTS, SetError, Slot};
+use super::{MAX_SLOTS, Slot, WaitSetError, WaitSetMemory, WakeMethod};
 use crate::memory::mapping::SharedMapping;
 use crate::sync::{AtomicU64, lock};
 use crate::wait::doorbell::{Doorbell, Ringer, numbered};
@@ -30,7 +30,7 @@ pub const fn size_for(slots: usize) -> usize {
 }
 
 /// The memory of a set, and what its wakers need. Zeros are a set in which nobody sleeps.
-pub struct Mapped<M, L> {
+pub struct MappedWaitSet<M, L> {
     mapping: M,
     start: usize,
     slots: usize,
@@ -41,7 +41,7 @@ pub struct Mapped<M, L> {
     lives: L,
 }
 
-impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
     /// The set of `slots` slots that begins `start` bytes into `mapping`. `stem`: the path of its doorbells, without
     /// their numbers. `lives` says whether the process of a member lives.
     ///
@@ -50,7 +50,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
     pub fn new(mapping: M, start: usize, slots: usize, stem: PathBuf, lives: L) -> Self {
         assert!((1..=MAX_SLOTS).contains(&slots) && start % 64 == 0);
         assert!(start + size_for(slots) <= mapping.as_ref().size());
-        Mapped {
+        MappedWaitSet {
             mapping,
             start,
             slots,
@@ -88,7 +88,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Mapped<M, L> {
     }
 }
 
-impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Backing for Mapped<M, L> {
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> WaitSetMemory for MappedWaitSet<M, L> {
     fn slots(&self) -> usize {
         self.slots
     }
@@ -112,30 +112,30 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Backing for Mapped<M, L> {
         self.mapping.as_ref().u64_at(at)
     }
 
-    fn ring(&self, index: usize, how: How) -> bool {
+    fn wake(&self, index: usize, how: WakeMethod) -> bool {
         match how {
-            How::Futex => futex::wake(self.futex(index), Reach::Host),
-            How::Bell => {
+            WakeMethod::Futex => futex::wake(self.futex(index), Reach::Host),
+            WakeMethod::Doorbell => {
                 let ringer = self.ringer();
                 ringer.is_some_and(|ringer| ringer.ring(&self.doorbell(index)))
             }
         }
     }
 
-    fn lives(&self, member: u32) -> bool {
+    fn is_alive(&self, member: u32) -> bool {
         (self.lives)(member)
     }
 }
 
-impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<Mapped<M, L>> {
+impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
     /// Blocks this thread until it is woken, a signal comes, or `limit` has passed; not at all if `is_there` finds what
     /// is waited for. Whether that found it. If not: handle signals, look at the time, and call again, or leave.
     pub fn sleep(
         &mut self,
         limit: Duration,
         mut is_there: impl FnMut() -> bool,
-    ) -> Result<bool, SetError> {
-        self.announce(How::Futex)?;
+    ) -> Result<bool, WaitSetError> {
+        self.announce(WakeMethod::Futex)?;
         if is_there() {
             self.cancel()?;
             return Ok(true);
@@ -158,33 +158,36 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<Mapped<M, L>> {
 pub struct LoopSlot<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> {
     // Before the slot: its name goes while that is still ours.
     doorbell: Doorbell,
-    slot: Slot<Mapped<M, L>>,
+    slot: Slot<MappedWaitSet<M, L>>,
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
     /// Takes a place at the end of the line. To be called when the first of its tasks begins to wait.
-    pub fn line_up(&mut self) {
-        self.slot.line_up();
+    pub fn draw_ticket(&mut self) {
+        self.slot.draw_ticket();
     }
 
     /// Says that the loop is about to sleep. Look once more before it does.
-    pub fn announce(&mut self) -> Result<(), SetError> {
-        self.slot.announce(How::Bell)
+    pub fn announce(&mut self) -> Result<(), WaitSetError> {
+        self.slot.announce(WakeMethod::Doorbell)
     }
 
     /// The loop is awake: look for what it waits for, and announce again if it is not there.
-    pub fn withdraw(&mut self) -> Result<(), SetError> {
-        self.doorbell.silence();
+    pub fn withdraw(&mut self) -> Result<(), WaitSetError> {
+        self.doorbell.drain();
         self.slot.withdraw().map(drop)
     }
 
     /// Makes the descriptor readable, as whoever wakes the loop does.
     pub fn ring(&self) {
-        self.slot.set.backing.ring(self.slot.index, How::Bell);
+        self.slot
+            .set
+            .backing
+            .wake(self.slot.index, WakeMethod::Doorbell);
     }
 
     /// The loop waits no longer, or has found what it waited for before it slept: see [`Slot::cancel`].
-    pub fn cancel(&mut self) -> Result<(), SetError> {
+    pub fn cancel(&mut self) -> Result<(), WaitSetError> {
         self.slot.cancel()
     }
 }

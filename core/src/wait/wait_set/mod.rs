@@ -53,15 +53,15 @@ pub mod mapped;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use backing::{Backing, How};
-pub use error::SetError;
-pub use heap::{DEAD, HeapSet};
+pub use backing::{WaitSetMemory, WakeMethod};
+pub use error::WaitSetError;
+pub use heap::{DEAD_MEMBER, HeapWaitSet};
 pub use layout::{MAX_MEMBER, MAX_SLOTS};
 
 use crate::crash;
 use crate::sync::{Ordering, fence};
-use announced::{Announced, bit};
-use entry::{Entry, State};
+use announced::{AnnouncedSlots, bit};
+use entry::{SlotState, SlotWord};
 use layout::{BITS, WORDS};
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ pub struct WaitSet<B> {
     member: u32,
 }
 
-impl<B: Backing> WaitSet<B> {
+impl<B: WaitSetMemory> WaitSet<B> {
     /// The set that lies in `backing`, for the member of this number.
     ///
     /// # Panics
@@ -91,26 +91,27 @@ impl<B: Backing> WaitSet<B> {
     }
 
     /// A slot for a thread or a loop that waits now and then. If all are in use, one of a dead process.
-    pub fn claim(self: &Arc<Self>) -> Result<Slot<B>, SetError> {
+    pub fn acquire_slot(self: &Arc<Self>) -> Result<Slot<B>, WaitSetError> {
         for index in 0..self.backing.slots() {
             let found = self.load(index);
-            if found.is(State::Free)
-                && let Some(entry) = self.take(index, found)
+            if found.is(SlotState::Free)
+                && let Some(entry) = self.try_acquire(index, found)
             {
-                return Ok(self.held(index, entry));
+                return Ok(self.new_slot(index, entry));
             }
         }
         for index in 0..self.backing.slots() {
-            if let Some((entry, woken)) = self.take_over(index, |member| self.backing.lives(member))
+            if let Some((entry, woken)) =
+                self.take_over(index, |member| self.backing.is_alive(member))
             {
                 if woken {
                     self.wake_one();
                 }
-                return Ok(self.held(index, entry));
+                return Ok(self.new_slot(index, entry));
             }
         }
         let slots = self.backing.slots();
-        Err(SetError::Full { slots })
+        Err(WaitSetError::Full { slots })
     }
 
     /// Frees the slots of members that do not live, and hands their wake-ups on. How many there were.
@@ -120,7 +121,7 @@ impl<B: Backing> WaitSet<B> {
         let (mut freed, mut woken) = (0, 0);
         for index in 0..self.backing.slots() {
             if let Some((entry, was_woken)) = self.take_over(index, &lives) {
-                drop(self.held(index, entry));
+                drop(self.new_slot(index, entry));
                 freed += 1;
                 woken += usize::from(was_woken);
             }
@@ -158,12 +159,12 @@ impl<B: Backing> WaitSet<B> {
     }
 
     /// Rings for all whose slots say that they were woken: whoever has written that may have died before it rang.
-    pub fn ring_woken(&self) {
+    pub fn rewake(&self) {
         for index in 0..self.backing.slots() {
-            if self.load(index).is(State::Woken) {
+            if self.load(index).is(SlotState::Woken) {
                 // How it sleeps is not known any more. One that is awake by now is rung in vain.
-                self.backing.ring(index, How::Futex);
-                self.backing.ring(index, How::Bell);
+                self.backing.wake(index, WakeMethod::Futex);
+                self.backing.wake(index, WakeMethod::Doorbell);
             }
         }
     }
@@ -175,7 +176,7 @@ impl<B: Backing> WaitSet<B> {
 
     /// After a change: the slots whose holders may sleep.
     #[inline]
-    fn announced(&self) -> Announced {
+    fn announced(&self) -> AnnouncedSlots {
         // SeqCst: the change is before this look at the bits and the slots, in the one order that all such fences
         // share. See the table above.
         fence(Ordering::SeqCst);
@@ -185,19 +186,19 @@ impl<B: Backing> WaitSet<B> {
             // Relaxed: ordered by the fence.
             *bits = self.backing.bits(word).load(Ordering::Relaxed);
         }
-        Announced {
+        AnnouncedSlots {
             words,
             slots: self.backing.slots(),
         }
     }
 
     #[cold]
-    fn wake_next(&self, mut announced: Announced) -> bool {
+    fn wake_next(&self, mut announced: AnnouncedSlots) -> bool {
         loop {
             // Relaxed: ordered by the fence of `announced`, and a hint.
             let turn = |index: usize| (self.backing.ticket(index).load(Relaxed), index);
-            let asleep = |index: &usize| self.load(*index).asleep().is_some();
-            let Some((_, next)) = announced.slots().filter(asleep).map(turn).min() else {
+            let wake_method = |index: &usize| self.load(*index).wake_method().is_some();
+            let Some((_, next)) = announced.slots().filter(wake_method).map(turn).min() else {
                 return false;
             };
             if self.wake_slot(next) {
@@ -211,10 +212,10 @@ impl<B: Backing> WaitSet<B> {
     /// Wakes the sleeper of this slot; false if none sleeps there, or it is dead.
     fn wake_slot(&self, index: usize) -> bool {
         let found = self.load(index);
-        let Some(how) = found.asleep() else {
+        let Some(how) = found.wake_method() else {
             return false;
         };
-        let woken = found.turned(State::Woken);
+        let woken = found.with_state(SlotState::Woken);
         // Release: pairs with the Acquire of `withdraw`, so that what is before the wake-up is seen after the sleep. The
         // fence of `announced` is one too, which ThreadSanitizer does not see.
         // Relaxed: if it fails, the sleeper is awake, and looks again after a fence of its own, or another waker has it.
@@ -226,7 +227,7 @@ impl<B: Backing> WaitSet<B> {
             return false;
         }
         crash::point!(SlotWoken);
-        if self.backing.ring(index, how) || self.backing.lives(found.member()) {
+        if self.backing.wake(index, how) || self.backing.is_alive(found.member()) {
             return true;
         }
         if let Some((entry, _)) = self.take_over(index, |member| member != found.member()) {
@@ -236,21 +237,21 @@ impl<B: Backing> WaitSet<B> {
     }
 
     /// Makes a slot ours whose holder does not live; its word now, and whether the dead was woken before.
-    fn take_over(&self, index: usize, lives: impl Fn(u32) -> bool) -> Option<(Entry, bool)> {
+    fn take_over(&self, index: usize, lives: impl Fn(u32) -> bool) -> Option<(SlotWord, bool)> {
         // Acquire: pairs with the Release of `take`. The holder was alive before it took the slot, and so for us, unless
         // it has died since.
-        let found = Entry(self.backing.slot(index).load(Ordering::Acquire));
-        if found.is(State::Free) || lives(found.member()) {
+        let found = SlotWord(self.backing.slot(index).load(Ordering::Acquire));
+        if found.is(SlotState::Free) || lives(found.member()) {
             return None;
         }
-        let entry = self.take(index, found)?;
+        let entry = self.try_acquire(index, found)?;
         self.clear(index);
-        Some((entry, found.is(State::Woken)))
+        Some((entry, found.is(SlotState::Woken)))
     }
 
     /// Makes a slot ours in which `found` was seen. None if another one was quicker.
-    fn take(&self, index: usize, found: Entry) -> Option<Entry> {
-        let entry = found.passed_to(self.member);
+    fn try_acquire(&self, index: usize, found: SlotWord) -> Option<SlotWord> {
+        let entry = found.next_owner(self.member);
         // Acquire: pairs with the Release of `free`: the last holder has cleared its bit before we set ours. Of one that
         // has died the kernel orders all that it did before it says so.
         // Release: pairs with the Acquire of `take_over`.
@@ -262,8 +263,8 @@ impl<B: Backing> WaitSet<B> {
     }
 
     /// Gives a slot of ours back, in which `entry` stands and whose bit is cleared.
-    fn free(&self, index: usize, entry: Entry) {
-        let free = entry.turned(State::Free);
+    fn free(&self, index: usize, entry: SlotWord) {
+        let free = entry.with_state(SlotState::Free);
         // Release: pairs with the Acquire of `take`. Relaxed: if it fails, the slot is not ours.
         let _ = self.backing.slot(index).compare_exchange(
             entry.0,
@@ -273,7 +274,7 @@ impl<B: Backing> WaitSet<B> {
         );
     }
 
-    fn held(self: &Arc<Self>, index: usize, entry: Entry) -> Slot<B> {
+    fn new_slot(self: &Arc<Self>, index: usize, entry: SlotWord) -> Slot<B> {
         let set = Arc::clone(self);
         Slot { set, index, entry }
     }
@@ -285,21 +286,21 @@ impl<B: Backing> WaitSet<B> {
             .fetch_and(!bit(index), Ordering::Relaxed);
     }
 
-    fn load(&self, index: usize) -> Entry {
+    fn load(&self, index: usize) -> SlotWord {
         // Relaxed: ordered by the fence of `announced`, or else only what the next exchange compares with.
-        Entry(self.backing.slot(index).load(Ordering::Relaxed))
+        SlotWord(self.backing.slot(index).load(Ordering::Relaxed))
     }
 }
 
 /// A slot of ours. Dropped, it is given back, and a wake-up that came meanwhile is handed on.
-pub struct Slot<B: Backing> {
+pub struct Slot<B: WaitSetMemory> {
     set: Arc<WaitSet<B>>,
     index: usize,
     /// What we have left in the slot: awake, or asleep in one way.
-    entry: Entry,
+    entry: SlotWord,
 }
 
-impl<B: Backing> Slot<B> {
+impl<B: WaitSetMemory> Slot<B> {
     /// Its number.
     pub fn index(&self) -> usize {
         self.index
@@ -311,7 +312,7 @@ impl<B: Backing> Slot<B> {
     }
 
     /// Takes a place at the end of the line. To be called when a wait begins.
-    pub fn line_up(&mut self) {
+    pub fn draw_ticket(&mut self) {
         // Relaxed, both: the fence of `announce` orders them, and a ticket is a hint.
         let ticket = self.set.backing.tickets().fetch_add(1, Relaxed);
         let ours = self.set.backing.ticket(self.index);
@@ -319,17 +320,17 @@ impl<B: Backing> Slot<B> {
     }
 
     /// Says how we are about to sleep. Look once more before doing so.
-    pub fn announce(&mut self, how: How) -> Result<(), SetError> {
+    pub fn announce(&mut self, how: WakeMethod) -> Result<(), WaitSetError> {
         let state = match how {
-            How::Futex => State::OnFutex,
-            How::Bell => State::OnBell,
+            WakeMethod::Futex => SlotState::OnFutex,
+            WakeMethod::Doorbell => SlotState::OnDoorbell,
         };
         // Relaxed, both: the fence orders them.
         self.set
             .backing
             .bits(self.index / BITS)
             .fetch_or(bit(self.index), Ordering::Relaxed);
-        self.turn(state, Ordering::Relaxed)?;
+        self.set_state(state, Ordering::Relaxed)?;
         // SeqCst: our bit and our slot are before our next look for the change.
         fence(Ordering::SeqCst);
         Ok(())
@@ -337,15 +338,15 @@ impl<B: Backing> Slot<B> {
 
     /// Takes the announcement back: we are awake, and about to look again. Whether a wake-up was meant for us; one that
     /// will not look calls [`Slot::cancel`].
-    pub fn withdraw(&mut self) -> Result<bool, SetError> {
+    pub fn withdraw(&mut self) -> Result<bool, WaitSetError> {
         self.set.clear(self.index);
         // Relaxed: not woken, there is nothing to see.
-        match self.turn(State::Awake, Ordering::Relaxed) {
+        match self.set_state(SlotState::Awake, Ordering::Relaxed) {
             Ok(()) => Ok(false),
             Err(error) => {
-                self.entry = self.entry.turned(State::Woken);
+                self.entry = self.entry.with_state(SlotState::Woken);
                 // Acquire: pairs with the Release of `wake_slot`.
-                self.turn(State::Awake, Ordering::Acquire)
+                self.set_state(SlotState::Awake, Ordering::Acquire)
                     .map_err(|_| error)?;
                 Ok(true)
             }
@@ -354,7 +355,7 @@ impl<B: Backing> Slot<B> {
 
     /// Takes the announcement back without another look, since we give up, or have found something before we slept. A
     /// wake-up that was meant for us is somebody else's then.
-    pub fn cancel(&mut self) -> Result<(), SetError> {
+    pub fn cancel(&mut self) -> Result<(), WaitSetError> {
         if self.withdraw()? {
             self.set.wake_one();
         }
@@ -362,8 +363,8 @@ impl<B: Backing> Slot<B> {
     }
 
     /// Changes the slot's state, if it still holds what we have left there.
-    fn turn(&mut self, state: State, success: Ordering) -> Result<(), SetError> {
-        let next = self.entry.turned(state);
+    fn set_state(&mut self, state: SlotState, success: Ordering) -> Result<(), WaitSetError> {
+        let next = self.entry.with_state(state);
         // Relaxed: what a failure finds is only reported.
         match self.set.backing.slot(self.index).compare_exchange(
             self.entry.0,
@@ -375,7 +376,7 @@ impl<B: Backing> Slot<B> {
                 self.entry = next;
                 Ok(())
             }
-            Err(found) => Err(SetError::Overwritten {
+            Err(found) => Err(WaitSetError::Overwritten {
                 index: self.index,
                 found,
                 expected: self.entry.0,
@@ -384,9 +385,9 @@ impl<B: Backing> Slot<B> {
     }
 }
 
-impl<B: Backing> Drop for Slot<B> {
+impl<B: WaitSetMemory> Drop for Slot<B> {
     fn drop(&mut self) {
-        if self.entry.is(State::Awake) || self.cancel().is_ok() {
+        if self.entry.is(SlotState::Awake) || self.cancel().is_ok() {
             self.set.free(self.index, self.entry);
         }
     }

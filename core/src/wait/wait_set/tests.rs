@@ -1,5 +1,5 @@
-use super::backing::Hint;
-use super::mapped::{Mapped, size_for};
+use super::backing::Ticket;
+use super::mapped::{MappedWaitSet, size_for};
 use super::*;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::AtomicU32;
@@ -25,7 +25,7 @@ struct Shared {
     stem: PathBuf,
 }
 
-type Set = Arc<WaitSet<Mapped<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>>;
+type Set = Arc<WaitSet<MappedWaitSet<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>>;
 
 impl Drop for Shared {
     /// Removes the doorbells of members that were killed.
@@ -76,7 +76,7 @@ impl Shared {
         };
         let lives: Box<dyn Fn(u32) -> bool + Send + Sync> = Box::new(lives);
         let (mapping, stem) = (Arc::clone(&self.mapping), self.stem.clone());
-        let backing = Mapped::new(mapping, AT_SET, self.slots, stem, lives);
+        let backing = MappedWaitSet::new(mapping, AT_SET, self.slots, stem, lives);
         WaitSet::new(backing, member)
     }
 
@@ -102,26 +102,26 @@ impl Shared {
     }
 
     /// A process that sleeps in a slot, as a thread or as a loop, until there is something for it.
-    fn fork_sleeper(&self, member: u32, how: How) -> Child {
+    fn fork_sleeper(&self, member: u32, how: WakeMethod) -> Child {
         let child = self.fork(member, |set| {
-            let mut slot = set.claim().unwrap();
+            let mut slot = set.acquire_slot().unwrap();
             match how {
-                How::Futex => while !slot.sleep(LONG, || self.take()).unwrap() {},
-                How::Bell => loop_until(slot, || self.take()),
+                WakeMethod::Futex => while !slot.sleep(LONG, || self.take()).unwrap() {},
+                WakeMethod::Doorbell => loop_until(slot, || self.take()),
             }
         });
         self.until_asleep(member);
         child
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<SlotWord> {
         let at = |index| AT_SET + 128 + 8 * index;
-        let entry = |index| Entry(self.mapping.u64_at(at(index)).load(Ordering::Relaxed));
+        let entry = |index| SlotWord(self.mapping.u64_at(at(index)).load(Ordering::Relaxed));
         (0..self.slots).map(entry).collect()
     }
 
     fn until_asleep(&self, member: u32) {
-        let sleeps = |entry: &Entry| entry.member() == member && entry.asleep().is_some();
+        let sleeps = |entry: &SlotWord| entry.member() == member && entry.wake_method().is_some();
         while !self.entries().iter().any(sleeps) {
             thread::yield_now();
         }
@@ -129,11 +129,14 @@ impl Shared {
 
     fn free_slots(&self) -> usize {
         let entries = self.entries();
-        entries.iter().filter(|each| each.is(State::Free)).count()
+        entries
+            .iter()
+            .filter(|each| each.is(SlotState::Free))
+            .count()
     }
 }
 
-type MappedSlot = Slot<Mapped<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>;
+type MappedSlot = Slot<MappedWaitSet<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>;
 
 /// What an event loop does.
 fn loop_until(slot: MappedSlot, is_there: impl Fn() -> bool) {
@@ -157,7 +160,7 @@ fn loop_until(slot: MappedSlot, is_there: impl Fn() -> bool) {
     }
 }
 
-const BOTH: [How; 2] = [How::Futex, How::Bell];
+const BOTH: [WakeMethod; 2] = [WakeMethod::Futex, WakeMethod::Doorbell];
 
 #[test]
 fn threads_that_sleep_for_things_get_each_of_them() {
@@ -168,7 +171,7 @@ fn threads_that_sleep_for_things_get_each_of_them() {
     let taken = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..SLEEPERS {
-            let mut slot = set.claim().unwrap();
+            let mut slot = set.acquire_slot().unwrap();
             let (shared, taken, set) = (&shared, &taken, &set);
             scope.spawn(move || {
                 let all = || taken.load(Ordering::Relaxed) == (2 * THINGS) as u64;
@@ -203,7 +206,7 @@ fn sleepers_of_other_processes_are_woken_one_by_one_and_all_at_once() {
     for how in BOTH {
         let shared = Shared::new(70); // More than one word of bits.
         let set = shared.set(US);
-        let _kept: Vec<_> = (0..62).map(|_| set.claim().unwrap()).collect();
+        let _kept: Vec<_> = (0..62).map(|_| set.acquire_slot().unwrap()).collect();
         let children: Vec<_> = (1..=6)
             .map(|member| shared.fork_sleeper(member, how))
             .collect();
@@ -228,7 +231,7 @@ fn sleepers_of_other_processes_are_woken_one_by_one_and_all_at_once() {
 #[test]
 fn a_change_of_which_nobody_was_told_is_seen_at_the_end_of_the_sleep() {
     let shared = Shared::new(1);
-    let mut slot = shared.set(US).claim().unwrap();
+    let mut slot = shared.set(US).acquire_slot().unwrap();
     thread::scope(|scope| {
         const LIMIT: Duration = Duration::from_millis(50);
         let sleeper = scope.spawn(|| while !slot.sleep(LIMIT, || shared.take()).unwrap() {});
@@ -242,14 +245,14 @@ fn a_change_of_which_nobody_was_told_is_seen_at_the_end_of_the_sleep() {
 fn the_first_to_come_is_the_first_to_be_woken() {
     let shared = Shared::new(4);
     let set = shared.set(US);
-    let mut slots: Vec<_> = (0..4).map(|_| set.claim().unwrap()).collect();
+    let mut slots: Vec<_> = (0..4).map(|_| set.acquire_slot().unwrap()).collect();
     for line in [[2, 0, 3, 1], [1, 3, 0, 2], [3, 2, 1, 0]] {
         for index in line {
-            slots[index].line_up();
-            slots[index].announce(How::Bell).unwrap();
+            slots[index].draw_ticket();
+            slots[index].announce(WakeMethod::Doorbell).unwrap();
         }
         slots[line[1]].cancel().unwrap();
-        slots[line[1]].announce(How::Bell).unwrap(); // It has kept its ticket.
+        slots[line[1]].announce(WakeMethod::Doorbell).unwrap(); // It has kept its ticket.
         for index in line {
             set.wake_one();
             assert!(slots[index].withdraw().unwrap(), "{line:?}");
@@ -285,7 +288,7 @@ fn a_sleeper_that_is_killed_as_it_is_woken_loses_the_wake_up_to_another() {
         let second = shared.fork_sleeper(2, how);
         assert!(set.wake_one(), "the first one has heard it");
         first.kill();
-        assert!(shared.entries()[0].is(State::Woken));
+        assert!(shared.entries()[0].is(SlotState::Woken));
         shared.put();
         assert_eq!(set.sweep(|member| member != 1), 1);
         assert_eq!(second.wait(), 0);
@@ -298,18 +301,24 @@ fn a_full_set_has_room_for_the_place_of_a_dead_one() {
     let _alone = crate::FORK.lock();
     let shared = Shared::new(3);
     let set = shared.set(US);
-    let ours = set.claim().unwrap();
-    let children = [1, 2].map(|member| shared.fork_sleeper(member, How::Futex));
-    assert_eq!(set.claim().err(), Some(SetError::Full { slots: 3 }));
+    let ours = set.acquire_slot().unwrap();
+    let children = [1, 2].map(|member| shared.fork_sleeper(member, WakeMethod::Futex));
+    assert_eq!(
+        set.acquire_slot().err(),
+        Some(WaitSetError::Full { slots: 3 })
+    );
     let [dead, living] = children;
     dead.kill();
-    let taken = set.claim().unwrap();
+    let taken = set.acquire_slot().unwrap();
     assert_eq!((ours.index(), taken.index()), (0, 1));
-    assert_eq!(set.claim().err(), Some(SetError::Full { slots: 3 }));
+    assert_eq!(
+        set.acquire_slot().err(),
+        Some(WaitSetError::Full { slots: 3 })
+    );
     drop(taken);
     assert_eq!(set.sweep(|_| true), 0);
     living.kill();
-    assert_eq!(set.sweep(|member| set.backing().lives(member)), 1);
+    assert_eq!(set.sweep(|member| set.backing().is_alive(member)), 1);
     assert_eq!(shared.free_slots(), 2);
 }
 
@@ -318,10 +327,10 @@ fn the_bell_of_a_dead_loop_is_replaced_by_the_next_one_of_its_slot() {
     let _alone = crate::FORK.lock();
     let shared = Shared::new(1);
     let set = shared.set(US);
-    shared.fork_sleeper(1, How::Bell).kill();
+    shared.fork_sleeper(1, WakeMethod::Doorbell).kill();
     let left = PathBuf::from(format!("{}.0", shared.stem.display()));
     assert!(left.exists());
-    let heir = shared.fork_sleeper(2, How::Bell);
+    let heir = shared.fork_sleeper(2, WakeMethod::Doorbell);
     shared.put();
     assert!(set.wake_one());
     assert_eq!(heir.wait(), 0);
@@ -337,7 +346,7 @@ const LIES: [u64; 10] = [
     4,
     5,
     0xff,
-    7 << 8 | State::OnFutex as u64,
+    7 << 8 | SlotState::OnFutex as u64,
     u64::MAX << 8,
     u64::MAX,
 ];
@@ -347,8 +356,8 @@ fn whatever_stands_in_it_nobody_panics_and_each_call_ends() {
     let shared = Shared::new(3);
     let set = shared.set(US);
     for (bits, word) in LIES.iter().flat_map(|bits| LIES.map(|word| (*bits, word))) {
-        let mut slot = set.claim().unwrap();
-        slot.announce(How::Bell).unwrap();
+        let mut slot = set.acquire_slot().unwrap();
+        slot.announce(WakeMethod::Doorbell).unwrap();
         for index in 0..3 {
             set.backing().bits(0).store(bits, Ordering::Relaxed);
             set.backing().slot(index).store(word, Ordering::Relaxed);
@@ -358,8 +367,8 @@ fn whatever_stands_in_it_nobody_panics_and_each_call_ends() {
         let _ = slot.withdraw();
         let _ = slot.sleep(Duration::ZERO, || false);
         drop(slot);
-        let _ = set.claim();
-        set.sweep(|member| set.backing().lives(member));
+        let _ = set.acquire_slot();
+        set.sweep(|member| set.backing().is_alive(member));
         for index in 0..3 {
             set.backing().slot(index).store(0, Ordering::Relaxed);
         }
@@ -370,14 +379,14 @@ fn whatever_stands_in_it_nobody_panics_and_each_call_ends() {
 fn a_slot_that_was_written_over_is_said_to_be() {
     let shared = Shared::new(1);
     let set = shared.set(US);
-    let mut slot = set.claim().unwrap();
-    slot.announce(How::Futex).unwrap();
+    let mut slot = set.acquire_slot().unwrap();
+    slot.announce(WakeMethod::Futex).unwrap();
     set.backing().slot(0).store(0, Ordering::Relaxed);
     let error = slot.withdraw().unwrap_err();
-    let expected = 1 << 32 | State::OnFutex as u64;
+    let expected = 1 << 32 | SlotState::OnFutex as u64;
     assert!(matches!(
         error,
-        SetError::Overwritten {
+        WaitSetError::Overwritten {
             index: 0,
             found: 0,
             ..
@@ -387,10 +396,10 @@ fn a_slot_that_was_written_over_is_said_to_be() {
         error.to_string(),
         format!("slot 0 of the wait set holds 0x0 instead of {expected:#x}")
     );
-    let other = set.claim().unwrap();
+    let other = set.acquire_slot().unwrap();
     drop(slot);
     assert!(
-        !shared.entries()[0].is(State::Free),
+        !shared.entries()[0].is(SlotState::Free),
         "it is another one's now"
     );
     drop(other);
@@ -411,7 +420,7 @@ fn one_that_scribbles_without_end_keeps_nobody() {
             }
         });
         for _ in 0..2_000 {
-            if let Ok(mut slot) = set.claim() {
+            if let Ok(mut slot) = set.acquire_slot() {
                 let _ = slot.sleep(Duration::from_micros(10), || false);
             }
             set.wake_all();
@@ -424,7 +433,7 @@ fn one_that_scribbles_without_end_keeps_nobody() {
 /// A set whose tickets somebody makes larger whenever they are looked at.
 struct Growing<B>(B);
 
-impl<B: Backing> Backing for Growing<B> {
+impl<B: WaitSetMemory> WaitSetMemory for Growing<B> {
     fn slots(&self) -> usize {
         self.0.slots()
     }
@@ -434,38 +443,41 @@ impl<B: Backing> Backing for Growing<B> {
     fn slot(&self, index: usize) -> &AtomicU64 {
         self.0.slot(index)
     }
-    fn tickets(&self) -> &Hint {
+    fn tickets(&self) -> &Ticket {
         self.0.tickets()
     }
-    fn ticket(&self, index: usize) -> &Hint {
+    fn ticket(&self, index: usize) -> &Ticket {
         let ticket = self.0.ticket(index);
         ticket.fetch_add(1, Ordering::Relaxed);
         ticket
     }
-    fn ring(&self, index: usize, how: How) -> bool {
-        self.0.ring(index, how)
+    fn wake(&self, index: usize, how: WakeMethod) -> bool {
+        self.0.wake(index, how)
     }
-    fn lives(&self, member: u32) -> bool {
-        self.0.lives(member)
+    fn is_alive(&self, member: u32) -> bool {
+        self.0.is_alive(member)
     }
 }
 
 #[test]
 fn tickets_that_grow_without_end_keep_no_waker() {
-    let set = WaitSet::new(Growing(HeapSet::new(3, |_| true)), US);
-    let mut slots: Vec<_> = (0..3).map(|_| set.claim().unwrap()).collect();
+    let set = WaitSet::new(Growing(HeapWaitSet::new(3, |_| true)), US);
+    let mut slots: Vec<_> = (0..3).map(|_| set.acquire_slot().unwrap()).collect();
     set.backing().bits(0).store(7, Ordering::Relaxed);
     assert!(!set.wake_one(), "nobody sleeps");
-    slots[1].announce(How::Futex).unwrap();
+    slots[1].announce(WakeMethod::Futex).unwrap();
     assert!(set.wake_one());
 }
 
 #[test]
 fn one_that_is_cut_off_is_known_by_who_sleeps() {
     let shared = Shared::new(1);
-    let mut slot = shared.set(US).claim().unwrap();
+    let mut slot = shared.set(US).acquire_slot().unwrap();
     shared.file.set_len(0).unwrap();
     let slept = slot.sleep(LONG, || false);
-    assert!(matches!(slept, Err(SetError::Overwritten { found: 0, .. })));
+    assert!(matches!(
+        slept,
+        Err(WaitSetError::Overwritten { found: 0, .. })
+    ));
     assert!(shared.mapping.is_cut_off());
 }

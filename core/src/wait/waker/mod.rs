@@ -2,15 +2,15 @@
 //!
 //! Both are wake-ups and never locks. Nothing is lost when a holder dies, because nobody holds one.
 
-mod bell;
 mod error;
+mod loop_waker;
 mod semaphore;
 #[cfg(test)]
 mod tests;
 
-pub use bell::Bell;
-pub(super) use bell::TAKEN_AT_ONCE;
 pub use error::SemaphoreError;
+pub use loop_waker::LoopWaker;
+pub(super) use loop_waker::MAX_DRAINED;
 pub use semaphore::{Semaphore, create_semaphore};
 
 use crate::crash;
@@ -26,18 +26,18 @@ pub struct Semaphores {
 }
 
 /// What wakes either side of a connection, as one side has it.
-pub struct Bells {
+pub struct Wakers {
     /// Wakes an event loop: theirs if we ring it, ours if they do.
-    pub bell: Bell,
+    pub loop_waker: LoopWaker,
     /// None if both sides sleep in loops.
     pub semaphores: Option<Semaphores>,
 }
 
-impl Bells {
+impl Wakers {
     /// Wakes a thread of ours, or the next that goes to sleep.
     pub fn interrupt(&self) {
         if let Some(semaphores) = &self.semaphores {
-            semaphores.ours.ring();
+            semaphores.ours.wake();
         }
     }
 
@@ -55,17 +55,17 @@ impl Bells {
     }
 
     /// Wakes the peer, in the way that the flag named. A value that no side of ours stores wakes nobody.
-    pub fn ring(&self, how: u32) {
+    pub fn wake(&self, how: u32) {
         match how {
-            flags::ON_BELL => {
+            flags::ON_SOCKET => {
                 crash::point!(WakeClaimed);
-                self.bell.ring();
+                self.loop_waker.wake();
                 crash::point!(BellRung);
             }
             flags::ON_SEMAPHORE => {
                 crash::point!(WakeClaimed);
                 if let Some(semaphores) = &self.semaphores {
-                    semaphores.theirs.ring();
+                    semaphores.theirs.wake();
                 }
                 crash::point!(BellRung);
             }

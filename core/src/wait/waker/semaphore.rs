@@ -28,7 +28,7 @@ const FRESH: [u8; SEMAPHORE_SIZE as usize] = {
 pub(super) const WAITER: u64 = 1 << 32;
 
 /// The highest value of a semaphore, glibc's too. What is rung beyond it is not counted.
-const MOST: u32 = i32::MAX as u32;
+const MAX_VALUE: u32 = i32::MAX as u32;
 
 const _: () = assert!(
     size_of::<usize>() == 8,
@@ -106,13 +106,13 @@ impl Semaphore {
     }
 
     /// Wakes a thread on the other side, or the next that goes to sleep.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         // Relaxed: what a liar writes in between is its own loss.
         let unheard = self.word().load(Ordering::Relaxed) as u32;
         // Release: pairs with the Acquire in `take`, also where nothing is added to what is full: a sleeper that has heard the
         // ring sees what was before it.
         self.word()
-            .fetch_add(u64::from(unheard < MOST), Ordering::Release);
+            .fetch_add(u64::from(unheard < MAX_VALUE), Ordering::Release);
         futex::wake(self.value(), Reach::Host);
     }
 

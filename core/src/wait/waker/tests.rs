@@ -26,7 +26,7 @@ impl Theirs {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // Relaxed: each gets another number.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("/shmrpc-core-bell-{}-{number}", std::process::id());
+        let name = format!("/shmrpc-core-loop_waker-{}-{number}", std::process::id());
         let name = CString::new(name).unwrap();
         // SAFETY: a valid C string; with O_CREAT a mode and a value follow.
         let semaphore = unsafe { libc::sem_open(name.as_ptr(), libc::O_CREAT, 0o600, 0) };
@@ -97,7 +97,7 @@ fn what_we_make_is_byte_for_byte_what_glibc_makes() {
     assert_eq!(made.unwrap(), fs::read(theirs.path()).unwrap());
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-    opened.unwrap().ring();
+    opened.unwrap().wake();
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_ring_wakes_who_sleeps() {
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| ours.wait(LONG));
         until_waited_for(&other);
-        other.ring();
+        other.wake();
         sleeper.join().unwrap();
     });
     assert_eq!(ours.word().load(Ordering::Relaxed), 0);
@@ -118,7 +118,7 @@ fn rings_that_nobody_heard_keep_one_sleep_from_beginning() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
     for _ in 0..5 {
-        ours.ring();
+        ours.wake();
     }
     ours.wait(LONG);
     assert!(!theirs.try_wait(), "all are taken at once");
@@ -143,13 +143,13 @@ fn a_peer_that_posts_by_glibc_wakes_us() {
 fn a_peer_that_waits_by_glibc_is_woken_and_counts_each_ring() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
-    ours.ring();
-    ours.ring();
+    ours.wake();
+    ours.wake();
     assert!(theirs.try_wait() && theirs.try_wait() && !theirs.try_wait());
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| theirs.wait());
         until_waited_for(&ours);
-        ours.ring();
+        ours.wake();
         sleeper.join().unwrap();
     });
 }
@@ -161,7 +161,7 @@ fn the_count_of_waiters_that_a_death_leaves_is_no_matter() {
     ours.word().fetch_add(3 * WAITER, Ordering::Relaxed);
     theirs.post();
     ours.wait(LONG);
-    ours.ring();
+    ours.wake();
     theirs.wait();
     assert_eq!(ours.word().load(Ordering::Relaxed), 3 * WAITER);
 }
@@ -190,7 +190,7 @@ fn whatever_stands_in_it_a_ring_is_a_ring_and_a_wait_ends() {
         let after = ours.0.u64_at(8);
         after.store(private, Ordering::Relaxed);
         ours.word().store(lie, Ordering::Relaxed);
-        ours.ring();
+        ours.wake();
         ours.wait(LONG); // A ring is there, or what passes for one.
         assert_eq!(ours.word().load(Ordering::Relaxed) as u32, 0, "{lie:#x}");
         ours.wait(Duration::from_micros(1));
@@ -212,7 +212,7 @@ fn a_peer_that_scribbles_without_end_keeps_nobody() {
             }
         });
         for _ in 0..20_000 {
-            ours.ring();
+            ours.wake();
             ours.wait(Duration::from_micros(10));
         }
         over.store(true, Ordering::Relaxed);
@@ -234,7 +234,7 @@ fn one_that_is_cut_off_is_known_by_who_rings_and_by_who_waits() {
         if waits {
             ours.wait(Duration::ZERO);
         } else {
-            ours.ring();
+            ours.wake();
         }
         assert!(ours.is_cut_off());
     }
@@ -261,7 +261,14 @@ fn what_is_no_semaphore_is_not_opened() {
     let (name, path) = (theirs.name.to_str().unwrap(), theirs.path());
     let stranger = open(name, us() + 1);
     assert!(matches!(stranger, Some(SemaphoreError::Owner { found, .. }) if found == us()));
-    for name in ["", "/", "shmrpc", "/../x", "/a/b", "/shmrpc-core-bell-none"] {
+    for name in [
+        "",
+        "/",
+        "shmrpc",
+        "/../x",
+        "/a/b",
+        "/shmrpc-core-loop_waker-none",
+    ] {
         assert!(
             matches!(open(name, us()), Some(SemaphoreError::Os(_))),
             "{name}"
@@ -282,19 +289,19 @@ fn what_is_no_semaphore_is_not_opened() {
     assert!(matches!(open(name, us()), Some(SemaphoreError::Kind)));
 }
 
-fn pair() -> [Bell; 2] {
+fn pair() -> [LoopWaker; 2] {
     let mut fds = [0; 2];
     // SAFETY: room for two descriptors, which are ours alone. They block: the calls have to say that they do not.
     unsafe {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         let made = libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr());
         assert_eq!(made, 0);
-        fds.map(|fd| Bell::new(OwnedFd::from_raw_fd(fd)))
+        fds.map(|fd| LoopWaker::new(OwnedFd::from_raw_fd(fd)))
     }
 }
 
-fn is_readable(bell: &Bell) -> bool {
-    let (fd, events, revents) = (bell.0.as_raw_fd(), libc::POLLIN, 0);
+fn is_readable(loop_waker: &LoopWaker) -> bool {
+    let (fd, events, revents) = (loop_waker.0.as_raw_fd(), libc::POLLIN, 0);
     let mut asked = libc::pollfd {
         fd,
         events,
@@ -307,27 +314,27 @@ fn is_readable(bell: &Bell) -> bool {
 #[test]
 fn neither_a_full_bell_nor_a_silent_one_blocks() {
     let [ours, theirs] = pair();
-    assert!(ours.silence());
+    assert!(ours.drain());
     for _ in 0..10_000 {
-        theirs.ring();
+        theirs.wake();
     }
     assert!(!is_readable(&theirs), "each hears the other alone");
     while is_readable(&ours) {
-        assert!(ours.silence());
+        assert!(ours.drain());
     }
-    theirs.ring();
+    theirs.wake();
     assert!(is_readable(&ours));
 }
 
 #[test]
 fn a_look_takes_some_rings_and_no_more() {
     let [ours, theirs] = pair();
-    for _ in 0..=TAKEN_AT_ONCE {
-        theirs.ring();
+    for _ in 0..=MAX_DRAINED {
+        theirs.wake();
     }
-    assert!(ours.silence());
+    assert!(ours.drain());
     assert!(is_readable(&ours));
-    assert!(ours.silence());
+    assert!(ours.drain());
     assert!(!is_readable(&ours));
 }
 
@@ -335,23 +342,23 @@ fn a_look_takes_some_rings_and_no_more() {
 fn the_end_of_the_peer_is_the_end_of_its_bell() {
     let _alone = crate::FORK.lock();
     let [ours, theirs] = pair();
-    theirs.ring();
-    assert!(!ours.has_ended());
+    theirs.wake();
+    assert!(!ours.is_closed());
     drop(theirs);
-    assert!(ours.has_ended());
+    assert!(ours.is_closed());
     // What it rang before is heard, or is not: the end is.
-    assert!(!ours.silence());
-    ours.ring();
+    assert!(!ours.drain());
+    ours.wake();
 
     let [ours, theirs] = pair();
-    ours.ring();
+    ours.wake();
     drop(theirs); // With a ring unheard: an error first.
-    assert!(!ours.silence());
-    assert!(!ours.silence());
+    assert!(!ours.drain());
+    assert!(!ours.drain());
 
     let [ours, theirs] = pair();
     // SAFETY: it is open.
     unsafe { libc::shutdown(theirs.0.as_raw_fd(), libc::SHUT_RDWR) };
-    assert!(!ours.silence());
-    ours.ring();
+    assert!(!ours.drain());
+    ours.wake();
 }

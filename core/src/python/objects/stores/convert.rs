@@ -14,14 +14,14 @@ use std::cell::{Cell as Count, RefCell};
 
 /// What the values of an operation borrow from.
 #[derive(Default)]
-pub(crate) struct Keeper<'py> {
+pub(crate) struct BufferOwner<'py> {
     objects: RefCell<Vec<Bound<'py, PyAny>>>,
     buffers: RefCell<Vec<PyBuffer<u8>>>,
     /// Bytes that they take in a store at least.
     needed: Count<u64>,
 }
 
-impl<'py> Keeper<'py> {
+impl<'py> BufferOwner<'py> {
     fn text<'k>(&'k self, text: &Bound<'py, PyString>) -> PyResult<&'k [u8]> {
         let bytes: *const str = utf8(text)?;
         self.objects.borrow_mut().push(text.clone().into_any());
@@ -96,7 +96,7 @@ impl Hooks {
     pub(crate) fn room<'py, T>(
         &self,
         of: &Bound<'py, PyAny>,
-        keeper: &Keeper<'py>,
+        keeper: &BufferOwner<'py>,
         count: usize,
         bytes: u64,
     ) -> PyResult<Vec<T>> {
@@ -114,7 +114,7 @@ impl Hooks {
         &self,
         of: &Bound<'py, PyAny>,
         items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
-        keeper: &'k Keeper<'py>,
+        keeper: &'k BufferOwner<'py>,
         depth: usize,
     ) -> PyResult<Vec<Value<'k>>> {
         let mut values = self.room(of, keeper, items.len(), CELL)?;
@@ -129,7 +129,7 @@ impl Hooks {
         &self,
         of: &Bound<'py, PyAny>,
         items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
-        keeper: &'k Keeper<'py>,
+        keeper: &'k BufferOwner<'py>,
     ) -> PyResult<Vec<Key<'k>>> {
         let mut keys = self.room(of, keeper, items.len(), CELL)?;
         for item in all_of(items)? {
@@ -142,7 +142,7 @@ impl Hooks {
     pub(crate) fn value<'k, 'py>(
         &self,
         object: &Bound<'py, PyAny>,
-        keeper: &'k Keeper<'py>,
+        keeper: &'k BufferOwner<'py>,
         depth: usize,
     ) -> PyResult<Value<'k>> {
         if let Some(value) = plain(object, keeper)? {
@@ -186,7 +186,7 @@ impl Hooks {
     fn items<'k, 'py>(
         &self,
         dict: &Bound<'py, PyDict>,
-        keeper: &'k Keeper<'py>,
+        keeper: &'k BufferOwner<'py>,
         depth: usize,
     ) -> PyResult<Vec<(Key<'k>, Value<'k>)>> {
         let mut items = self.room(dict.as_any(), keeper, dict.len(), 2 * CELL)?;
@@ -199,7 +199,7 @@ impl Hooks {
     fn converted<'k, 'py>(
         &self,
         object: &Bound<'py, PyAny>,
-        keeper: &'k Keeper<'py>,
+        keeper: &'k BufferOwner<'py>,
         depth: usize,
     ) -> PyResult<Value<'k>> {
         let made = self.convert.bind(object.py()).call1((object,))?;
@@ -236,7 +236,7 @@ impl Hooks {
     pub(crate) fn key<'k, 'py>(
         &self,
         object: &Bound<'py, PyAny>,
-        keeper: &'k Keeper<'py>,
+        keeper: &'k BufferOwner<'py>,
     ) -> PyResult<Key<'k>> {
         Ok(match plain(object, keeper)? {
             Some(Value::Immediate(cell)) => Key::Immediate(cell),
@@ -263,16 +263,16 @@ impl Hooks {
     /// The key that is made again of these bytes.
     pub(crate) fn key_again(&self, py: Python<'_>, exact: &[u8]) -> PyResult<Key<'static>> {
         let key = self.unpack.bind(py).call1((PyBytes::new(py, exact),))?;
-        Ok(self.key(&key, &Keeper::default())?.into_owned())
+        Ok(self.key(&key, &BufferOwner::default())?.into_owned())
     }
 
     /// What was found, as a program sees it.
     pub(crate) fn seen<'py>(
         &self,
-        carrier: &Bound<'py, StoreRef>,
+        sender: &Bound<'py, StoreRef>,
         found: StoredValue,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = carrier.py();
+        let py = sender.py();
         Ok(match found {
             StoredValue::Immediate(cell) => immediate(py, cell)?,
             StoredValue::Blob(kind, bytes) => match kind {
@@ -281,12 +281,12 @@ impl Hooks {
                 Type::Int => int_of(py, &bytes)?,
                 _ => self.unpack.bind(py).call1((copy_of(py, &bytes)?,))?,
             },
-            StoredValue::Tuple(items) => PyTuple::new(py, self.all(carrier, items)?)?.into_any(),
+            StoredValue::Tuple(items) => PyTuple::new(py, self.all(sender, items)?)?.into_any(),
             StoredValue::FrozenSet(items) => {
-                PyFrozenSet::new(py, self.all(carrier, items)?)?.into_any()
+                PyFrozenSet::new(py, self.all(sender, items)?)?.into_any()
             }
             StoredValue::Container(kind, place, class) => {
-                let place = (carrier, place.at, place.id);
+                let place = (sender, place.at, place.id);
                 match kind {
                     Type::Record => self.record.bind(py).call1((class,))?.call1(place)?,
                     Type::Dict => self.views[1].bind(py).call1(place)?,
@@ -295,12 +295,12 @@ impl Hooks {
                     _ => self.views[0].bind(py).call1(place)?,
                 }
             }
-            StoredValue::List(items) => PyList::new(py, self.all(carrier, items)?)?.into_any(),
-            StoredValue::Set(items) => PySet::new(py, self.all(carrier, items)?)?.into_any(),
-            StoredValue::Dict(items) => self.dict(carrier, items)?.into_any(),
+            StoredValue::List(items) => PyList::new(py, self.all(sender, items)?)?.into_any(),
+            StoredValue::Set(items) => PySet::new(py, self.all(sender, items)?)?.into_any(),
+            StoredValue::Dict(items) => self.dict(sender, items)?.into_any(),
             StoredValue::Record(class, fields, extra) => {
-                let fields = PyList::new(py, self.all(carrier, fields)?)?;
-                let extra = self.dict(carrier, extra)?;
+                let fields = PyList::new(py, self.all(sender, fields)?)?;
+                let extra = self.dict(sender, extra)?;
                 self.instance.bind(py).call1((class, fields, extra))?
             }
             StoredValue::Buffer(said, bytes) => {
@@ -312,7 +312,7 @@ impl Hooks {
 
     pub(crate) fn all<'py>(
         &self,
-        carrier: &Bound<'py, StoreRef>,
+        sender: &Bound<'py, StoreRef>,
         items: Vec<StoredValue>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut seen = Vec::new();
@@ -323,19 +323,19 @@ impl Hooks {
             )));
         }
         for item in items {
-            seen.push(self.seen(carrier, item)?);
+            seen.push(self.seen(sender, item)?);
         }
         Ok(seen)
     }
 
     fn dict<'py>(
         &self,
-        carrier: &Bound<'py, StoreRef>,
+        sender: &Bound<'py, StoreRef>,
         items: Vec<(StoredValue, StoredValue)>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(carrier.py());
+        let dict = PyDict::new(sender.py());
         for (key, value) in items {
-            dict.set_item(self.seen(carrier, key)?, self.seen(carrier, value)?)?;
+            dict.set_item(self.seen(sender, key)?, self.seen(sender, value)?)?;
         }
         Ok(dict)
     }
@@ -408,7 +408,7 @@ fn no_text(text: &Bound<'_, PyString>, error: PyErr) -> PyErr {
 #[inline]
 fn plain<'k, 'py>(
     object: &Bound<'py, PyAny>,
-    keeper: &'k Keeper<'py>,
+    keeper: &'k BufferOwner<'py>,
 ) -> PyResult<Option<Value<'k>>> {
     if let Ok(int) = object.cast_exact::<PyInt>() {
         return int_value(int).map(Some);

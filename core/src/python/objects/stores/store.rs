@@ -4,7 +4,7 @@ use crate::objects::members::Holder;
 use crate::objects::membership::Membership;
 use crate::objects::stores::{CHANGES, MESSAGES, Refusal, Shared};
 use crate::python::objects::shared_object::{SharedObject, failed};
-use crate::python::objects::stores::convert::{Hooks, Keeper, immediate};
+use crate::python::objects::stores::convert::{BufferOwner, Hooks, immediate};
 use crate::python::support::buffer::fill;
 use crate::python::support::owner::current_owner;
 use crate::store::{
@@ -87,7 +87,7 @@ impl StoreRef {
         name: &Bound<'_, PyString>,
         said: &Bound<'_, PyAny>,
     ) -> PyResult<u32> {
-        let (us, keeper) = (self.inner()?, Keeper::default());
+        let (us, keeper) = (self.inner()?, BufferOwner::default());
         let said = us.hooks.value(said, &keeper, 0)?;
         let key = us.hooks.key(name.as_any(), &keeper)?;
         us.run_whole(py, |store, open, deadline| {
@@ -121,13 +121,13 @@ pub struct Inner {
     /// In nanoseconds: the longest that a handle was given.
     patience: AtomicU64,
     /// Set as soon as this is made.
-    carrier: OnceLock<Py<StoreRef>>,
+    sender: OnceLock<Py<StoreRef>>,
 }
 
 /// An item of a dict or of what a record has beyond its fields, by a key of Python's.
 macro_rules! with_key {
     ($inner:expr, $key:expr, |$item:ident| $body:expr) => {{
-        let keeper = Keeper::default();
+        let keeper = BufferOwner::default();
         let key = $inner.hooks.key($key, &keeper)?;
         let $item = &Item::Key(&key);
         $body
@@ -136,9 +136,9 @@ macro_rules! with_key {
 
 impl Inner {
     #[inline]
-    fn carrier<'py>(&self, py: Python<'py>) -> &Bound<'py, StoreRef> {
-        let carrier = self.carrier.get();
-        carrier
+    fn sender<'py>(&self, py: Python<'py>) -> &Bound<'py, StoreRef> {
+        let sender = self.sender.get();
+        sender
             .expect("it is set as soon as a store is made")
             .bind(py)
     }
@@ -159,7 +159,7 @@ impl Inner {
 
     #[inline]
     fn seen<'py>(&self, py: Python<'py>, found: StoredValue) -> PyResult<Bound<'py, PyAny>> {
-        self.hooks.seen(self.carrier(py), found)
+        self.hooks.seen(self.sender(py), found)
     }
 
     /// Does something with the store; if that has to wait, then without the GIL.
@@ -342,7 +342,7 @@ impl Inner {
         item: &Item<'_>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let keeper = Keeper::default();
+        let keeper = BufferOwner::default();
         let value = self.hooks.value(value, &keeper, 0)?;
         self.run_whole(py, |store, open, deadline| {
             store.set(open, deadline, place, item, &value)
@@ -505,7 +505,7 @@ impl Inner {
         place: ContainerRef,
         key: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let keeper = Keeper::default();
+        let keeper = BufferOwner::default();
         let key = self.hooks.key(key, &keeper)?;
         self.run_whole(py, |store, open, deadline| {
             store.contains(open, deadline, place, &key)
@@ -516,7 +516,7 @@ impl Inner {
         let keys = self.run_whole(py, |store, open, deadline| {
             store.keys(open, deadline, place)
         })?;
-        PyList::new(py, self.hooks.all(self.carrier(py), keys)?)
+        PyList::new(py, self.hooks.all(self.sender(py), keys)?)
     }
 
     fn items<'py>(&self, py: Python<'py>, place: ContainerRef) -> PyResult<Bound<'py, PyList>> {
@@ -572,9 +572,9 @@ impl Store {
         patience: f64,
     ) -> PyResult<Self> {
         let patience = (patience * 1e9) as u64;
-        let carrier = opened.getattr_opt("_carrier")?;
-        let carrier = carrier.as_ref().and_then(|it| it.cast::<StoreRef>().ok());
-        if let Some(inner) = carrier.and_then(|carrier| carrier.get().0.upgrade()) {
+        let sender = opened.getattr_opt("_carrier")?;
+        let sender = sender.as_ref().and_then(|it| it.cast::<StoreRef>().ok());
+        if let Some(inner) = sender.and_then(|sender| sender.get().0.upgrade()) {
             inner.patience.fetch_max(patience, Relaxed); // Relaxed: under the GIL.
             return Ok(Store { inner, name });
         }
@@ -589,12 +589,12 @@ impl Store {
             opened: opened.clone().unbind(),
             root: ContainerRef { at: 0, id: 0 },
             patience: AtomicU64::new(patience),
-            carrier: OnceLock::new(),
+            sender: OnceLock::new(),
         };
         inner.root = founded.map_err(|error| inner.refused(py, error))?;
         let inner = Arc::new(inner);
-        let carrier = Py::new(py, StoreRef(Arc::downgrade(&inner)))?;
-        let _ = inner.carrier.set(carrier);
+        let sender = Py::new(py, StoreRef(Arc::downgrade(&inner)))?;
+        let _ = inner.sender.set(sender);
         Ok(Store { inner, name })
     }
 
@@ -639,7 +639,7 @@ impl Store {
     /// `is_back`: one that was taken comes before the others again.
     #[pyo3(signature = (value, is_back = false))]
     fn _put(&self, py: Python<'_>, value: &Bound<'_, PyAny>, is_back: bool) -> PyResult<()> {
-        let (us, keeper) = (self.inner(py)?, Keeper::default());
+        let (us, keeper) = (self.inner(py)?, BufferOwner::default());
         let value = us.hooks.value(value, &keeper, 0)?;
         us.run_whole(py, |store, open, deadline| {
             store.send(open, deadline, &value, is_back)
@@ -755,7 +755,7 @@ impl Store {
     /// What its proxies are made of.
     #[getter]
     fn _carrier(&self, py: Python<'_>) -> Py<StoreRef> {
-        self.inner.carrier(py).clone().unbind()
+        self.inner.sender(py).clone().unbind()
     }
 
     /// Bytes of memory that values take, those of them that are free, and as many as there may be.
@@ -813,8 +813,8 @@ pub struct Proxy {
 #[pymethods]
 impl Proxy {
     #[new]
-    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
-        let (inner, place) = (carrier.get().inner()?, ContainerRef { at, id });
+    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
+        let (inner, place) = (sender.get().inner()?, ContainerRef { at, id });
         inner.membership.hold_container(id);
         Ok(Proxy { inner, place })
     }
@@ -822,7 +822,7 @@ impl Proxy {
     /// What proxies of its store are made of.
     #[getter]
     fn _carrier(&self, py: Python<'_>) -> Py<StoreRef> {
-        self.inner.carrier(py).clone().unbind()
+        self.inner.sender(py).clone().unbind()
     }
 
     /// Where it is, and its number: the same for no other.
@@ -904,7 +904,7 @@ impl Proxy {
 
     /// Adds a member to a set: whether it was not there.
     fn _insert(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let keeper = Keeper::default();
+        let keeper = BufferOwner::default();
         let key = self.inner.hooks.key(key, &keeper)?;
         self.inner.run_whole(py, |store, open, deadline| {
             store.insert(open, deadline, self.place, &key)
@@ -913,7 +913,7 @@ impl Proxy {
 
     /// Removes a member of a set: whether it was there.
     fn _discard(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let keeper = Keeper::default();
+        let keeper = BufferOwner::default();
         let key = self.inner.hooks.key(key, &keeper)?;
         self.inner.run_whole(py, |store, open, deadline| {
             store.discard(open, deadline, self.place, &key)
@@ -928,7 +928,7 @@ impl Proxy {
         let found = us.run_whole(py, |store, open, deadline| {
             store.range(open, deadline, self.place, from, to)
         })?;
-        PyList::new(py, us.hooks.all(us.carrier(py), found)?)
+        PyList::new(py, us.hooks.all(us.sender(py), found)?)
     }
 
     /// Puts values in the place of those from one index up to another.
@@ -939,7 +939,7 @@ impl Proxy {
         to: u64,
         values: &Bound<'_, PyList>,
     ) -> PyResult<()> {
-        let (us, keeper) = (&*self.inner, Keeper::default());
+        let (us, keeper) = (&*self.inner, BufferOwner::default());
         let values = us
             .hooks
             .values(values.as_any(), values.iter(), &keeper, 0)?;
@@ -969,7 +969,7 @@ impl Proxy {
         py: Python<'py>,
         name: &Bound<'py, PyString>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let (us, keeper) = (&*self.inner, Keeper::default());
+        let (us, keeper) = (&*self.inner, BufferOwner::default());
         let key = us.hooks.key(name.as_any(), &keeper)?;
         let found = us.get(py, self.place, &Item::Extra(&key))?;
         Ok(found.into_iter().collect())
@@ -981,13 +981,13 @@ impl Proxy {
         name: &Bound<'_, PyString>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let (us, keeper) = (&*self.inner, Keeper::default());
+        let (us, keeper) = (&*self.inner, BufferOwner::default());
         let key = us.hooks.key(name.as_any(), &keeper)?;
         us.set(py, self.place, &Item::Extra(&key), value).map(drop)
     }
 
     fn _drop_extra(&self, py: Python<'_>, name: &Bound<'_, PyString>) -> PyResult<bool> {
-        let (us, keeper) = (&*self.inner, Keeper::default());
+        let (us, keeper) = (&*self.inner, BufferOwner::default());
         let key = us.hooks.key(name.as_any(), &keeper)?;
         us.delete(py, self.place, &Item::Extra(&key))
     }
@@ -1097,8 +1097,8 @@ pub struct DictProxy;
 #[pymethods]
 impl DictProxy {
     #[new]
-    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
-        Ok(PyClassInitializer::from(Proxy::new(carrier, at, id)?).add_subclass(DictProxy))
+    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
+        Ok(PyClassInitializer::from(Proxy::new(sender, at, id)?).add_subclass(DictProxy))
     }
 
     fn __getitem__<'py>(
@@ -1176,8 +1176,8 @@ pub struct ListProxy;
 #[pymethods]
 impl ListProxy {
     #[new]
-    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
-        Ok(PyClassInitializer::from(Proxy::new(carrier, at, id)?).add_subclass(ListProxy))
+    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
+        Ok(PyClassInitializer::from(Proxy::new(sender, at, id)?).add_subclass(ListProxy))
     }
 
     fn __getitem__<'py>(
@@ -1195,7 +1195,7 @@ impl ListProxy {
 
     /// Adds a value at the end.
     fn append(slf: &Bound<'_, Self>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (base, keeper) = (slf.as_super().get(), Keeper::default());
+        let (base, keeper) = (slf.as_super().get(), BufferOwner::default());
         let value = [base.inner.hooks.value(value, &keeper, 0)?];
         base.inner.run_whole(slf.py(), |store, open, deadline| {
             store.splice(open, deadline, base.place, u64::MAX, u64::MAX, &value)
@@ -1234,8 +1234,8 @@ pub struct StructProxy;
 #[pymethods]
 impl StructProxy {
     #[new]
-    fn new(carrier: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
-        Ok(PyClassInitializer::from(Proxy::new(carrier, at, id)?).add_subclass(StructProxy))
+    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
+        Ok(PyClassInitializer::from(Proxy::new(sender, at, id)?).add_subclass(StructProxy))
     }
 
     fn __getitem__<'py>(slf: &Bound<'py, Self>, field: u64) -> PyResult<Bound<'py, PyAny>> {

@@ -613,7 +613,7 @@ impl Subscription {
         });
         let sleeper = sleeper.map_err(|error| failed(py, membership, error))?;
         let sleeper = LoopWaiter::new(sleeper, set, membership.clone());
-        sleeper.line_up(py)?;
+        sleeper.draw_ticket(py)?;
         // Another thread may have been quicker.
         let bell = self.bell.get_or_init(|| sleeper);
         let is_there = is_left || self.may_receive(py)?;

@@ -430,7 +430,7 @@ impl SharedChannel {
         let body = &self.rules.cancel_body;
         // A closed connection needs no frame, so errors are ignored.
         let sent = channel.send(self.rules.cancel, id, body, || Box::new(body.clone()));
-        if sent == Ok(channel::Sent::Kept) {
+        if sent == Ok(channel::SendOutcome::Queued) {
             let _ = channel.await_room();
         }
     }

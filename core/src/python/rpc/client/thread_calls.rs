@@ -3,7 +3,7 @@
 //! A call that no thread waits for any longer is cancelled when its [`PendingCall`] is dropped, also if an exception kept
 //! the thread from closing it.
 
-use crate::connection::channel::{self, Role};
+use crate::connection::channel::{self, FrameRole};
 use crate::python::rpc::channel::Channel;
 use crate::python::rpc::client::shared_channel::{FrameRules, SharedChannel};
 use crate::python::rpc::incoming::ReceivedFrame;
@@ -175,7 +175,7 @@ impl ThreadCalls {
     ) -> PyResult<PendingCall> {
         // Before it is sent, because the leader may receive the reply at once.
         self.0.register(id);
-        let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, Role::Begins));
+        let sent = py.detach(|| payload.send_or_keep(channel, opcode, id, FrameRole::Begin));
         if let Err(error) = sent {
             self.0.unregister(id);
             return Err(send_error(error));

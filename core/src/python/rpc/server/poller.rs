@@ -1,6 +1,6 @@
 //! `Poller`: frames of many channels.
 
-use crate::connection::channel::{self, Role, SendError, Sent};
+use crate::connection::channel::{self, FrameRole, SendError, SendOutcome};
 use crate::connection::poller::{self, Expected, Found};
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::rpc::body::Body;
@@ -61,7 +61,7 @@ struct PendingReply<'py> {
 
 impl PendingReply<'_> {
     /// Replies with an error if the reply could not be sent.
-    fn check_sent(&self, py: Python<'_>, sent: Result<Sent, SendError>) -> PyResult<()> {
+    fn check_sent(&self, py: Python<'_>, sent: Result<SendOutcome, SendError>) -> PyResult<()> {
         match sent {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => self
                 .requests
@@ -98,13 +98,14 @@ impl Poller {
                 let sent;
                 (sent, found) = py.detach(|| {
                     let mut payload = Payload::copied(&reply_body.bytes);
-                    let sent = payload.send(channel, self.reply_opcode, id, Role::Goes);
+                    let sent = payload.send(channel, self.reply_opcode, id, FrameRole::Other);
                     (sent, self.find_after(&sent))
                 });
                 reply.check_sent(py, sent)?;
             } else {
                 let mut payload = Payload::from_outgoing(&mut reply_body);
-                let sent = py.detach(|| payload.send(channel, self.reply_opcode, id, Role::Goes));
+                let sent =
+                    py.detach(|| payload.send(channel, self.reply_opcode, id, FrameRole::Other));
                 reply.check_sent(py, sent)?;
                 drop((payload, reply));
                 found = py.detach(|| self.find_after(&sent));
@@ -114,9 +115,9 @@ impl Poller {
 
     /// Looks for the next frame, after a reply was sent.
     #[inline]
-    fn find_after(&self, sent: &Result<Sent, SendError>) -> Found {
+    fn find_after(&self, sent: &Result<SendOutcome, SendError>) -> Found {
         let mut inner = self.lock();
-        if let Ok(Sent::Rang) = sent {
+        if let Ok(SendOutcome::PeerWoken) = sent {
             inner.rang();
         }
         inner.find()
@@ -192,8 +193,9 @@ impl Poller {
             return Ok(PollOutcome::Reply(reply));
         };
         let mut payload = Payload::new(&body)?;
-        let sent = py.detach(|| payload.send(&reply.channel, self.reply_opcode, id, Role::Goes));
-        if let Ok(Sent::Rang) = sent {
+        let sent =
+            py.detach(|| payload.send(&reply.channel, self.reply_opcode, id, FrameRole::Other));
+        if let Ok(SendOutcome::PeerWoken) = sent {
             self.lock().rang();
         }
         reply.check_sent(py, sent)?;
@@ -337,13 +339,15 @@ impl Poller {
         };
         let mut payload = Payload::new(payload)?;
         let is_large = payload.is_large();
-        let found = py.detach(|| match payload.send(&channel, opcode, id, Role::Goes) {
-            Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
-            sent => {
-                // The channel remembers a violation, and the next look at it finds that.
-                Ok((!is_large).then(|| self.find_after(&sent)))
-            }
-        });
+        let found = py.detach(
+            || match payload.send(&channel, opcode, id, FrameRole::Other) {
+                Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
+                sent => {
+                    // The channel remembers a violation, and the next look at it finds that.
+                    Ok((!is_large).then(|| self.find_after(&sent)))
+                }
+            },
+        );
         match found.map_err(send_error)? {
             Some(found) => Ok(self.receive(py, found)?.map(Bound::into_any)),
             None => Ok(Some(PyBool::new(py, true).to_owned().into_any())),

@@ -2,22 +2,22 @@
 
 use super::Channel;
 use crate::connection::parcel::{RELEASE, RELEASE_SIZE};
-use crate::connection::peer_extents::Carrier;
+use crate::connection::peer_extents::ReleaseSender;
 use crate::sync::lock;
 use crate::violation::Violation;
 
-impl Carrier for Channel {
+impl ReleaseSender for Channel {
     /// A peer that sleeps is not woken for that: it looks before it takes more memory, and as often as idle memory is
     /// given back.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
-        if self.closing.is_closed() {
+        if self.shutdown.is_closed() {
             return;
         }
         let mut writer = lock(&self.writer);
         match writer.send(RELEASE, 0, payload) {
             Ok(true) => {}
             Ok(false) => {
-                let _ = self.set_aside(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
+                let _ = self.keep_frame(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
                 drop(writer);
                 let _ = self.await_room();
             }
@@ -27,7 +27,7 @@ impl Carrier for Channel {
         }
     }
 
-    fn collect(&self) -> Result<(), Violation> {
+    fn collect_releases(&self) -> Result<(), Violation> {
         match self.receiver.try_lock() {
             Ok(mut receiver) => {
                 receiver.peek()?;

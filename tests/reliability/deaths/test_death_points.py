@@ -199,6 +199,7 @@ def _says(conversation: str) -> str:
     return {"drain": "drain", "shutdown": "stop"}.get(conversation, "exit")
 
 
+@pytest.mark.crashpoints
 @other_loop
 @each_conversation
 async def test_a_server_dies_under_a_client(
@@ -251,6 +252,7 @@ async def _talk(client: shmrpc.Client, conversation: str, rounds: int, ends: lis
             task.result()
 
 
+@pytest.mark.crashpoints
 @other_loop
 @each_conversation
 async def test_a_server_dies_under_a_client_in_threads(
@@ -370,6 +372,7 @@ class Served:
         assert await self.rid()
 
 
+@pytest.mark.crashpoints
 @one_loop
 @each_conversation
 @pytest.mark.parametrize("side", SIDES)
@@ -428,6 +431,7 @@ async def test_a_client_dies_under_a_server(
     tally.note(who, conversation, 0.1)
 
 
+@pytest.mark.crashpoints
 @one_loop
 async def test_every_native_point_is_passed_in_some_conversation(
     forking: Victims, order: Callable[[Side, str], Order]

@@ -25,6 +25,8 @@ from tests.reliability import figures
 from tests.reliability.deaths.name_roles import ROLES
 from tests.reliability.deaths.name_workers import PATIENCE
 
+pytestmark = pytest.mark.crashpoints
+
 KILLS = 10_000 if LONG else 150
 
 #: What a victim does, in statements.

@@ -23,6 +23,8 @@ from tests.reliability import figures
 from tests.reliability.deaths.queue_ledger import Account, Ledger, item, number_of
 from tests.reliability.deaths.queue_workers import PATIENCE
 
+pytestmark = pytest.mark.crashpoints
+
 KILLS = scaled(150, 10_000)
 #: Kills between two looks at the ledger.
 ROUND = 150

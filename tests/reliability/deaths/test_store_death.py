@@ -21,6 +21,8 @@ from tests.reliability import figures, store_roles
 from tests.reliability.deaths import store_workers
 from tests.reliability.store_roles import LARGE, PATIENCE, ROLES, Plain
 
+pytestmark = pytest.mark.crashpoints
+
 OURS = f"storedeath{os.getpid()}"
 KILLS = scaled(80, 10_000)
 ROUND = 60

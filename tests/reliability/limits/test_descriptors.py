@@ -132,7 +132,7 @@ async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_log
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     worker, hoard = Worker(theirs.detach()), list[int]()
     worker._loop = Mock()
-    monkeypatch.setattr(worker._reserve, "give_up", lambda: None)
+    monkeypatch.setattr(worker._reserve, "close", lambda: None)
     with ours:
         socket.send_fds(ours, [messages.encode(messages.Adopt(NAME))], [ours.fileno()])
         with own_limit(max(map(int, os.listdir("/proc/self/fd"))) + 1), contextlib.suppress(OSError):

@@ -16,6 +16,8 @@ from tests.helpers.stopped_processes import stands_still
 from tests.helpers.time_bound import bounded
 from tests.reliability import figures
 
+pytestmark = pytest.mark.crashpoints
+
 
 @pytest.fixture(autouse=True)
 def core() -> None:

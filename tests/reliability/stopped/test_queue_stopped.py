@@ -25,6 +25,8 @@ from tests.helpers.stopped_processes import PATIENCE, stands_still, stopped
 from tests.helpers.time_bound import bounded
 from tests.reliability import figures
 
+pytestmark = pytest.mark.crashpoints
+
 #: A name that no other run of these tests has.
 OURS = f"standing{os.getpid()}"
 #: Of an array that lies in memory of its own.

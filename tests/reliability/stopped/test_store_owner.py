@@ -348,6 +348,7 @@ def test_a_reader_that_never_looked_becomes_the_owner_with_what_the_last_one_com
         other.do("s.close(); r.close()")
 
 
+@pytest.mark.crashpoints
 def test_a_stopped_reader_holds_no_new_owner_up_and_finds_what_others_have(runtime: Path) -> None:
     crash_points.require_core()
     with MemberProcess() as owner, MemberProcess() as slow, MemberProcess() as other:
@@ -473,6 +474,7 @@ thread.start()
 """
 
 
+@pytest.mark.crashpoints
 @pytest.mark.parametrize("point", [*POINTS, "OwnerBegun", "ContentsMade", "ContentsFound", "OwnerTold"])
 def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Path, tmp_path: Path, point: str) -> None:
     crash_points.require_core()
@@ -520,6 +522,7 @@ def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Pat
     figures.note("the first read after the death of an owner", **{point: figures.times(seconds)})
 
 
+@pytest.mark.crashpoints
 @pytest.mark.parametrize("point", sorted(crash_points.POINTS_OF_READERS))
 def test_a_reader_that_dies_at_a_point_holds_nothing(runtime: Path, point: str) -> None:
     crash_points.require_core()
@@ -537,6 +540,7 @@ def test_a_reader_that_dies_at_a_point_holds_nothing(runtime: Path, point: str) 
         owner.do("s.close()")
 
 
+@pytest.mark.crashpoints
 @pytest.mark.parametrize("point", ["MendBegun", "RedoBegun", "RedoWordStored", "RedoDone"])
 def test_a_reader_that_dies_as_it_ends_a_half_commit_leaves_that_to_others(runtime: Path, point: str) -> None:
     crash_points.require_core()
@@ -557,6 +561,7 @@ def test_a_reader_that_dies_as_it_ends_a_half_commit_leaves_that_to_others(runti
             assert store["list"].copy() == [11, 12, 3]
 
 
+@pytest.mark.crashpoints
 def test_a_reader_that_dies_as_it_follows_holds_no_owner_up(runtime: Path) -> None:
     crash_points.require_core()
     with MemberProcess() as owner, MemberProcess(points=True) as victim:

@@ -27,6 +27,8 @@ from tests.helpers.time_bound import bounded
 from tests.reliability import figures, store_roles
 from tests.reliability.stopped.test_store_stopped import HOLDS
 
+pytestmark = pytest.mark.crashpoints
+
 #: A name that no other run of these tests has.
 OURS = f"storereplaced{os.getpid()}"
 #: Where what it was about to do is committed.

@@ -23,6 +23,8 @@ from tests.helpers.stopped_processes import stands_still, stopped
 from tests.helpers.time_bound import bounded
 from tests.reliability import store_roles
 
+pytestmark = pytest.mark.crashpoints
+
 #: A name that no other run of these tests has.
 OURS = f"storestopped{os.getpid()}"
 

@@ -1,4 +1,4 @@
-//! Writers that wait for room: what they ask for, and when they are woken.
+//! Backpressure: writers that wait for room request a wake-up, and the operation that makes room wakes them.
 
 use super::layout::{FEWEST_SHIFT, FULL, WAITS_FOR_ITEMS, WAITS_FOR_MEMORY, WAITS_FOR_SEVERAL};
 use super::{ByteMemory, Queue, WritersToWake};
@@ -6,8 +6,8 @@ use crate::shared_heap::access::WriteWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Whether there is no room for these items, or no memory, and somebody was told so: a hint that is true until whoever
-    /// makes room wakes a writer.
+    /// Return true if a writer has requested a wake-up because `count` items, or their memory, find no room. A hint: it
+    /// stays true until the process that makes room wakes a writer.
     pub fn is_known_full(&self, count: u64) -> bool {
         let full = self.hint(FULL);
         let items = self.limits.items;
@@ -15,8 +15,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             || full & WAITS_FOR_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
     }
 
-    /// No chunk was to be had: tells whoever frees one. False if that was done before; else it is to be tried again,
-    /// since one may have become free before we told.
+    /// Request a wake-up when a chunk becomes free, because none could be reserved. Return true if the caller must try
+    /// again, because a chunk may have become free before the request; false if the request was made before.
     pub(super) fn request_memory_wakeup(
         &self,
         has_requested: &mut bool,
@@ -36,7 +36,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(true)
     }
 
-    /// Asks for a wake-up once there is room for `count` items.
+    /// Request a wake-up once there is room for `count` items.
     pub(super) fn request_room_wakeup(
         &self,
         t: &mut impl WriteWords,
@@ -59,9 +59,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(())
     }
 
-    /// Decides which writers that sleep are to look again: there is room for the items of one of them, or a chunk is free.
-    /// A writer that finds too little asks again. None waits for more room than it needs, because a reader may take one
-    /// item and then wait for that writer.
+    /// Return the waiting writers to wake, and withdraw their requests: one if there is room for its items, all if a
+    /// chunk is free. A writer that finds too little room requests again. None waits for more room than it needs,
+    /// because a reader may take one item and then wait for that writer.
     pub(super) fn writers_to_wake(
         &self,
         t: &mut impl WriteWords,
@@ -79,7 +79,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             return Ok(WritersToWake::None);
         }
         self.set(t, FULL, 0)?;
-        // One that cannot use the room would keep it from those behind it: they need different amounts of it.
+        // Writers need different amounts of room: one that cannot use this room would keep it from those behind it.
         let is_for_all = full & (WAITS_FOR_MEMORY | WAITS_FOR_SEVERAL) != 0;
         Ok(if is_for_all {
             WritersToWake::All
@@ -88,14 +88,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Notes that memory was freed otherwise than by taking items. The next caller of
+    /// Record that memory was freed by another operation than a pop. The next caller of
     /// [`must_wake_writers`](Self::must_wake_writers) wakes the writers that wait for memory.
     pub(super) fn note_freed_memory(&self, deadline: u64) {
         if self.hint(FULL) & WAITS_FOR_MEMORY == 0 {
             return;
         }
         self.deferred.wake_writers();
-        // What is wrong, whoever comes next reads too.
+        // An error is ignored: the next operation reads the same words and reports it.
         let _ = self.allocator.undo_log().transact(deadline, |t| {
             let full = self.get(t, FULL)?;
             self.set(t, FULL, full & !WAITS_FOR_MEMORY)

@@ -3,7 +3,7 @@
 use super::layout::{CHUNK_HEAD, Head};
 use crate::shared_heap::allocator::Reservation;
 
-/// A chunk that this member fills: to be linked, or given up.
+/// A reserved chunk that this member fills, and then links or frees.
 #[derive(Debug)]
 #[must_use = "a chunk that is neither linked nor given up stays reserved until its member dies"]
 pub struct Chunk {
@@ -16,24 +16,24 @@ impl Chunk {
         self.block.offset()
     }
 
-    /// Where its items begin, in bytes from the beginning of the memory: a multiple of 16, and of 64 if it is larger
-    /// than 16 KiB.
+    /// Return the offset of its items, in bytes from the beginning of the memory: a multiple of 16, and of 64 if the
+    /// chunk is larger than 16 KiB.
     pub fn items(&self) -> u64 {
         self.offset() + CHUNK_HEAD
     }
 
-    /// The bytes that its items may have.
+    /// Return the number of bytes that its items may take.
     pub fn room(&self) -> u64 {
         self.size - CHUNK_HEAD
     }
 }
 
-/// A place in the chain.
+/// A position in the list of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     pub(super) chunk: u64,
     pub(super) at: u64,
-    /// Where the items of the chunk end.
+    /// Offset at which the items of the chunk end.
     pub(super) end: u64,
 }
 
@@ -43,5 +43,5 @@ impl Cursor {
     }
 }
 
-/// An item: where it is, and its first word.
+/// The offset of an item, and its first word.
 pub(super) type Item = (u64, Head);

@@ -1,4 +1,4 @@
-//! The chunks of a queue: where the next item goes, and where the first one is.
+//! The linked list of chunks: positions of the first and the next item, and growth and removal of chunks.
 
 use super::chunk::{Chunk, Cursor, Item};
 use super::claim_table::{self, ClaimState};
@@ -12,9 +12,9 @@ use crate::shared_heap::{Field, HeapError, Members, corrupt};
 use crate::sync::Ordering;
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    // --- the end where items are put ---
+    // --- the end at which items are put ---
 
-    /// A chunk of this size for this member; None if there is no room for it now.
+    /// Reserve a chunk of `size` bytes for this member. Return None if there is no room for it now.
     pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         self.free_deferred_chunks(deadline);
         match self.allocator.reserve_pages(size, deadline) {
@@ -26,7 +26,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// How large the next chunk is that items share: as large as a part of what is there.
+    /// Return the size of the next shared chunk, in bytes: the memory in use, rounded up to a power of two, within
+    /// bounds.
     pub(super) fn chunk_size(&self, deadline: u64) -> Result<u64, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let used = usage.backed.saturating_sub(usage.spare);
@@ -34,8 +35,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(used.next_power_of_two().min(most).max(CHUNK_SIZES.0))
     }
 
-    /// Where `len` bytes of items go: behind the last ones, or into the `spare` chunk, which is then the last. None if
-    /// there is no room, and no chunk.
+    /// Return the offset for `len` bytes of items: behind the last item, or in the `spare` chunk, which then becomes
+    /// the last one. Return None if neither has room.
     pub(super) fn find_room(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -60,7 +61,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(Some(items))
     }
 
-    /// Makes a chunk the last one of the chain.
+    /// Append a chunk to the list.
     pub(super) fn append_chunk(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -84,7 +85,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.set(t, TAIL_CHUNK, at)
     }
 
-    /// A place that the word at `at` names, which is within the memory.
+    /// Read an offset from the word at `at`, and check that it lies within the memory.
     fn load_offset(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let found = t.get(at)?;
         if found > self.words().size() as u64 {
@@ -93,7 +94,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(found)
     }
 
-    /// Where a chunk ends.
+    /// Return the offset of the end of a chunk.
     fn chunk_end(&self, t: &impl ReadWords, chunk: u64) -> Result<u64, HeapError> {
         let size = t.get(chunk + CHUNK_SIZE)?;
         let end = chunk.checked_add(size);
@@ -101,9 +102,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             .ok_or_else(|| corrupt(Field::Chunk, chunk + CHUNK_SIZE, size))
     }
 
-    // --- the end where items are taken ---
+    // --- the end at which items are popped ---
 
-    /// Where the first item of the chain is, or the end of its chunk. There is one.
+    /// Return the position of the first item, which must exist, or of the end of its chunk.
     pub(super) fn head(&self, t: &impl ReadWords) -> Result<Cursor, HeapError> {
         let chunk = self.load_offset(t, self.start + HEAD_CHUNK)?;
         let at = self.get(t, HEAD_AT)?;
@@ -114,7 +115,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(Cursor { chunk, at, end })
     }
 
-    /// Where the items of a chunk end.
+    /// Return the offset at which the items of a chunk end.
     fn items_end(&self, t: &impl ReadWords, chunk: u64) -> Result<u64, HeapError> {
         let at = if chunk == self.get(t, TAIL_CHUNK)? {
             self.start + TAIL_AT
@@ -128,7 +129,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(end)
     }
 
-    /// The beginning of the next chunk, of which there must be one.
+    /// Return the position at the beginning of the next chunk, which must exist.
     fn cursor_at_next_chunk(
         &self,
         t: &impl ReadWords,
@@ -147,7 +148,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Goes on to the next chunk, of which there must be one; whether the last is free.
+    /// Advance to the next chunk, which must exist. Return true if the chunk that was left is freed.
     pub(super) fn advance_chunk(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -160,7 +161,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.free_if_unpinned(t, chunk)
     }
 
-    /// Frees a chunk that the head has passed, if no claim is in it.
+    /// Free a chunk that the head has passed, unless a claim pins it. Return true if it is freed.
     fn free_if_unpinned(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -173,7 +174,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(is_free)
     }
 
-    /// What comes before the cursor was taken; with `is_empty` the chain has nothing more. Whether a chunk is free.
+    /// Move the head to the cursor; with `is_empty` the list has no more items. Return true if a chunk is freed.
     pub(super) fn move_head(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -192,7 +193,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             return Err(corrupt(Field::Chunk, self.start + TAIL_AT, at));
         }
         if t.get(chunk + CHUNK_SIZE)? <= CHUNK_SIZES.1 {
-            // The next items go where the first ones were, if no claim is in there: that memory is in our caches.
+            // Reuse the chunk from its beginning if no claim pins it, because its memory is in this CPU's caches.
             let is_pinned = t.get(chunk + PINS)? != 0;
             let next = if is_pinned { at } else { chunk + CHUNK_HEAD };
             self.set(t, HEAD_AT, next)?;
@@ -204,7 +205,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.free_if_unpinned(t, chunk)
     }
 
-    /// Frees the last chunk if there is nothing in it.
+    /// Free the last chunk if it has no items.
     pub(super) fn free_empty_tail(&self, t: &mut Transaction<'_, W, M>) -> Result<(), HeapError> {
         let tail = self.load_offset(t, self.start + TAIL_CHUNK)?;
         if tail == 0 || self.items_in_list(t)? > 0 || tail != self.get(t, HEAD_CHUNK)? {
@@ -215,10 +216,10 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.free_if_unpinned(t, tail).map(drop)
     }
 
-    /// The head of an item, if it ends before `end`.
+    /// Return the item at `at`, after a check that it ends before `end`.
     fn item_at(&self, at: u64, end: u64) -> Result<Item, HeapError> {
         let word = self.words().word(at);
-        // Relaxed: the lease orders it.
+        // Relaxed: the owner lock orders it.
         let found = word.map_or(u64::MAX, |word| word.load(Ordering::Relaxed));
         let head = Head(found);
         if head.form().is_none() || head.after(at) > end {
@@ -227,7 +228,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((at, head))
     }
 
-    /// The item at the cursor, which goes on to the next. There is one.
+    /// Return the item at the cursor, which must exist, and advance the cursor.
     pub(super) fn next_item(
         &self,
         t: &impl ReadWords,
@@ -241,8 +242,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((at, head))
     }
 
-    /// Copies items from the cursor on, of one chunk: how many, and whether there was room for all that were there and
-    /// wanted.
+    /// Copy items of one chunk from the cursor on. Return their number, and true if no wanted item was left for lack of
+    /// room in the output.
     pub(super) fn copy_run(
         &self,
         cursor: &mut Cursor,
@@ -258,7 +259,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             let after = head.after(at);
             if head.form() == Some(Form::Parcel) {
                 if got > 0 {
-                    break; // It begins behind a gap, which is not copied: by itself, the next time.
+                    break; // A parcel begins behind padding, which is not copied: alone, at the next call.
                 }
                 let is_copied = self.copy_item((at, head), out, before)?;
                 if is_copied {
@@ -277,7 +278,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((got, is_all))
     }
 
-    /// Copies an item, unless it is large, or others were copied behind `before` and there is no room.
+    /// Copy an item. Return false if it is large, or if there is no room for it behind what was copied since `before`.
     pub(super) fn copy_item(
         &self,
         (at, head): Item,
@@ -297,14 +298,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     fn copy_bytes(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
         let from = self.bytes(at, len)?;
-        // SAFETY: this many bytes are within the mapping, which lives as long as we do, and where `out` is not.
+        // SAFETY: `len` bytes are within the mapping, which lives as long as `self`; `out` lies outside of it.
         unsafe { append_from(out, from, len as usize) };
         Ok(())
     }
 
-    // --- items that are claimed ---
+    // --- claimed items ---
 
-    /// The first item of the chain becomes that of a claim.
+    /// Move the first item of the list into the claim `index`, and pin its chunk.
     pub(super) fn pin_head(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -330,7 +331,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(())
     }
 
-    /// The item of a claim.
+    /// Return the item of a claim.
     pub(super) fn claimed_item(&self, t: &impl ReadWords, index: u64) -> Result<Item, HeapError> {
         let claim = self.claims.at(index);
         let chunk = self.load_offset(t, claim + claim_table::CHUNK)?;
@@ -342,7 +343,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.item_at(at, end)
     }
 
-    /// Frees a claim and what it keeps; whether a chunk is free thereby.
+    /// Remove a claim and unpin its chunk. Return true if the chunk is freed.
     pub(super) fn remove_claim(
         &self,
         t: &mut Transaction<'_, W, M>,

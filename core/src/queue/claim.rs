@@ -1,12 +1,12 @@
-//! ClaimTable as their holders see them.
+//! Claims as their holders see them.
 
 use super::claim_table::{ClaimList, ClaimState, DEAD_LETTERS, RETURNED_CLAIMS};
 use super::layout::Form;
 
-/// Where items come from.
+/// The source of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The queue: what has come back, then the chain.
+    /// The queue: returned items first, then the list of chunks.
     Queue,
     /// The dead letters.
     DeadLetters,
@@ -17,30 +17,30 @@ pub enum Source {
 pub struct Claim {
     pub(super) index: u64,
     pub(super) source: Source,
-    /// Its place in the order in which all items were put.
+    /// Number of the item in the order in which all items were put.
     pub number: u64,
-    /// How often it was delivered, this time among them.
+    /// Number of deliveries of the item, this one included.
     pub deliveries: u64,
-    /// What its payload is.
+    /// Form of the payload.
     pub form: Form,
-    /// Where its payload is, in bytes from the beginning of the memory.
+    /// Offset of the payload, in bytes from the beginning of the memory.
     pub at: u64,
-    /// The bytes of its payload.
+    /// Length of the payload, in bytes.
     pub len: u64,
 }
 
-/// How a claim ends whose item does not come back.
+/// The end of a claim whose item does not return to the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimEnd {
-    /// Its item was dealt with.
+    /// The item was processed.
     Done,
-    /// Its item is this member's, who deals with it.
+    /// The item was handed to this member, which reports later that it was processed.
     HandedOver,
 }
 
 pub(super) fn held_state(source: Source) -> ClaimState {
     match source {
-        Source::Queue => ClaimState::Held,
+        Source::Queue => ClaimState::Active,
         Source::DeadLetters => ClaimState::Examined,
     }
 }

@@ -1,19 +1,19 @@
-//! ClaimTable: items that were taken from the chain and are not gone.
+//! The table of claims: items that were taken from the list of chunks and still occupy memory.
 //!
 //! ```text
 //!      0  owner   u64   the member that holds it, or 0
-//!      8  state   u64   in the low byte: what it is; above: how often its item was delivered
-//!     16  item    u64   where its item is
-//!     24  chunk   u64   and in which chunk
-//!     32  number  u64   of its item, in the order in which all items were put
-//!     40  since   u64   when it was claimed, in nanoseconds of CLOCK_MONOTONIC
-//!     48  expiry  u64   when it ends by itself, in the same; 0: never
-//!     56  next    u64   the next one of the list that it is in, plus one
+//!      8  state   u64   low byte: its state; above: number of deliveries of its item
+//!     16  item    u64   offset of its item
+//!     24  chunk   u64   offset of the chunk of its item
+//!     32  number  u64   number of its item in the order in which all items were put
+//!     40  since   u64   time of the claim, in nanoseconds of CLOCK_MONOTONIC
+//!     48  expiry  u64   time at which it expires, in nanoseconds of CLOCK_MONOTONIC; 0: never
+//!     56  next    u64   index of the next claim of its list, plus one
 //! ```
 //!
-//! A claim is free, or *held* by a member; or its item has come *back*, or is a *dead* letter, which nobody holds. A dead
-//! letter that a member holds is *examined*. A claim whose item was dealt with is *over*, and kept as long as its holder
-//! looks at the item's memory.
+//! A claim is *free*, or *held* by a member. Without a holder, its item has *returned* to the queue or is a *dead*
+//! letter. A dead letter that a member holds is *examined*. A claim is *acknowledged* when its item was processed and
+//! its holder still reads the item's memory.
 
 use super::layout::*;
 use crate::shared_heap::access::{ReadWords, WriteWords};
@@ -32,14 +32,14 @@ pub(super) const LINK: u64 = 56;
 #[repr(u64)]
 pub(super) enum ClaimState {
     Free = 0,
-    Held = 1,
+    Active = 1,
     Returned = 2,
     Dead = 3,
     Acknowledged = 4,
     Examined = 5,
 }
 
-/// A list of claims: where its first one is named, and where their number is.
+/// A list of claims: offsets of the words with its first claim and with its length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimList {
     pub(super) first: u64,
@@ -58,7 +58,7 @@ pub(super) const DEAD_LETTERS: ClaimList = ClaimList {
     state: ClaimState::Dead,
 };
 
-/// The table of claims of a queue that begins there.
+/// The table of claims of a queue that begins at `start`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimTable {
     pub(super) start: u64,
@@ -69,7 +69,7 @@ impl ClaimTable {
         self.start + CLAIMS + index * CLAIM
     }
 
-    /// The state of a claim, and how often its item was delivered.
+    /// Return the state of a claim, and the number of deliveries of its item.
     pub(super) fn state(
         self,
         t: &impl ReadWords,
@@ -79,7 +79,7 @@ impl ClaimTable {
         let found = t.get(at)?;
         let state = match found & 0xff {
             0 => ClaimState::Free,
-            1 => ClaimState::Held,
+            1 => ClaimState::Active,
             2 => ClaimState::Returned,
             3 => ClaimState::Dead,
             4 => ClaimState::Acknowledged,
@@ -99,7 +99,7 @@ impl ClaimTable {
         t.set(self.at(index) + STATE, state as u64 | deliveries << 8)
     }
 
-    /// How many were ever used.
+    /// Return the number of claims that were ever used.
     pub(super) fn high(self, t: &impl ReadWords) -> Result<u64, HeapError> {
         self.bounded(t, HIGH)
     }
@@ -113,7 +113,7 @@ impl ClaimTable {
         Ok(found)
     }
 
-    /// A number of a claim plus one, which is in use; None for 0.
+    /// Read the index of a claim from a word that holds the index plus one. Return None for 0.
     fn link(self, t: &impl ReadWords, at: u64) -> Result<Option<u64>, HeapError> {
         let found = t.get(at)?;
         if found > self.high(t)? {
@@ -122,7 +122,7 @@ impl ClaimTable {
         Ok(found.checked_sub(1))
     }
 
-    /// A free claim, to be filled; None if there is none.
+    /// Take a free claim, for the caller to fill. Return None if the table is full.
     pub(super) fn add(self, t: &mut impl WriteWords) -> Result<Option<u64>, HeapError> {
         if let Some(index) = self.link(t, self.start + FREE)? {
             if self.state(t, index)?.0 != ClaimState::Free {
@@ -140,7 +140,7 @@ impl ClaimTable {
         Ok(Some(high))
     }
 
-    /// Frees a claim that is in no list.
+    /// Free a claim that is in no list.
     pub(super) fn remove(self, t: &mut impl WriteWords, index: u64) -> Result<(), HeapError> {
         let first = t.get(self.start + FREE)?;
         self.set_state(t, index, ClaimState::Free, 0)?;
@@ -149,14 +149,14 @@ impl ClaimTable {
         t.set(self.start + FREE, index + 1)
     }
 
-    /// The first one of a list.
+    /// Return the first claim of a list.
     pub(super) fn first(
         self,
         t: &impl ReadWords,
         list: ClaimList,
     ) -> Result<Option<u64>, HeapError> {
         let first = self.link(t, self.start + list.first)?;
-        // Whoever believed a false count would look again and again for what is not there.
+        // A reader that trusted a wrong count would look for missing items without end.
         let count = t.get(self.start + list.count)?;
         if first.is_none() != (count == 0) {
             return Err(corrupt(Field::Queue, self.start + list.count, count));
@@ -170,7 +170,7 @@ impl ClaimTable {
         Ok(Some(index))
     }
 
-    /// The one behind another in its list.
+    /// Return the claim behind another one in its list.
     pub(super) fn next_in_list(
         self,
         t: &impl ReadWords,
@@ -179,7 +179,7 @@ impl ClaimTable {
         self.link(t, self.at(index) + LINK)
     }
 
-    /// Takes the first one out of a list.
+    /// Remove the first claim of a list and return it.
     pub(super) fn pop(
         self,
         t: &mut impl WriteWords,
@@ -195,7 +195,7 @@ impl ClaimTable {
         Ok(Some(index))
     }
 
-    /// Puts a claim that nobody holds into a list, in the order of the items.
+    /// Insert a claim without a holder into a list, in the order of the items.
     pub(super) fn insert(
         self,
         t: &mut impl WriteWords,
@@ -205,7 +205,7 @@ impl ClaimTable {
     ) -> Result<(), HeapError> {
         let number = t.get(self.at(index) + NUMBER)?;
         let mut place = self.start + list.first;
-        // No list is longer: a lie may have made a circle of it.
+        // The bound holds for every valid list; corrupt links may form a circle.
         for _ in 0..=MAX_CLAIMS {
             let next = self.link(t, place)?;
             if let Some(next) = next

@@ -1,4 +1,4 @@
-//! Claiming: items that stay until their holder ends that, and how it may end.
+//! Claiming items, and the ways in which a claim ends.
 
 use super::claim::{held_state, list_for};
 use super::claim_table::{self, ClaimState, DEAD_LETTERS, RETURNED_CLAIMS};
@@ -14,7 +14,7 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// ClaimTable the next item, for as long as it takes, or for `limit` nanoseconds if that is not 0.
+    /// Claim the next item, without a time limit or for `limit` nanoseconds if that is not 0.
     pub fn claim(
         &self,
         source: Source,
@@ -105,7 +105,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Whether this claim is this member's still.
+    /// Return true if this member still holds the claim.
     fn is_held(
         &self,
         t: &impl ReadWords,
@@ -118,8 +118,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             && self.claims.state(t, claim.index)? == (state, claim.deliveries))
     }
 
-    /// Ends a claim whose item was dealt with, or is this member's now, who says so by [`task_done`](Self::task_done). With
-    /// `keeps` its memory stays until [`let_go`](Self::let_go). None if the claim has ended before.
+    /// End a claim whose item was processed, or was handed to this member, which then calls
+    /// [`task_done`](Self::task_done). With `keeps` the item's memory stays until
+    /// [`release_memory`](Self::release_memory). Return None if the claim has ended before.
     pub fn acknowledge(
         &self,
         claim: &Claim,
@@ -143,7 +144,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 freed = self.remove_claim(t, claim.index)?;
             }
             let done = match (claim.source, end) {
-                (Source::DeadLetters, _) => false, // It was done with when it died.
+                (Source::DeadLetters, _) => false, // A dead letter was counted as processed when it died.
                 (Source::Queue, ClaimEnd::Done) => self.complete(t, 1)?,
                 (Source::Queue, ClaimEnd::HandedOver) => {
                     self.add_outstanding(t, 1)?;
@@ -163,7 +164,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         ended
     }
 
-    /// The memory of an item that was acknowledged is not looked at any more.
+    /// Release the memory of an acknowledged item, which its holder no longer reads.
     pub fn release_memory(&self, claim: &Claim, deadline: u64) -> Result<Wakeups, HeapError> {
         self.allocator.undo_log().transact(deadline, |t| {
             let mut news = Wakeups::default();
@@ -175,8 +176,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Ends a claim: its item is the first again, or a dead letter if it was delivered often enough. None if the claim
-    /// has ended before.
+    /// End a claim and return its item to the front of the queue, or make it a dead letter after the last delivery.
+    /// Return None if the claim has ended before.
     pub fn give_back(&self, claim: &Claim, deadline: u64) -> Result<Option<Wakeups>, HeapError> {
         let ended = self.allocator.undo_log().transact(deadline, |t| {
             if !self.is_held(t, claim, held_state(claim.source))? {
@@ -230,7 +231,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.set(t, HELD, held.saturating_sub(1))
     }
 
-    /// Gives back what is held longer than it was claimed for. When the next claim ends by itself, if one does.
+    /// Return the items of expired claims to the queue. Return the time of the next expiry, if there is one.
     pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, Wakeups), HeapError> {
         let mut news = Wakeups::default();
         loop {
@@ -242,7 +243,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 }
                 let (mut next, mut some, mut ended) = (0, Wakeups::default(), 0);
                 for index in 0..self.claims.high(t)? {
-                    if self.claims.state(t, index)?.0 != ClaimState::Held {
+                    if self.claims.state(t, index)?.0 != ClaimState::Active {
                         continue;
                     }
                     let ends = t.get(self.claims.at(index) + claim_table::ENDS)?;
@@ -263,7 +264,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// When the next claim ends by itself: a hint.
+    /// Return the time of the next expiry. A hint.
     pub fn expiry(&self) -> Option<u64> {
         let found = self.hint(EXPIRY);
         (found != 0).then_some(found)

@@ -1,4 +1,4 @@
-//! Items that were taken and are not dealt with so far.
+//! Completion: items that were handed out and not reported as processed.
 
 use super::layout::{DONE, OUTSTANDING, SLOTS};
 use super::{ByteMemory, Queue, Wakeups, slot_of};
@@ -6,13 +6,13 @@ use crate::shared_heap::access::WriteWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Whether all items that were put were dealt with.
+    /// Return true if all items that were put have been processed.
     pub fn is_all_done(&self, deadline: u64) -> Result<bool, HeapError> {
         let journal = self.allocator.undo_log();
         journal.read(deadline, |t| Ok(self.unfinished(t)? == 0))
     }
 
-    /// Says of `count` items that this member has got that they were dealt with. None if it has not got that many.
+    /// Report `count` items that were handed to this member as processed. Return None if it has fewer.
     pub fn task_done(&self, count: u64, deadline: u64) -> Result<Option<Wakeups>, HeapError> {
         self.allocator.undo_log().transact(deadline, |t| {
             let slot = self.outstanding_offset(self.slot());
@@ -28,7 +28,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// This many items were dealt with: whether that were all.
+    /// Count items as processed. Return true if no unprocessed item is left.
     pub(super) fn complete(&self, t: &mut impl WriteWords, count: u64) -> Result<bool, HeapError> {
         let left = self.unfinished(t)?;
         let done = self.get(t, DONE)?;
@@ -36,7 +36,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(left <= count)
     }
 
-    /// Where it says how many items a member has got.
+    /// Return the offset of the word that counts the unprocessed items of a member.
     pub(super) fn outstanding_offset(&self, slot: u64) -> u64 {
         OUTSTANDING + 8 * (slot % SLOTS)
     }

@@ -1,4 +1,4 @@
-//! What this member could not end, since a process that is stopped has the lease: it is remembered, and ended later.
+//! Releases that are deferred because a stopped process has the owner lock.
 
 use super::chunk::Chunk;
 use super::claim::Claim;
@@ -6,25 +6,25 @@ use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Chunks that are not wanted, and claims that nobody refers to.
+/// Chunks to free and claims to end.
 #[derive(Default)]
 pub(super) struct Deferred {
     pub(super) chunks: Mutex<Vec<Chunk>>,
-    /// Each, and whether its item was dealt with.
+    /// Claims, each with true if it was acknowledged.
     pub(super) claims: Mutex<Vec<(Claim, bool)>>,
-    /// Memory is free that writers sleep for, and none was woken so far.
+    /// True if memory was freed for waiting writers and none was woken.
     pub(super) must_wake: AtomicBool,
 }
 
 impl Deferred {
-    /// All that we had was given back.
+    /// Forget all of them, because this member has given back everything.
     pub(super) fn clear(&self) {
         lock(&self.chunks).clear();
         lock(&self.claims).clear();
     }
 
     pub(super) fn wake_writers(&self) {
-        // Relaxed: the same thread asks, or one that is told under a lease.
+        // Relaxed: the same thread reads it, or a thread that synchronizes through the owner lock.
         self.must_wake.store(true, Relaxed);
     }
 }

@@ -1,15 +1,17 @@
-//! A queue in memory that equals share: many put, many get, in one order for all, and nothing is lost when one dies.
+//! A queue in shared memory: many processes put items, many get them, in one order, and the death of a process loses no
+//! item.
 //!
-//! Items lie one behind the other in a chain of chunks, which are blocks of the [allocator](crate::shared_heap::allocator).
-//! All that changes the chain is a transaction. The bytes of a small item are copied within it, behind the end, where
-//! they are nobody's until the end moves; those of a large one into a chunk of its own, before the transaction that links
-//! it. So whoever dies while it fills leaves nothing, and holds up nobody.
+//! Items lie one behind the other in a list of chunks, which are blocks of the
+//! [allocator](crate::shared_heap::allocator). Every change of the list is a transaction. The bytes of a small item are
+//! copied within the transaction, behind the end of the list, where no process reads them before the end moves. A large
+//! item is copied into a chunk of its own before the transaction that links the chunk. So a process that dies while it
+//! copies leaves nothing behind and blocks no other process.
 //!
-//! Whoever *takes* items copies them out in the transaction that moves the head. Whoever *claims* one gets its place, and
-//! the item stays until the claim ends: dealt with, or back in its place, before all others, by the holder's own word or
-//! by its death. A chunk goes once the head has passed it and no claim is in it.
+//! A *pop* copies items out in the transaction that moves the head. A *claim* gets the position of an item, and the
+//! item stays until the claim ends: it was processed, or it returns to the front of the queue because its holder gives
+//! it back or dies. A chunk is freed once the head has passed it and no claim pins it.
 //!
-//! What stands in the memory is a claim as everywhere, see [`crate::shared_heap`].
+//! Every word in the memory is an untrusted value: see [`crate::shared_heap`].
 
 mod backpressure;
 mod chunk;
@@ -50,18 +52,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Items of up to this many bytes, head and all, share chunks, and are copied within a transaction.
+/// Items of up to this many bytes, head included, share chunks and are copied within a transaction.
 pub const SMALL: u64 = 16 << 10;
-/// As many bytes are taken at once, unless the first item alone has more.
+/// Maximum number of bytes that one pop copies, unless the first item alone has more.
 const MAX_POP_BYTES: usize = 256 << 10;
-/// Bytes of the chunks that items share: the smallest, while there is little in the queue, and the largest.
+/// Bytes of a chunk that items share: the smallest, for a queue with few items, and the largest.
 const CHUNK_SIZES: (u64, u64) = (4 << 10, 64 << 10);
-/// A transaction has room for this many claims, or chunks that become free.
+/// Number of claims, or of chunks to free, for which a transaction has room.
 const MAX_CLAIMS_PER_TRANSACTION: usize = 4;
 
-/// Memory of which bytes can be copied, as well as words.
+/// Memory whose bytes can be copied, as well as its words.
 pub trait ByteMemory: Words {
-    /// Where these bytes lie in our memory, for as long as this lives; None if they are not within it.
+    /// Return the address of `len` bytes, valid as long as `self`; None if they are not within the memory.
     fn bytes(&self, at: u64, len: u64) -> Option<*mut u8>;
 }
 
@@ -79,18 +81,18 @@ impl ByteMemory for crate::memory::mapping::SharedMapping {
     }
 }
 
-/// What a queue may hold.
+/// The limits of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Items that may wait; 0: any number.
+    /// Number of items that may wait; 0: no limit.
     pub items: u64,
     /// Bytes of the chunks.
     pub memory: u64,
-    /// How often an item is delivered before it is a dead letter; 0: any number.
+    /// Number of deliveries of an item before it becomes a dead letter; 0: no limit.
     pub deliveries: u64,
 }
 
-/// A queue, as one process has it.
+/// A queue, as one process has it open.
 pub struct Queue<W, M> {
     allocator: Allocator<W, M>,
     deferred: Deferred,
@@ -99,17 +101,17 @@ pub struct Queue<W, M> {
     claims: ClaimTable,
 }
 
-/// Bytes of a queue's memory that it needs before there is an item, and of its whole file, if it begins at `start`.
+/// Return the bytes that an empty queue at `start` needs, and the size of its whole file.
 pub fn sizes(start: u64, limits: Limits) -> (u64, u64) {
     let begin = start + SIZE;
     (begin, allocator::file_size(begin, limits.memory))
 }
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// The queue that begins `start` bytes into `words`, which is all of `file`. All members say the same `limits`.
+    /// Open the queue that begins `start` bytes into `words`, which maps all of `file`. All members give the same
+    /// `limits`.
     ///
-    /// # Panics
-    /// If it does not begin with a page.
+    /// # Panics If `start` is not a multiple of the page.
     pub fn new(
         words: W,
         file: &Arc<OwnedFd>,
@@ -128,12 +130,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// What it may hold.
+    /// Return the limits of the queue.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Where bytes of a claim or a chunk lie in our memory.
+    /// Return the address of bytes of a claim or a chunk.
     pub fn bytes(&self, at: u64, len: u64) -> Result<*mut u8, HeapError> {
         let found = self.words().bytes(at, len);
         found.ok_or_else(|| corrupt(Field::Item, at, len))
@@ -155,7 +157,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         t.set(self.start + at, value)
     }
 
-    /// Items that wait in the chain.
+    /// Return the number of items in the list of chunks.
     fn items_in_list(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         let (put, taken) = (self.get(t, PUT)?, self.get(t, TAKEN)?);
         put.checked_sub(taken)
@@ -174,7 +176,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             .saturating_add(self.get(t, RETURNED)?))
     }
 
-    /// How many items wait, as of now: a hint.
+    /// Return the number of items that wait. A hint.
     pub fn len(&self) -> u64 {
         let taken = self.hint(TAKEN);
         self.hint(PUT)
@@ -182,25 +184,25 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             .saturating_add(self.hint(RETURNED))
     }
 
-    /// Whether it is empty, as of now: a hint.
+    /// Return true if no items wait. A hint.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A word as it is now.
+    /// Return the current value of a word.
     fn hint(&self, at: u64) -> u64 {
         // Relaxed: a hint.
         let word = self.words().word(self.start + at);
         word.map_or(0, |word| word.load(crate::sync::Ordering::Relaxed))
     }
 
-    /// Items that are in a queue of which only words can be read, or were claimed.
+    /// Return the number of waiting and claimed items of a queue, read through `word` alone.
     pub fn count_items_in(word: impl Fn(u64) -> u64) -> u64 {
         let others = word(RETURNED).saturating_add(word(HELD));
         word(PUT).saturating_sub(word(TAKEN)).saturating_add(others)
     }
 
-    /// How many claims a member holds, as of now: a hint.
+    /// Return the number of claims that a member holds. A hint.
     pub fn claims_held_by(&self, member: u64) -> usize {
         // Relaxed: a hint.
         let load = |at| {
@@ -210,19 +212,20 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         let holds = |&index: &u64| {
             let at = self.claims.at(index);
             let state = load(at + claim_table::STATE) & 0xff;
-            let is_held = state == ClaimState::Held as u64 || state == ClaimState::Examined as u64;
+            let is_held =
+                state == ClaimState::Active as u64 || state == ClaimState::Examined as u64;
             load(at + claim_table::OWNER) == member && is_held
         };
         let high = load(self.start + HIGH).min(MAX_CLAIMS);
         (0..high).filter(holds).count()
     }
 
-    /// Bytes of memory that its file has.
+    /// Return the bytes of memory that the file has.
     pub fn allocated(&self) -> io::Result<u64> {
         self.allocator.allocated()
     }
 
-    /// What can be seen of it.
+    /// Return a snapshot of the queue.
     pub fn stats(&self, deadline: u64) -> Result<QueueStats, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let now = clock::now();
@@ -231,7 +234,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             for index in 0..self.claims.high(t)? {
                 let at = self.claims.at(index);
                 match self.claims.state(t, index) {
-                    Ok((ClaimState::Held, deliveries)) => held.push(HeldClaim {
+                    Ok((ClaimState::Active, deliveries)) => held.push(HeldClaim {
                         member: t.get(at + claim_table::OWNER)?,
                         age: Duration::from_nanos(
                             now.saturating_sub(t.get(at + claim_table::SINCE)?),

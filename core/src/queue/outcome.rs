@@ -1,68 +1,68 @@
-//! What the operations of a queue return, and which processes their callers wake.
+//! Results of the operations of a queue, and the wake-ups that their callers owe.
 
 use super::claim::Claim;
 
-/// What became of a put.
+/// The result of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
     /// The items are in the queue.
     Stored,
     /// There is no room for them now.
     Full,
-    /// Nothing is put any more.
+    /// The queue accepts no more items.
     ShutDown,
 }
 
-/// What was found to take.
+/// The result of a pop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PopOutcome {
-    /// This many items were copied.
+    /// Number of items that were copied.
     Items(usize),
-    /// The first item is large: it is to be claimed.
+    /// The first item is large: the caller claims it instead.
     Large,
-    /// There is none.
+    /// The queue is empty.
     Empty,
-    /// There is none, and nothing will ever come: nothing is put any more, and nobody has claimed what may come back.
+    /// The queue is empty and will stay so: it is shut down, and no claimed item may return.
     Finished,
 }
 
-/// What a look for a claim has found.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimOutcome {
     /// An item.
     Item(Claim),
-    /// There is none.
+    /// The queue is empty.
     Empty,
-    /// There is none, and nothing will ever come.
+    /// The queue is empty and will stay so.
     Finished,
-    /// There is one, and no place for another claim.
+    /// There is an item, but no free claim in the table.
     TableFull,
 }
 
-/// Which writers that sleep are to look again.
+/// The waiting writers to wake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WritersToWake {
-    /// None.
+    /// No writer.
     #[default]
     None,
-    /// One, which wakes the next if it has put something: there may be room for it too.
+    /// One writer, which wakes the next one if it has put something, because there may be room for it too.
     One,
-    /// All: memory is free, and it may be enough for any of them.
+    /// All writers, because memory was freed, and it may be enough for any of them.
     All,
 }
 
-/// What an operation leaves for others to do.
+/// The wake-ups that an operation owes to other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wakeups {
-    /// Items wait.
+    /// True if items wait.
     pub items: bool,
-    /// For whom there is room that slept for it.
+    /// Writers that there is room for now.
     pub room: WritersToWake,
-    /// All items are done.
+    /// True if all items were processed.
     pub done: bool,
-    /// A chunk is free.
+    /// True if a chunk was freed.
     pub freed: bool,
-    /// Nothing will ever come.
+    /// True if the queue is empty and will stay so.
     pub over: bool,
 }
 

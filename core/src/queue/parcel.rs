@@ -1,31 +1,31 @@
-//! A value with buffers, as the payload of an item.
+//! The payload of an item that is a value with buffers.
 //!
 //! ```text
 //!      0  body     u32   bytes of the body
-//!      4  buffers  u32   how many there are
+//!      4  buffers  u32   number of buffers
 //!      8  lengths  u64 each
 //!         body
-//!         buffers  each at the next multiple of 64, counted from where the payload begins
+//!         buffers  each at the next multiple of 64, counted from the beginning of the payload
 //! ```
 
-/// The most buffers of a value.
+/// Maximum number of buffers of a value.
 pub const MOST_BUFFERS: usize = 1 << 16;
 const ALIGNMENT: u64 = 64;
 
-/// Where the parts of a payload are, from where it begins.
+/// Positions of the parts of a payload, in bytes from its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// The body: where it begins, and its bytes.
+    /// Offset and length of the body, in bytes.
     pub body: (u64, u64),
-    /// The buffers, in the same way.
+    /// Offset and length of each buffer, in bytes.
     pub buffers: Vec<(u64, u64)>,
-    /// Bytes of all.
+    /// Length of the payload, in bytes.
     pub len: u64,
 }
 
 impl Parts {
-    /// Lays out a body of `body` bytes, less than 2^32, and buffers of these lengths, [`MOST_BUFFERS`] at most. None if
-    /// they are more than there are addresses.
+    /// Lay out a body of `body` bytes, less than 2^32, and at most [`MOST_BUFFERS`] buffers of these lengths. Return
+    /// None if the total overflows.
     pub fn new(body: u64, lengths: impl ExactSizeIterator<Item = u64>) -> Option<Self> {
         let begin = 8 + 8 * lengths.len() as u64;
         let mut len = begin.checked_add(body)?;
@@ -42,7 +42,7 @@ impl Parts {
         })
     }
 
-    /// The bytes before the body.
+    /// Return the bytes before the body.
     pub fn head(&self) -> Vec<u8> {
         let counts = [self.body.1 as u32, self.buffers.len() as u32];
         let mut head: Vec<u8> = counts.iter().flat_map(|n| n.to_ne_bytes()).collect();
@@ -52,8 +52,8 @@ impl Parts {
         head
     }
 
-    /// Reads the bytes before the body, of a payload of `len` bytes; `read` copies bytes from a place of it on. None if
-    /// they are of no such payload.
+    /// Parse the bytes before the body of a payload of `len` bytes; `read` copies bytes from an offset in it. Return
+    /// None if the payload is malformed.
     pub fn read(len: u64, mut read: impl FnMut(u64, &mut [u8])) -> Option<Self> {
         let mut counts = [0; 8];
         if len < 8 {

@@ -1,4 +1,4 @@
-//! Taking: items that are copied out, and looking at them.
+//! Popping items, and peeking at them.
 
 use super::chunk::Item;
 use super::claim::list_for;
@@ -14,8 +14,8 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Copies up to `most` items behind what is in `out`, each a [`Head`] and a payload up to the next multiple of 8, and
-    /// takes them.
+    /// Pop up to `most` items and append them to `out`, each as a [`Head`] and a payload padded to the next multiple of
+    /// 8.
     pub fn pop(
         &self,
         source: Source,
@@ -52,9 +52,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         taken
     }
 
-    /// Copies up to `most` items that are the next to be taken, and takes none. Fewer if they are many bytes.
+    /// Return copies of up to `most` items, fewer if they have many bytes, without popping them.
     pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<WaitingItem>, HeapError> {
-        // Under the lease: the memory of what others take meanwhile may be given back.
+        // Under the owner lock, because memory of items that others pop meanwhile may go back to the system.
         self.allocator.undo_log().transact(deadline, |t| {
             let (mut found, mut left) = (Vec::new(), MAX_POP_BYTES);
             let mut seen = |(at, head): Item, number: u64, deliveries: u64| {
@@ -92,7 +92,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Takes from the chain: how many items, and how many chunks are free thereby.
+    /// Pop items from the list of chunks. Return the number of items and of freed chunks.
     fn pop_from_list(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -109,7 +109,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         let mut cursor = self.head(t)?;
         while got < most {
             if cursor.is_at_end() {
-                // The items of one chunk after those of another: in few steps, for the journal's sake.
+                // A transaction frees few chunks, because its log has room for few changes.
                 if got > 0 && freed >= 2 {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Putting: small items behind the last ones, large ones in a chunk of their own.
+//! Putting items: small ones behind the last item, large ones into a chunk of their own.
 
 use super::layout::{CHUNK_HEAD, PUT, SHUT, TAIL_AT};
 use super::{ByteMemory, Chunk, PutOutcome, Queue, SMALL};
@@ -10,13 +10,13 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Puts `count` items, each a [`Head`] and a payload up to the next multiple of 8, and no parcels among them: all of
-    /// them, or none.
+    /// Put `count` items, all or none. Each has a [`Head`] and a payload padded to the next multiple of 8; none is a
+    /// parcel.
     pub fn put(&self, items: &[u8], count: u64, deadline: u64) -> Result<PutOutcome, HeapError> {
         let len = items.len() as u64;
         if len > SMALL {
             return self.put_large(len, count, deadline, |to, _| {
-                // SAFETY: the chunk has room for them, and is nobody else's.
+                // SAFETY: the reserved chunk has room for the items, and no other thread writes it.
                 unsafe { copy(to, items.as_ptr(), items.len()) };
                 len
             });
@@ -31,8 +31,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                     return Ok(None);
                 };
                 let to = self.bytes(at, len)?;
-                // SAFETY: it is within the mapping; nobody reads it before the tail has moved but one who breaks the
-                // rules, and then it is bytes.
+                // SAFETY: the bytes are within the mapping. No well-behaved process reads them before the tail moves; a
+                // hostile one reads bytes, which may be anything.
                 unsafe { copy(to, items.as_ptr(), items.len()) };
                 crash::point!(ItemsWritten);
                 self.set(t, TAIL_AT, at + len)?;
@@ -54,19 +54,19 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// A chunk for items to share, with room for `len` bytes; None if there is none.
+    /// Reserve a chunk that items share, with room for `len` bytes. Return None if there is no room.
     fn reserve_shared_chunk(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         let least = (CHUNK_HEAD + len).next_multiple_of(PAGE);
         let wanted = self.chunk_size(deadline)?.max(least);
         match self.chunk(wanted, deadline)? {
-            // A small one may fit where a large one does not.
+            // A small chunk may fit where a large one does not.
             None if wanted > least => self.chunk(least, deadline),
             found => Ok(found),
         }
     }
 
-    /// Puts items of `len` bytes together, with all heads and gaps, which `fill` writes into a chunk of their own. It
-    /// gets where they go, in our memory and in the queue's, and says where they end.
+    /// Put items of `len` bytes, heads and padding included, which `fill` writes into a chunk of their own. `fill` gets
+    /// the address and the offset of the items, and returns the number of bytes that it has written.
     pub fn put_large(
         &self,
         len: u64,
@@ -93,12 +93,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         linked
     }
 
-    /// A chunk for `len` bytes of items, to be filled; None if there is no room now, of which nobody is told.
+    /// Reserve a chunk for `len` bytes of items. Return None if there is no room now; no wake-up is requested.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         self.chunk(CHUNK_HEAD + len, deadline)
     }
 
-    /// As [`reserve`](Self::reserve); where there is no room, whoever makes some is told that somebody waits for it.
+    /// Reserve a chunk for `len` bytes of items. If there is no room, request a wake-up and return None.
     pub fn reserve_or_request_wakeup(
         &self,
         len: u64,
@@ -113,7 +113,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Puts the items of a chunk that was reserved: `used` bytes of it. It is there still if they were not put.
+    /// Put the items of a reserved chunk, `used` bytes of it. The chunk remains in `chunk` if they are not put.
     pub fn link(
         &self,
         chunk: &mut Option<Chunk>,
@@ -137,7 +137,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         linked
     }
 
-    /// Whether nothing can be put now, whatever room there is in chunks.
+    /// Return the reason why no items can be put now, regardless of free memory.
     fn refusal(
         &self,
         t: &mut Transaction<'_, W, M>,

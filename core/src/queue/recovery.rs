@@ -1,4 +1,4 @@
-//! What members leave behind: those that die, and this one when it leaves.
+//! Recovery of what members leave: members that died, and this member when it leaves.
 
 use super::claim_table::{self, ClaimState};
 use super::{ByteMemory, Queue, Wakeups, WritersToWake, slot_of};
@@ -8,7 +8,7 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Gives back what members of this slot have left who are dead. The one that has it now may be this member.
+    /// Return all that dead members with this slot have left. The current owner of the slot may be this member.
     pub fn recover(&self, slot: u32, deadline: u64) -> Result<Wakeups, HeapError> {
         let (slot, me) = (u64::from(slot), self.self_id());
         self.return_all(
@@ -18,12 +18,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         )
     }
 
-    /// Lets no other thread of this process change anything any more, and waits until none does.
+    /// Stop changes by other threads of this process, and wait until the running ones have ended.
     pub fn close(&self, deadline: u64) {
         self.allocator.undo_log().close(deadline);
     }
 
-    /// Gives back all that this member holds, who does nothing any more.
+    /// Return all that this member holds. It must not change the queue afterwards.
     pub fn abandon(&self, deadline: u64) -> Result<Wakeups, HeapError> {
         self.deferred.clear();
         self.allocator.abandon(deadline)?;
@@ -76,14 +76,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }))
     }
 
-    /// Ends a claim whose holder is gone.
+    /// End the claim of a member that is gone.
     fn return_claim(
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
     ) -> Result<Wakeups, HeapError> {
         match self.claims.state(t, index)?.0 {
-            ClaimState::Held | ClaimState::Examined => self.put_back(t, index),
+            ClaimState::Active | ClaimState::Examined => self.put_back(t, index),
             ClaimState::Acknowledged => {
                 let freed = self.remove_claim(t, index)?;
                 Ok(Wakeups {

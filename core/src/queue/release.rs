@@ -1,4 +1,4 @@
-//! Ending claims and freeing chunks that nobody refers to, at once or later.
+//! Ending unused claims and freeing unused chunks, at once or later.
 
 use super::layout::PUT;
 use super::{ByteMemory, Chunk, Claim, Queue, TrimState, Wakeups, WritersToWake};
@@ -7,7 +7,7 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Frees a chunk that was reserved and is not wanted: later, if the lease cannot be had now.
+    /// Free a reserved chunk that is not linked; defer that if the owner lock is not available now.
     pub fn free_chunk(&self, chunk: Chunk, deadline: u64) {
         if let Err(HeapError::Busy { .. }) = self.allocator.release(&chunk.block, deadline) {
             lock(&self.deferred.chunks).push(chunk);
@@ -16,7 +16,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Returns true, once, if writers that sleep for memory must be woken: a chunk is free that no process wanted.
+    /// Return true, once, if writers that wait for memory must be woken, because a reserved chunk was freed.
     #[inline]
     pub fn must_wake_writers(&self) -> bool {
         // Relaxed, both: as in `wake_writers`.
@@ -24,7 +24,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         must_wake.load(Relaxed) && must_wake.swap(false, Relaxed)
     }
 
-    /// Frees the chunks that could not be freed when they were found to be unwanted. Whether all were, and there were some.
+    /// Free the deferred chunks. Return true if there were any and all are freed.
     pub(super) fn free_deferred_chunks(&self, deadline: u64) -> bool {
         let unwanted = std::mem::take(&mut *lock(&self.deferred.chunks));
         let found = !unwanted.is_empty();
@@ -34,28 +34,28 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         found && lock(&self.deferred.chunks).is_empty()
     }
 
-    /// A claim is to be ended by [`finish_deferred`](Self::finish_deferred): nobody refers to it any more. `is_finished`: it was acknowledged,
-    /// and its item's memory was kept.
-    pub fn defer_claim(&self, claim: Claim, is_finished: bool) {
-        lock(&self.deferred.claims).push((claim, is_finished));
+    /// Defer the end of a claim that no object refers to, until [`finish_deferred`](Self::finish_deferred). With
+    /// `is_acknowledged` only the item's memory remains to be released.
+    pub fn defer_claim(&self, claim: Claim, is_acknowledged: bool) {
+        lock(&self.deferred.claims).push((claim, is_acknowledged));
     }
 
-    /// Whether there is anything that was not ended.
+    /// Return true if any release is deferred.
     pub fn has_deferred(&self) -> bool {
         !lock(&self.deferred.chunks).is_empty() || !lock(&self.deferred.claims).is_empty()
     }
 
-    /// Ends what was not ended so far. Busy if some of it is left.
+    /// Finish the deferred releases. Fails with Busy if some are left.
     pub fn finish_deferred(&self, deadline: u64, news: &mut Wakeups) -> Result<(), HeapError> {
         if self.free_deferred_chunks(deadline) {
             news.room = WritersToWake::All;
             news.freed = true;
         }
         loop {
-            let Some((claim, is_finished)) = lock(&self.deferred.claims).pop() else {
+            let Some((claim, is_acknowledged)) = lock(&self.deferred.claims).pop() else {
                 return Ok(());
             };
-            let ended = if is_finished {
+            let ended = if is_acknowledged {
                 self.release_memory(&claim, deadline)
             } else {
                 let ended = self.give_back(&claim, deadline);
@@ -65,7 +65,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 Ok(some) => *news = news.and(some),
                 Err(error) => {
                     if matches!(error, HeapError::Busy { .. }) {
-                        self.defer_claim(claim, is_finished);
+                        self.defer_claim(claim, is_acknowledged);
                     }
                     return Err(error);
                 }
@@ -73,8 +73,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Gives memory back of which there is more than there need be, unless that may be needed again soon: items were put
-    /// since the `last` look, and it was not both times much more. What this look has seen; None if nothing is left to do.
+    /// Give surplus memory back to the system, unless it may be needed soon: items were put since the `last` call, and
+    /// memory was not scarcely used at both calls. Return the state for the next call; None if nothing is left to trim.
     pub fn trim(&self, last: TrimState, deadline: u64) -> Option<TrimState> {
         let usage = self.allocator.usage(deadline).ok()?;
         let look = TrimState {

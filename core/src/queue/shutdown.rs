@@ -1,4 +1,4 @@
-//! The end of a queue: nothing more is put.
+//! Shutting a queue down.
 
 use super::layout::{AT_ONCE, HELD, SHUT};
 use super::{ByteMemory, ClaimEnd, ClaimOutcome, Queue, Source};
@@ -6,7 +6,7 @@ use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Lets nothing more be put. With `immediate` what waits is dropped, and what would come back.
+    /// Accept no more items. With `immediate`, drop the waiting items and those that would return.
     pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), HeapError> {
         let journal = self.allocator.undo_log();
         journal.transact(deadline, |t| {
@@ -23,12 +23,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(())
     }
 
-    /// Whether nothing more is put.
+    /// Return true if the queue accepts no more items.
     pub fn is_shut_down(&self) -> bool {
         self.hint(SHUT) != 0
     }
 
-    /// Whether there is nothing, and nothing will ever come: a hint.
+    /// Return true if the queue may be empty and stay so. A hint.
     pub fn may_be_finished(&self) -> bool {
         match self.hint(SHUT) {
             0 => false,
@@ -37,7 +37,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Whether nothing will ever come: no item waits, none is claimed that may come back, and none is put any more.
+    /// Return true if the queue is empty and stays so: it is shut down, and no claimed item may return.
     pub(super) fn is_finished(&self, t: &impl ReadWords) -> Result<bool, HeapError> {
         let may_come_back = match self.get(t, SHUT)? {
             0 => return Ok(false),

@@ -1,59 +1,59 @@
-//! What can be seen of a queue.
+//! Snapshots of a queue.
 
 use std::time::Duration;
 
-/// A claim that is held, as others see it.
+/// A claim that another member may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldClaim {
-    /// The member that holds it.
+    /// Member that holds the claim.
     pub member: u64,
-    /// For how long.
+    /// Time since the claim was made.
     pub age: Duration,
-    /// How often its item was delivered.
+    /// Number of deliveries of its item.
     pub deliveries: u64,
 }
 
-/// An item that waits, as it was when somebody looked.
+/// A copy of an item that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingItem {
-    /// Its place in the order in which all items were put.
+    /// Number of the item in the order in which all items were put.
     pub number: u64,
-    /// How often it was delivered, and came back.
+    /// Number of deliveries after which it was returned.
     pub deliveries: u64,
-    /// The bytes of its payload.
+    /// Length of the payload, in bytes.
     pub len: u64,
-    /// A [`Head`] and the payload, up to the next multiple of 8; nothing if it is large.
+    /// A [`Head`] and the payload, padded to the next multiple of 8; empty if the item is large.
     pub copy: Vec<u8>,
 }
 
-/// What can be seen of a queue.
+/// A snapshot of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Items that wait.
+    /// Number of items that wait.
     pub depth: u64,
-    /// Items that were ever put.
+    /// Number of items that were ever put.
     pub put: u64,
-    /// Items that were put and not dealt with.
+    /// Number of items that were put and not processed.
     pub unfinished: u64,
-    /// Dead letters.
+    /// Number of dead letters.
     pub dead: u64,
-    /// Whether nothing more is put.
+    /// True if the queue accepts no more items.
     pub shut: bool,
     /// Bytes of memory in use.
     pub used: u64,
     /// Bytes of memory that the queue has.
     pub memory: u64,
-    /// ClaimTable that are held.
+    /// Claims that are held.
     pub held: Vec<HeldClaim>,
-    /// ClaimTable that have ended, and of whose items' memory something is still looked at.
+    /// Number of acknowledged claims whose items' memory is still read.
     pub viewed: u64,
 }
 
-/// What is remembered from one look at the memory to the next.
+/// The state of the queue at the last trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrimState {
-    /// Items that were ever put.
+    /// Number of items that were ever put.
     pub(super) put: u64,
-    /// Less than a quarter of the memory was in use.
+    /// True if less than a quarter of the memory was in use.
     pub(super) is_low: bool,
 }

@@ -2,11 +2,15 @@
 //!
 //! The others are this program once more: the test `another_process`, which does what its environment says.
 
-use _core::objects::Shape;
-use _core::objects::queueing::{ITEMS, ROOM};
-use _core::objects::registry::{self, Handle, Place};
-use _core::objects::topics::{Look, Message, Publishing, Subscription};
-use _core::objects::waiting::{Interrupted, Waited};
+use _core::objects::kinds;
+use _core::objects::memory::ObjectAddress;
+use _core::objects::object::downcast;
+use _core::objects::registry::Handle;
+use _core::objects::shape::Shape;
+use _core::objects::topic::{
+    ITEMS, Message, Publication, ROOM, Subscription, TakeResult, TopicMembership,
+};
+use _core::objects::waiting::{self, Interrupted, Waited};
 use _core::topic::Policy;
 use _core::topic::log_layout::PublisherLimits;
 use _core::topic::publisher::{NoRoom, OnFull};
@@ -29,9 +33,9 @@ const LIMITS: PublisherLimits = PublisherLimits {
     memory: 1 << 20,
 };
 
-fn place(name: &str) -> Place {
+fn address(name: &str) -> ObjectAddress {
     let lock_file = std::env::temp_dir().join(format!("{name}@shared.lock"));
-    Place {
+    ObjectAddress {
         name: name.to_owned(),
         lock_file,
     }
@@ -43,9 +47,25 @@ fn new_name() -> String {
     format!("topics-{}-{count}", std::process::id())
 }
 
-fn opened(name: &str) -> Handle {
-    let opened = registry::open(&place(name), Some(Shape::of_topic(false)));
-    opened.unwrap().expect("it is made")
+/// A topic of this process, which is open as long as this exists.
+struct Topic {
+    _handle: Handle,
+    membership: Arc<TopicMembership>,
+}
+
+impl Topic {
+    fn membership(&self) -> &Arc<TopicMembership> {
+        &self.membership
+    }
+}
+
+fn opened(name: &str) -> Topic {
+    let opened = kinds::open(&address(name), Some(Shape::of_topic(false)));
+    let handle = opened.unwrap().expect("it is created");
+    Topic {
+        membership: downcast(handle.object()).expect("a topic"),
+        _handle: handle,
+    }
 }
 
 /// What the record of this number has; some are large.
@@ -60,7 +80,7 @@ fn payload(seq: u64) -> Vec<u8> {
 }
 
 /// Publishes a record, and waits for room; who is the slowest, if it was in vain.
-fn publish(publishing: &Arc<Publishing>, seq: u64, limit: Duration) -> Result<(), NoRoom> {
+fn publish(publishing: &Arc<Publication>, seq: u64, limit: Duration) -> Result<(), NoRoom> {
     let bytes = payload(seq);
     let mut slowest = None;
     let mut act = |patience| {
@@ -73,17 +93,18 @@ fn publish(publishing: &Arc<Publishing>, seq: u64, limit: Duration) -> Result<()
     }
     let waiting = publishing.wait();
     let (stop, deadline) = (AtomicBool::new(false), Some(Instant::now() + limit));
-    let waited = publishing.membership().wait(
+    let waited = waiting::wait(
+        &**publishing.membership(),
         ROOM,
         deadline,
         &stop,
-        |_| act(waiting.patience()),
+        |_| act(waiting.on_full()),
         || Ok::<(), Infallible>(()),
     );
     match waited {
         Ok(Waited::Taken) => Ok(()),
         Ok(_) => Err(slowest.expect("it was refused")),
-        Err(Interrupted::Name(error)) => panic!("{error}"),
+        Err(Interrupted::Object(error)) => panic!("{error}"),
     }
 }
 
@@ -95,13 +116,16 @@ fn take(
     let (stop, deadline) = (AtomicBool::new(false), Some(Instant::now() + limit));
     let (mut out, mut messages) = (Vec::new(), Vec::new());
     let mut taken = Received::Empty;
-    let waited = subscription.membership().wait(
+    let waited = waiting::wait(
+        &**subscription.membership(),
         ITEMS,
         deadline,
         &stop,
         |_| {
             taken = loop {
-                if let Look::Received(taken) = subscription.take(9, &mut out, &mut messages)? {
+                if let TakeResult::Received(taken) =
+                    subscription.take(9, &mut out, &mut messages)?
+                {
                     break taken;
                 }
             };
@@ -112,7 +136,7 @@ fn take(
     match waited {
         Ok(Waited::Taken) => {}
         Ok(_) => return None,
-        Err(Interrupted::Name(error)) => panic!("{error}"),
+        Err(Interrupted::Object(error)) => panic!("{error}"),
     }
     let checked = messages.into_iter().map(|message: Message| {
         let found = match &message.payload {
@@ -125,7 +149,7 @@ fn take(
         };
         assert!(found == payload(message.seq), "record {}", message.seq);
         if let Payload::Pinned(mut pin) = message.payload {
-            subscription.let_go(&mut pin);
+            subscription.unpin(&mut pin);
         }
         (message.source, message.seq)
     });
@@ -343,7 +367,7 @@ fn a_publisher_goes_on_when_the_one_that_it_waits_for_is_killed() {
         std::thread::scope(|scope| {
             scope.spawn(|| publish(&publishing, seq, LONG).expect("it is dead"));
             // Asleep, or about to be.
-            while topic.membership().queue_waiters()[ROOM] == 0 {
+            while topic.membership().count_sleepers(ROOM) == 0 {
                 std::thread::yield_now();
             }
             other.kill();
@@ -362,13 +386,14 @@ fn a_batch_of_any_size_is_published_and_read() {
     let payloads: Vec<_> = (0..10_000).map(payload).collect();
     let (stop, mut done) = (AtomicBool::new(false), 0);
     let waiting = publishing.wait();
-    let waited = topic.membership().wait(
+    let waited = waiting::wait(
+        &**topic.membership(),
         ROOM,
         Some(Instant::now() + LONG),
         &stop,
         |_| {
             let records = payloads[done..].iter().map(|bytes| (0, &bytes[..], false));
-            done += publishing.publish(records, waiting.patience())?.count;
+            done += publishing.publish(records, waiting.on_full())?.count;
             Ok(done == payloads.len())
         },
         || Ok::<(), Infallible>(()),
@@ -434,5 +459,5 @@ fn after_all_were_killed_the_next_one_begins_anew() {
         assert_eq!(take(&subscribed.unwrap(), Duration::ZERO), None);
         assert_eq!(topic.membership().overview().unwrap().publishers, []);
     }
-    assert!(!place(&name).lock_file.exists());
+    assert!(!address(&name).lock_file.exists());
 }

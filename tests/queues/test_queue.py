@@ -229,7 +229,7 @@ def test_sizes_that_no_queue_has_are_refused(maxsize: int, max_memory: Any, deli
 
 
 def test_a_queue_that_is_open_otherwise_says_how(q: shmrpc.sync.Queue) -> None:
-    with pytest.raises(shmrpc.NameInUse, match=r"^queue '\w+' is a queue of values .*maxsize=0.*not a .*maxsize=7"):
+    with pytest.raises(shmrpc.NameInUse, match=r"^queue '\w+' is already open as a queue of values .*maxsize=0.*not a .*maxsize=7"):
         shmrpc.queue(OURS, maxsize=7)
     with pytest.raises(shmrpc.NameInUse):
         shmrpc.queue(OURS, raw=True)
@@ -754,7 +754,7 @@ def test_more_claims_than_a_queue_has_places_for_are_an_error_that_says_what_to_
     """Those that were there are unharmed, and so is the item."""
     q.put_many(range(4097))
     claims = [q.claim() for _ in range(4096)]
-    said = "no place for another claim: 4096 items are claimed.*end claims by ack"
+    said = "no room for another claim: 4096 items are claimed.*end claims with ack"
     with pytest.raises(shmrpc.SharedMemoryError, match=said) as caught:
         q.claim_nowait()
     assert caught.value.errno == errno.EUSERS

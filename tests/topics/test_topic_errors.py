@@ -30,7 +30,7 @@ def test_more_subscribers_than_there_is_room_for_are_told_so() -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(128):
             stack.enter_context(shmrpc.sync.subscribe(OURS))
-        with pytest.raises(shmrpc.SharedMemoryError, match=f"'{OURS}' has 128 subscribers already") as raised:
+        with pytest.raises(shmrpc.SharedMemoryError, match=f"'{OURS}' already has 128 subscribers") as raised:
             shmrpc.sync.subscribe(OURS)
         assert raised.value.errno == errno.EUSERS
     shmrpc.sync.subscribe(OURS).close()
@@ -39,7 +39,7 @@ def test_more_subscribers_than_there_is_room_for_are_told_so() -> None:
 def test_a_topic_of_values_is_told_from_one_of_raw_bytes() -> None:
     with MemberProcess() as other:
         other.do(f"s = sync.subscribe({OURS!r}, raw=True)")
-        expected = r"is a topic of raw bytes \(raw=True\) for .*, and not a topic of values \(raw=False\); say the same"
+        expected = r"is already open as a topic of raw bytes \(raw=True\), not a topic of values \(raw=False\): use the same"
         with pytest.raises(shmrpc.NameInUse, match=expected):
             shmrpc.sync.topic(OURS)
         with shmrpc.sync.topic(OURS, raw=True) as t, pytest.raises(shmrpc.EncodeError) as raised:

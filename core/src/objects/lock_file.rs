@@ -1,20 +1,23 @@
-//! The lock file of a name: whose bytes say which members live, and who is at the door.
+//! The lock file of an object. Locks of its bytes tell which members are alive, and admit one process at a time.
 //!
-//! A *record lock* (`F_SETLK`) belongs to a process. The kernel drops it when that dies, however it dies, and even if a
-//! forked child has the descriptor still. It also drops it when the process closes *any* descriptor of the file: so a
-//! process has one for each name, which the [registry](super::registry) sees to, and a forked child never closes the
-//! one that it has inherited, which would cost it the locks of its own.
+//! A *record lock* (`F_SETLK`) belongs to a process. The kernel releases it when the process dies, even if a forked child
+//! still has the descriptor. The kernel also releases it when the process closes *any* descriptor of the file. So a process
+//! has one descriptor for each lock file, which the [registry](super::registry) ensures, and a forked child never closes an
+//! inherited one, because that would release the locks of its own.
 //!
 //! ```text
-//!      0          the door: held while a process joins or leaves
-//!      1 + slot   held by the member of this slot as long as it lives
-//!      257        held by the owner of a store that has one, as long as it lives
+//!      0          the entry lock: held while a process joins or leaves
+//!      1 + slot   held by the member of this slot as long as it is alive
+//!      257        held by the owner of a single-writer store as long as it is alive
 //! ```
 //!
-//! The text of the file is the name of the memory.
+//! The text of the file is the name of the object's memory.
 
-use super::members::{Holder, Proofs, SLOTS};
+use super::files::is_own_regular_file;
+use super::holder::Holder;
+use super::members::{MemberLocks, Members, SLOTS};
 use crate::fork_guard::Origin;
+use crate::memory::mapping::SharedMapping;
 use crate::os::{done, retry};
 use crate::sync::lock;
 use std::fs::{self, File, OpenOptions};
@@ -23,20 +26,23 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const DOOR: i64 = 0;
+const ENTRY: i64 = 0;
 const FIRST_MEMBER: i64 = 1;
 const OWNER: i64 = FIRST_MEMBER + SLOTS as i64;
 /// The longest name of a memory, in bytes.
-const LONGEST: usize = 255;
-/// Between two knocks at a door that another process holds: each time twice as long, within these.
-const SHORTEST_KNOCK: Duration = Duration::from_micros(50);
-const LONGEST_KNOCK: Duration = Duration::from_millis(5);
+const LONGEST_NAME: usize = 255;
+/// The pause between two attempts to take the entry lock: doubled after each, within these bounds.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// A file, whatever its names: its device and inode.
+/// The members of an object, whose liveness its lock file proves.
+pub type ObjectMembers = Members<Arc<SharedMapping>, Arc<LockFile>>;
+
+/// The identity of a file, whatever its paths: device and inode.
 pub type FileId = (u64, u64);
 
 /// An open lock file.
@@ -44,25 +50,24 @@ pub struct LockFile {
     path: PathBuf,
     id: FileId,
     origin: Origin,
-    /// None once it was closed.
+    /// The file; None once it is closed.
     file: Mutex<Option<ManuallyDrop<File>>>,
 }
 
 impl LockFile {
-    /// Opens the file at `path`; with `make` also if it is missing, else None.
+    /// Opens the file at `path`, and creates it if `create` is set. Returns None if it is missing.
     ///
-    /// `is_open` tells of a file whether this process has it open as the lock file of another name. Then it is not
-    /// opened, since to close it would cost that name its locks: EMLINK. EPERM if it is no regular file of this user.
+    /// `is_open` returns true for a file that this process has open as the lock file of another object. Such a file is not
+    /// opened, because closing it would release the other object's locks: EMLINK. Raises EPERM if the file is no regular
+    /// file of this user.
     pub fn open(
         path: &Path,
-        make: bool,
+        create: bool,
         is_open: impl Fn(FileId) -> bool,
     ) -> io::Result<Option<Self>> {
         let origin = Origin::here()?;
         let check = |found: &fs::Metadata| {
-            // SAFETY: it cannot fail, and no memory is involved.
-            let user = unsafe { libc::geteuid() };
-            let error = if !found.is_file() || found.uid() != user {
+            let error = if !is_own_regular_file(found) {
                 libc::EPERM
             } else if is_open((found.dev(), found.ino())) {
                 libc::EMLINK
@@ -73,17 +78,17 @@ impl LockFile {
         };
         match fs::symlink_metadata(path) {
             Ok(found) => check(&found)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !create => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         let mut options = OpenOptions::new();
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         options.read(true).write(true).custom_flags(flags);
-        let file = match options.create(make).mode(0o600).open(path) {
-            // Not closed unless it is known whose it is: it may be another one by now.
+        let file = match options.create(create).mode(0o600).open(path) {
+            // Closed only after the check: by now the path may lead to the lock file of another object.
             Ok(file) => ManuallyDrop::new(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !create => return Ok(None),
             Err(error) => return Err(error),
         };
         let found = file.metadata()?;
@@ -96,12 +101,12 @@ impl LockFile {
         }))
     }
 
-    /// Which file it is.
+    /// Returns the identity of the file.
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// Whether it is what has the name now.
+    /// Returns true if the path still leads to this file.
     pub fn is_current(&self) -> io::Result<bool> {
         match fs::symlink_metadata(&self.path) {
             Ok(found) => Ok(self.id == (found.dev(), found.ino())),
@@ -110,45 +115,45 @@ impl LockFile {
         }
     }
 
-    /// Comes through the door; who holds it, if that lasts longer than `patience`.
-    pub fn enter(&self, patience: Duration) -> io::Result<Result<(), Holder>> {
-        let end = Instant::now() + patience;
-        let mut knock = SHORTEST_KNOCK;
+    /// Takes the entry lock. Returns its holder as the inner error if another process holds it for longer than `timeout`.
+    pub fn lock_entry(&self, timeout: Duration) -> io::Result<Result<(), Holder>> {
+        let end = Instant::now() + timeout;
+        let mut pause = SHORTEST_PAUSE;
         loop {
-            if self.lock(DOOR)? {
+            if self.try_lock(ENTRY)? {
                 return Ok(Ok(()));
             }
             if Instant::now() >= end
-                && let Some((_, holder)) = self.first_lock(DOOR, 1)?
+                && let Some((_, holder)) = self.first_lock(ENTRY, 1)?
             {
                 return Ok(Err(holder));
             }
-            thread::sleep(knock);
-            knock = (knock * 2).min(LONGEST_KNOCK);
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// Lets others through the door.
-    pub fn pass(&self) -> io::Result<()> {
-        self.unlock(DOOR)
+    /// Releases the entry lock.
+    pub fn unlock_entry(&self) -> io::Result<()> {
+        self.unlock(ENTRY)
     }
 
-    /// Takes the byte of the owner. False if another process has it.
-    pub fn own(&self) -> io::Result<bool> {
-        self.lock(OWNER)
+    /// Takes the lock of a store's owner. Returns false if another process has it.
+    pub fn try_lock_owner(&self) -> io::Result<bool> {
+        self.try_lock(OWNER)
     }
 
-    /// Gives the byte of the owner back.
-    pub fn disown(&self) -> io::Result<()> {
+    /// Releases the lock of a store's owner.
+    pub fn unlock_owner(&self) -> io::Result<()> {
         self.unlock(OWNER)
     }
 
-    /// Which other process is the owner, if any.
+    /// Returns the other process that is the store's owner, if any.
     pub fn owner(&self) -> io::Result<Option<Holder>> {
         Ok(self.first_lock(OWNER, 1)?.map(|(_, holder)| holder))
     }
 
-    /// Tells those that wait for the name that they may knock: see [`arrivals`](super::arrivals).
+    /// Notifies the processes that wait for the object to appear: see [`discovery`](super::discovery).
     pub fn announce(&self) -> io::Result<()> {
         self.with(|file| {
             // SAFETY: no times are given, which means now.
@@ -156,32 +161,32 @@ impl LockFile {
         })
     }
 
-    /// Whether any other process has the byte of a member.
-    pub fn has_others(&self) -> io::Result<bool> {
+    /// Returns true if another process is a member.
+    pub fn has_other_members(&self) -> io::Result<bool> {
         Ok(self.first_lock(FIRST_MEMBER, i64::from(SLOTS))?.is_some())
     }
 
-    /// The text: the beginning of it, if it is longer than the name of a memory can be.
-    pub fn text(&self) -> io::Result<Vec<u8>> {
-        let mut text = [0; LONGEST + 1];
+    /// Returns the text, cut off behind the longest name that a memory can have.
+    pub fn read_text(&self) -> io::Result<Vec<u8>> {
+        let mut text = [0; LONGEST_NAME + 1];
         let len = self.with(|file| file.read_at(&mut text, 0))?;
         Ok(text[..len].to_vec())
     }
 
     /// Writes the name of the memory.
-    pub fn set_memory(&self, name: &str) -> io::Result<()> {
+    pub fn write_memory_name(&self, name: &str) -> io::Result<()> {
         self.with(|file| {
             file.set_len(0)?;
             file.write_all_at(format!("{name}\n").as_bytes(), 0)
         })
     }
 
-    /// Removes the file, whose door is held.
+    /// Removes the file. The caller holds the entry lock.
     pub fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 
-    /// Closes it, and with it gives back all that this process has of it. Again: nothing.
+    /// Closes the file, which releases all locks that this process has of it. Idempotent.
     pub fn close(&self) {
         let file = lock(&self.file).take();
         if self.origin.is_here()
@@ -191,8 +196,8 @@ impl LockFile {
         }
     }
 
-    fn lock(&self, at: i64) -> io::Result<bool> {
-        match self.set(libc::F_WRLCK, at) {
+    fn try_lock(&self, at: i64) -> io::Result<bool> {
+        match self.set_lock(libc::F_WRLCK, at) {
             Ok(()) => Ok(true),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EACCES) => Ok(false),
@@ -202,11 +207,11 @@ impl LockFile {
     }
 
     fn unlock(&self, at: i64) -> io::Result<()> {
-        self.set(libc::F_UNLCK, at)
+        self.set_lock(libc::F_UNLCK, at)
     }
 
-    fn set(&self, kind: libc::c_int, at: i64) -> io::Result<()> {
-        let wanted = record(kind, at, 1);
+    fn set_lock(&self, kind: libc::c_int, at: i64) -> io::Result<()> {
+        let wanted = record_lock(kind, at, 1);
         self.with(|file| {
             // SAFETY: the structure lives through the call.
             let call =
@@ -215,9 +220,9 @@ impl LockFile {
         })
     }
 
-    /// A byte of a range that another process has, and which.
+    /// Returns a byte of a range that another process has locked, and that process.
     fn first_lock(&self, start: i64, len: i64) -> io::Result<Option<(i64, Holder)>> {
-        let mut asked = record(libc::F_WRLCK, start, len);
+        let mut asked = record_lock(libc::F_WRLCK, start, len);
         self.with(|file| {
             // SAFETY: the structure lives through the call.
             done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut asked) })
@@ -232,23 +237,24 @@ impl LockFile {
         Ok(Some((asked.l_start, holder)))
     }
 
-    fn with<R>(&self, use_it: impl FnOnce(&File) -> io::Result<R>) -> io::Result<R> {
+    /// Calls `operate` with the file. EBADF once the file is closed.
+    fn with<R>(&self, operate: impl FnOnce(&File) -> io::Result<R>) -> io::Result<R> {
         let file = lock(&self.file);
         let file = file.as_ref();
-        use_it(file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?)
+        operate(file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?)
     }
 }
 
-impl Proofs for LockFile {
-    fn take(&self, slot: u32) -> io::Result<bool> {
-        self.lock(FIRST_MEMBER + i64::from(slot))
+impl MemberLocks for LockFile {
+    fn try_lock_slot(&self, slot: u32) -> io::Result<bool> {
+        self.try_lock(FIRST_MEMBER + i64::from(slot))
     }
 
-    fn give_back(&self, slot: u32) -> io::Result<()> {
+    fn unlock_slot(&self, slot: u32) -> io::Result<()> {
         self.unlock(FIRST_MEMBER + i64::from(slot))
     }
 
-    fn holder(&self, slot: u32) -> io::Result<Option<Holder>> {
+    fn slot_holder(&self, slot: u32) -> io::Result<Option<Holder>> {
         let found = self.first_lock(FIRST_MEMBER + i64::from(slot), 1)?;
         Ok(found.map(|(_, holder)| holder))
     }
@@ -260,8 +266,8 @@ impl Drop for LockFile {
     }
 }
 
-fn record(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
-    // SAFETY: zeros are a lock of nothing; what other fields a machine has stay zero.
+fn record_lock(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
+    // SAFETY: zeros are a lock of nothing; other fields that a machine has stay zero.
     let mut record: libc::flock = unsafe { std::mem::zeroed() };
     record.l_type = kind as libc::c_short;
     record.l_whence = libc::SEEK_SET as libc::c_short;

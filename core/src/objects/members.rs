@@ -1,13 +1,15 @@
-//! The members of a name, as its memory says, and which of them live, as the kernel says.
+//! The member table of an object: identity and liveness of its members. The table lies in the object's memory; the kernel
+//! tells which members are alive.
 //!
 //! ```text
 //!      0  entry     u64   generation in the high half; bit 0: it is in use, bit 1: it watches the others
 //!      8  since     u64   when it joined, in nanoseconds of CLOCK_REALTIME
 //! ```
 //!
-//! An entry is changed by whoever has the byte of its slot in the lock file: its member, or, once that is dead, whoever
-//! takes the byte to recover it.
+//! The holder of a slot's lock in the lock file changes the slot's entry: the member itself, or, once the member is dead,
+//! the process that takes the lock to recover the slot.
 
+use super::holder::Holder;
 use crate::shared_heap::{self, Corruption, Field, Words};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
@@ -15,191 +17,198 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How many members a name may have.
+/// The maximum number of members of an object.
 pub const SLOTS: u32 = 256;
-/// Bytes of a member.
+/// Bytes of an entry.
 pub const MEMBER_SIZE: usize = 32;
 
 const USED: u64 = 1;
 const WATCHES: u64 = 2;
+const GENERATION: u64 = 0xffff_ffff_0000_0000;
 
-/// A member's number in shared words: its generation in the high half, its slot and one in the low half. 0 is nobody.
+/// The identity of a member in shared words: its generation in the high half, its slot plus one in the low half. 0 means
+/// no member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number(pub u64);
+pub struct MemberId(pub u64);
 
-impl Number {
+impl MemberId {
     fn new(generation: u64, slot: u32) -> Self {
-        Number(generation << 32 | u64::from(slot + 1))
+        MemberId(generation << 32 | u64::from(slot + 1))
     }
 
-    /// Its slot; None of a number that no member can have.
+    /// Returns the slot, or None for an id that no member can have.
     pub fn slot(self) -> Option<u32> {
         (self.0 as u32).checked_sub(1).filter(|&slot| slot < SLOTS)
     }
 }
 
-/// Who has the byte of a member, as far as this process can see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// The process of this id.
-    Process(i32),
-    /// A process of another pid namespace.
-    Elsewhere,
+/// The locks that prove that members are alive: the kernel releases a process's locks when the process dies.
+pub trait MemberLocks {
+    /// Takes the lock of a slot. Returns false if another process holds it.
+    fn try_lock_slot(&self, slot: u32) -> io::Result<bool>;
+    /// Releases the lock of a slot.
+    fn unlock_slot(&self, slot: u32) -> io::Result<()>;
+    /// Returns the other process that holds the lock of a slot, if any.
+    fn slot_holder(&self, slot: u32) -> io::Result<Option<Holder>>;
 }
 
-/// The bytes that prove that members live. The kernel gives one back when its holder dies.
-pub trait Proofs {
-    /// Takes the byte of a member. False if another process has it.
-    fn take(&self, slot: u32) -> io::Result<bool>;
-    /// Gives the byte of a member back.
-    fn give_back(&self, slot: u32) -> io::Result<()>;
-    /// Which other process has the byte of a member, if any.
-    fn holder(&self, slot: u32) -> io::Result<Option<Holder>>;
-}
-
-impl<P: Proofs> Proofs for Arc<P> {
-    fn take(&self, slot: u32) -> io::Result<bool> {
-        (**self).take(slot)
+impl<L: MemberLocks> MemberLocks for Arc<L> {
+    fn try_lock_slot(&self, slot: u32) -> io::Result<bool> {
+        (**self).try_lock_slot(slot)
     }
-    fn give_back(&self, slot: u32) -> io::Result<()> {
-        (**self).give_back(slot)
+    fn unlock_slot(&self, slot: u32) -> io::Result<()> {
+        (**self).unlock_slot(slot)
     }
-    fn holder(&self, slot: u32) -> io::Result<Option<Holder>> {
-        (**self).holder(slot)
+    fn slot_holder(&self, slot: u32) -> io::Result<Option<Holder>> {
+        (**self).slot_holder(slot)
     }
 }
 
-/// What is known of a member.
+/// A member as others see it.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Its number in shared words.
-    pub number: Number,
-    /// Its process, as the kernel says; None if it is dead, or is this process.
+    /// Its identity in shared words.
+    pub id: MemberId,
+    /// Its process, as the kernel reports it; None for a dead member, and for this process.
     pub holder: Option<Holder>,
     /// When it joined, in nanoseconds of CLOCK_REALTIME.
     pub since: u64,
 }
 
-/// All members, as one of them sees them.
-pub struct Members<W, P> {
+/// The members of an object, as one of them sees the table.
+pub struct Members<W, L> {
     words: W,
-    /// Where their entries begin.
+    /// Where the entries begin, in bytes from the beginning of the memory.
     start: usize,
-    proofs: P,
-    /// Our slot and number.
+    locks: L,
     slot: u32,
-    us: Number,
+    self_id: MemberId,
+    /// True once this member watches the others.
     watches: AtomicBool,
 }
 
-impl<W: Words, P: Proofs> Members<W, P> {
-    /// Joins those whose entries begin at byte `start`: takes a slot, one without remains of the dead if there is one.
-    /// None if each has a member that lives.
+impl<W: Words, L: MemberLocks> Members<W, L> {
+    /// Takes a slot of the table that begins at byte `start`, preferably one without remains of a dead member.
     ///
-    /// The second result says whether the slot has remains, which are to be recovered.
-    pub fn join(words: W, start: usize, proofs: P) -> io::Result<Option<(Self, bool)>> {
-        let mut members = Members::visit(words, start, proofs);
+    /// Returns the members, and true if the slot has remains, which the caller must recover before
+    /// [`register`](Self::register). Returns None if each slot belongs to a living member.
+    pub fn attach(words: W, start: usize, locks: L) -> io::Result<Option<(Self, bool)>> {
+        let mut members = Members::inspect(words, start, locks);
         for with_remains in [false, true] {
             for slot in 0..SLOTS {
-                // Relaxed: whoever has the byte is after the last change of the entry; it is asked again below.
+                // Relaxed: the holder of the lock comes after the last change of the entry; it is read again below.
                 let is_used = members.entry(slot).load(Ordering::Relaxed) & USED != 0;
-                if is_used != with_remains || !members.proofs.take(slot)? {
+                if is_used != with_remains || !members.locks.try_lock_slot(slot)? {
                     continue;
                 }
-                // What the last holder of the byte has stored. The kernel orders it too.
+                // What the last holder of the lock has stored. The kernel orders it too.
                 let found = members.state(slot);
                 members.slot = slot;
-                members.us = Number::new((found >> 32).wrapping_add(1) & 0xffff_ffff, slot);
+                members.self_id = MemberId::new((found >> 32).wrapping_add(1) & 0xffff_ffff, slot);
                 return Ok(Some((members, found & USED != 0)));
             }
         }
         Ok(None)
     }
 
-    /// Looks at them without being one: as one of slot [`SLOTS`], which nobody has.
-    pub fn visit(words: W, start: usize, proofs: P) -> Self {
+    /// Reads the table without taking a slot: as a member of slot [`SLOTS`], which no member has.
+    pub fn inspect(words: W, start: usize, locks: L) -> Self {
         Members {
             words,
             start,
-            proofs,
+            locks,
             slot: SLOTS,
-            us: Number(0),
+            self_id: MemberId(0),
             watches: AtomicBool::new(false),
         }
     }
 
-    /// Says that we are a member: once the remains in our slot are recovered.
-    pub fn enter(&self) {
+    /// Marks the own slot as used. The remains in it must have been recovered.
+    pub fn register(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let since = since.map_or(0, |since| since.as_nanos() as u64);
         // Relaxed: covered by the entry.
         self.since(self.slot).store(since, Ordering::Relaxed);
-        // Release: whoever sees that the slot is in use sees whose it is.
-        let used = self.us.0 & 0xffff_ffff_0000_0000 | USED;
+        // Release: a process that sees the slot in use sees which member has it.
+        let used = self.self_id.0 & GENERATION | USED;
         self.entry(self.slot).store(used, Ordering::Release);
         // SeqCst: our entry is before our look at who watches, in the order of `watch`.
         fence(Ordering::SeqCst);
     }
 
-    /// Says that this member watches the others: look who they are afterwards.
+    /// Marks this member as one that watches the others. The caller reads the other slots afterwards.
     pub fn watch(&self) {
         self.entry(self.slot).fetch_or(WATCHES, Ordering::Relaxed);
-        // Release: whoever sees it sees the bit.
+        // Release: a thread that sees this sees the bit.
         self.watches.store(true, Ordering::Release);
-        // SeqCst: our word is before our look at the members, in the order of `enter`: of a member that joins now and one
+        // SeqCst: our bit is before our look at the members, in the order of `register`: of a member that joins now and one
         // that begins to watch, one sees the other.
         fence(Ordering::SeqCst);
     }
 
-    /// Our number.
-    pub fn us(&self) -> Number {
-        self.us
+    /// Returns the identity of this member.
+    pub fn self_id(&self) -> MemberId {
+        self.self_id
     }
 
-    /// Our slot.
+    /// Returns the slot of this member.
     pub fn slot(&self) -> u32 {
         self.slot
     }
 
-    /// Whether a slot is in use.
+    /// Returns true if a slot is in use.
     pub fn is_used(&self, slot: u32) -> bool {
         slot < SLOTS && self.state(slot) & USED != 0
     }
 
-    /// The slots that are in use, ours among them.
-    pub fn used(&self) -> impl Iterator<Item = u32> {
+    /// Returns the slots that are in use, the own one among them.
+    pub fn used_slots(&self) -> impl Iterator<Item = u32> {
         (0..SLOTS).filter(|&slot| self.is_used(slot))
     }
 
-    /// The slots of the others that watch.
-    pub fn watching(&self) -> impl Iterator<Item = u32> {
+    /// Returns the slots of the other members that watch.
+    pub fn watching_slots(&self) -> impl Iterator<Item = u32> {
         let watches = |slot: &u32| self.state(*slot) & (USED | WATCHES) == USED | WATCHES;
         (0..SLOTS).filter(watches).filter(|&slot| slot != self.slot)
     }
 
-    /// The number that the member of a slot has now.
-    pub fn number(&self, slot: u32) -> Number {
-        Number::new(self.state(slot) >> 32, slot)
+    /// Returns the id that the member of a slot has now.
+    pub fn id_at(&self, slot: u32) -> MemberId {
+        MemberId::new(self.state(slot) >> 32, slot)
     }
 
-    /// Whether the member of this slot lives. If that cannot be known, it does.
-    pub fn lives(&self, slot: u32) -> bool {
-        let is_held = |slot| self.proofs.holder(slot).map_or(true, |who| who.is_some());
-        slot == self.slot || slot < SLOTS && is_held(slot)
+    /// Returns true if the member of a slot is alive, or if that cannot be known.
+    pub fn is_alive(&self, slot: u32) -> bool {
+        let is_locked = |slot| {
+            self.locks
+                .slot_holder(slot)
+                .map_or(true, |holder| holder.is_some())
+        };
+        slot == self.slot || slot < SLOTS && is_locked(slot)
     }
 
-    /// What is known of the member of a slot.
-    pub fn member(&self, slot: u32) -> io::Result<Member> {
+    /// Returns the member of a slot.
+    pub fn member_at(&self, slot: u32) -> io::Result<Member> {
         Ok(Member {
-            number: self.number(slot),
-            holder: self.proofs.holder(slot)?,
+            id: self.id_at(slot),
+            holder: self.locks.slot_holder(slot)?,
             // Relaxed: covered by the entry, which was read before.
             since: self.since(slot).load(Ordering::Relaxed),
         })
     }
 
-    /// What stands in our entry, if it is not what we have left there: others would not hear of our death then.
-    pub fn corruption(&self) -> Option<Corruption> {
+    /// Returns the process of a member, or None if the member is gone.
+    pub fn holder_of(&self, id: MemberId) -> Option<Holder> {
+        if id == self.self_id {
+            return Some(Holder::this_process());
+        }
+        let is_current = |&slot: &u32| self.id_at(slot) == id;
+        let member = self.member_at(id.slot().filter(is_current)?);
+        member.ok()?.holder
+    }
+
+    /// Returns what stands in the own entry if another process has overwritten it: others would not learn of our death.
+    pub fn find_corruption(&self) -> Option<Corruption> {
         if self.slot == SLOTS {
             return None;
         }
@@ -210,57 +219,58 @@ impl<W: Words, P: Proofs> Members<W, P> {
             USED
         };
         let found = self.state(self.slot);
-        let is_ours = self.number(self.slot) == self.us && found & wanted == wanted;
-        (!is_ours).then(|| Corruption {
+        let is_intact = self.id_at(self.slot) == self.self_id && found & wanted == wanted;
+        (!is_intact).then(|| Corruption {
             field: Field::Member,
             at: self.offset(self.slot),
             found,
         })
     }
 
-    /// Whether this is the number of a member, whether it lives or is to be recovered.
-    pub fn is_member(&self, number: Number) -> bool {
-        let is_slot_of = |slot| self.is_used(slot) && self.number(slot) == number;
-        number.slot().is_some_and(is_slot_of)
+    /// Returns true if a slot in use has this id, whether its member is alive or is to be recovered.
+    pub fn is_member(&self, id: MemberId) -> bool {
+        let is_slot_of = |slot| self.is_used(slot) && self.id_at(slot) == id;
+        id.slot().is_some_and(is_slot_of)
     }
 
-    /// Takes the byte of a dead member, so that we alone recover it. False if another process has it, or nobody needs to.
+    /// Takes the lock of a dead member, so that this process alone recovers the slot. Returns false if another process has
+    /// the lock, or the slot has no remains.
     pub fn begin_recovery(&self, slot: u32) -> io::Result<bool> {
-        if slot == self.slot || !self.proofs.take(slot)? {
+        if slot == self.slot || !self.locks.try_lock_slot(slot)? {
             return Ok(false);
         }
         if self.state(slot) & USED == 0 {
-            self.proofs.give_back(slot)?;
+            self.locks.unlock_slot(slot)?;
             return Ok(false);
         }
         Ok(true)
     }
 
-    /// Says that nothing is left of a member that was recovered.
+    /// Frees the slot of a member that was recovered.
     pub fn end_recovery(&self, slot: u32) -> io::Result<()> {
         self.clear(slot);
-        self.proofs.give_back(slot)
+        self.locks.unlock_slot(slot)
     }
 
-    /// Leaves what is left of a dead member for later.
-    pub fn put_off_recovery(&self, slot: u32) -> io::Result<()> {
-        self.proofs.give_back(slot)
+    /// Releases the lock of a dead member whose recovery must be tried again.
+    pub fn postpone_recovery(&self, slot: u32) -> io::Result<()> {
+        self.locks.unlock_slot(slot)
     }
 
-    /// Says that nothing is left of us.
+    /// Frees the own slot.
     pub fn leave(&self) -> io::Result<()> {
         self.clear(self.slot);
-        self.proofs.give_back(self.slot)
+        self.locks.unlock_slot(self.slot)
     }
 
     fn clear(&self, slot: u32) {
-        let free = self.state(slot) & 0xffff_ffff_0000_0000;
-        // Release: whoever finds the slot free finds it without remains.
+        let free = self.state(slot) & GENERATION;
+        // Release: a process that finds the slot free finds it without remains.
         self.entry(slot).store(free, Ordering::Release);
     }
 
     fn state(&self, slot: u32) -> u64 {
-        // Acquire: pairs with the Release of `enter` and of `clear`.
+        // Acquire: pairs with the Release of `register` and of `clear`.
         self.entry(slot).load(Ordering::Acquire)
     }
 
@@ -277,21 +287,21 @@ impl<W: Words, P: Proofs> Members<W, P> {
         word.expect("the layout has this many members")
     }
 
-    /// Where a member's entry is, in bytes from the beginning of the memory.
+    /// Returns where the entry of a slot is, in bytes from the beginning of the memory.
     fn offset(&self, slot: u32) -> u64 {
         (self.start + slot as usize * MEMBER_SIZE) as u64
     }
 }
 
-impl<W: Words, P: Proofs> shared_heap::Members for Members<W, P> {
+impl<W: Words, L: MemberLocks> shared_heap::Members for Members<W, L> {
     #[inline]
     fn self_id(&self) -> u64 {
-        self.us.0
+        self.self_id.0
     }
 
     fn is_alive(&self, member: u64) -> bool {
-        let number = Number(member);
-        let is_current = |slot: u32| self.number(slot) == number && self.lives(slot);
-        number == self.us || number.slot().is_some_and(is_current)
+        let id = MemberId(member);
+        let is_current = |slot: u32| self.id_at(slot) == id && self.is_alive(slot);
+        id == self.self_id || id.slot().is_some_and(is_current)
     }
 }

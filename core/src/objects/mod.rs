@@ -1,35 +1,60 @@
-//! Names whose members are equals: whoever opens one first makes it, the others join, the last one takes it away, and no
-//! death of any of them keeps what the others need.
+//! Shared objects: semaphores, locks, events, memories, queues, topics and stores, whose members are equals. The first process
+//! that opens an object creates it, others join, the last one removes it, and the death of a member takes nothing along that
+//! the others need.
+//!
+//! From the bottom to the top:
+//!
+//! * `holder`, [`error`], [`deadline`], `files`: helpers;
+//! * [`members`], [`lock_file`], `layout`, `shape`, `memory`: identity and liveness of members; the memory of an object;
+//! * `watcher`: the thread that learns of deaths; it sees the trait `Watched`;
+//! * [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind implements the trait
+//!   [`Object`](object::Object);
+//! * [`registry`]: the objects that are open; it is given the kinds at construction;
+//! * [`semaphore`], [`event`], [`queue`], [`topic`], [`store`]: the kinds;
+//! * [`kinds`]: all kinds together, and the registry of this process.
 
 #[cfg(not(loom))]
-pub mod arrivals;
+pub mod deadline;
 #[cfg(not(loom))]
-mod fairness;
+pub mod discovery;
+#[cfg(not(loom))]
+pub mod error;
+#[cfg(not(loom))]
+pub mod event;
+#[cfg(not(loom))]
+mod files;
+pub mod holder;
+#[cfg(not(loom))]
+pub mod kinds;
 #[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
+pub mod lifecycle;
+#[cfg(not(loom))]
 pub mod lock_file;
-mod looking;
 pub mod members;
 #[cfg(not(loom))]
 pub mod membership;
 #[cfg(not(loom))]
-mod owning;
-pub mod permits;
+pub mod memory;
 #[cfg(not(loom))]
-pub mod queueing;
+pub mod object;
+#[cfg(not(loom))]
+pub mod queue;
 #[cfg(not(loom))]
 pub mod registry;
+pub mod semaphore;
 #[cfg(not(loom))]
-mod replacing;
+pub mod shape;
 #[cfg(not(loom))]
-pub mod stores;
+mod shared_error;
 #[cfg(not(loom))]
-pub mod topics;
+mod sole_spinner;
+#[cfg(not(loom))]
+pub mod store;
+#[cfg(not(loom))]
+pub mod topic;
 #[cfg(not(loom))]
 pub mod waiting;
 #[cfg(not(loom))]
-mod watcher;
-
-#[cfg(not(loom))]
-pub use layout::{MOST_BYTES, MOST_PERMITS, OWNED, QUEUE_BYTES, SLEEPERS, Shape};
+pub mod watcher;

@@ -1,17 +1,14 @@
-//! The thread that learns of the deaths of other members: one in each process that has slept for a name.
+//! The watcher: one thread in each process that learns of the deaths of other members.
 //!
-//! It sleeps on a descriptor of each process that is a member (`pidfd`), which is readable once that has ended, and on a
-//! doorbell for each name, which whoever joins rings. So it wakes when somebody dies or joins. A process of another
-//! container has no such descriptor here: as long as there is one, the thread looks now and then.
+//! The watcher sleeps on a descriptor (`pidfd`) of each process that is a member, which becomes readable once the process has
+//! ended, and on a doorbell for each object, which a joining member rings. A process of another container has no such
+//! descriptor here: while there is one, the thread polls.
 //!
-//! It also sees to it that a permit which is free does not wait for somebody who has been woken for it and does not
-//! hear, since its loop computes or it is stopped: after a while the next one is woken. It gives memory of a queue back
-//! that is not used any more, and claims that nobody refers to, if a process that was stopped has kept us from that. And it
-//! attaches the subscriptions of a topic to a publisher that has come, and maps the contents of a store's new owner.
+//! The watcher also does background work for objects: [`Chore`].
 
-use super::members::Holder;
-use super::members::Number;
-use super::membership::Membership;
+use super::holder::Holder;
+use super::lock_file::ObjectMembers;
+use super::members::MemberId;
 use crate::fork_guard::PerProcess;
 use crate::os::{done, retry};
 use crate::sync::lock;
@@ -20,225 +17,228 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks at members that cannot be watched.
-const GLANCE: Duration = Duration::from_millis(50);
-/// For how long whoever was woken may not hear it, until the next one is woken too.
-const HEARING: Duration = Duration::from_millis(100);
-/// How long memory of a queue stays free before it is given back.
-const SETTLING: Duration = Duration::from_secs(1);
-/// Between two tries to end what a process that changes the queue has kept us from ending.
-const TIDYING: Duration = Duration::from_millis(50);
-/// What a wait of the kernel's is counted in.
+/// The pause between two polls of members that cannot be watched.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The unit of the kernel's timeouts.
 const TICK: Duration = Duration::from_millis(1);
-/// The number of what is not a name.
-const NUDGED: u64 = 0;
-/// Events that are taken at once.
+/// The key of the descriptor by which the thread is woken. No object has it.
+const WAKE_KEY: u64 = 0;
+/// The maximum number of events of one wait.
 const EVENTS: usize = 16;
 
-/// What a process has of the other members of a name: nothing, before somebody in it sleeps.
-pub(super) struct Watch {
+/// Background work for an object, which the watcher does a while after it is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Chore {
+    /// Wake the next sleeper if a woken one has not reacted, because its loop computes or its process is stopped.
+    Recheck,
+    /// Give memory back that has been free for a while.
+    ReclaimMemory,
+    /// Finish operations that a process which held the owner lock has prevented.
+    FinishDeferred,
+}
+
+impl Chore {
+    const ALL: [Chore; 3] = [Chore::Recheck, Chore::ReclaimMemory, Chore::FinishDeferred];
+
+    /// Returns the time between the request and the work.
+    fn delay(self) -> Duration {
+        match self {
+            Chore::Recheck => Duration::from_millis(100),
+            Chore::ReclaimMemory => Duration::from_secs(1),
+            Chore::FinishDeferred => Duration::from_millis(50),
+        }
+    }
+}
+
+/// An object that the watcher can watch.
+pub trait Watched: Send + Sync {
+    /// Returns what the watcher has of the object.
+    fn watch_state(&self) -> &Mutex<Watch>;
+    /// Returns the members.
+    fn members(&self) -> &ObjectMembers;
+    /// Returns true once this process has left the object.
+    fn has_left(&self) -> bool;
+    /// Notes that the members are watched from now on.
+    fn mark_watched(&self);
+    /// Returns true if the recovery of a dead member must be tried again.
+    fn is_recovery_pending(&self) -> bool;
+    /// Gives back what dead members held.
+    fn recover_dead(&self);
+    /// Reacts to a member that has joined, died or rung.
+    fn update_members(&self);
+    /// Returns true if a chore is requested.
+    fn is_requested(&self, chore: Chore) -> bool;
+    /// Does a chore.
+    fn perform(&self, chore: Chore);
+}
+
+/// What the watcher of this process has of an object: nothing, before a thread here sleeps for the object.
+pub struct Watch {
     stem: PathBuf,
     doorbell: Option<Doorbell>,
-    /// A descriptor of each process that is a member.
+    /// A descriptor of each member's process.
     processes: HashMap<u64, OwnedFd>,
-    /// Whether a member can only be looked at now and then.
-    is_partial: bool,
+    /// True if a member can only be polled.
+    must_poll: bool,
 }
 
 impl Watch {
+    /// Watches no member so far. The paths of doorbells begin with `stem`.
     pub(super) fn new(stem: PathBuf) -> Self {
         Watch {
             stem,
             doorbell: None,
             processes: HashMap::new(),
-            is_partial: false,
+            must_poll: false,
         }
     }
 
-    /// Where the doorbell of a member's watcher hangs.
-    pub(super) fn doorbell_of(&self, slot: u32) -> PathBuf {
+    /// Returns the path of the doorbell of a member's watcher.
+    pub(super) fn doorbell_path(&self, slot: u32) -> PathBuf {
         numbered(&self.stem, slot as usize)
     }
 
-    /// Watches nobody any more.
+    /// Stops watching.
     pub(super) fn end(&mut self) {
         *self = Watch::new(std::mem::take(&mut self.stem));
     }
 }
 
-/// By their numbers.
-type Names = Mutex<HashMap<u64, Weak<Membership>>>;
+/// The watched objects by their keys.
+type Objects = Mutex<HashMap<u64, Weak<dyn Watched>>>;
 
 /// The watcher of a process.
 #[derive(Clone)]
 struct Watcher {
-    /// An epoll, with a name's number as the data of each of its descriptors.
+    /// An epoll, with an object's key as the data of each of its descriptors.
     poll: Arc<OwnedFd>,
-    /// What is written into it wakes the thread.
-    nudge: Arc<OwnedFd>,
-    names: Arc<Names>,
+    /// An eventfd, which wakes the thread.
+    wake: Arc<OwnedFd>,
+    objects: Arc<Objects>,
 }
 
-/// That of this process, if it runs.
+/// The watcher of this process, once it runs.
 static WATCHER: PerProcess<Mutex<Option<Watcher>>> = PerProcess::empty();
 
-/// Watches the other members of a name from now on. Again: nothing.
-pub(super) fn watch(name: &Arc<Membership>) -> io::Result<()> {
-    if lock(&name.watch).doorbell.is_some() {
+/// Starts to watch the other members of an object. Idempotent.
+pub(super) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
+    if lock(object.watch_state()).doorbell.is_some() {
         return Ok(());
     }
-    let Watcher { poll, names, .. } = running()?;
-    let mut watch = lock(&name.watch);
-    if watch.doorbell.is_some() || name.has_left() {
+    let Watcher { poll, objects, .. } = start()?;
+    let mut watch = lock(object.watch_state());
+    if watch.doorbell.is_some() || object.has_left() {
         return Ok(());
     }
-    let number = Arc::as_ptr(name).addr() as u64;
-    let mut known = lock(&names);
-    // What is left of a name that is gone has its memory until then, and the thread may sleep for ever.
-    known.retain(|_, name| name.strong_count() > 0);
-    known.insert(number, Arc::downgrade(name));
+    let key = Arc::as_ptr(object).addr() as u64;
+    let mut known = lock(&objects);
+    // A dropped object's memory is only freed with its last weak reference, and the thread may sleep without end.
+    known.retain(|_, object| object.strong_count() > 0);
+    known.insert(key, Arc::downgrade(object));
     drop(known);
-    let doorbell = Doorbell::new(&watch.doorbell_of(name.others().slot()))?;
-    add(&poll, doorbell.as_fd().as_raw_fd(), number)?;
+    let members = object.members();
+    let doorbell = Doorbell::new(&watch.doorbell_path(members.slot()))?;
+    add(&poll, doorbell.as_fd().as_raw_fd(), key)?;
     watch.doorbell = Some(doorbell);
-    name.others().watch();
-    look_at(name, &mut watch, &poll, number);
+    members.watch();
+    watch_processes(members, &mut watch, &poll, key);
     drop(watch);
-    name.recover_dead();
-    // Release: whoever sees it need not do any of this.
-    name.is_watching.store(true, Release);
+    object.recover_dead();
+    object.mark_watched();
     Ok(())
 }
 
-/// Looks after a while whether somebody has heard that it was woken.
-pub(super) fn expect(name: &Arc<Membership>) -> io::Result<()> {
-    watch(name)?;
-    let (nudge, one) = (running()?.nudge, 1u64);
-    // SAFETY: eight bytes are readable. A full one wakes as well.
-    unsafe { libc::write(nudge.as_raw_fd(), (&raw const one).cast(), 8) };
+/// Lets the watcher look at the requested chores of an object.
+pub(super) fn request(object: &Arc<dyn Watched>) -> io::Result<()> {
+    watch(object)?;
+    let (wake, one) = (start()?.wake, 1u64);
+    // SAFETY: eight bytes are readable. A full eventfd wakes as well.
+    unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
     Ok(())
 }
 
-/// The watcher of this process, which runs.
-fn running() -> io::Result<Watcher> {
+/// Returns the watcher of this process, and starts it if it does not run.
+fn start() -> io::Result<Watcher> {
     let mut watcher = lock(WATCHER.get()?);
     if let Some(watcher) = &*watcher {
         return Ok(watcher.clone());
     }
-    // SAFETY: no memory is involved; what comes back is ours alone.
+    // SAFETY: no memory is involved; the descriptor is ours alone.
     let poll = unsafe { OwnedFd::from_raw_fd(done(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
     // SAFETY: as above.
-    let nudge = unsafe { OwnedFd::from_raw_fd(done(libc::eventfd(0, flags))?) };
-    add(&poll, nudge.as_raw_fd(), NUDGED)?;
+    let wake = unsafe { OwnedFd::from_raw_fd(done(libc::eventfd(0, flags))?) };
+    add(&poll, wake.as_raw_fd(), WAKE_KEY)?;
     let fresh = Watcher {
         poll: Arc::new(poll),
-        nudge: Arc::new(nudge),
-        names: Arc::default(),
+        wake: Arc::new(wake),
+        objects: Arc::default(),
     };
-    let looking = fresh.clone();
+    let running = fresh.clone();
     let thread = thread::Builder::new().name("shmrpc-watcher".to_owned());
-    thread.spawn(move || look_on(&looking))?;
+    thread.spawn(move || run(&running))?;
     Ok(watcher.insert(fresh).clone())
 }
 
-/// What is to be done for a name, some time after it was asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Chore {
-    /// Whoever was woken may not hear it: the next one is woken too.
-    Redeem,
-    /// Memory may be given back.
-    Settle,
-    /// What a process that changes the queue has kept us from ending is ended.
-    TidyUp,
-}
-
-impl Chore {
-    fn after(self) -> Duration {
-        match self {
-            Chore::Redeem => HEARING,
-            Chore::Settle => SETTLING,
-            Chore::TidyUp => TIDYING,
-        }
-    }
-
-    fn is_due_for(self, name: &Membership) -> bool {
-        match self {
-            Chore::Redeem => name.is_pledged.load(Relaxed),
-            Chore::Settle => name.has_spare.load(Relaxed),
-            Chore::TidyUp => name.has_leftovers(),
-        }
-    }
-
-    fn is_done_for(self, name: &Membership) {
-        match self {
-            Chore::Redeem => name.redeem(),
-            Chore::Settle => name.settle(),
-            Chore::TidyUp => name.tidy_up(),
-        }
-    }
-}
-
-fn look_on(watcher: &Watcher) {
-    // When to do what, by the numbers of the names.
+fn run(watcher: &Watcher) {
+    // When to do a chore, by the keys of the objects.
     let mut due: HashMap<(u64, Chore), Instant> = HashMap::new();
     loop {
         let now = Instant::now();
-        let mut partial = Vec::new();
-        for (number, name) in watcher.known() {
-            for chore in [Chore::Redeem, Chore::Settle, Chore::TidyUp] {
-                let key = (number, chore);
-                if due.get(&key).is_some_and(|&due| due <= now) {
-                    due.remove(&key);
-                    chore.is_done_for(&name);
+        let mut polled = Vec::new();
+        for (key, object) in watcher.live_objects() {
+            for chore in Chore::ALL {
+                let entry = (key, chore);
+                if due.get(&entry).is_some_and(|&due| due <= now) {
+                    due.remove(&entry);
+                    object.perform(chore);
                 }
-                if chore.is_due_for(&name) {
-                    due.entry(key).or_insert(now + chore.after());
+                if object.is_requested(chore) {
+                    due.entry(entry).or_insert(now + chore.delay());
                 }
             }
-            if lock(&name.watch).is_partial || name.has_remains.load(Relaxed) {
-                partial.push(number);
+            if lock(object.watch_state()).must_poll || object.is_recovery_pending() {
+                polled.push(key);
             }
         }
-        due.retain(|(number, _), _| lock(&watcher.names).contains_key(number));
+        due.retain(|(key, _), _| lock(&watcher.objects).contains_key(key));
         let next = due.values().min();
         let next = next.map(|due| due.saturating_duration_since(now) + TICK);
-        let glance = (!partial.is_empty()).then_some(GLANCE);
-        let mut happened = watcher.sleep(next.into_iter().chain(glance).min());
-        happened.extend(partial);
-        happened.sort_unstable();
-        happened.dedup();
-        for number in happened {
-            let name = lock(&watcher.names).get(&number).and_then(Weak::upgrade);
-            if let Some(name) = name.filter(|name| !name.has_left()) {
-                look_at(&name, &mut lock(&name.watch), &watcher.poll, number);
-                name.keep_up(); // First: its owner waits for that.
-                name.recover_dead();
-                name.attach_subscriptions();
+        let poll = (!polled.is_empty()).then_some(POLL_INTERVAL);
+        let mut keys = watcher.sleep(next.into_iter().chain(poll).min());
+        keys.extend(polled);
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            let object = lock(&watcher.objects).get(&key).and_then(Weak::upgrade);
+            if let Some(object) = object.filter(|object| !object.has_left()) {
+                let mut watch = lock(object.watch_state());
+                watch_processes(object.members(), &mut watch, &watcher.poll, key);
+                drop(watch);
+                object.update_members();
             }
         }
     }
 }
 
 impl Watcher {
-    /// The names that this process has still.
-    fn known(&self) -> Vec<(u64, Arc<Membership>)> {
-        let mut names = lock(&self.names);
-        let is_there =
-            |name: &Weak<Membership>| name.upgrade().is_some_and(|name| !name.has_left());
-        names.retain(|_, name| is_there(name));
-        let known = names
+    /// Returns the objects that this process has not left.
+    fn live_objects(&self) -> Vec<(u64, Arc<dyn Watched>)> {
+        let mut objects = lock(&self.objects);
+        let is_live =
+            |object: &Weak<dyn Watched>| object.upgrade().is_some_and(|object| !object.has_left());
+        objects.retain(|_, object| is_live(object));
+        let live = objects
             .iter()
-            .filter_map(|(&number, name)| Some((number, name.upgrade()?)));
-        known.collect()
+            .filter_map(|(&key, object)| Some((key, object.upgrade()?)));
+        live.collect()
     }
 
-    /// Sleeps until something happens, for `limit` at most; the names of which it has.
+    /// Sleeps for `limit` at most, and returns the keys of the objects for which something has happened.
     fn sleep(&self, limit: Option<Duration>) -> Vec<u64> {
         let limit = limit.map_or(-1, |limit| limit.as_millis() as libc::c_int);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
@@ -248,62 +248,60 @@ impl Watcher {
             unsafe { libc::epoll_wait(poll, events.as_mut_ptr(), most, limit) as isize }
         };
         let count = retry(&mut wait).unwrap_or(0);
-        let numbers: Vec<u64> = events[..count.min(EVENTS)]
+        let keys: Vec<u64> = events[..count.min(EVENTS)]
             .iter()
             .map(|event| event.u64)
             .collect();
-        if numbers.contains(&NUDGED) {
-            let mut nudges = 0u64;
+        if keys.contains(&WAKE_KEY) {
+            let mut wakes = 0u64;
             // SAFETY: eight bytes are writable.
-            unsafe { libc::read(self.nudge.as_raw_fd(), (&raw mut nudges).cast(), 8) };
+            unsafe { libc::read(self.wake.as_raw_fd(), (&raw mut wakes).cast(), 8) };
         }
-        numbers
+        keys
     }
 }
 
-/// Watches the processes of members that are not watched so far, and no more those that are gone.
-fn look_at(name: &Membership, watch: &mut Watch, poll: &OwnedFd, number: u64) {
+/// Watches the processes of new members, and stops watching those that have ended.
+fn watch_processes(members: &ObjectMembers, watch: &mut Watch, poll: &OwnedFd, key: u64) {
     let Some(doorbell) = &watch.doorbell else {
         return;
     };
     doorbell.drain();
-    watch.is_partial = false;
-    let members = name.others();
+    watch.must_poll = false;
     let mut processes = HashMap::new();
-    for slot in members.used().filter(|&slot| slot != members.slot()) {
-        let member = members.number(slot);
+    for slot in members.used_slots().filter(|&slot| slot != members.slot()) {
+        let member = members.id_at(slot);
         let known = watch.processes.remove(&member.0);
-        // One that has ended is to be watched no more: it would wake us for ever. Whoever recovers it tells us nothing,
-        // but dies by a process that is watched.
+        // An ended process is watched no longer: its descriptor would wake us for ever. A process that recovers it does not
+        // notify us, but its own death does, because it is watched.
         let process = match known {
             Some(process) if !has_ended(&process) => Some(process),
             Some(_) => continue,
-            None => process_of(name, slot, member).inspect(|process| {
-                watch.is_partial |= add(poll, process.as_raw_fd(), number).is_err();
+            None => open_process(members, slot, member).inspect(|process| {
+                watch.must_poll |= add(poll, process.as_raw_fd(), key).is_err();
             }),
         };
         match process {
             Some(process) => drop(processes.insert(member.0, process)),
-            None => watch.is_partial |= members.lives(slot),
+            None => watch.must_poll |= members.is_alive(slot),
         }
     }
     watch.processes = processes;
 }
 
-/// A descriptor of the process that has a member's byte; None if it has none, or cannot be seen from here.
-fn process_of(name: &Membership, slot: u32, number: Number) -> Option<OwnedFd> {
-    let members = name.others();
-    let Some(Holder::Process(pid)) = members.member(slot).ok()?.holder else {
+/// Returns a descriptor of the process that holds a member's lock, or None if there is none, or it cannot be seen from here.
+fn open_process(members: &ObjectMembers, slot: u32, id: MemberId) -> Option<OwnedFd> {
+    let Some(Holder::Process(pid)) = members.member_at(slot).ok()?.holder else {
         return None;
     };
-    // SAFETY: no memory is involved; what comes back is ours alone.
+    // SAFETY: no memory is involved; the descriptor is ours alone.
     let process = unsafe {
         let opened = done(libc::syscall(libc::SYS_pidfd_open, pid, 0)).ok()?;
         OwnedFd::from_raw_fd(opened as RawFd)
     };
-    // The id may have been another process's by then: but not if that one still has the byte.
-    let again = members.member(slot).ok()?;
-    (again.holder == Some(Holder::Process(pid)) && again.number == number).then_some(process)
+    // The pid may have been another process's by then: but not if that process still holds the lock.
+    let again = members.member_at(slot).ok()?;
+    (again.holder == Some(Holder::Process(pid)) && again.id == id).then_some(process)
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
@@ -316,10 +314,10 @@ fn has_ended(process: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
 }
 
-fn add(poll: &OwnedFd, descriptor: RawFd, number: u64) -> io::Result<()> {
+fn add(poll: &OwnedFd, descriptor: RawFd, key: u64) -> io::Result<()> {
     let mut event = libc::epoll_event {
         events: libc::EPOLLIN as u32,
-        u64: number,
+        u64: key,
     };
     // SAFETY: the event lives through the call.
     done(unsafe {
@@ -333,15 +331,15 @@ fn add(poll: &OwnedFd, descriptor: RawFd, number: u64) -> io::Result<()> {
     .map(drop)
 }
 
-/// The doorbells that members of a name who died have left beside its lock file.
+/// Removes the doorbells that dead members of an object have left beside its lock file.
 pub(super) fn remove_doorbells(stem: &Path) {
-    let (Some(place), Some(stem)) = (
+    let (Some(directory), Some(stem)) = (
         stem.parent(),
         stem.file_name().and_then(|name| name.to_str()),
     ) else {
         return;
     };
-    let is_bell = |file: &str| {
+    let is_doorbell = |file: &str| {
         let rest = file
             .strip_prefix(stem)
             .and_then(|rest| rest.strip_prefix('.'));
@@ -350,8 +348,8 @@ pub(super) fn remove_doorbells(stem: &Path) {
                 .all(|byte| byte.is_ascii_digit() || byte == b'.')
         })
     };
-    for file in std::fs::read_dir(place).into_iter().flatten().flatten() {
-        if file.file_name().to_str().is_some_and(is_bell) {
+    for file in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if file.file_name().to_str().is_some_and(is_doorbell) {
             let _ = std::fs::remove_file(file.path());
         }
     }

@@ -3,16 +3,19 @@
 use super::Script;
 use _core::memory::mapping::SharedMapping;
 use _core::memory::region::Kind;
-use _core::objects::Shape;
-use _core::objects::membership::{Membership, NameError, Want};
-use _core::objects::registry::{self, Place};
-use _core::objects::waiting::{Interrupted, Waited};
+use _core::objects::error::ObjectError;
+use _core::objects::event::{EventMembership, WAITERS};
+use _core::objects::kinds;
+use _core::objects::memory::ObjectAddress;
+use _core::objects::object::{Object, downcast_ref};
+use _core::objects::semaphore::{PERMITS, SIGNALS, SemaphoreMembership};
+use _core::objects::shape::Shape;
+use _core::objects::waiting::{self, Interrupted, Waited};
 use _core::shared_heap::Words;
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -25,7 +28,7 @@ pub fn names(bytes: &[u8]) {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("fuzzed-{}-{number}", std::process::id());
     let lock_file = std::env::temp_dir().join(format!("{name}@shared.lock"));
-    let place = Place { name, lock_file };
+    let address = ObjectAddress { name, lock_file };
     let mut script = Script::new(bytes);
     let kinds = [Kind::Memory, Kind::Semaphore, Kind::Lock, Kind::Event];
     let kind = kinds[script.byte() as usize % 4];
@@ -36,24 +39,24 @@ pub fn names(bytes: &[u8]) {
     };
     let shape = Shape::new(kind, amount).expect("a shape");
     for _ in 0..2 {
-        match registry::open(&place, Some(shape)) {
+        match kinds::open(&address, Some(shape)) {
             Ok(handle) => {
                 let handle = handle.expect("it is made");
-                let path = memory_of(&place).expect("it has memory");
+                let path = memory_of(&address).expect("it has memory");
                 let file = File::options().read(true).write(true).open(path);
                 let file = file.expect("it is ours");
-                use_it(handle.membership(), &mut script, &file);
+                use_it(&**handle.object(), &mut script, &file);
             }
             Err(error) => panic!("nobody has it open: {error}"),
         }
-        assert_eq!(memory_of(&place), None, "the last member takes it away");
-        assert!(!place.lock_file.exists());
+        assert_eq!(memory_of(&address), None, "the last member takes it away");
+        assert!(!address.lock_file.exists());
     }
 }
 
 /// The memory of a name.
-fn memory_of(place: &Place) -> Option<PathBuf> {
-    let stem = format!("shmrpc.{}@", place.name);
+fn memory_of(address: &ObjectAddress) -> Option<PathBuf> {
+    let stem = format!("shmrpc.{}@", address.name);
     let mut files = fs::read_dir("/dev/shm").expect("a directory").flatten();
     files.find_map(|file| {
         let is_its = file.file_name().to_str()?.starts_with(&stem);
@@ -61,10 +64,12 @@ fn memory_of(place: &Place) -> Option<PathBuf> {
     })
 }
 
-fn use_it(name: &Arc<Membership>, script: &mut Script, file: &File) {
+fn use_it(object: &dyn Object, script: &mut Script, file: &File) {
     // ThreadSanitizer has a lock of its own around some atomic accesses. A fault within, whose handler uses atomics too,
     // would wait for itself.
     let may_cut_off = std::env::var_os("TSAN_OPTIONS").is_none();
+    let semaphore = downcast_ref::<SemaphoreMembership>(object);
+    let event = downcast_ref::<EventMembership>(object);
     let size = file.metadata().expect("a file").len();
     let words = SharedMapping::new(file.as_fd(), size as usize).expect("a mapping");
     while !script.is_over() {
@@ -76,46 +81,80 @@ fn use_it(name: &Arc<Membership>, script: &mut Script, file: &File) {
                 }
                 Ok(())
             }
-            3 => name.try_take(want(script)).map(drop),
+            3 => try_take(object, want(script)).map(drop),
             4 => {
                 let none = || Ok::<(), Infallible>(());
                 let (want, deadline) = (want(script), Some(Instant::now() + SOON));
-                match name.wait(
+                match waiting::wait(
+                    object,
                     want.set(),
                     deadline,
                     &AtomicBool::new(false),
-                    |_| name.try_take(want),
+                    |_| try_take(object, want),
                     none,
                 ) {
                     Ok(Waited::Taken | Waited::TimedOut) => Ok(()),
                     Ok(Waited::Stopped) => unreachable!("nobody stops it"),
-                    Err(Interrupted::Name(error)) => Err(error),
+                    Err(Interrupted::Object(error)) => Err(error),
                     Err(Interrupted::Caller(never)) => match never {},
                 }
             }
-            5 => name.release(),
-            6 => name.signal(u64::from(script.u32())),
-            7 => name.drain().map(drop),
-            8 => name.set_event(),
-            9 => name.clear_event().and_then(|()| name.event().map(drop)),
+            5 => semaphore.map_or(Ok(()), SemaphoreMembership::release),
+            6 => {
+                let count = u64::from(script.u32());
+                semaphore.map_or(Ok(()), |semaphore| semaphore.signal(count))
+            }
+            7 => semaphore.map_or(Ok(()), |semaphore| semaphore.drain().map(drop)),
+            8 => event.map_or(Ok(()), EventMembership::set),
+            9 => event.map_or(Ok(()), |event| {
+                event.clear().and_then(|()| event.word().map(drop))
+            }),
             10 if may_cut_off && script.byte() == 0 => {
                 file.set_len(u64::from(script.byte()) << 8)
                     .expect("it is ours");
                 Ok(())
             }
-            _ => name
-                .report()
-                .map(|report| assert!(report.members.len() <= 256)),
+            _ => kinds::report(object).map(|report| assert!(report.members.len() <= 256)),
         };
         match done {
-            Err(NameError::Poisoned(_)) => {
-                let next = name.check();
-                assert!(matches!(next, Err(NameError::Poisoned(_))), "{next:?}");
+            Err(ObjectError::Poisoned(_)) => {
+                let next = object.membership().check();
+                assert!(matches!(next, Err(ObjectError::Poisoned(_))), "{next:?}");
                 return;
             }
-            Ok(()) | Err(NameError::NotHeld(_) | NameError::Crowded) => {}
+            Ok(()) | Err(ObjectError::NotHeld(_) | ObjectError::Crowded) => {}
             Err(other) => panic!("{other}"),
         }
+    }
+}
+
+/// What a member waits for.
+#[derive(Clone, Copy)]
+enum Want {
+    Permit,
+    Signal,
+    Event(u64),
+}
+
+impl Want {
+    fn set(self) -> usize {
+        match self {
+            Want::Permit => PERMITS,
+            Want::Signal => SIGNALS,
+            Want::Event(_) => WAITERS,
+        }
+    }
+}
+
+/// Takes what is wanted, if the object has such and it is there.
+fn try_take(object: &dyn Object, want: Want) -> Result<bool, ObjectError> {
+    let semaphore = downcast_ref::<SemaphoreMembership>(object);
+    let event = downcast_ref::<EventMembership>(object);
+    match (want, semaphore, event) {
+        (Want::Permit, Some(semaphore), _) => semaphore.try_acquire(),
+        (Want::Signal, Some(semaphore), _) => semaphore.try_take_signal(),
+        (Want::Event(since), _, Some(event)) => event.was_set_since(since),
+        _ => object.membership().check().map(|()| false),
     }
 }
 

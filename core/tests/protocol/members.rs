@@ -1,8 +1,9 @@
 //! Members and their permits: a slot goes from the dead to the next one, and no permit is lost or doubled.
 
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
-use _core::objects::members::{Holder, MEMBER_SIZE, Members, Number, Proofs};
-use _core::objects::permits::Permits;
+use _core::objects::holder::Holder;
+use _core::objects::members::{MEMBER_SIZE, MemberId, MemberLocks, Members};
+use _core::objects::semaphore::permits::Permits;
 use _core::shared_heap::VecWords;
 use std::io;
 
@@ -13,7 +14,7 @@ const PERMITS: usize = USED * MEMBER_SIZE;
 
 type Memory = std::sync::Arc<VecWords>;
 
-/// What the kernel knows: which process has the byte of each of the first slots; 0 is none.
+/// The locks of the first slots, as the kernel has them: the process that holds each; 0 is none.
 #[derive(Clone)]
 struct Kernel(Arc<Mutex<[u32; USED]>>);
 
@@ -22,7 +23,7 @@ impl Kernel {
         Kernel(Arc::new(Mutex::new([0; USED])))
     }
 
-    /// A process is dead: the kernel drops its bytes.
+    /// Releases the locks of a process, which is dead.
     fn reap(&self, process: u32) {
         for holder in self.0.lock().unwrap().iter_mut() {
             if *holder == process {
@@ -32,11 +33,11 @@ impl Kernel {
     }
 }
 
-/// The bytes, as one process has them.
+/// The locks, as one process sees them.
 struct Process(Kernel, u32);
 
-impl Proofs for Process {
-    fn take(&self, slot: u32) -> io::Result<bool> {
+impl MemberLocks for Process {
+    fn try_lock_slot(&self, slot: u32) -> io::Result<bool> {
         let mut holders = self.0.0.lock().unwrap();
         let holder = &mut holders[slot as usize];
         let is_free = *holder == 0 || *holder == self.1;
@@ -45,11 +46,11 @@ impl Proofs for Process {
         }
         Ok(is_free)
     }
-    fn give_back(&self, slot: u32) -> io::Result<()> {
+    fn unlock_slot(&self, slot: u32) -> io::Result<()> {
         self.0.0.lock().unwrap()[slot as usize] = 0;
         Ok(())
     }
-    fn holder(&self, slot: u32) -> io::Result<Option<Holder>> {
+    fn slot_holder(&self, slot: u32) -> io::Result<Option<Holder>> {
         let holder = self.0.0.lock().unwrap()[slot as usize];
         let other = (holder != 0 && holder != self.1).then_some(Holder::Process(holder as i32));
         Ok(other)
@@ -62,27 +63,27 @@ struct Member {
 }
 
 impl Member {
-    /// Joins, as a process of this number does; whether its slot had remains.
+    /// Joins as the process of this number. Returns true if the slot had remains.
     fn join(memory: &Memory, kernel: &Kernel, process: u32) -> (Self, bool) {
-        let proofs = Process(kernel.clone(), process);
-        let joined = Members::join(memory.clone(), 0, proofs).unwrap();
-        let (members, remains) = joined.expect("a slot is free");
+        let locks = Process(kernel.clone(), process);
+        let attached = Members::attach(memory.clone(), 0, locks).unwrap();
+        let (members, remains) = attached.expect("a slot is free");
         let permits = Permits::new(memory.clone(), PERMITS, 1);
         if remains {
             permits.recover(members.slot());
         }
-        members.enter();
+        members.register();
         (Member { members, permits }, remains)
     }
 
-    fn us(&self) -> Number {
-        self.members.us()
+    fn id(&self) -> MemberId {
+        self.members.self_id()
     }
 
-    /// Gives back what the dead member of this slot had; whether it was there to be given back.
+    /// Recovers the slot of a dead member. Returns false if there was nothing to recover.
     fn recover(&self, slot: u32) -> bool {
         if !self.members.is_used(slot)
-            || self.members.lives(slot)
+            || self.members.is_alive(slot)
             || !self.members.begin_recovery(slot).unwrap()
         {
             return false;
@@ -98,16 +99,16 @@ fn memory() -> Memory {
 }
 
 #[test]
-fn whoever_has_the_permit_is_alone_and_sees_what_was_before() {
+fn a_permit_has_one_holder_which_sees_what_was_before() {
     model_within(3, || {
         let (memory, kernel, plain) = (memory(), Kernel::new(), std::sync::Arc::new(Plain::new()));
         let first = Member::join(&memory, &kernel, 1).0;
         let second = Member::join(&memory, &kernel, 2).0;
         let theirs = plain.clone();
         let use_it = |member: &Member, plain: &Plain| {
-            if member.permits.take(0, member.us()) {
+            if member.permits.try_acquire(0, member.id()) {
                 plain.write(plain.read() + 1);
-                member.permits.give_back(0, member.us()).unwrap();
+                member.permits.release(0, member.id()).unwrap();
             }
         };
         let other = thread::spawn(move || {
@@ -115,23 +116,23 @@ fn whoever_has_the_permit_is_alone_and_sees_what_was_before() {
             assert_eq!(
                 second
                     .permits
-                    .stranger(|number| second.members.is_member(number)),
+                    .find_orphan(|number| second.members.is_member(number)),
                 None
             );
         });
         use_it(&first, &plain);
         other.join().unwrap();
-        assert_eq!(first.permits.free(), 1);
+        assert_eq!(first.permits.count_free(), 1);
     });
 }
 
 #[test]
-fn what_a_dead_member_had_is_given_back_once_while_another_joins() {
+fn a_permit_of_a_dead_member_is_released_once_while_another_joins() {
     model_within(2, || {
         let (memory, kernel, plain) = (memory(), Kernel::new(), std::sync::Arc::new(Plain::new()));
         let dead = Member::join(&memory, &kernel, 1).0;
         let living = Member::join(&memory, &kernel, 2).0;
-        assert!(dead.permits.take(0, dead.us()));
+        assert!(dead.permits.try_acquire(0, dead.id()));
         let (deaths, theirs) = (kernel.clone(), plain.clone());
         let dying = thread::spawn(move || {
             theirs.write(1);
@@ -141,38 +142,41 @@ fn what_a_dead_member_had_is_given_back_once_while_another_joins() {
         let joining = thread::spawn(move || {
             let next = Member::join(&shared, &kernels, 3).0;
             next.recover(0);
-            let taken = next.permits.take(0, next.us());
+            let taken = next.permits.try_acquire(0, next.id());
             if taken {
                 assert_eq!(plain.read(), 1, "what the dead one did is seen");
             }
-            let is_strange = next
+            let orphan = next
                 .permits
-                .stranger(|number| next.members.is_member(number));
-            assert_eq!(is_strange, None);
+                .find_orphan(|number| next.members.is_member(number));
+            assert_eq!(orphan, None);
             (next, taken)
         });
         living.recover(0);
-        let is_strange = living
+        let orphan = living
             .permits
-            .stranger(|number| living.members.is_member(number));
-        assert_eq!(is_strange, None);
-        let taken = living.permits.take(0, living.us());
+            .find_orphan(|number| living.members.is_member(number));
+        assert_eq!(orphan, None);
+        let taken = living.permits.try_acquire(0, living.id());
         dying.join().unwrap();
         let (next, theirs) = joining.join().unwrap();
         assert!(!(taken && theirs), "two have one permit");
         living.recover(0);
-        assert_eq!(living.permits.held_by(living.us()), usize::from(taken));
-        assert_eq!(next.permits.held_by(next.us()), usize::from(theirs));
-        assert_eq!(living.permits.free(), usize::from(!taken && !theirs));
+        assert_eq!(
+            living.permits.count_held_by(living.id()),
+            usize::from(taken)
+        );
+        assert_eq!(next.permits.count_held_by(next.id()), usize::from(theirs));
+        assert_eq!(living.permits.count_free(), usize::from(!taken && !theirs));
     });
 }
 
 #[test]
-fn the_next_member_of_a_slot_has_another_number() {
+fn the_next_member_of_a_slot_has_another_id() {
     model_within(2, || {
         let (memory, kernel) = (memory(), Kernel::new());
         let dead = Member::join(&memory, &kernel, 1).0;
-        assert!(dead.permits.take(0, dead.us()));
+        assert!(dead.permits.try_acquire(0, dead.id()));
         kernel.reap(1);
         let members = [2, 3].map(|process| {
             let (memory, kernel) = (memory.clone(), kernel.clone());
@@ -183,34 +187,34 @@ fn the_next_member_of_a_slot_has_another_number() {
             })
         });
         let [first, second] = members.map(|member| member.join().unwrap());
-        assert_ne!(first.us(), second.us());
+        assert_ne!(first.id(), second.id());
         for member in [&first, &second] {
-            assert_ne!(member.us(), dead.us());
-            assert!(member.members.is_member(member.us()));
-            assert_eq!(member.members.corruption(), None);
+            assert_ne!(member.id(), dead.id());
+            assert!(member.members.is_member(member.id()));
+            assert_eq!(member.members.find_corruption(), None);
         }
-        assert!(!first.members.is_member(dead.us()));
-        assert_eq!(first.permits.free(), 1);
+        assert!(!first.members.is_member(dead.id()));
+        assert_eq!(first.permits.count_free(), 1);
     });
 }
 
 #[test]
-fn a_permit_that_is_taken_as_its_process_leaves_is_given_back() {
+fn a_permit_that_is_acquired_as_its_process_leaves_is_released() {
     model_within(3, || {
         let (memory, kernel) = (memory(), Kernel::new());
         let leaving = Arc::new(Member::join(&memory, &kernel, 1).0);
         let left = Arc::new(crate::model::AtomicU64::new(0));
         let (member, has_left) = (leaving.clone(), left.clone());
         let taking = thread::spawn(move || {
-            // As `Membership::take_permit`: Relaxed.
-            let taken = member.permits.take(0, member.us());
+            // As `SemaphoreMembership::acquire`: Relaxed.
+            let taken = member.permits.try_acquire(0, member.id());
             if taken && has_left.load(crate::model::Ordering::Relaxed) == 1 {
-                let _ = member.permits.give_back(0, member.us());
+                let _ = member.permits.release(0, member.id());
             }
         });
         left.store(1, crate::model::Ordering::Relaxed);
-        leaving.permits.give_back_at_last(leaving.us());
+        leaving.permits.release_all(leaving.id());
         taking.join().unwrap();
-        assert_eq!(leaving.permits.free(), 1);
+        assert_eq!(leaving.permits.count_free(), 1);
     });
 }

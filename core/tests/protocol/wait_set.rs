@@ -103,7 +103,7 @@ fn each_of_two_things_wakes_one_of_two_sleepers() {
     });
 }
 
-/// A lock of which one thread knows that another one looks for it: see `src/objects/looking.rs`, where the word is a time.
+/// A lock of which one thread knows that another one looks for it: see `src/objects/sole_spinner.rs`, where the word is a time.
 #[derive(Clone)]
 struct Lock {
     things: Things,

@@ -47,7 +47,7 @@ SOON = 0.01
 #: A name that no other run of these tests has.
 OURS = f"it{os.getpid()}"
 
-POISONED = r"cannot be used any more: .*; once all have closed it, it can be opened anew"
+POISONED = r"can no longer be used: .*; close it in all processes, then open it again"
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_all_members_are_told_what_one_has_found(other: MemberProcess) -> None:
         other.do(f"gate = sync.Semaphore({OURS!r}, 2)")
         gate.acquire()
         write(PERMITS, 0x123)
-        said = rf"semaphore '{OURS}' cannot be used any more: the holder of a permit, .*, at byte {PERMITS} is 0x123, "
+        said = rf"semaphore '{OURS}' can no longer be used: the holder of a permit, .*, at byte {PERMITS} is 0x123, "
         with pytest.raises(shmrpc.RemoteProtocolError, match=said):
             gate.release()
         with pytest.raises(RuntimeError, match=f"RemoteProtocolError: {said}"):
@@ -392,7 +392,7 @@ LOCK_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 #: What only root can do.
 ROOTS_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another user's": (belongs_to_another, r"LocalProtocolError: .* is one of user 64101; a name is shared"),
+    "another user's": (belongs_to_another, r"LocalProtocolError: .* belongs to user 64101; a name is shared"),
     "another user's memory": (memory_belongs_to_another, "RemoteProtocolError: .* is no regular file of this user"),
 }
 

@@ -300,7 +300,7 @@ def test_readers_go_on_when_the_owner_dies_and_one_of_them_becomes_it(runtime: P
             owner.kill()
             assert store.copy()["list"] == [1, 2]
             assert store.stats().owner is None
-            with pytest.raises(shmrpc.LocalProtocolError, match="has no owner any more.*writable='owner'"):
+            with pytest.raises(shmrpc.LocalProtocolError, match="has no owner and can only be read.*writable='owner'"):
                 store["n"] = 1
             with MemberProcess() as newcomer:
                 newcomer.do(f"n = sync.attach({OURS!r}); assert n['list'].copy() == [1, 2]; n.close()")

@@ -36,7 +36,7 @@ COMMITTED = ("OnlyWordStored", "LogCounted", "LogWordStored", "LogEnded", "LogSe
 #: How often one of them is left behind.
 REPLACEMENTS = scaled(8, 300)
 WORKERS = 4
-FENCED = r"LocalProtocolError: store '.*' was replaced by a copy while this process held it up"
+FENCED = r"LocalProtocolError: store '.*' was replaced by a copy because this process held it up"
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,8 @@
 //! Values as items of a queue: small ones as they lie in it, large ones to be copied once, into a chunk of their own.
 
 use crate::memory::bytes;
-use crate::objects::membership::{Membership, NameError};
+use crate::objects::error::ObjectError;
+use crate::objects::queue::QueueMembership;
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::codec::parcel::ByteView;
 use crate::queue::parcel::{MOST_BUFFERS, Parts};
@@ -51,13 +52,13 @@ impl Encoded {
 
     pub(crate) fn put(
         &self,
-        membership: &Membership,
+        membership: &QueueMembership,
         patience: u64,
-    ) -> Result<PutOutcome, NameError> {
+    ) -> Result<PutOutcome, ObjectError> {
         if self.pieces.is_empty() {
             return membership.put(&self.small.bytes, self.count, patience);
         }
-        membership.put_aside(self.len, self.count, patience, |to, at| self.write(to, at))
+        membership.put_large(self.len, self.count, patience, |to, at| self.write(to, at))
     }
 
     /// Writes all into a chunk that has room; the bytes used.

@@ -1,6 +1,8 @@
 //! `LoopWaiter`: the place of an event loop among those that wait for what a name has.
 
-use crate::objects::membership::{LoopSleeper as Sleeper, Membership, NameError};
+use crate::objects::error::ObjectError;
+use crate::objects::membership::LoopSlot;
+use crate::objects::object::Object;
 use crate::python::objects::shared_object::failed;
 use crate::sync::lock;
 use crate::wait::wait_set::WaitSetError;
@@ -11,36 +13,35 @@ use std::sync::{Arc, Mutex};
 /// The place of an event loop, whose descriptor is readable once it was woken.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct LoopWaiter {
-    sleeper: Mutex<Option<Sleeper>>,
+    sleeper: Mutex<Option<LoopSlot>>,
     descriptor: i32,
     /// Which wait set of the name it is in.
     set: usize,
-    membership: Arc<Membership>,
+    object: Arc<dyn Object>,
 }
 
 impl LoopWaiter {
-    pub(crate) fn new(sleeper: Sleeper, set: usize, membership: Arc<Membership>) -> Self {
+    pub(crate) fn new(sleeper: LoopSlot, set: usize, object: Arc<dyn Object>) -> Self {
         LoopWaiter {
             descriptor: sleeper.as_fd().as_raw_fd(),
             sleeper: Mutex::new(Some(sleeper)),
             set,
-            membership,
+            object,
         }
     }
 
     fn with(
         &self,
         py: Python<'_>,
-        use_it: impl FnOnce(&mut Sleeper) -> Result<(), WaitSetError>,
+        use_it: impl FnOnce(&mut LoopSlot) -> Result<(), WaitSetError>,
     ) -> PyResult<()> {
         let used = match &mut *lock(&self.sleeper) {
-            _ if !self.membership.is_here() => Err(NameError::Forked),
-            Some(sleeper) => {
-                use_it(sleeper).map_err(|error| self.membership.no_place(self.set, error))
-            }
+            _ if !self.object.membership().is_here() => Err(ObjectError::Forked),
+            Some(sleeper) => use_it(sleeper)
+                .map_err(|error| self.object.membership().slot_error(self.set, error)),
             None => Ok(()),
         };
-        used.map_err(|error| failed(py, &self.membership, error))
+        used.map_err(|error| failed(py, self.object.membership(), error))
     }
 }
 
@@ -75,23 +76,23 @@ impl LoopWaiter {
 
     /// Says that the loop is about to sleep: look once more afterwards.
     fn announce(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, Sleeper::announce)
+        self.with(py, LoopSlot::announce)
     }
 
     /// The loop is awake, and about to look.
     fn withdraw(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, Sleeper::withdraw)
+        self.with(py, LoopSlot::withdraw)
     }
 
     /// The loop waits no more: a wake-up that came meanwhile is handed on.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, Sleeper::cancel)
+        self.with(py, LoopSlot::cancel)
     }
 
     /// Gives the place back. Again: nothing.
     pub(crate) fn close(&self) {
         let sleeper = lock(&self.sleeper).take();
-        if !self.membership.is_here() {
+        if !self.object.membership().is_here() {
             std::mem::forget(sleeper); // It is the parent's, as its doorbell is.
         }
     }
@@ -100,8 +101,8 @@ impl LoopWaiter {
 impl Drop for LoopWaiter {
     fn drop(&mut self) {
         self.close();
-        if !self.membership.is_here() {
-            std::mem::forget(self.membership.clone());
+        if !self.object.membership().is_here() {
+            std::mem::forget(self.object.clone());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `Permits`: what semaphores and locks have in common, which is that they are acquired and released.
 
 use crate::memory::region::Kind;
-use crate::objects::membership::{Again, Want};
+use crate::objects::semaphore::{PERMITS, Reentry, SIGNALS, SemaphoreMembership};
 use crate::python::objects::shared_object::{SharedObject, seconds};
 use crate::python::support::owner::{current_owner, is_in_loop};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -9,6 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
+use std::sync::Arc;
 
 /// Permits of a semaphore, the permit of a lock, or of a memory's lock: `with` acquires and releases it in a thread.
 ///
@@ -19,6 +20,7 @@ use pyo3::types::{PyDict, PyTuple};
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Permits {
     name: Py<SharedObject>,
+    semaphore: Arc<SemaphoreMembership>,
     is_owned: bool,
     reentrant: bool,
 }
@@ -49,10 +51,16 @@ fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// Takes what was not there, however long that takes; `_raise_wait_failed` raises what is to be raised if it was not to be had.
-fn wait(slf: &Bound<'_, Permits>, want: Want, timeout: Option<f64>) -> PyResult<()> {
-    let waited = slf.get().name.get().wait(slf.py(), want, timeout)?;
+fn wait(slf: &Bound<'_, Permits>, set: usize, timeout: Option<f64>) -> PyResult<()> {
+    let semaphore = &slf.get().semaphore;
+    let take = |is_long| match set {
+        SIGNALS => semaphore.try_take_signal(),
+        _ if is_long => semaphore.try_acquire_reserved(),
+        _ => semaphore.try_acquire(),
+    };
+    let waited = slf.get().name.get().wait_in(slf.py(), set, timeout, take)?;
     if waited != Some(true) {
-        let why = (waited, timeout, want.set());
+        let why = (waited, timeout, set);
         slf.call_method1(intern!(slf.py(), "_raise_wait_failed"), why)?;
     }
     Ok(())
@@ -85,16 +93,17 @@ impl Permits {
     #[inline]
     fn take(&self, py: Python<'_>, owner: u64, is_apart: bool, is_long: bool) -> PyResult<bool> {
         let name = self.name.get();
-        let membership = name.open(py)?;
+        name.open(py)?;
+        let semaphore = &self.semaphore;
         let again = match (self.reentrant, is_apart) {
-            (true, _) => Again::Nest,
-            (false, true) => Again::Wait,
-            (false, false) => Again::Refuse,
+            (true, _) => Reentry::Nest,
+            (false, true) => Reentry::Wait,
+            (false, false) => Reentry::Refuse,
         };
         let taken = match (self.is_owned, is_long) {
-            (true, _) => membership.try_lock(owner, again, is_long),
-            (false, true) => membership.insist(),
-            (false, false) => membership.try_take(Want::Permit),
+            (true, _) => semaphore.try_lock(owner, again, is_long),
+            (false, true) => semaphore.try_acquire_reserved(),
+            (false, false) => semaphore.try_acquire(),
         };
         let taken = name.told(py, taken)?;
         name.count_acquired(i64::from(taken));
@@ -106,19 +115,24 @@ impl Permits {
 impl Permits {
     /// Holds of this name. `reentrant`: a lock may be acquired by its holder again.
     #[new]
-    fn new(name: Bound<'_, SharedObject>, reentrant: bool) -> Self {
+    fn new(py: Python<'_>, name: Bound<'_, SharedObject>, reentrant: bool) -> PyResult<Self> {
+        let semaphore = name.get().open_as::<SemaphoreMembership>(py)?;
         let is_owned = name.get().shape_kind() != Kind::Semaphore;
-        Permits {
+        Ok(Permits {
             name: name.unbind(),
+            semaphore,
             is_owned,
             reentrant,
-        }
+        })
     }
 
     /// Returns true if an acquire would wait now, because no permit is free.
     fn _locked(&self, py: Python<'_>) -> PyResult<bool> {
         let name = self.name.get();
-        let free = name.open(py)?.check_free_permits();
+        let free = {
+            name.open(py)?;
+            self.semaphore.free_permits()
+        };
         Ok(name.told(py, free)? == 0)
     }
 
@@ -148,8 +162,9 @@ impl Permits {
     /// there was one. Else the caller would wait for itself.
     fn _regain(&self, py: Python<'_>) -> PyResult<bool> {
         let name = self.name.get();
-        let membership = name.open(py)?;
-        let regained = !self.is_owned && membership.regain_permit(current_owner(py)?);
+        name.open(py)?;
+        let semaphore = &self.semaphore;
+        let regained = !self.is_owned && semaphore.reclaim_permit(current_owner(py)?);
         name.count_acquired(i64::from(regained));
         Ok(regained)
     }
@@ -158,15 +173,16 @@ impl Permits {
     #[inline]
     fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {
         let name = self.name.get();
-        let membership = name.open(py)?;
-        if !self.is_owned && !name.has_acquired() && membership.has_kept_permits() {
+        name.open(py)?;
+        let semaphore = &self.semaphore;
+        if !self.is_owned && !name.has_acquired() && semaphore.has_abandoned_permits() {
             // It is one that was acquired by another handle, which may be gone.
-            membership.forget_permit(current_owner(py)?);
+            semaphore.forget_abandoned_permit(current_owner(py)?);
         }
         let released = if self.is_owned {
-            membership.unlock(owner)
+            semaphore.unlock(owner)
         } else {
-            membership.release()
+            semaphore.release()
         };
         name.told(py, released)?;
         name.count_acquired(-1);
@@ -199,11 +215,11 @@ impl Permits {
         if us._try(py, owner, false)? || us._regain(py)? {
             return Ok(true);
         }
-        wait(slf, Want::Permit, timeout)?;
+        wait(slf, PERMITS, timeout)?;
         let name = us.name.get();
         name.count_acquired(1);
         if us.is_owned {
-            name.membership().own(owner);
+            us.semaphore.set_lock_owner(owner);
         }
         Ok(true)
     }
@@ -231,7 +247,8 @@ impl Permits {
             None => 1,
             Some(count) => count.extract().map_err(|_| no_count(name, &count))?,
         };
-        let signalled = name.open(py)?.signal(count);
+        name.open(py)?;
+        let signalled = self.semaphore.signal(count);
         name.told(py, signalled)
     }
 
@@ -249,9 +266,10 @@ impl Permits {
         let remedy = "wait() takes a timeout in seconds alone; wait(timeout=0) does not wait";
         refuse(name, others, options, remedy)?;
         let timeout = timeout.as_ref().map(seconds).transpose()?;
-        let taken = name.open(slf.py())?.try_take(Want::Signal);
+        name.open(slf.py())?;
+        let taken = slf.get().semaphore.try_take_signal();
         if !name.told(slf.py(), taken)? {
-            wait(slf, Want::Signal, timeout)?;
+            wait(slf, SIGNALS, timeout)?;
         }
         Ok(true)
     }

@@ -2,13 +2,21 @@
 
 use crate::memory::mapping::MappingView;
 use crate::memory::region::Kind;
-use crate::objects::arrivals;
-use crate::objects::members::Holder;
-use crate::objects::membership::{Membership, NameError, Want};
-use crate::objects::registry::{self, Handle, Place, Report};
-use crate::objects::topics::Overview;
-use crate::objects::waiting::{Interrupted, Waited};
-use crate::objects::{OWNED, Shape};
+use crate::objects::discovery;
+use crate::objects::error::ObjectError;
+use crate::objects::event::{EventMembership, WAITERS};
+use crate::objects::holder::Holder;
+use crate::objects::kinds::{self, Report};
+use crate::objects::lifecycle;
+use crate::objects::membership::Membership;
+use crate::objects::memory::ObjectAddress;
+use crate::objects::object::{Object, downcast, downcast_ref};
+use crate::objects::queue::take_dropped;
+use crate::objects::registry::Handle;
+use crate::objects::semaphore::SemaphoreMembership;
+use crate::objects::shape::{OWNED, Shape};
+use crate::objects::topic::Overview;
+use crate::objects::waiting::{self, Interrupted, Waited};
 use crate::python::objects::loop_waiter::LoopWaiter;
 use crate::python::objects::topics::publisher::seen_subscribers;
 use crate::python::support::buffer::fill;
@@ -34,7 +42,7 @@ use std::time::{Duration, Instant};
 /// process from which this one was forked; RemoteProtocolError where its memory holds what cannot be true.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct SharedObject {
-    membership: Arc<Membership>,
+    object: Arc<dyn Object>,
     handle: Mutex<Option<Arc<Handle>>>,
     closed: AtomicBool,
     /// Whether its waits are to end: they were stopped, or it is closed.
@@ -52,7 +60,7 @@ impl SharedObject {
 
     fn sharing(handle: Arc<Handle>) -> Self {
         SharedObject {
-            membership: handle.membership().clone(),
+            object: handle.object().clone(),
             handle: Mutex::new(Some(handle)),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -86,45 +94,45 @@ impl SharedObject {
         self.acquired.load(Ordering::Relaxed) > 0 // Relaxed: under the GIL.
     }
 
-    /// Returns the membership of this handle, also once the handle is closed.
-    pub(crate) fn membership(&self) -> &Arc<Membership> {
-        &self.membership
+    /// Returns the membership, or an error if the handle is closed.
+    pub(crate) fn membership(&self, py: Python<'_>) -> PyResult<&Membership> {
+        Ok(self.open(py)?.membership())
+    }
+
+    /// Returns the object as one of a certain kind, or an error if the handle is closed.
+    pub(crate) fn open_as<O: Object>(&self, py: Python<'_>) -> PyResult<Arc<O>> {
+        let object = downcast(self.open(py)?);
+        object.ok_or_else(|| self.failed(py, OTHER_KIND))
+    }
+
+    /// Borrows the object as one of a certain kind, or returns an error if the handle is closed.
+    #[inline]
+    fn borrow_as<O: Object>(&self, py: Python<'_>) -> PyResult<&O> {
+        let object = downcast_ref(&**self.open(py)?);
+        object.ok_or_else(|| self.failed(py, OTHER_KIND))
     }
 
     pub(crate) fn shape_kind(&self) -> Kind {
-        self.membership.shape().kind
+        self.object.membership().shape().kind
     }
 
     /// What it is a handle of.
     #[inline]
-    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<&Arc<Membership>> {
+    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<&Arc<dyn Object>> {
         // Relaxed: under the GIL.
         if self.closed.load(Ordering::Relaxed) {
-            return Err(self.failed(py, NameError::Left));
+            return Err(self.failed(py, ObjectError::Left));
         }
-        Ok(&self.membership)
+        Ok(&self.object)
     }
 
-    fn failed(&self, py: Python<'_>, error: NameError) -> PyErr {
-        failed(py, &self.membership, error)
+    fn failed(&self, py: Python<'_>, error: ObjectError) -> PyErr {
+        failed(py, self.object.membership(), error)
     }
 
     #[inline]
-    pub(crate) fn told<T>(&self, py: Python<'_>, result: Result<T, NameError>) -> PyResult<T> {
+    pub(crate) fn told<T>(&self, py: Python<'_>, result: Result<T, ObjectError>) -> PyResult<T> {
         result.map_err(|error| self.failed(py, error))
-    }
-
-    pub(crate) fn wait(
-        &self,
-        py: Python<'_>,
-        want: Want,
-        timeout: Option<f64>,
-    ) -> PyResult<Option<bool>> {
-        let membership = self.open(py)?;
-        self.wait_in(py, want.set(), timeout, |is_long| match want {
-            Want::Permit if is_long => membership.insist(),
-            want => membership.try_take(want),
-        })
     }
 
     /// Blocks this thread until `take` is true: True, False if the timeout is over, None if waits were stopped.
@@ -133,22 +141,22 @@ impl SharedObject {
         py: Python<'_>,
         set: usize,
         timeout: Option<f64>,
-        take: impl FnMut(bool) -> Result<bool, NameError> + Send,
+        take: impl FnMut(bool) -> Result<bool, ObjectError> + Send,
     ) -> PyResult<Option<bool>> {
-        let membership = self.open(py)?;
+        let object = self.open(py)?;
         let deadline = deadline(timeout);
         let interrupted = || {
             Python::attach(|py| {
                 py.check_signals()?;
                 // Relaxed: whoever closes it wakes the sleepers afterwards.
                 match self.closed.load(Ordering::Relaxed) {
-                    true => Err(self.failed(py, NameError::Left)),
+                    true => Err(self.failed(py, ObjectError::Left)),
                     false => Ok(()),
                 }
             })
         };
         let waited = py.detach(|| {
-            let waited = membership.wait(set, deadline, &self.stopped, take, interrupted);
+            let waited = waiting::wait(&**object, set, deadline, &self.stopped, take, interrupted);
             match waited {
                 Err(_) if self.sleeps_on() => {
                     sleep_until(deadline);
@@ -161,10 +169,10 @@ impl SharedObject {
             Ok(Waited::Taken) => Ok(Some(true)),
             Ok(Waited::TimedOut) => Ok(Some(false)),
             Ok(Waited::Stopped) if self.closed.load(Ordering::Relaxed) => {
-                Err(self.failed(py, NameError::Left))
+                Err(self.failed(py, ObjectError::Left))
             }
             Ok(Waited::Stopped) => Ok(None),
-            Err(Interrupted::Name(error)) => Err(self.failed(py, error)),
+            Err(Interrupted::Object(error)) => Err(self.failed(py, error)),
             Err(Interrupted::Caller(error)) => Err(error),
         }
     }
@@ -175,11 +183,15 @@ impl SharedObject {
         py: Python<'_>,
         is_there: impl Fn() -> bool + Send,
     ) -> PyResult<bool> {
-        let membership = self.open(py)?;
-        let looked = py.detach(|| membership.glance(&self.stopped, is_there));
+        let object = self.open(py)?;
+        let looked =
+            py.detach(|| waiting::spin_before_loop_sleep(&**object, &self.stopped, is_there));
         looked.map_err(|error| self.failed(py, error))
     }
 }
+
+/// Error raised by an operation of another kind of object.
+const OTHER_KIND: ObjectError = ObjectError::NotHeld("the operation is for another kind of object");
 
 /// Sleeps until then; None: for as long as the process lives.
 fn sleep_until(deadline: Option<Instant>) {
@@ -195,7 +207,7 @@ fn sleep_until(deadline: Option<Instant>) {
 
 /// The exception for what went wrong with a name that is open.
 #[cold]
-pub(crate) fn failed(py: Python<'_>, membership: &Membership, error: NameError) -> PyErr {
+pub(crate) fn failed(py: Python<'_>, membership: &Membership, error: ObjectError) -> PyErr {
     raised(py, membership.shape().kind.word(), membership.name(), error)
 }
 
@@ -235,33 +247,33 @@ fn name_of_user(py: Python<'_>, user: libc::uid_t) -> PyResult<String> {
 }
 
 /// The exception of `shmrpc.errors` for what went wrong with a name.
-fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
+fn raised(py: Python<'_>, kind: &str, name: &str, error: ObjectError) -> PyErr {
     let class = match &error {
-        NameError::Os { .. }
-        | NameError::Full(_)
-        | NameError::Crowded
-        | NameError::Claimed { .. } => "SharedMemoryError",
-        NameError::Mismatch { .. } | NameError::LeftOver { .. } | NameError::Limits { .. } => {
-            "NameInUse"
-        }
-        NameError::Foreign(_) | NameError::Poisoned(_) => "RemoteProtocolError",
-        NameError::Busy { .. } => "WaitTimeout",
-        NameError::Restless { .. } => "StoreBusy",
-        NameError::Changing { .. } if kind == Kind::Store.word() => "StoreBusy",
-        NameError::Changing { .. } => "QueueBusy",
-        NameError::TooLarge(_) => {
+        ObjectError::Os { .. }
+        | ObjectError::Full(_)
+        | ObjectError::Crowded
+        | ObjectError::Claimed { .. } => "SharedMemoryError",
+        ObjectError::Mismatch { .. }
+        | ObjectError::LeftOver { .. }
+        | ObjectError::Limits { .. } => "NameInUse",
+        ObjectError::Foreign(_) | ObjectError::Poisoned(_) => "RemoteProtocolError",
+        ObjectError::Busy { .. } => "WaitTimeout",
+        ObjectError::Restless { .. } => "StoreBusy",
+        ObjectError::Changing { .. } if kind == Kind::Store.word() => "StoreBusy",
+        ObjectError::Changing { .. } => "QueueBusy",
+        ObjectError::TooLarge(_) => {
             return PyValueError::new_err(format!("{kind} '{name}': {error}"));
         }
-        NameError::Fenced
-        | NameError::OfUser(_)
-        | NameError::Left
-        | NameError::Forked
-        | NameError::ReadOnly { .. }
-        | NameError::NotHeld(_) => "LocalProtocolError",
+        ObjectError::Fenced
+        | ObjectError::OfUser(_)
+        | ObjectError::Left
+        | ObjectError::Forked
+        | ObjectError::ReadOnly { .. }
+        | ObjectError::NotHeld(_) => "LocalProtocolError",
     };
     let joint = if error.is_predicate() { " " } else { ": " };
     let mut text = format!("{kind} {name:?}{joint}{error}").replace('"', "'");
-    if let NameError::OfUser(user) = error
+    if let ObjectError::OfUser(user) = error
         && let Ok(called) = name_of_user(py, user)
     {
         let number = format!("user {user};");
@@ -270,10 +282,10 @@ fn raised(py: Python<'_>, kind: &str, name: &str, error: NameError) -> PyErr {
     let made = || {
         let class = py.import("shmrpc.errors")?.getattr(class)?;
         match error {
-            NameError::Os { error, .. } => {
+            ObjectError::Os { error, .. } => {
                 class.call1((error.raw_os_error().unwrap_or(libc::EIO), text))
             }
-            NameError::Full(_) | NameError::Crowded | NameError::Claimed { .. } => {
+            ObjectError::Full(_) | ObjectError::Crowded | ObjectError::Claimed { .. } => {
                 class.call1((libc::EUSERS, text))
             }
             _ => class.call1((text,)),
@@ -324,21 +336,21 @@ impl SharedObject {
                 "a {kind} cannot have {amount}"
             )));
         };
-        let place = Place { name, lock_file };
-        let opened = py.detach(|| registry::open(&place, Some(shape)));
+        let address = ObjectAddress { name, lock_file };
+        let opened = py.detach(|| kinds::open(&address, Some(shape)));
         match opened {
             Ok(Some(handle)) => Ok(SharedObject::new(handle)),
             Ok(None) => Err(PyValueError::new_err("a name is made, and not there")),
-            Err(error) => Err(raised(py, kind, &place.name, error)),
+            Err(error) => Err(raised(py, kind, &address.name, error)),
         }
     }
 
     /// Opens a name that has members; None if it has none.
     #[staticmethod]
     fn attach(py: Python<'_>, name: String, lock_file: PathBuf) -> PyResult<Option<Self>> {
-        let place = Place { name, lock_file };
-        let opened = py.detach(|| registry::open(&place, None));
-        let opened = opened.map_err(|error| raised(py, "name", &place.name, error))?;
+        let address = ObjectAddress { name, lock_file };
+        let opened = py.detach(|| kinds::open(&address, None));
+        let opened = opened.map_err(|error| raised(py, "name", &address.name, error))?;
         Ok(opened.map(SharedObject::new))
     }
 
@@ -349,23 +361,23 @@ impl SharedObject {
         name: String,
         lock_file: PathBuf,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let place = Place { name, lock_file };
-        let found = py.detach(|| registry::look(&place));
-        let found = found.map_err(|error| raised(py, "name", &place.name, error))?;
+        let address = ObjectAddress { name, lock_file };
+        let found = py.detach(|| kinds::inspect(&address));
+        let found = found.map_err(|error| raised(py, "name", &address.name, error))?;
         found.map(|report| reported(py, report)).transpose()
     }
 
     /// Leaves all names of this process.
     #[staticmethod]
     fn leave_all(py: Python<'_>) {
-        py.detach(registry::leave_all);
+        py.detach(kinds::leave_all);
     }
 
     /// The queues that went with items in them since the last call, when this process left as their last member: their names,
     /// and how many items.
     #[staticmethod]
     fn take_dropped() -> Vec<(String, u64)> {
-        registry::take_dropped()
+        take_dropped()
     }
 
     /// Closes it. This process leaves the name with the last of its handles, and gives back all that it holds. Again:
@@ -380,8 +392,8 @@ impl SharedObject {
         }
         py.detach(|| {
             drop(handle);
-            if self.membership.is_here() {
-                self.membership.wake_everybody(); // The waits of this handle end.
+            if self.object.membership().is_here() {
+                self.object.membership().wake_all_sets(); // The waits of this handle end.
             }
         });
     }
@@ -390,84 +402,84 @@ impl SharedObject {
     fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
         match self.stay() {
             Some(handle) => Ok(SharedObject::sharing(handle)),
-            None => Err(self.failed(py, NameError::Left)),
+            None => Err(self.failed(py, ObjectError::Left)),
         }
     }
 
     /// Whether both are uses of the name by which this process has become a member once.
     fn has_same_membership(&self, other: &Bound<'_, SharedObject>) -> bool {
-        Arc::ptr_eq(&self.membership, &other.get().membership)
+        Arc::ptr_eq(&self.object, &other.get().object)
     }
 
     #[getter]
     fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) || self.membership.has_left()
+        self.closed.load(Ordering::Relaxed) || self.object.membership().has_left()
     }
 
     /// "memory", "semaphore", "lock", "event", "queue" or "topic".
     #[getter]
     fn kind(&self) -> &'static str {
-        self.membership.shape().kind.word()
+        self.object.membership().shape().kind.word()
     }
 
     #[getter]
     fn name(&self) -> &str {
-        self.membership.name()
+        self.object.membership().name()
     }
 
     /// Permits of a semaphore, bytes of a memory or for the items of a queue.
     #[getter]
     fn amount(&self) -> u64 {
-        self.membership.shape().amount
+        self.object.membership().shape().amount
     }
 
     /// Of a queue the items that may wait, and how often one is delivered.
     #[getter]
     fn bounds(&self) -> [u64; 2] {
-        let limits = self.membership.shape().limits();
+        let limits = self.object.membership().shape().limits();
         [limits.items, limits.deliveries]
     }
 
     /// Whether the items of a queue, or the records of a topic, are bytes.
     #[getter]
     fn is_raw(&self) -> bool {
-        self.membership.shape().is_raw()
+        self.object.membership().shape().is_raw()
     }
 
     /// What its members are, what each holds, and who waits.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let membership = self.open(py)?;
-        let report = py.detach(|| membership.report());
+        let object = self.open(py)?;
+        let report = py.detach(|| kinds::report(&**object));
         reported(py, self.told(py, report)?)
     }
 
     /// Adds signals.
     fn signal(&self, py: Python<'_>, count: u64) -> PyResult<()> {
-        let signalled = self.open(py)?.signal(count);
+        let signalled = self.borrow_as::<SemaphoreMembership>(py)?.signal(count);
         self.told(py, signalled)
     }
 
     /// Takes a signal; False if none is there.
     fn try_signal(&self, py: Python<'_>) -> PyResult<bool> {
-        let taken = self.open(py)?.try_take(Want::Signal);
+        let taken = self.borrow_as::<SemaphoreMembership>(py)?.try_take_signal();
         self.told(py, taken)
     }
 
     /// Drops the signals that nobody has waited for; how many.
     fn drain(&self, py: Python<'_>) -> PyResult<u64> {
-        let dropped = self.open(py)?.drain();
+        let dropped = self.borrow_as::<SemaphoreMembership>(py)?.drain();
         self.told(py, dropped)
     }
 
     /// The word of the event: odd while it is set.
     fn event(&self, py: Python<'_>) -> PyResult<u64> {
-        let word = self.open(py)?.event();
+        let word = self.borrow_as::<EventMembership>(py)?.word();
         self.told(py, word)
     }
 
     /// Whether the event is set, or was since its word was this.
     fn has_passed(&self, py: Python<'_>, since: u64) -> PyResult<bool> {
-        let passed = self.open(py)?.try_take(Want::Event(since));
+        let passed = self.borrow_as::<EventMembership>(py)?.was_set_since(since);
         self.told(py, passed)
     }
 
@@ -477,28 +489,29 @@ impl SharedObject {
         if since & 1 == 1 {
             return Ok(Some(true));
         }
-        self.wait(py, Want::Event(since), timeout)
+        let event = self.borrow_as::<EventMembership>(py)?;
+        self.wait_in(py, WAITERS, timeout, |_| event.was_set_since(since))
     }
 
     /// Sets the event.
     fn set(&self, py: Python<'_>) -> PyResult<()> {
-        let set = self.open(py)?.set_event();
+        let set = self.borrow_as::<EventMembership>(py)?.set();
         self.told(py, set)
     }
 
     /// Clears the event.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
-        let cleared = self.open(py)?.clear_event();
+        let cleared = self.borrow_as::<EventMembership>(py)?.clear();
         self.told(py, cleared)
     }
 
     /// Ends the waits of this handle, and those that it begins, until it is called with False.
     fn stop(&self, py: Python<'_>, stopped: bool) -> PyResult<()> {
-        let membership = self.open(py)?;
+        let membership = self.membership(py)?;
         // Relaxed: whoever sleeps looks at it after it was woken.
         self.stopped.store(stopped, Ordering::Relaxed);
         if stopped && membership.is_here() {
-            membership.wake_everybody();
+            membership.wake_all_sets();
         }
         Ok(())
     }
@@ -506,7 +519,7 @@ impl SharedObject {
     /// Whether a wait of this thread is to go on sleeping, as a lock of `threading` does: the process ends, and has left
     /// the name meanwhile.
     fn sleeps_on(&self) -> bool {
-        self.membership.has_left() && registry::ends_elsewhere()
+        self.object.membership().has_left() && kinds::is_exiting_elsewhere()
     }
 
     #[getter]
@@ -516,32 +529,33 @@ impl SharedObject {
 
     /// Seconds for which a permit is kept for those that have waited for long; 0: it is not.
     fn kept_for(&self, py: Python<'_>) -> PyResult<f64> {
-        let membership = self.open(py)?;
-        Ok(membership.kept_for().map_or(0.0, |left| left.as_secs_f64()))
+        let semaphore = downcast_ref::<SemaphoreMembership>(&**self.open(py)?);
+        let left = semaphore.and_then(SemaphoreMembership::reserved_for);
+        Ok(left.map_or(0.0, |left| left.as_secs_f64()))
     }
 
     /// Gives back what dead members hold, and watches the living: what is done before a sleep.
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
-        let membership = self.open(py)?;
-        let prepared = py.detach(|| membership.prepare_to_sleep());
+        let object = self.open(py)?;
+        let prepared = py.detach(|| lifecycle::prepare_to_sleep(&**object));
         self.told(py, prepared)
     }
 
-    /// A place for an event loop among those that wait, in one of the name's wait sets: 0 for a permit, the event or an
+    /// A address for an event loop among those that wait, in one of the name's wait sets: 0 for a permit, the event or an
     /// item, 1 for a signal or for room, 2 until all items are done.
     fn sleeper(slf: &Bound<'_, Self>, set: usize) -> PyResult<LoopWaiter> {
         let us = slf.get();
-        let sleeper = us.open(slf.py())?.loop_sleeper(set);
+        let sleeper = us.membership(slf.py())?.loop_slot(set);
         Ok(LoopWaiter::new(
             us.told(slf.py(), sleeper)?,
             set,
-            us.membership.clone(),
+            us.object.clone(),
         ))
     }
 
     /// The bytes of a memory, by the buffer protocol.
     fn bytes(&self, py: Python<'_>) -> PyResult<Bytes> {
-        let (view, address, len) = self.told(py, self.open(py)?.data())?;
+        let (view, address, len) = self.told(py, self.membership(py)?.data())?;
         Ok(Bytes {
             _view: view,
             address: address.addr(),
@@ -552,7 +566,7 @@ impl SharedObject {
 
 impl Drop for SharedObject {
     fn drop(&mut self) {
-        if self.membership.is_here() {
+        if self.object.membership().is_here() {
             // A task or thread that still holds a permit does not refer to the handle by which it has acquired that.
             if *self.acquired.get_mut() > 0 && lock(&self.handle).is_some() {
                 // The garbage collector may drop it in another thread, to which the permit does not belong.
@@ -560,12 +574,14 @@ impl Drop for SharedObject {
                     true => Python::attach(|py| preserving_exception(py, || current_owner(py))),
                     false => Ok(0),
                 };
-                self.membership.keep_permit(owner.unwrap_or_default());
+                if let Some(semaphore) = downcast_ref::<SemaphoreMembership>(&*self.object) {
+                    semaphore.abandon_permit(owner.unwrap_or_default());
+                }
             }
             return;
         }
         // A forked child has copies of the parent's places and doorbells, and must take none of them down.
-        std::mem::forget(self.membership.clone());
+        std::mem::forget(self.object.clone());
     }
 }
 
@@ -605,7 +621,7 @@ fn seen_topic(py: Python<'_>, topic: Overview) -> PyResult<(Bound<'_, PyList>, B
 /// OSError if the system does not let it.
 #[pyfunction]
 pub fn watch_for_names(directories: Vec<PathBuf>) -> PyResult<Descriptor> {
-    let watched = arrivals::watch(&directories).map_err(|error| os_error(&error))?;
+    let watched = discovery::watch(&directories).map_err(|error| os_error(&error))?;
     Ok(Descriptor::new(watched))
 }
 

@@ -1,7 +1,7 @@
 //! `Claim`: an item of a queue that this process holds.
 
 use crate::memory::bytes;
-use crate::objects::membership::Membership;
+use crate::objects::queue::QueueMembership;
 use crate::python::codec::values::Values;
 use crate::python::objects::queues::queue::{Queue, attempt_to_end, copied, first_word};
 use crate::python::objects::shared_object::failed;
@@ -26,13 +26,13 @@ enum State {
 /// A claim that ends at the latest when nobody refers to it, nor to its memory: its item comes back then, if it was not
 /// acknowledged.
 pub(crate) struct Held {
-    membership: Arc<Membership>,
+    membership: Arc<QueueMembership>,
     claim: queue::Claim,
     state: Mutex<State>,
 }
 
 impl Held {
-    pub(crate) fn new(membership: Arc<Membership>, claim: queue::Claim) -> Self {
+    pub(crate) fn new(membership: Arc<QueueMembership>, claim: queue::Claim) -> Self {
         Held {
             membership,
             claim,
@@ -94,7 +94,7 @@ impl Held {
     }
 
     fn parts(&self, py: Python<'_>, queue: &Queue) -> PyResult<Parts> {
-        let all = self.membership.queue_bytes(self.claim.at, self.claim.len);
+        let all = self.membership.address_of(self.claim.at, self.claim.len);
         let all = all.map_err(|error| failed(py, &self.membership, error))?;
         let mut found = 0;
         let parts = Parts::read(self.claim.len, |at, to| {
@@ -134,7 +134,7 @@ impl Held {
         }
         let (membership, claim) = (&self.membership, &self.claim);
         let ended = attempt_to_end(py, membership, |patience| {
-            membership.give_item_back(claim, patience)
+            membership.return_item(claim, patience)
         })?;
         *lock(&self.state) = State::Ended;
         Ok(ended)
@@ -231,7 +231,7 @@ impl Claim {
 }
 
 fn block(py: Python<'_>, held: &Arc<Held>, at: u64, len: u64) -> PyResult<Block> {
-    let address = held.membership.queue_bytes(held.claim.at + at, len);
+    let address = held.membership.address_of(held.claim.at + at, len);
     let address = address.map_err(|error| failed(py, &held.membership, error))?;
     let view = held.membership.view();
     let view = view.map_err(|error| failed(py, &held.membership, error))?;

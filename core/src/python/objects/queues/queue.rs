@@ -1,9 +1,9 @@
 //! `Queue`: what Python does with a queue that members of a name share.
 
 use crate::memory::bytes;
-use crate::objects::membership::{Membership, NameError};
-pub(crate) use crate::objects::queueing::LEASE_PATIENCE as PATIENCE;
-use crate::objects::queueing::{DONE, ITEMS, ROOM};
+pub(crate) use crate::objects::deadline::OWNER_LOCK_TIMEOUT as PATIENCE;
+use crate::objects::error::ObjectError;
+use crate::objects::queue::{DONE, ITEMS, QueueMembership, ROOM};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::Encoded;
 use crate::python::codec::values::{Values, is_from_signal_handler, item_at};
@@ -36,7 +36,7 @@ const PATIENCE_TO_END: u64 = 1_000_000_000;
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Queue {
     name: Py<SharedObject>,
-    membership: Arc<Membership>,
+    membership: Arc<QueueMembership>,
     values: Values,
     /// Items that this process has taken, and not read so far.
     left: Mutex<Vec<u8>>,
@@ -51,29 +51,29 @@ pub struct Queue {
 /// Does it at once, or, where a lease is held by others, without the GIL.
 pub(crate) fn attempt<T: Send>(
     py: Python<'_>,
-    membership: &Membership,
-    act: impl Fn(u64) -> Result<T, NameError> + Sync,
+    membership: &QueueMembership,
+    act: impl Fn(u64) -> Result<T, ObjectError> + Sync,
 ) -> PyResult<T> {
-    attempt_for(py, membership, &act, |act| membership.patiently(act))
+    attempt_for(py, membership, &act, |act| membership.with_timeout(act))
 }
 
 /// The same for what ends something.
 pub(crate) fn attempt_to_end<T: Send>(
     py: Python<'_>,
-    membership: &Membership,
-    act: impl Fn(u64) -> Result<T, NameError> + Sync,
+    membership: &QueueMembership,
+    act: impl Fn(u64) -> Result<T, ObjectError> + Sync,
 ) -> PyResult<T> {
     attempt_for(py, membership, &act, |act| act(PATIENCE_TO_END))
 }
 
-fn attempt_for<T: Send, A: Fn(u64) -> Result<T, NameError> + Sync>(
+fn attempt_for<T: Send, A: Fn(u64) -> Result<T, ObjectError> + Sync>(
     py: Python<'_>,
-    membership: &Membership,
+    membership: &QueueMembership,
     act: &A,
-    again: impl FnOnce(&A) -> Result<T, NameError> + Send,
+    again: impl FnOnce(&A) -> Result<T, ObjectError> + Send,
 ) -> PyResult<T> {
     let done = match act(0) {
-        Err(NameError::Changing { .. }) => py.detach(|| again(act)),
+        Err(ObjectError::Changing { .. }) => py.detach(|| again(act)),
         done => done,
     };
     done.map_err(|error| failed(py, membership, error))
@@ -81,7 +81,7 @@ fn attempt_for<T: Send, A: Fn(u64) -> Result<T, NameError> + Sync>(
 
 /// Nothing more is put into it.
 #[cold]
-pub(crate) fn shut_down(py: Python<'_>, membership: &Membership) -> PyErr {
+pub(crate) fn shut_down(py: Python<'_>, membership: &QueueMembership) -> PyErr {
     let text = format!("queue '{}' is shut down", membership.name());
     let raised = || {
         let class = py.import("shmrpc.errors")?.getattr("QueueShutDown")?;
@@ -91,7 +91,11 @@ pub(crate) fn shut_down(py: Python<'_>, membership: &Membership) -> PyErr {
 }
 
 /// Whether items were put; false if there is no room.
-pub(crate) fn told(py: Python<'_>, membership: &Membership, put: PutOutcome) -> PyResult<bool> {
+pub(crate) fn told(
+    py: Python<'_>,
+    membership: &QueueMembership,
+    put: PutOutcome,
+) -> PyResult<bool> {
     match put {
         PutOutcome::Stored => Ok(true),
         PutOutcome::Full => Ok(false),
@@ -103,15 +107,15 @@ pub(crate) fn told(py: Python<'_>, membership: &Membership, put: PutOutcome) -> 
 /// if waits were stopped.
 fn wait_for<T: Send>(
     py: Python<'_>,
-    (name, membership): (&SharedObject, &Membership),
+    (name, membership): (&SharedObject, &QueueMembership),
     set: usize,
     timeout: Option<f64>,
-    mut act: impl FnMut() -> Result<Option<T>, NameError> + Send,
+    mut act: impl FnMut() -> Result<Option<T>, ObjectError> + Send,
 ) -> PyResult<Result<T, Option<bool>>> {
     let mut found = None;
     let waited = name.wait_in(py, set, timeout, |_| {
         found = match act() {
-            Err(NameError::Left) => return Err(NameError::Left),
+            Err(ObjectError::Left) => return Err(ObjectError::Left),
             acted => acted.transpose(),
         };
         Ok(found.is_some())
@@ -132,10 +136,10 @@ fn wait_for<T: Send>(
 /// Waits in a thread until `put` has put this many items, as [`wait_for`] does.
 pub(crate) fn wait_to_put(
     py: Python<'_>,
-    us: (&SharedObject, &Membership),
+    us: (&SharedObject, &QueueMembership),
     count: u64,
     timeout: Option<f64>,
-    mut put: impl FnMut() -> Result<PutOutcome, NameError> + Send,
+    mut put: impl FnMut() -> Result<PutOutcome, ObjectError> + Send,
 ) -> PyResult<Option<bool>> {
     let membership = us.1;
     let waited = wait_for(py, us, ROOM, timeout, || {
@@ -170,7 +174,7 @@ impl Queue {
         &self.values
     }
 
-    pub(crate) fn membership(&self) -> &Arc<Membership> {
+    pub(crate) fn membership(&self) -> &Arc<QueueMembership> {
         &self.membership
     }
 
@@ -199,7 +203,7 @@ impl Queue {
         let put = |patience| encoded.put(membership, patience);
         let put = if encoded.is_long() {
             let put = py.detach(|| match put(0) {
-                Err(NameError::Changing { .. }) => membership.patiently(put),
+                Err(ObjectError::Changing { .. }) => membership.with_timeout(put),
                 put => put,
             });
             put.map_err(|error| failed(py, membership, error))?
@@ -243,9 +247,9 @@ impl Queue {
     ) -> PyResult<PopOutcome> {
         let membership = &self.membership;
         let mut taken = membership.take(source, most, items, 0);
-        if let Err(NameError::Changing { .. }) = taken {
+        if let Err(ObjectError::Changing { .. }) = taken {
             taken = py.detach(|| {
-                membership.patiently(|patience| membership.take(source, most, items, patience))
+                membership.with_timeout(|patience| membership.take(source, most, items, patience))
             });
         }
         taken.map_err(|error| failed(py, membership, error))
@@ -276,7 +280,7 @@ impl Queue {
     #[cold]
     pub(crate) fn unreadable(&self, py: Python<'_>, field: Field, at: u64, found: u64) -> PyErr {
         let corruption = Corruption { field, at, found };
-        failed(py, &self.membership, self.membership.poisoned(corruption))
+        failed(py, &self.membership, self.membership.poison(corruption))
     }
 
     /// Takes up to `most` values: those that were taken before, else what is there.
@@ -430,7 +434,7 @@ impl Queue {
             ClaimOutcome::Item(claim) => Ok(Some(Held::new(membership.clone(), claim))),
             ClaimOutcome::Empty => Ok(None),
             ClaimOutcome::Finished => Err(shut_down(py, membership)),
-            ClaimOutcome::TableFull => Err(failed(py, membership, membership.no_claim())),
+            ClaimOutcome::TableFull => Err(failed(py, membership, membership.too_many_claims())),
         }
     }
 }
@@ -464,7 +468,7 @@ impl Queue {
         unencodable: Py<PyAny>,
         undecodable: Py<PyAny>,
     ) -> PyResult<Self> {
-        let membership = name.get().open(py)?.clone();
+        let membership = name.get().open_as::<QueueMembership>(py)?;
         let raw = membership.shape().is_raw();
         Ok(Queue {
             name,
@@ -594,7 +598,7 @@ impl Queue {
             self.has_returned.store(!returned.is_empty(), Relaxed);
         }
         if self.membership.is_here() {
-            self.membership.wake_everybody(); // Other threads of this process among them.
+            self.membership.wake_all_sets(); // Other threads of this process among them.
         }
     }
 
@@ -725,7 +729,7 @@ impl Queue {
         self.check(py)?;
         let membership = &self.membership;
         attempt(py, membership, |patience| {
-            membership.shut_queue_down(immediate, patience)
+            membership.shut_down(immediate, patience)
         })
     }
 
@@ -740,7 +744,7 @@ impl Queue {
             }
             count
         };
-        let len = self.membership.queue_len();
+        let len = self.membership.len();
         let len = len.map_err(|error| failed(py, &self.membership, error))?;
         Ok(len + here + lock(&self.returned).len() as u64)
     }
@@ -780,7 +784,7 @@ impl Queue {
 
     /// Items that were lost when all members were killed: said once in a process.
     fn take_lost(&self) -> u64 {
-        self.membership.take_lost()
+        self.membership.take_lost_items()
     }
 
     /// Returns true if the queue is shut down: nothing more is put.
@@ -804,7 +808,7 @@ impl Queue {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check(py)?;
         let membership = &self.membership;
-        let stats = attempt(py, membership, |patience| membership.queue_stats(patience))?;
+        let stats = attempt(py, membership, |patience| membership.stats(patience))?;
         let found = PyDict::new(py);
         found.set_item("depth", stats.depth)?;
         found.set_item("put", stats.put)?;
@@ -820,7 +824,7 @@ impl Queue {
             held.append((pid, holding.age.as_secs_f64(), holding.deliveries))?;
         }
         found.set_item("held", held)?;
-        found.set_item("waiters", membership.queue_waiters())?;
+        found.set_item("waiters", membership.count_waiters())?;
         Ok(found)
     }
 }
@@ -862,11 +866,11 @@ impl PendingItems {
 /// Copies out of the queue into a new bytes object.
 pub(crate) fn copied<'py>(
     py: Python<'py>,
-    membership: &Membership,
+    membership: &QueueMembership,
     at: u64,
     len: u64,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let from = membership.queue_bytes(at, len);
+    let from = membership.address_of(at, len);
     let from = from.map_err(|error| failed(py, membership, error))?.addr();
     bytes_of(py, len as usize, move |to| {
         // SAFETY: mapped for as long as the membership, which the caller holds; `to` is as long.

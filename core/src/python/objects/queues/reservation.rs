@@ -1,7 +1,8 @@
 //! `Reservation`: memory of a queue that this process fills.
 
 use crate::memory::mapping::MappingView;
-use crate::objects::membership::{Membership, NameError};
+use crate::objects::error::ObjectError;
+use crate::objects::queue::QueueMembership;
 use crate::python::codec::items::Large;
 use crate::python::objects::queues::queue::{PATIENCE, attempt, told, wait_to_put};
 use crate::python::objects::shared_object::{SharedObject, failed};
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex};
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Reservation {
     name: Py<SharedObject>,
-    membership: Arc<Membership>,
+    membership: Arc<QueueMembership>,
     chunk: Mutex<Option<Chunk>>,
     /// Bytes of the chunk that the item takes.
     used: u64,
@@ -35,7 +36,7 @@ impl Plan {
     /// For `len` bytes; `body`, if there is one, is that of a value with this one buffer.
     pub(crate) fn new(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
         // What no queue can hold; so that nothing below is more than there are addresses.
-        let most = *crate::objects::QUEUE_BYTES.end();
+        let most = *crate::objects::shape::QUEUE_BYTES.end();
         if len > most {
             let text = format!("{len} bytes are more than a queue may ever hold: {most}");
             return Err(PyValueError::new_err(text));
@@ -46,9 +47,9 @@ impl Plan {
     /// Memory for it; None if there is none now.
     pub(crate) fn reserve(
         &self,
-        membership: &Membership,
+        membership: &QueueMembership,
         patience: u64,
-    ) -> Result<Option<Chunk>, NameError> {
+    ) -> Result<Option<Chunk>, ObjectError> {
         membership.reserve_chunk(self.0.room(), patience)
     }
 
@@ -56,11 +57,11 @@ impl Plan {
     pub(crate) fn begin(
         self,
         py: Python<'_>,
-        (name, membership): (&Py<SharedObject>, &Arc<Membership>),
+        (name, membership): (&Py<SharedObject>, &Arc<QueueMembership>),
         chunk: Chunk,
     ) -> PyResult<Reservation> {
         let at = chunk.items();
-        let to = membership.queue_bytes(at, self.0.room());
+        let to = membership.address_of(at, self.0.room());
         let to = to.map_err(|error| failed(py, membership, error))?;
         let view = membership.view();
         let view = view.map_err(|error| failed(py, membership, error))?;
@@ -105,7 +106,7 @@ impl Reservation {
     fn give_up(&self, py: Python<'_>) {
         if let Some(chunk) = lock(&self.chunk).take() {
             // What is wrong, whoever uses the queue next reads.
-            let _ = py.detach(|| self.membership.give_chunk_up(chunk, PATIENCE));
+            let _ = py.detach(|| self.membership.free_chunk(chunk, PATIENCE));
         }
     }
 
@@ -127,7 +128,7 @@ impl Drop for Reservation {
             return;
         }
         if let Some(chunk) = lock(&self.chunk).take() {
-            let _ = self.membership.give_chunk_up(chunk, PATIENCE);
+            let _ = self.membership.free_chunk(chunk, PATIENCE);
         }
     }
 }

@@ -1,8 +1,7 @@
 //! `Store`: the values of a store, and `Proxy`: one container of it.
 
-use crate::objects::members::Holder;
-use crate::objects::membership::Membership;
-use crate::objects::stores::{CHANGES, MESSAGES, Refusal, Shared};
+use crate::objects::holder::Holder;
+use crate::objects::store::{CHANGES, MESSAGES, ObjectStore, StoreMembership, StoreRefused};
 use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::objects::stores::convert::{BufferOwner, Hooks, immediate};
 use crate::python::support::buffer::fill;
@@ -51,12 +50,12 @@ impl StoreRef {
 impl StoreRef {
     /// The process that changes the store just now: 0 if none does.
     fn holder(&self) -> PyResult<i64> {
-        Ok(self.inner()?.membership.store_holder())
+        Ok(self.inner()?.membership.holder_pid())
     }
 
     /// The process that alone changes the store: 0 if there is none, -1 if it is one of another container.
     fn owner(&self) -> PyResult<i64> {
-        Ok(match self.inner()?.membership.store_owner() {
+        Ok(match self.inner()?.membership.owner() {
             Some(Holder::Process(pid)) => i64::from(pid),
             Some(Holder::Elsewhere) => -1,
             None => 0,
@@ -113,7 +112,7 @@ impl StoreRef {
 pub struct Inner {
     /// Open as long as a handle is that was not closed.
     name: Py<SharedObject>,
-    pub(crate) membership: Arc<Membership>,
+    pub(crate) membership: Arc<StoreMembership>,
     hooks: Hooks,
     /// What this process has of it, as Python sees it.
     opened: Py<PyAny>,
@@ -167,13 +166,14 @@ impl Inner {
     fn run<R: Send>(
         &self,
         py: Python<'_>,
-        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError> + Sync,
+        operate: impl Fn(&ObjectStore, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>
+        + Sync,
     ) -> PyResult<Result<R, StoreError>> {
         self.name.get().open(py)?;
         let owner = || current_owner(py).unwrap_or(0);
         let busy = match self.membership.with_store(owner, 0, &operate) {
             Ok(done) => return Ok(Ok(done)),
-            Err(Refusal::Store(error)) => return Ok(Err(error)),
+            Err(StoreRefused::Store(error)) => return Ok(Err(error)),
             Err(error) => error,
         };
         if !busy.is_busy() {
@@ -186,14 +186,15 @@ impl Inner {
     fn run_detached<R: Send>(
         &self,
         py: Python<'_>,
-        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError> + Sync,
+        operate: impl Fn(&ObjectStore, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>
+        + Sync,
     ) -> PyResult<Result<R, StoreError>> {
         let owner = current_owner(py)?;
         let patience = self.patience_of_waits();
         let done = py.detach(|| self.membership.with_store(|| owner, patience, &operate));
         match done {
             Ok(done) => Ok(Ok(done)),
-            Err(Refusal::Store(error)) => Ok(Err(error)),
+            Err(StoreRefused::Store(error)) => Ok(Err(error)),
             Err(error) => Err(self.refused(py, error)),
         }
     }
@@ -202,23 +203,24 @@ impl Inner {
     fn run_whole<R: Send>(
         &self,
         py: Python<'_>,
-        operate: impl Fn(&Shared, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError> + Sync,
+        operate: impl Fn(&ObjectStore, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>
+        + Sync,
     ) -> PyResult<R> {
         self.run(py, operate)?
             .map_err(|error| self.raised(py, error))
     }
 
     #[cold]
-    pub(crate) fn refused(&self, py: Python<'_>, error: Refusal) -> PyErr {
+    pub(crate) fn refused(&self, py: Python<'_>, error: StoreRefused) -> PyErr {
         match error {
-            Refusal::Name(error) => failed(py, &self.membership, error),
-            Refusal::Store(error) => self.raised(py, error),
-            Refusal::Replaced => self.error(
+            StoreRefused::Object(error) => failed(py, &self.membership, error),
+            StoreRefused::Store(error) => self.raised(py, error),
+            StoreRefused::Replaced => self.error(
                 py,
                 "StoreBusy",
                 "is being replaced by a copy: try again".to_owned(),
             ),
-            Refusal::Full { asked, used, limit } => self.error(
+            StoreRefused::Full { asked, used, limit } => self.error(
                 py,
                 "StoreFull",
                 format!(
@@ -226,7 +228,7 @@ impl Inner {
                      open it with more"
                 ),
             ),
-            Refusal::TooMany(most) => self.error(
+            StoreRefused::TooMany(most) => self.error(
                 py,
                 "StoreFull",
                 format!(
@@ -270,7 +272,7 @@ impl Inner {
                  1,024 waits for changes under way, at most",
             ),
             StoreError::Heap(error) => {
-                let refusal = self.membership.refusal(StoreError::Heap(error));
+                let refusal = self.membership.map_error(StoreError::Heap(error));
                 self.refused(py, refusal)
             }
         }
@@ -404,7 +406,7 @@ impl Inner {
             };
             // Another one that was not woken may be able to make it.
             let made = self.seen(py, whole);
-            let made = made.inspect_err(|_| self.membership.message_left())?;
+            let made = made.inspect_err(|_| self.membership.pass_message_on())?;
             match self.run(py, |store, open, deadline| {
                 store.receive(open, deadline, |found| *found == known)
             })? {
@@ -579,8 +581,8 @@ impl Store {
             return Ok(Store { inner, name });
         }
         let shared = opened.getattr("_name")?.cast_into::<SharedObject>()?;
-        let membership = shared.get().open(py)?.clone();
-        let founded = py.detach(|| membership.found_store());
+        let membership = shared.get().open_as::<StoreMembership>(py)?;
+        let founded = py.detach(|| membership.initialize());
         let limit = membership.shape().amount;
         let mut inner = Inner {
             name: shared.unbind(),
@@ -687,7 +689,7 @@ impl Store {
             store.first_message(open, deadline)
         })?;
         if found.is_some() {
-            us.membership.message_left();
+            us.membership.pass_message_on();
         }
         let found = found.map(|(whole, _)| us.seen(py, whole));
         found.into_iter().collect()
@@ -698,7 +700,7 @@ impl Store {
     fn _replace(&self, py: Python<'_>) -> PyResult<Option<i32>> {
         let us = self.inner(py)?;
         let patience = us.patience_of_waits();
-        let replaced = py.detach(|| us.membership.replace_store(patience));
+        let replaced = py.detach(|| us.membership.fail_over(patience));
         match replaced.map_err(|error| us.refused(py, error))? {
             Some(Holder::Process(pid)) => Ok(Some(pid)),
             Some(Holder::Elsewhere) => Ok(Some(-1)),
@@ -769,7 +771,7 @@ impl Store {
 }
 
 impl Inner {
-    fn has_messages(&self) -> Result<bool, Refusal> {
+    fn has_messages(&self) -> Result<bool, StoreRefused> {
         self.membership.with_store(
             || 0,
             self.patience_of_waits(),
@@ -785,12 +787,12 @@ impl Inner {
         name: &SharedObject,
         set: usize,
         timeout: Option<f64>,
-        mut is_there: impl FnMut() -> Result<bool, Refusal> + Send,
+        mut is_there: impl FnMut() -> Result<bool, StoreRefused> + Send,
     ) -> PyResult<Option<bool>> {
         let mut refusal = None;
         let waited = name.wait_in(py, set, timeout, |_| match is_there() {
             Ok(is_there) => Ok(is_there),
-            Err(Refusal::Name(error)) => Err(error),
+            Err(StoreRefused::Object(error)) => Err(error),
             Err(other) => {
                 refusal = Some(other);
                 Ok(true)
@@ -815,7 +817,7 @@ impl Proxy {
     #[new]
     fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
         let (inner, place) = (sender.get().inner()?, ContainerRef { at, id });
-        inner.membership.hold_container(id);
+        inner.membership.add_proxy(id);
         Ok(Proxy { inner, place })
     }
 
@@ -1030,7 +1032,7 @@ impl Proxy {
             Some(_) => Err(StoreError::InTransaction),
             None => store.pin(deadline, self.place),
         })?;
-        let address = us.membership.store_bytes(block + 64, len);
+        let address = us.membership.address_of(block + 64, len);
         let pinned = Pinned {
             is_writable: us.membership.may_write(),
             inner: us.membership.clone(),
@@ -1045,14 +1047,14 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.inner.membership.let_container_go(self.place.id);
+        self.inner.membership.remove_proxy(self.place.id);
     }
 }
 
 /// Bytes of a buffer of a store, which stay where they are as long as this or a view of it is there.
 #[pyclass(frozen, weakref, module = "shmrpc._core")]
 pub struct Pinned {
-    inner: Arc<Membership>,
+    inner: Arc<StoreMembership>,
     /// Keeps this process a member.
     _stay: Option<Arc<crate::objects::registry::Handle>>,
     /// False of what another process alone may change: it is not mapped writable.

@@ -1,7 +1,7 @@
 //! `Transaction`: many operations of a store that are one.
 
-use crate::objects::queueing::LEASE_PATIENCE;
-use crate::objects::stores::{Begun, LEASE, SOON};
+use crate::objects::deadline::OWNER_LOCK_TIMEOUT;
+use crate::objects::store::{Begun, OPERATION_TIMEOUT, TRANSACTIONS};
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::objects::stores::store::{Inner, StoreRef};
 use crate::python::support::errors::preserving_exception;
@@ -53,7 +53,7 @@ impl Transaction {
         // The first time it waits for a moment; a loop that tries again has others to serve.
         let patience = match self.is_late.load(Relaxed) {
             true => AGAIN,
-            false => SOON,
+            false => OPERATION_TIMEOUT,
         };
         let begun = members.begin_transaction(owner, owner != this_thread(), patience);
         let begun = begun.map_err(|error| self.inner.refused(py, error))?;
@@ -72,20 +72,20 @@ impl Transaction {
     ) -> PyResult<Option<bool>> {
         let (us, owner) = (&*self.inner, self.owner.load(Relaxed));
         let is_task = owner != this_thread();
-        let may_block = us.membership.may_block(owner);
+        let may_block = us.membership.check_may_block(owner);
         may_block.map_err(|error| us.refused(py, error))?;
         let end = timeout.and_then(|timeout| {
             Instant::now().checked_add(Duration::try_from_secs_f64(timeout).ok()?)
         });
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let patience = left.map_or(LEASE_PATIENCE, |left| {
+            let patience = left.map_or(OWNER_LOCK_TIMEOUT, |left| {
                 let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-                left.min(LEASE_PATIENCE)
+                left.min(OWNER_LOCK_TIMEOUT)
             });
             let mut tried = Begun::AfterAnother;
             let left = left.map(|left| left.as_secs_f64());
-            let waited = us.wait_in(py, self.name.get(), LEASE, left, || {
+            let waited = us.wait_in(py, self.name.get(), TRANSACTIONS, left, || {
                 tried = us.membership.begin_transaction(owner, is_task, patience)?;
                 Ok(tried != Begun::AfterAnother || only_late)
             });

@@ -1,8 +1,7 @@
 //! `Publisher`: what Python publishes in a topic.
 
-use crate::objects::membership::{Membership, NameError};
-use crate::objects::queueing::ROOM;
-use crate::objects::topics::{Publishing, SubscriberSeen, Waiting};
+use crate::objects::error::ObjectError;
+use crate::objects::topic::{Publication, ROOM, RoomWait, SubscriberSeen, TopicMembership};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::Large;
 use crate::python::codec::msgpack::writer::OutgoingBody;
@@ -23,9 +22,9 @@ use std::sync::{Arc, Mutex};
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Publisher {
     name: Py<SharedObject>,
-    membership: Arc<Membership>,
+    membership: Arc<TopicMembership>,
     /// None once it is closed.
-    publishing: Mutex<Option<Arc<Publishing>>>,
+    publishing: Mutex<Option<Arc<Publication>>>,
     values: Values,
 }
 
@@ -33,14 +32,14 @@ pub struct Publisher {
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct AttachWait {
     name: Py<SharedObject>,
-    waiting: Waiting,
+    waiting: RoomWait,
 }
 
 #[pymethods]
 impl AttachWait {
     /// Whether they have; if not, one may sleep until it is asked again.
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        let membership = self.name.get().open(py)?;
+        let membership = self.name.get().membership(py)?;
         let attached = self.is_attached();
         attached.map_err(|error| failed(py, membership, error))
     }
@@ -53,21 +52,26 @@ impl AttachWait {
 }
 
 impl AttachWait {
-    fn is_attached(&self) -> Result<bool, NameError> {
-        let patience = self.waiting.patience();
-        self.waiting.publishing().is_attached_by_all(patience)
+    fn is_attached(&self) -> Result<bool, ObjectError> {
+        let patience = self.waiting.on_full();
+        self.waiting.publication().is_attached_by_all(patience)
     }
 }
 
 impl Publisher {
-    fn publishing(&self, py: Python<'_>) -> PyResult<Arc<Publishing>> {
+    fn publishing(&self, py: Python<'_>) -> PyResult<Arc<Publication>> {
         self.name.get().open(py)?;
         let publishing = lock(&self.publishing).clone();
-        publishing.ok_or_else(|| failed(py, &self.membership, NameError::Left))
+        publishing.ok_or_else(|| failed(py, &self.membership, ObjectError::Left))
     }
 
     /// Before anything of what it is published with is: whether there can ever be room for it.
-    fn check_size(&self, py: Python<'_>, publishing: &Publishing, record: &Record) -> PyResult<()> {
+    fn check_size(
+        &self,
+        py: Python<'_>,
+        publishing: &Publication,
+        record: &Record,
+    ) -> PyResult<()> {
         let checked = publishing.check_size(record.len());
         checked.map_err(|error| failed(py, &self.membership, error))
     }
@@ -75,7 +79,7 @@ impl Publisher {
     fn or_wait(
         &self,
         py: Python<'_>,
-        publishing: Arc<Publishing>,
+        publishing: Arc<Publication>,
         small: Scratch,
         records: Vec<Record>,
     ) -> PyResult<Option<PendingRecords>> {
@@ -119,7 +123,7 @@ impl Publisher {
         unencodable: Py<PyAny>,
         limits: [u64; 3],
     ) -> PyResult<Self> {
-        let membership = name.get().open(py)?.clone();
+        let membership = name.get().open_as::<TopicMembership>(py)?;
         let [high, low, memory] = limits;
         let limits = Limits { high, low, memory };
         let publishing = py.detach(|| membership.publish(limits));
@@ -227,7 +231,7 @@ impl Publisher {
     fn close(&self, py: Python<'_>, waits: bool) {
         let publishing = lock(&self.publishing).take();
         if let Some(publishing) = publishing.as_ref().filter(|_| !waits) {
-            publishing.has_waited();
+            publishing.note_waited();
         }
         py.detach(|| drop(publishing));
     }

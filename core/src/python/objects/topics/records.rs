@@ -1,8 +1,7 @@
 //! `PendingRecords`: values on their way into a topic.
 
-use crate::objects::membership::NameError;
-use crate::objects::queueing::ROOM;
-use crate::objects::topics::{Publishing, Waiting};
+use crate::objects::error::ObjectError;
+use crate::objects::topic::{Publication, ROOM, RoomWait};
 use crate::python::codec::items::Large;
 use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::support::buffer::fill;
@@ -50,19 +49,19 @@ struct Progress {
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct PendingRecords {
     name: Py<SharedObject>,
-    publishing: Arc<Publishing>,
+    publishing: Arc<Publication>,
     /// The small ones, one behind the other, each with its head.
     small: Scratch,
     records: Vec<Record>,
     progress: Mutex<Progress>,
     /// Once they wait.
-    waiting: OnceLock<Waiting>,
+    waiting: OnceLock<RoomWait>,
 }
 
 impl PendingRecords {
     pub(crate) fn new(
         name: Py<SharedObject>,
-        publishing: Arc<Publishing>,
+        publishing: Arc<Publication>,
         small: Scratch,
         records: Vec<Record>,
     ) -> Self {
@@ -82,10 +81,10 @@ impl PendingRecords {
 
     fn waits(&self) -> OnFull {
         let waiting = self.waiting.get_or_init(|| self.publishing.wait());
-        waiting.patience()
+        waiting.on_full()
     }
 
-    fn told<T>(&self, py: Python<'_>, result: Result<T, NameError>) -> PyResult<T> {
+    fn told<T>(&self, py: Python<'_>, result: Result<T, ObjectError>) -> PyResult<T> {
         result.map_err(|error| failed(py, self.publishing.membership(), error))
     }
 
@@ -100,7 +99,7 @@ impl PendingRecords {
         self.told(py, done)
     }
 
-    fn publish(&self, on_full: OnFull) -> Result<bool, NameError> {
+    fn publish(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         let progress = &mut *lock(&self.progress);
         while progress.done < self.records.len() {
             let refused = match &self.records[progress.done] {
@@ -120,7 +119,7 @@ impl PendingRecords {
         &self,
         progress: &mut Progress,
         on_full: OnFull,
-    ) -> Result<Option<NoRoom>, NameError> {
+    ) -> Result<Option<NoRoom>, ObjectError> {
         let rest = &self.records[progress.done..];
         let small = rest.iter().map_while(|record| match *record {
             Record::Small(form, at, len) => Some((form, &self.small[at..at + len], false)),
@@ -136,7 +135,7 @@ impl PendingRecords {
         large: &Large,
         progress: &mut Progress,
         on_full: OnFull,
-    ) -> Result<Option<NoRoom>, NameError> {
+    ) -> Result<Option<NoRoom>, ObjectError> {
         let (form, len) = large.payload();
         let form = form as u8;
         if !self.publishing.is_large(len) {
@@ -167,7 +166,7 @@ impl PendingRecords {
         large: &Large,
         progress: &mut Progress,
         on_full: OnFull,
-    ) -> Result<Option<NoRoom>, NameError> {
+    ) -> Result<Option<NoRoom>, ObjectError> {
         if progress.filled.is_some() {
             return Ok(None);
         }
@@ -184,7 +183,7 @@ impl PendingRecords {
     }
 
     /// The same for the only record, which somebody else fills; whether there is one.
-    fn reserve_with(&self, on_full: OnFull) -> Result<bool, NameError> {
+    fn reserve_with(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         let progress = &mut *lock(&self.progress);
         if let (0, [Record::Large(large)]) = (progress.done, &self.records[..]) {
             progress.slowest = self.fill(large, progress, on_full)?;
@@ -250,7 +249,7 @@ impl PendingRecords {
         if let Some(block) = filled
             && self.publishing.membership().is_here()
         {
-            self.publishing.give_back(block);
+            self.publishing.free_block(block);
         }
     }
 

@@ -1,10 +1,10 @@
 //! `Subscription`: what Python reads of a topic.
 
 use crate::memory::bytes;
-use crate::objects::membership::{Membership, NameError};
-use crate::objects::queueing::ITEMS;
+use crate::objects::error::ObjectError;
+use crate::objects::lifecycle::prepare_to_sleep;
 use crate::objects::registry::Handle;
-use crate::objects::topics::{self, Look, Payload, Pin};
+use crate::objects::topic::{self, ITEMS, Payload, Pin, TakeResult, TopicMembership};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::values::{Values, is_from_signal_handler};
 use crate::python::objects::loop_waiter::LoopWaiter;
@@ -32,9 +32,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Subscription {
     name: Py<SharedObject>,
-    membership: Arc<Membership>,
+    membership: Arc<TopicMembership>,
     /// None once it is closed.
-    subscription: Mutex<Option<Arc<topics::Subscription>>>,
+    subscription: Mutex<Option<Arc<topic::Subscription>>>,
     values: Values,
     publisher: Py<PyAny>,
     /// Those that messages have named.
@@ -56,7 +56,7 @@ pub struct Subscription {
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
-    messages: Vec<topics::Message>,
+    messages: Vec<topic::Message>,
     /// The block of the first message, if that was read in place and a signal handler interrupted it.
     interrupted: Option<Arc<Held>>,
     /// Why the message before them could not be read, if nobody was told.
@@ -92,7 +92,7 @@ struct Ended {
 
 /// A block that is looked at until nobody refers to it.
 struct Held {
-    subscription: Arc<topics::Subscription>,
+    subscription: Arc<topic::Subscription>,
     pin: Mutex<Box<Pin>>,
     /// The pin is a member's: this process leaves the name when nothing is looked at any more.
     _name: Option<Arc<Handle>>,
@@ -100,32 +100,32 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.subscription.let_go(&mut lock(&self.pin));
+        self.subscription.unpin(&mut lock(&self.pin));
     }
 }
 
 impl Subscription {
-    fn subscription(&self, py: Python<'_>) -> PyResult<Arc<topics::Subscription>> {
+    fn subscription(&self, py: Python<'_>) -> PyResult<Arc<topic::Subscription>> {
         self.name.get().open(py)?;
         let subscription = lock(&self.subscription).clone();
-        subscription.ok_or_else(|| failed(py, &self.membership, NameError::Left))
+        subscription.ok_or_else(|| failed(py, &self.membership, ObjectError::Left))
     }
 
     fn take(
         &self,
-        subscription: &topics::Subscription,
+        subscription: &topic::Subscription,
         most: usize,
         batch: &mut Batch,
-    ) -> Result<Found, NameError> {
+    ) -> Result<Found, ObjectError> {
         let ended = |source| Ended {
             source,
             pid: subscription.process_of(source),
         };
         let taken = loop {
             match subscription.take(most, &mut batch.bytes, &mut batch.messages)? {
-                Look::Received(Received::PublisherGone(_)) if !self.hears_of_ends => {}
-                Look::Received(taken) => break taken,
-                Look::OutOfReach(source, why) => {
+                TakeResult::Received(Received::PublisherGone(_)) if !self.hears_of_ends => {}
+                TakeResult::Received(taken) => break taken,
+                TakeResult::Unreachable(source, why) => {
                     let why = format!("cannot be read: {why}");
                     return Ok(Found::Ended("SharedMemoryError", ended(source), why));
                 }
@@ -152,7 +152,7 @@ impl Subscription {
 
     /// What there is instead of a wait: a publisher that has cut this off is the only one that there is, and is not heard of
     /// any more.
-    fn in_vain(&self, subscription: &topics::Subscription) -> Result<Option<Found>, NameError> {
+    fn in_vain(&self, subscription: &topic::Subscription) -> Result<Option<Found>, ObjectError> {
         for &(ended, why) in &*lock(&self.cut_off) {
             if subscription.is_last_source(ended.source)? {
                 return Ok(Some(cut_off(ended, why)));
@@ -252,7 +252,7 @@ impl Subscription {
     fn read_all<'py>(
         &self,
         py: Python<'py>,
-        subscription: &Arc<topics::Subscription>,
+        subscription: &Arc<topic::Subscription>,
         mut batch: Batch,
         most: usize,
         mut hand_on: impl FnMut(Bound<'py, PyAny>),
@@ -304,9 +304,9 @@ impl Subscription {
     fn read<'py>(
         &self,
         class: &Bound<'py, PyType>,
-        subscription: &Arc<topics::Subscription>,
+        subscription: &Arc<topic::Subscription>,
         bytes: &[u8],
-        message: &mut topics::Message,
+        message: &mut topic::Message,
         last: &mut Option<(PublisherId, Py<PyAny>)>,
         held: &mut Option<Arc<Held>>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -413,7 +413,7 @@ impl Subscription {
     fn publisher_of(
         &self,
         py: Python<'_>,
-        subscription: &topics::Subscription,
+        subscription: &topic::Subscription,
         source: PublisherId,
     ) -> PyResult<Py<PyAny>> {
         let mut known = lock(&self.publishers);
@@ -471,7 +471,7 @@ impl Subscription {
         how: (u8, u64, Option<u64>, bool),
     ) -> PyResult<Self> {
         let (which, number, history, hears_of_ends) = how;
-        let membership = name.get().open(py)?.clone();
+        let membership = name.get().open_as::<TopicMembership>(py)?;
         let which = Policy::of(which);
         let which = which.ok_or_else(|| PyValueError::new_err("no such policy"))?;
         let history = history.map_or(History::Oldest, History::Last);
@@ -570,7 +570,7 @@ impl Subscription {
             self.has_returned.store(!returned.is_empty(), Relaxed);
         }
         if self.membership.is_here() {
-            self.membership.wake_everybody(); // Other threads of this process among them.
+            self.membership.wake_all_sets(); // Other threads of this process among them.
         }
     }
 
@@ -608,8 +608,8 @@ impl Subscription {
         }
         let (membership, set) = (&self.membership, ITEMS);
         let sleeper = py.detach(|| {
-            membership.prepare_to_sleep()?;
-            membership.loop_sleeper(set)
+            prepare_to_sleep(&**membership)?;
+            membership.loop_slot(set)
         });
         let sleeper = sleeper.map_err(|error| failed(py, membership, error))?;
         let sleeper = LoopWaiter::new(sleeper, set, membership.clone());

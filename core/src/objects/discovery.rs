@@ -1,0 +1,33 @@
+//! Discovery of objects that appear, without polling.
+//!
+//! The first member of an object touches its lock file before it lets others in ([`LockFile::announce`]). The kernel reports
+//! that to all that watch the directory (inotify). A process that watches before it looks for an object misses none.
+//!
+//! [`LockFile::announce`]: super::lock_file::LockFile::announce
+
+use crate::os::done;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// A file was touched, or the directory is gone.
+const EVENTS: u32 = libc::IN_ATTRIB | libc::IN_DELETE_SELF | libc::IN_MOVE_SELF | libc::IN_ONLYDIR;
+
+/// Returns a descriptor that becomes readable once an object may have appeared in one of these directories. A readable
+/// descriptor is used up: watch again, then look.
+///
+/// Raises EMFILE if the user has as many watches as the system allows.
+pub fn watch(directories: &[PathBuf]) -> io::Result<OwnedFd> {
+    let flags = libc::IN_CLOEXEC | libc::IN_NONBLOCK;
+    // SAFETY: no memory is involved; the descriptor is ours alone.
+    let watch = unsafe { OwnedFd::from_raw_fd(done(libc::inotify_init1(flags))?) };
+    for directory in directories {
+        let path = CString::new(directory.as_os_str().as_bytes());
+        let path = path.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: the path ends with a zero, and lives through the call.
+        done(unsafe { libc::inotify_add_watch(watch.as_raw_fd(), path.as_ptr(), EVENTS) })?;
+    }
+    Ok(watch)
+}

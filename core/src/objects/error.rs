@@ -1,0 +1,134 @@
+//! The errors of shared objects of every kind.
+
+use super::holder::Holder;
+use super::layout::SLEEPERS;
+use crate::queue::MAX_CLAIMS;
+use crate::shared_heap::Corruption;
+use std::io;
+use thiserror::Error;
+
+/// Error raised when an object cannot be opened or used.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the texts say what the fields hold")]
+pub enum ObjectError {
+    #[error("{what}: {error}")]
+    Os { what: String, error: io::Error },
+    #[error("is already open as {found}, not {asked}: use the same settings or another name")]
+    Mismatch { found: String, asked: String },
+    #[error(
+        "was left as {found} by processes that were killed, not {asked}: open it as it is, or remove it with shmrpc cleanup"
+    )]
+    LeftOver { found: String, asked: String },
+    #[error(
+        "is already published by another handle of this process with {found}, not {asked}: use the same limits"
+    )]
+    Limits { found: String, asked: String },
+    #[error("cannot be opened by this version of shmrpc: its memory {0}")]
+    Foreign(String),
+    #[error("is being opened or closed by {}, which has not finished within {seconds} s; is it stopped?", .holder.describe())]
+    Busy { holder: Holder, seconds: f64 },
+    #[error("already has {0}, the maximum")]
+    Full(&'static str),
+    #[error("can no longer be used: {0}; close it in all processes, then open it again")]
+    Poisoned(#[from] Corruption),
+    #[error(
+        "was replaced by a copy because this process held it up, and its last change may be lost: close all its handles here \
+         and open it again"
+    )]
+    Fenced,
+    #[error("belongs to user {0}; a name is shared by the processes of one user")]
+    OfUser(libc::uid_t),
+    #[error("is closed")]
+    Left,
+    #[error("was opened in another process, from which this one was forked; open it again here")]
+    Forked,
+    #[error("{}", describe_read_only(*.owner))]
+    ReadOnly { owner: Option<Holder> },
+    #[error(
+        "was changed by its owner{} during every read, or its owner stopped within a change: read less at once, or open it \
+         with more patience", in_commas(*.owner)
+    )]
+    Restless { owner: Option<Holder> },
+    #[error("{0}")]
+    NotHeld(&'static str),
+    #[error("already has {SLEEPERS} waiting threads and loops, the maximum")]
+    Crowded,
+    #[error(
+        "has no room for another claim: {MAX_CLAIMS} items are claimed, still viewed or dead letters ({dead}), the maximum; \
+         end claims with ack() or give_back(), or take dead letters out"
+    )]
+    Claimed { dead: u64 },
+    #[error("{} is in the middle of changing it and does not finish; is it stopped?", .holder.describe())]
+    Changing { holder: Holder },
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+fn in_commas(owner: Option<Holder>) -> String {
+    owner.map_or_else(String::new, |owner| format!(", {},", owner.describe()))
+}
+
+fn describe_read_only(owner: Option<Holder>) -> String {
+    match owner {
+        Some(owner) => format!(
+            "can be changed by its owner alone, {}: it was opened with writable='owner'",
+            owner.describe()
+        ),
+        None => {
+            "has no owner and can only be read: open it with writable='owner' to become its owner"
+                .to_owned()
+        }
+    }
+}
+
+impl ObjectError {
+    /// Returns true if the text is a predicate that continues a sentence which begins with the object's name.
+    pub fn is_predicate(&self) -> bool {
+        match self {
+            ObjectError::Mismatch { .. }
+            | ObjectError::LeftOver { .. }
+            | ObjectError::Limits { .. }
+            | ObjectError::Foreign(_)
+            | ObjectError::Busy { .. }
+            | ObjectError::Full(_)
+            | ObjectError::Poisoned(_)
+            | ObjectError::Fenced
+            | ObjectError::OfUser(_)
+            | ObjectError::Left
+            | ObjectError::Forked
+            | ObjectError::Crowded
+            | ObjectError::ReadOnly { .. }
+            | ObjectError::Restless { .. }
+            | ObjectError::Claimed { .. } => true,
+            ObjectError::Os { .. }
+            | ObjectError::NotHeld(_)
+            | ObjectError::Changing { .. }
+            | ObjectError::TooLarge(_) => false,
+        }
+    }
+
+    /// Returns a function that makes the error for memory that the system refuses to give for `what`.
+    pub(super) fn no_memory(what: &str) -> impl FnOnce(io::Error) -> ObjectError + use<> {
+        let what = what.to_owned();
+        move |error| ObjectError::Os {
+            what: match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::ENOMEM | libc::EDQUOT | libc::EFBIG) => {
+                    format!("there is no room for {what} in /dev/shm")
+                }
+                _ => format!("memory for {what} cannot be had in /dev/shm"),
+            },
+            error,
+        }
+    }
+
+    /// Returns a function that makes the error for a failed system call; `what` says what failed.
+    pub(super) fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> ObjectError {
+        let what = what.into();
+        move |error| ObjectError::Os { what, error }
+    }
+
+    /// Makes the error for a failure that `code` of errno describes.
+    pub(super) fn from_errno(what: impl Into<String>, code: libc::c_int) -> ObjectError {
+        ObjectError::os(what)(io::Error::from_raw_os_error(code))
+    }
+}

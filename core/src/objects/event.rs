@@ -1,0 +1,87 @@
+//! Events: a flag that members set, clear and wait for.
+//!
+//! The word counts how often the event was set, times two, plus one while it is set.
+
+use super::error::ObjectError;
+use super::layout::AT_EVENT;
+use super::membership::{Membership, Parts};
+use super::object::Object;
+use super::watcher::Watched;
+use crate::crash;
+use crate::sync::{AtomicU64, Ordering};
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+
+/// The wait set of those that wait for the event.
+pub const WAITERS: usize = 0;
+
+/// The membership of this process in an event.
+pub struct EventMembership {
+    membership: Membership,
+}
+
+impl Deref for EventMembership {
+    type Target = Membership;
+
+    fn deref(&self) -> &Membership {
+        &self.membership
+    }
+}
+
+impl Object for EventMembership {
+    fn membership(&self) -> &Membership {
+        self
+    }
+}
+
+impl EventMembership {
+    /// Completes the membership.
+    pub fn build(parts: Parts) -> Arc<Self> {
+        Arc::new_cyclic(|weak: &Weak<Self>| {
+            let weak: Weak<dyn Watched> = weak.clone();
+            let membership = Membership::new(parts, weak);
+            EventMembership { membership }
+        })
+    }
+
+    /// Sets the event, and wakes all that wait for it.
+    pub fn set(&self) -> Result<(), ObjectError> {
+        self.check()?;
+        let set = |now: u64| (now & 1 == 0).then(|| now.wrapping_add(3));
+        // Release: what is before it is seen by the threads that are woken. Relaxed: it is set already.
+        if self
+            .event()
+            .fetch_update(Ordering::Release, Ordering::Relaxed, set)
+            .is_ok()
+        {
+            crash::point!(EventSet);
+            self.wake_all(WAITERS);
+        }
+        self.unless_cut_off(())
+    }
+
+    /// Clears the event.
+    pub fn clear(&self) -> Result<(), ObjectError> {
+        self.check()?;
+        // Relaxed: nothing is handed over.
+        self.event().fetch_and(!1, Ordering::Relaxed);
+        self.unless_cut_off(())
+    }
+
+    /// Returns the word of the event: odd while it is set.
+    pub fn word(&self) -> Result<u64, ObjectError> {
+        self.check()?;
+        // Acquire: pairs with the Release of `set`.
+        self.unless_cut_off(self.event().load(Ordering::Acquire))
+    }
+
+    /// Returns true if the event is set, or was set since the word was `since`.
+    pub fn was_set_since(&self, since: u64) -> Result<bool, ObjectError> {
+        let now = self.word()?;
+        Ok(now & 1 == 1 || now >> 1 != since >> 1)
+    }
+
+    fn event(&self) -> &AtomicU64 {
+        self.mapping().u64_at(AT_EVENT)
+    }
+}

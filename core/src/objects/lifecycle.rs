@@ -1,0 +1,206 @@
+//! The life of a membership: joining, recovery of dead members, leaving.
+
+use super::error::ObjectError;
+use super::layout::AT_MEMBERS;
+use super::lock_file::{LockFile, ObjectMembers};
+use super::membership::Parts;
+use super::memory::{ObjectAddress, ObjectMemory};
+use super::object::{Kinds, Object};
+use super::watcher::{Chore, Watch, Watched};
+use crate::crash;
+use crate::sync::lock;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Joins an object. The caller holds the entry lock, and keeps it. `is_writable`: the caller wants to write to a
+/// single-writer store.
+pub(super) fn join(
+    kinds: &dyn Kinds,
+    address: &ObjectAddress,
+    memory: ObjectMemory,
+    lock_file: &Arc<LockFile>,
+    is_writable: bool,
+) -> Result<Arc<dyn Object>, ObjectError> {
+    let attached = ObjectMembers::attach(memory.mapping.clone(), AT_MEMBERS, lock_file.clone());
+    let attached = attached.map_err(ObjectError::os("its lock file cannot be locked"))?;
+    let (members, has_remains) = attached.ok_or(ObjectError::Full("256 members"))?;
+    crash::point!(MemberLocked);
+    let object = kinds.build(Parts::new(address, memory, lock_file.clone(), members)?)?;
+    let (membership, slot) = (object.membership(), object.membership().members().slot());
+    if has_remains {
+        recover_slot(&*object, slot);
+    }
+    object.prepare_slot();
+    membership.members().register();
+    crash::point!(MemberEntered);
+    object.join(is_writable)?;
+    // Only a member can take the owner lock.
+    if has_remains && !object.recover_contents(slot) {
+        let what = "what a dead member has left in it cannot be given back";
+        return Err(ObjectError::from_errno(what, libc::EBUSY));
+    }
+    membership.notify_watchers();
+    recover_dead(&*object);
+    Ok(object)
+}
+
+/// Opens an object for reading without becoming its member.
+pub(super) fn inspect(
+    kinds: &dyn Kinds,
+    address: &ObjectAddress,
+    memory: ObjectMemory,
+    lock_file: LockFile,
+) -> Result<Arc<dyn Object>, ObjectError> {
+    let lock_file = Arc::new(lock_file);
+    let members = ObjectMembers::inspect(memory.mapping.clone(), AT_MEMBERS, lock_file.clone());
+    kinds.build(Parts::new(address, memory, lock_file, members)?)
+}
+
+/// Gives back what dead members held.
+pub(super) fn recover_dead(object: &dyn Object) {
+    let membership = object.membership();
+    let members = membership.members();
+    let is_dead = |&slot: &u32| !members.is_alive(slot);
+    // One thread at a time: the kernel gives each thread of a process the same lock, and a late thread would take from the
+    // next member of the slot.
+    let _alone = lock(&membership.recovering);
+    let mut any = false;
+    membership.is_recovery_pending.store(false, Relaxed);
+    for slot in members.used_slots().filter(is_dead) {
+        // If another process recovers the slot, or the system refuses, the watcher notices the end again.
+        if let Ok(true) = members.begin_recovery(slot) {
+            crash::point!(RecoveryBegun);
+            recover_slot(object, slot);
+            let is_complete = object.recover_contents(slot);
+            crash::point!(Recovered);
+            if is_complete {
+                let _ = members.end_recovery(slot);
+            } else {
+                // The watcher tries it again.
+                membership.is_recovery_pending.store(true, Relaxed);
+                let _ = members.postpone_recovery(slot);
+            }
+            any = true;
+        }
+    }
+    if any {
+        for set in membership.sets() {
+            set.rewake();
+        }
+        membership.wake_all_sets();
+    }
+}
+
+/// Gives back what the last member of a slot held, whose lock this process has.
+fn recover_slot(object: &dyn Object, slot: u32) {
+    object.recover_slot(slot);
+    for set in object.membership().sets() {
+        set.sweep(|member| member != slot);
+    }
+}
+
+/// Prepares a sleep: lets the watcher give back what dead members held, and checks that no process that is no member holds
+/// what the sleeper waits for.
+pub fn prepare_to_sleep(object: &dyn Object) -> Result<(), ObjectError> {
+    object.membership().watch()?;
+    audit(object)
+}
+
+/// Poisons the object if the own entry was overwritten, or its memory holds what members would wait for in vain.
+pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
+    let membership = object.membership();
+    membership.check()?;
+    if let Some(corruption) = membership.members().find_corruption() {
+        return Err(membership.poison(corruption));
+    }
+    object.audit()
+}
+
+/// Leaves an object, and gives all back. If there is no other member, `remove` removes the object. Waits for the entry lock
+/// for `timeout` at most.
+pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Duration) {
+    let membership = object.membership();
+    let lock_file = membership.lock_file();
+    membership.mark_left();
+    if !membership.is_here() {
+        return;
+    }
+    lock(&membership.watch).end();
+    // No thread moves to a copy of a store meanwhile: that would leave the entry lock held.
+    let _guard = object.give_all_back();
+    crash::point!(LeaveBegun);
+    membership.wake_all_sets(); // Our own waits end, others look at the permits that came back.
+    membership.drop_spare_slots();
+    if let Ok(Ok(())) = lock_file.lock_entry(timeout) {
+        let _ = membership.members().leave();
+        crash::point!(MemberLeft);
+        if let Ok(false) = lock_file.has_other_members() {
+            remove(lock_file);
+        }
+    }
+    lock_file.close();
+    membership.close_file();
+    object.close_files();
+    for set in membership.sets() {
+        set.backing().forget_ringer();
+    }
+}
+
+impl<O: Object> Watched for O {
+    fn watch_state(&self) -> &Mutex<Watch> {
+        &self.membership().watch
+    }
+
+    fn members(&self) -> &ObjectMembers {
+        self.membership().members()
+    }
+
+    fn has_left(&self) -> bool {
+        self.membership().has_left()
+    }
+
+    fn mark_watched(&self) {
+        self.membership().mark_watched();
+    }
+
+    fn is_recovery_pending(&self) -> bool {
+        // Relaxed: stored by the watcher's thread, or seen by it later.
+        self.membership().is_recovery_pending.load(Relaxed)
+    }
+
+    fn recover_dead(&self) {
+        recover_dead(self);
+    }
+
+    fn update_members(&self) {
+        self.before_recovery();
+        recover_dead(self);
+        self.after_recovery();
+    }
+
+    fn is_requested(&self, chore: Chore) -> bool {
+        match chore {
+            Chore::Recheck => self.membership().is_recheck_requested(),
+            other => Object::is_requested(self, other),
+        }
+    }
+
+    fn perform(&self, chore: Chore) {
+        match chore {
+            Chore::Recheck => recheck(self),
+            other => Object::perform(self, other),
+        }
+    }
+}
+
+/// Wakes the next sleepers if the reason for an earlier wake-up still exists.
+fn recheck(object: &dyn Object) {
+    let membership = object.membership();
+    membership.begin_recheck();
+    for set in 0..membership.sets().len() {
+        if object.is_available(set) {
+            membership.wake_next(set);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The interface of an object of any kind to what all kinds have in common.
+
+use super::error::ObjectError;
+use super::members::MemberId;
+use super::membership::{Membership, Parts};
+use super::memory::ObjectMemory;
+use super::watcher::Chore;
+use crate::sync::AtomicU64;
+use std::any::Any;
+use std::io;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+/// An object of which this process is a member. Methods with a body are for kinds that need them.
+pub trait Object: Any + Send + Sync {
+    /// Returns the membership.
+    fn membership(&self) -> &Membership;
+
+    // --- joining and leaving ---
+
+    /// Prepares the own slot, whose remains are recovered, before this process registers in it.
+    fn prepare_slot(&self) {}
+
+    /// Completes joining: this process is registered, and has the entry lock. `is_writable`: the caller wants to write to a
+    /// single-writer store.
+    fn join(&self, is_writable: bool) -> Result<(), ObjectError> {
+        let _ = is_writable;
+        Ok(())
+    }
+
+    /// Notes that `items` were lost with memory of which all members were killed.
+    fn note_lost_items(&self, items: u64) {
+        let _ = items;
+    }
+
+    /// Prepares another handle of an object that this process has open.
+    fn reopen(&self) -> Result<(), ObjectError> {
+        Ok(())
+    }
+
+    /// Returns true if the object must stay open without a handle.
+    fn must_stay_open(&self) -> bool {
+        false
+    }
+
+    /// Gives back all that this process has, which leaves. Returns a guard that the caller holds until it has left.
+    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+        None
+    }
+
+    /// Closes the kind's files, because this process has left.
+    fn close_files(&self) {}
+
+    /// Cleans up after the memory was removed, because this process was the last member.
+    fn memory_removed(&self) {}
+
+    // --- other members ---
+
+    /// Gives back what the dead member of a slot held, without the owner lock.
+    fn recover_slot(&self, slot: u32) {
+        let _ = slot;
+    }
+
+    /// Gives back what needs the owner lock. Returns false if that must be tried again.
+    fn recover_contents(&self, slot: u32) -> bool {
+        let _ = slot;
+        true
+    }
+
+    /// Reacts to a ring of the watcher's doorbell, before dead members are recovered.
+    fn before_recovery(&self) {}
+
+    /// Reacts to a ring of the watcher's doorbell, after dead members were recovered.
+    fn after_recovery(&self) {}
+
+    /// Poisons the object if its memory holds what its members would wait for in vain.
+    fn audit(&self) -> Result<(), ObjectError> {
+        Ok(())
+    }
+
+    // --- waiting ---
+
+    /// Returns true if a sleeper of a wait set would find what it waits for.
+    fn is_available(&self, set: usize) -> bool {
+        let _ = set;
+        false
+    }
+
+    /// Returns the time after which sleepers must look again without being woken.
+    fn next_change(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the word of the right to spin for this wait set, if only one thread of all members may.
+    fn sole_spinner(&self, set: usize) -> Option<&AtomicU64> {
+        let _ = set;
+        None
+    }
+
+    // --- background work ---
+
+    /// Returns true if a chore of the kind is requested.
+    fn is_requested(&self, chore: Chore) -> bool {
+        let _ = chore;
+        false
+    }
+
+    /// Does a chore of the kind.
+    fn perform(&self, chore: Chore) {
+        let _ = chore;
+    }
+
+    // --- reports ---
+
+    /// Returns the number of permits or items that a member holds.
+    fn count_held(&self, member: MemberId) -> usize {
+        let _ = member;
+        0
+    }
+
+    /// Returns the bytes of memory that the object has now.
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.membership().mapping().size() as u64)
+    }
+}
+
+/// Returns the object as one of a certain kind, or None if it is of another kind.
+pub fn downcast<O: Object>(object: &Arc<dyn Object>) -> Option<Arc<O>> {
+    let object: Arc<dyn Any + Send + Sync> = object.clone();
+    object.downcast().ok()
+}
+
+/// Borrows the object as one of a certain kind, or returns None if it is of another kind.
+#[inline]
+pub fn downcast_ref<O: Object>(object: &dyn Object) -> Option<&O> {
+    (object as &dyn Any).downcast_ref()
+}
+
+/// Memory whose members were all killed.
+pub struct Leftover {
+    /// The number of items in it.
+    pub items: u64,
+    /// The name of another file of the object, if there is one.
+    pub copy: Option<String>,
+}
+
+/// The kinds of object, for the registry.
+pub trait Kinds: Sync {
+    /// Completes the membership of an object.
+    fn build(&self, parts: Parts) -> Result<Arc<dyn Object>, ObjectError>;
+
+    /// Inspects memory whose members were all killed.
+    fn inspect_leftover(&self, memory: &ObjectMemory) -> Leftover;
+}

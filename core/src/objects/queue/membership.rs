@@ -1,0 +1,186 @@
+//! The membership of this process in a queue: waking sleepers, and waiting for the owner lock.
+
+use crate::clock;
+use crate::memory::mapping::SharedMapping;
+use crate::objects::deadline::{
+    OWNER_LOCK_TIMEOUT, SHORT_OWNER_LOCK_TIMEOUT, SHORT_TIMEOUT_PERIOD,
+};
+use crate::objects::error::ObjectError;
+use crate::objects::lock_file::ObjectMembers;
+use crate::objects::membership::{Membership, Parts};
+use crate::objects::watcher::Watched;
+use crate::queue::{PutOutcome, Queue, TrimState, Wakeups, WritersToWake};
+use crate::shared_heap::HeapError;
+use std::ops::Deref;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, Weak};
+
+/// The wait set of those that wait for an item.
+pub const ITEMS: usize = 0;
+/// The wait set of those that wait for room.
+pub const ROOM: usize = 1;
+/// The wait set of those that wait until all items are done.
+pub const DONE: usize = 2;
+
+/// The queue of an object, in memory.
+pub(super) type ObjectQueue = Queue<Arc<SharedMapping>, Arc<ObjectMembers>>;
+
+/// The membership of this process in a queue.
+pub struct QueueMembership {
+    membership: Membership,
+    queue: ObjectQueue,
+    /// Items that were lost when all members were killed, before this process.
+    pub(super) lost_items: AtomicU64,
+    /// What was seen when memory was last to be reclaimed.
+    pub(super) reclaim_look: Mutex<TrimState>,
+    /// True if memory of the queue is free, and the watcher is to check whether it can be reclaimed.
+    has_spare_memory: AtomicBool,
+    /// Until when, in nanoseconds of CLOCK_MONOTONIC, operations use the short timeout for the owner lock.
+    short_timeout_until: AtomicU64,
+}
+
+impl Deref for QueueMembership {
+    type Target = Membership;
+
+    fn deref(&self) -> &Membership {
+        &self.membership
+    }
+}
+
+impl QueueMembership {
+    /// Completes the membership.
+    pub fn build(parts: Parts) -> Result<Arc<Self>, ObjectError> {
+        let shape = parts.shape;
+        let start = shape.contents_at() as u64;
+        let (words, members) = (parts.mapping.clone(), parts.members.clone());
+        let queue = Queue::new(words, &parts.file, start, shape.limits(), members);
+        let queue = queue.map_err(ObjectError::os("its memory cannot be had"))?;
+        Ok(Arc::new_cyclic(|weak: &Weak<Self>| {
+            let weak: Weak<dyn Watched> = weak.clone();
+            QueueMembership {
+                membership: Membership::new(parts, weak),
+                queue,
+                lost_items: AtomicU64::new(0),
+                reclaim_look: Mutex::default(),
+                has_spare_memory: AtomicBool::new(false),
+                short_timeout_until: AtomicU64::new(0),
+            }
+        }))
+    }
+
+    /// Returns the queue, or an error if it cannot be used.
+    #[inline]
+    pub(super) fn queue(&self) -> Result<&ObjectQueue, ObjectError> {
+        self.check()?;
+        Ok(&self.queue)
+    }
+
+    /// Returns the queue for a member that takes from it or looks at it. From then on the watcher gives back what dead
+    /// members have claimed.
+    #[inline]
+    pub(super) fn watched_queue(&self) -> Result<&ObjectQueue, ObjectError> {
+        self.watch()?;
+        self.queue()
+    }
+
+    /// Returns the queue, also if it cannot be used.
+    pub(super) fn unchecked_queue(&self) -> &ObjectQueue {
+        &self.queue
+    }
+
+    /// Does an operation that waits for the owner lock. `operate` takes the timeout in nanoseconds.
+    #[cold]
+    pub fn with_timeout<T>(
+        &self,
+        operate: impl FnOnce(u64) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        // Relaxed, both: a hint.
+        if clock::now() < self.short_timeout_until.load(Relaxed) {
+            return operate(SHORT_OWNER_LOCK_TIMEOUT);
+        }
+        let done = operate(OWNER_LOCK_TIMEOUT);
+        if matches!(done, Err(ObjectError::Changing { .. })) {
+            let until = clock::now() + SHORT_TIMEOUT_PERIOD;
+            self.short_timeout_until.store(until, Relaxed);
+        }
+        done
+    }
+
+    /// Wakes the sleepers that a change concerns.
+    pub(super) fn wake_for(&self, news: Wakeups) {
+        if news.over {
+            self.wake_all(ITEMS);
+        } else if news.items {
+            self.wake_next(ITEMS);
+        }
+        match news.room {
+            WritersToWake::None => {}
+            WritersToWake::One => drop(self.wake_next(ROOM)),
+            WritersToWake::All => self.wake_all(ROOM),
+        }
+        if news.done {
+            self.wake_all(DONE);
+        }
+        if news.freed {
+            self.request_reclaim();
+        }
+    }
+
+    /// Wakes the sleepers that a put concerns.
+    #[inline]
+    pub(super) fn finish_put(
+        &self,
+        put: Result<PutOutcome, HeapError>,
+    ) -> Result<PutOutcome, ObjectError> {
+        if self.queue.must_wake_writers() {
+            self.wake_all(ROOM);
+        }
+        let put = put.map_err(|error| self.map_shared_error(error))?;
+        if put == PutOutcome::Stored {
+            self.wake_next(ITEMS);
+        }
+        Ok(put)
+    }
+
+    /// Wakes the sleepers that the end of a claim concerns. Returns false if the claim had ended before.
+    pub(super) fn finish_end(
+        &self,
+        ended: Result<Option<Wakeups>, HeapError>,
+    ) -> Result<bool, ObjectError> {
+        let news = ended.map_err(|error| self.map_shared_error(error))?;
+        if let Some(news) = news {
+            self.wake_for(news);
+        }
+        Ok(news.is_some())
+    }
+
+    /// Lets the watcher check after a while whether memory can be reclaimed.
+    #[cold]
+    fn request_reclaim(&self) {
+        // Relaxed: the watcher learns of it by a system call.
+        if !self.has_spare_memory.swap(true, Relaxed) {
+            // Without a watcher the memory is there until the last member leaves.
+            self.request_chore();
+        }
+    }
+
+    /// Returns true if the watcher is to check whether memory can be reclaimed.
+    pub(super) fn is_reclaim_requested(&self) -> bool {
+        // Relaxed: a hint.
+        self.has_spare_memory.load(Relaxed)
+    }
+
+    /// Notes whether memory may be reclaimed later.
+    pub(super) fn set_reclaim_requested(&self, is_requested: bool) {
+        self.has_spare_memory.store(is_requested, Relaxed);
+    }
+
+    /// Lets the watcher finish later what could not be finished now.
+    pub(super) fn request_deferred(&self) {
+        if self.queue.has_deferred() {
+            // Without a watcher it is finished when this process leaves.
+            self.request_chore();
+        }
+    }
+}

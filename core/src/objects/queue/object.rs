@@ -1,0 +1,104 @@
+//! Queues as objects among others.
+
+use super::dropped::note_dropped;
+use super::membership::{ITEMS, ObjectQueue, QueueMembership, ROOM};
+use crate::clock;
+use crate::objects::deadline::RECOVERY_TIMEOUT;
+use crate::objects::members::MemberId;
+use crate::objects::membership::Membership;
+use crate::objects::memory::ObjectMemory;
+use crate::objects::object::Object;
+use crate::objects::watcher::Chore;
+use crate::sync::lock;
+use std::io;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+impl QueueMembership {
+    /// Returns the number of waiting items: a hint.
+    pub fn depth(&self) -> u64 {
+        self.unchecked_queue().len()
+    }
+
+    /// Returns the number of items in a queue whose members were all killed.
+    pub(in crate::objects) fn count_lost(memory: &ObjectMemory) -> u64 {
+        let word = |at| {
+            let at = memory.shape.contents_at() + at as usize;
+            memory.mapping.u64_at(at).load(Relaxed)
+        };
+        ObjectQueue::count_items_in(word)
+    }
+
+    /// Gives memory back that is not needed.
+    fn reclaim_memory(&self) {
+        let mut look = lock(&self.reclaim_look);
+        let queue = self.unchecked_queue();
+        let next = queue.trim(*look, clock::now() + RECOVERY_TIMEOUT);
+        *look = next.unwrap_or_default();
+        self.set_reclaim_requested(next.is_some());
+    }
+}
+
+impl Object for QueueMembership {
+    fn membership(&self) -> &Membership {
+        self
+    }
+
+    fn note_lost_items(&self, items: u64) {
+        self.lost_items.store(items, Relaxed);
+    }
+
+    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+        // Other threads of ours first: an owner lock of a process that is no member would be taken over.
+        let queue = self.unchecked_queue();
+        queue.close(clock::now() + RECOVERY_TIMEOUT);
+        let _ = queue.abandon(clock::now() + RECOVERY_TIMEOUT);
+        None
+    }
+
+    fn memory_removed(&self) {
+        note_dropped(self.name(), self.depth());
+    }
+
+    fn recover_contents(&self, slot: u32) -> bool {
+        let deadline = clock::now() + RECOVERY_TIMEOUT;
+        self.unchecked_queue().recover(slot, deadline).is_ok()
+    }
+
+    fn is_available(&self, set: usize) -> bool {
+        match set {
+            ITEMS => !self.unchecked_queue().is_empty(),
+            ROOM => self.may_put(1),
+            _ => false,
+        }
+    }
+
+    fn next_change(&self) -> Option<Duration> {
+        self.next_expiry()
+    }
+
+    fn is_requested(&self, chore: Chore) -> bool {
+        match chore {
+            Chore::ReclaimMemory => self.is_reclaim_requested(),
+            Chore::FinishDeferred => self.unchecked_queue().has_deferred(),
+            Chore::Recheck => false,
+        }
+    }
+
+    fn perform(&self, chore: Chore) {
+        match chore {
+            Chore::ReclaimMemory => self.reclaim_memory(),
+            Chore::FinishDeferred => self.finish_deferred(),
+            Chore::Recheck => {}
+        }
+    }
+
+    fn count_held(&self, member: MemberId) -> usize {
+        self.unchecked_queue().claims_held_by(member.0)
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        self.unchecked_queue().allocated()
+    }
+}

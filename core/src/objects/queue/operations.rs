@@ -1,0 +1,256 @@
+//! The operations of a member of a queue. A `timeout` is how long an operation may wait for the owner lock, in nanoseconds.
+
+use super::membership::{DONE, ITEMS, ObjectQueue, QueueMembership, ROOM};
+use crate::clock;
+use crate::objects::deadline::{OWNER_LOCK_TIMEOUT, SHORT_OWNER_LOCK_TIMEOUT, deadline_after};
+use crate::objects::error::ObjectError;
+use crate::queue::{
+    Chunk, Claim, ClaimEnd, ClaimOutcome, PopOutcome, PutOutcome, QueueStats, Source, WaitingItem,
+    Wakeups,
+};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+impl QueueMembership {
+    // --- putting ---
+
+    /// Puts small items, as [`Queue::put`](crate::queue::Queue::put).
+    #[inline]
+    pub fn put(&self, items: &[u8], count: u64, timeout: u64) -> Result<PutOutcome, ObjectError> {
+        let put = self.queue()?.put(items, count, deadline_after(timeout));
+        self.finish_put(put)
+    }
+
+    /// Puts items that `fill` writes, as [`Queue::put_large`](crate::queue::Queue::put_large).
+    pub fn put_large(
+        &self,
+        len: u64,
+        count: u64,
+        timeout: u64,
+        fill: impl FnOnce(*mut u8, u64) -> u64,
+    ) -> Result<PutOutcome, ObjectError> {
+        let queue = self.queue()?;
+        let put = queue.put_large(len, count, deadline_after(timeout), fill);
+        self.finish_put(put)
+    }
+
+    /// Reserves a chunk to fill, which the caller links or frees. Returns None if there is no memory for it now.
+    pub fn reserve_chunk(&self, len: u64, timeout: u64) -> Result<Option<Chunk>, ObjectError> {
+        let reserved = self
+            .queue()?
+            .reserve_or_request_wakeup(len, deadline_after(timeout));
+        reserved.map_err(|error| self.map_shared_error(error))
+    }
+
+    /// Puts the item that a chunk was filled with.
+    pub fn link_chunk(
+        &self,
+        chunk: &mut Option<Chunk>,
+        used: u64,
+        timeout: u64,
+    ) -> Result<PutOutcome, ObjectError> {
+        let put = self.queue()?.link(chunk, used, 1, deadline_after(timeout));
+        self.finish_put(put)
+    }
+
+    /// Frees a chunk that is not needed.
+    pub fn free_chunk(&self, chunk: Chunk, timeout: u64) -> Result<(), ObjectError> {
+        self.queue()?.free_chunk(chunk, deadline_after(timeout));
+        self.request_deferred();
+        self.wake_all(ROOM);
+        Ok(())
+    }
+
+    /// Returns true if there may be room for this many items: a hint that is right once this process has announced that it
+    /// sleeps.
+    pub fn may_put(&self, count: u64) -> bool {
+        let queue = self.unchecked_queue();
+        queue.is_shut_down() || !queue.is_known_full(count)
+    }
+
+    // --- taking ---
+
+    /// Takes items, as [`Queue::pop`](crate::queue::Queue::pop).
+    #[inline]
+    pub fn take(
+        &self,
+        source: Source,
+        most: usize,
+        out: &mut Vec<u8>,
+        timeout: u64,
+    ) -> Result<PopOutcome, ObjectError> {
+        let queue = self.watched_queue()?;
+        self.expire_claims(queue, timeout)?;
+        let taken = queue.pop(source, most, out, deadline_after(timeout));
+        let (taken, news) = taken.map_err(|error| self.map_shared_error(error))?;
+        self.wake_for(news);
+        Ok(taken)
+    }
+
+    /// Claims an item, for `lease` nanoseconds unless that is 0.
+    pub fn claim(
+        &self,
+        source: Source,
+        lease: u64,
+        timeout: u64,
+    ) -> Result<ClaimOutcome, ObjectError> {
+        let queue = self.watched_queue()?;
+        self.expire_claims(queue, timeout)?;
+        let claimed = queue.claim(source, lease, deadline_after(timeout));
+        let (claimed, news) = claimed.map_err(|error| self.map_shared_error(error))?;
+        self.wake_for(news);
+        Ok(claimed)
+    }
+
+    /// Returns true if there may be an item, or the queue may be shut down: a hint that is right once this process has
+    /// announced that it sleeps.
+    pub fn may_take(&self) -> bool {
+        let queue = self.unchecked_queue();
+        !queue.is_empty()
+            || queue.may_be_finished()
+            || queue.expiry().is_some_and(|expiry| expiry <= clock::now())
+    }
+
+    /// Copies waiting items, as [`Queue::peek`](crate::queue::Queue::peek).
+    pub fn peek(&self, most: usize, timeout: u64) -> Result<Vec<WaitingItem>, ObjectError> {
+        let queue = self.watched_queue()?;
+        self.expire_claims(queue, timeout)?;
+        let found = queue.peek(most, deadline_after(timeout));
+        found.map_err(|error| self.map_shared_error(error))
+    }
+
+    // --- claims ---
+
+    /// Ends a claim whose item does not come back. Returns false if it had ended before.
+    pub fn acknowledge(
+        &self,
+        claim: &Claim,
+        end: ClaimEnd,
+        keeps: bool,
+        timeout: u64,
+    ) -> Result<bool, ObjectError> {
+        let queue = self.queue()?;
+        self.finish_end(queue.acknowledge(claim, end, keeps, deadline_after(timeout)))
+    }
+
+    /// Ends a claim whose item comes back. Returns false if it had ended before.
+    pub fn return_item(&self, claim: &Claim, timeout: u64) -> Result<bool, ObjectError> {
+        let queue = self.queue()?;
+        self.finish_end(queue.give_back(claim, deadline_after(timeout)))
+    }
+
+    /// Drops a claim, to which and to whose memory this process no longer refers: the item comes back, unless the claim has
+    /// ended. If another process prevents that, the watcher does it later. The next operation raises other errors.
+    pub fn drop_claim(&self, claim: Claim, is_over: bool) {
+        if let Ok(queue) = self.queue() {
+            queue.defer_claim(claim, is_over);
+            let _ = self.with_timeout(|timeout| self.finish_deferred_within(timeout));
+            self.request_deferred();
+        }
+    }
+
+    /// Gives back the items of expired claims, if there are any.
+    #[inline]
+    fn expire_claims(&self, queue: &ObjectQueue, timeout: u64) -> Result<(), ObjectError> {
+        let expiry = queue.expiry();
+        if expiry.is_some_and(|expiry| expiry <= clock::now()) {
+            let expired = queue.expire(deadline_after(timeout));
+            let (_, news) = expired.map_err(|error| self.map_shared_error(error))?;
+            self.wake_for(news);
+        }
+        Ok(())
+    }
+
+    /// Returns the time after which the next claim expires, if one does.
+    pub fn next_expiry(&self) -> Option<Duration> {
+        let expiry = self.unchecked_queue().expiry()?;
+        Some(Duration::from_nanos(expiry.saturating_sub(clock::now())))
+    }
+
+    /// Makes the error for a queue without room for another claim.
+    #[cold]
+    pub fn too_many_claims(&self) -> ObjectError {
+        let stats = self.stats(OWNER_LOCK_TIMEOUT);
+        ObjectError::Claimed {
+            dead: stats.map_or(0, |stats| stats.dead),
+        }
+    }
+
+    // --- the end of items ---
+
+    /// Marks items that this process has taken as done. Returns false if it has not taken that many.
+    pub fn task_done(&self, count: u64, timeout: u64) -> Result<bool, ObjectError> {
+        let queue = self.queue()?;
+        self.finish_end(queue.task_done(count, deadline_after(timeout)))
+    }
+
+    /// Returns true if all items are done.
+    pub fn is_done(&self, timeout: u64) -> Result<bool, ObjectError> {
+        let done = self.watched_queue()?.is_all_done(deadline_after(timeout));
+        done.map_err(|error| self.map_shared_error(error))
+    }
+
+    /// Refuses further items. With `immediate`, discards waiting items.
+    pub fn shut_down(&self, immediate: bool, timeout: u64) -> Result<(), ObjectError> {
+        let shut = self.queue()?.shut_down(immediate, deadline_after(timeout));
+        shut.map_err(|error| self.map_shared_error(error))?;
+        self.wake_all_sets();
+        Ok(())
+    }
+
+    /// Returns true if the queue refuses further items.
+    pub fn is_shut_down(&self) -> Result<bool, ObjectError> {
+        Ok(self.queue()?.is_shut_down())
+    }
+
+    // --- what can be seen ---
+
+    /// Returns the number of waiting items: a hint.
+    pub fn len(&self) -> Result<u64, ObjectError> {
+        let queue = self.watched_queue()?;
+        match self.expire_claims(queue, 0) {
+            Ok(()) | Err(ObjectError::Changing { .. }) => Ok(queue.len()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the statistics of the queue.
+    pub fn stats(&self, timeout: u64) -> Result<QueueStats, ObjectError> {
+        let queue = self.watched_queue()?;
+        self.expire_claims(queue, timeout)?;
+        let stats = queue.stats(deadline_after(timeout));
+        stats.map_err(|error| self.map_shared_error(error))
+    }
+
+    /// Returns how many items were lost when all members were killed, and forgets it: 0 from then on.
+    pub fn take_lost_items(&self) -> u64 {
+        self.lost_items.swap(0, Relaxed)
+    }
+
+    /// Returns the address of bytes of a claim or a chunk. They stay mapped as long as the membership exists.
+    pub fn address_of(&self, at: u64, len: u64) -> Result<*mut u8, ObjectError> {
+        let found = self.queue()?.bytes(at, len);
+        found.map_err(|error| self.map_shared_error(error))
+    }
+
+    /// Returns how many wait for an item, for room, and until all items are done.
+    pub fn count_waiters(&self) -> [usize; 3] {
+        [ITEMS, ROOM, DONE].map(|set| self.count_sleepers(set))
+    }
+
+    // --- deferred operations ---
+
+    /// Finishes operations that a process which held the owner lock has prevented.
+    pub(super) fn finish_deferred(&self) {
+        let _ = self.finish_deferred_within(SHORT_OWNER_LOCK_TIMEOUT);
+    }
+
+    fn finish_deferred_within(&self, timeout: u64) -> Result<(), ObjectError> {
+        let mut news = Wakeups::default();
+        let finished = self
+            .queue()?
+            .finish_deferred(deadline_after(timeout), &mut news);
+        self.wake_for(news);
+        finished.map_err(|error| self.map_shared_error(error))
+    }
+}

@@ -1,0 +1,90 @@
+//! Semaphores, locks and memories as objects among others.
+
+use super::membership::{PERMITS, SIGNALS, SemaphoreMembership};
+use crate::objects::error::ObjectError;
+use crate::objects::members::MemberId;
+use crate::objects::membership::{Membership, Parts};
+use crate::objects::object::Object;
+use crate::objects::watcher::Watched;
+use crate::shared_heap::{Corruption, Field};
+use crate::sync::AtomicU64;
+use std::sync::{Arc, MutexGuard, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// How often a permit whose holder is no member is looked at again, and the pause before each look.
+const ORPHAN_LOOKS: usize = 10;
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
+
+impl SemaphoreMembership {
+    /// Completes the membership.
+    pub fn build(parts: Parts) -> Arc<Self> {
+        Arc::new_cyclic(|weak: &Weak<Self>| {
+            let weak: Weak<dyn Watched> = weak.clone();
+            SemaphoreMembership::new(parts, weak)
+        })
+    }
+
+    fn find_orphan(&self) -> Option<(usize, u64)> {
+        self.permits.find_orphan(|id| self.members().is_member(id))
+    }
+}
+
+impl Object for SemaphoreMembership {
+    fn membership(&self) -> &Membership {
+        self
+    }
+
+    fn must_stay_open(&self) -> bool {
+        self.abandoned.exist() && self.count_held_here() > 0
+    }
+
+    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+        self.permits.release_all(self.members().self_id());
+        None
+    }
+
+    fn recover_slot(&self, slot: u32) {
+        self.permits.recover(slot);
+    }
+
+    /// Poisons the object if the holder of a permit is no member: the permit would never be released.
+    fn audit(&self) -> Result<(), ObjectError> {
+        let Some(orphan) = self.find_orphan() else {
+            return Ok(());
+        };
+        // A member that leaves may have acquired it meanwhile, and releases it at once.
+        for _ in 0..ORPHAN_LOOKS {
+            thread::sleep(LOOK_PAUSE);
+            if self.find_orphan() != Some(orphan) {
+                return Ok(());
+            }
+        }
+        let (index, found) = orphan;
+        Err(self.poison(Corruption {
+            field: Field::OrphanedPermit,
+            at: self.permits.offset(index),
+            found,
+        }))
+    }
+
+    fn is_available(&self, set: usize) -> bool {
+        match set {
+            PERMITS => self.permits.count_free() > 0,
+            SIGNALS => self.has_signals(),
+            _ => false,
+        }
+    }
+
+    fn next_change(&self) -> Option<Duration> {
+        self.reserved_for()
+    }
+
+    fn sole_spinner(&self, set: usize) -> Option<&AtomicU64> {
+        (set == PERMITS && self.has_one_permit()).then(|| self.spinner())
+    }
+
+    fn count_held(&self, member: MemberId) -> usize {
+        self.permits.count_held_by(member)
+    }
+}

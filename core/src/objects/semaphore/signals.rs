@@ -1,0 +1,87 @@
+//! Signals: a counter of pending signals, each of which ends one wait.
+
+use super::membership::{SIGNALS, SemaphoreMembership};
+use crate::crash;
+use crate::objects::error::ObjectError;
+use crate::objects::layout::{AT_SIGNALS, SLEEPERS};
+use crate::shared_heap::{Corruption, Field};
+use crate::sync::{AtomicU64, Ordering};
+
+/// The maximum number of pending signals.
+const MOST_SIGNALS: u64 = 1 << 62;
+
+impl SemaphoreMembership {
+    /// Adds signals, and wakes as many sleepers that wait for one. Raises an error if there would be too many.
+    pub fn signal(&self, count: u64) -> Result<(), ObjectError> {
+        self.check()?;
+        // Release: what is before the signal is seen by the thread that takes it. Relaxed: nothing follows.
+        let add = |now: u64| now.checked_add(count).filter(|&sum| sum <= MOST_SIGNALS);
+        let signals = self.signals();
+        if let Err(found) = signals.fetch_update(Ordering::Release, Ordering::Relaxed, add) {
+            if found > MOST_SIGNALS {
+                return Err(self.corrupt_signals(found));
+            }
+            return Err(ObjectError::TooLarge(format!(
+                "cannot add {count} signals to {found} pending ones: the maximum is {MOST_SIGNALS}; take some with wait() \
+                 or drain()"
+            )));
+        }
+        self.unless_cut_off(())?;
+        crash::point!(Signalled);
+        // No more than can sleep: a thread that sleeps again has found no signal.
+        for _ in 0..count.min(SLEEPERS as u64) {
+            if !self.wake_next(SIGNALS) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a pending signal. Returns false if there is none.
+    #[inline]
+    pub fn try_take_signal(&self) -> Result<bool, ObjectError> {
+        self.check()?;
+        let less = |now: u64| now.checked_sub(1).filter(|_| now <= MOST_SIGNALS);
+        // Acquire: pairs with the Release of `signal`. Relaxed: there is none.
+        let taken = match self
+            .signals()
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, less)
+        {
+            Ok(_) => {
+                crash::point!(SignalTaken);
+                true
+            }
+            Err(0) => false,
+            Err(found) => return Err(self.corrupt_signals(found)),
+        };
+        self.unless_cut_off(taken)
+    }
+
+    /// Discards pending signals, and returns how many.
+    pub fn drain(&self) -> Result<u64, ObjectError> {
+        self.check()?;
+        // Acquire: as in `try_take_signal`.
+        match self.signals().swap(0, Ordering::Acquire) {
+            found @ 0..=MOST_SIGNALS => self.unless_cut_off(found),
+            found => Err(self.corrupt_signals(found)),
+        }
+    }
+
+    /// Returns true if a signal is pending: a hint.
+    pub(super) fn has_signals(&self) -> bool {
+        self.signals().load(Ordering::Relaxed) > 0
+    }
+
+    fn signals(&self) -> &AtomicU64 {
+        self.mapping().u64_at(AT_SIGNALS)
+    }
+
+    #[cold]
+    fn corrupt_signals(&self, found: u64) -> ObjectError {
+        self.poison(Corruption {
+            field: Field::Signals,
+            at: AT_SIGNALS as u64,
+            found,
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! The membership of this process in a store: the contents that it has mapped, and the transaction that it has begun.
+
+use super::copies::map_current_copy;
+use super::error::StoreRefused;
+use super::local_transaction::LocalTransaction;
+use crate::memory::mapping::SharedMapping;
+use crate::memory::named;
+use crate::objects::error::ObjectError;
+use crate::objects::holder::Holder;
+use crate::objects::layout::AT_CONTENTS;
+use crate::objects::lock_file::ObjectMembers;
+use crate::objects::members::MemberId;
+use crate::objects::membership::{Membership, Parts};
+use crate::objects::watcher::Watched;
+use crate::shared_heap::HeapError;
+use crate::store::{Store, StoreError};
+use crate::sync::lock;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// The wait set of those that wait for the owner lock, because a transaction holds it for long.
+pub const TRANSACTIONS: usize = 0;
+/// The wait set of those that wait for a change.
+pub const CHANGES: usize = 1;
+/// The wait set of those that wait for a message.
+pub const MESSAGES: usize = 2;
+
+/// The store of an object, in memory.
+pub type ObjectStore = Store<Arc<SharedMapping>, Arc<ObjectMembers>>;
+
+/// The membership of this process in a store.
+pub struct StoreMembership {
+    membership: Membership,
+    store: ObjectStore,
+    /// The file of the contents; None once this process has left.
+    file: Mutex<Option<Arc<OwnedFd>>>,
+    /// The number of the contents that are mapped: 0 for the object's memory itself. Of a single-writer store: their mark.
+    pub(super) current: AtomicU64,
+    /// Of a single-writer store: the mark in the object's memory when this process last looked for the contents.
+    pub(super) seen_mark: AtomicU64,
+    /// Held while this process moves to other contents, or leaves.
+    moving: Mutex<()>,
+    pub(super) transaction: LocalTransaction,
+    /// Blocks that this process no longer looks at, of which it has not told the others.
+    pub(super) unpinned: Mutex<Vec<u64>>,
+}
+
+impl Deref for StoreMembership {
+    type Target = Membership;
+
+    fn deref(&self) -> &Membership {
+        &self.membership
+    }
+}
+
+impl StoreMembership {
+    /// Completes the membership. Contents of a single-writer store are mapped when this process joins.
+    pub fn build(parts: Parts) -> Result<Arc<Self>, ObjectError> {
+        let (shape, mapping) = (parts.shape, &parts.mapping);
+        let failed = || ObjectError::os("its memory cannot be had");
+        let file: Arc<OwnedFd> = Arc::new(parts.file.try_clone().map_err(failed())?);
+        let current = match shape.is_owned() {
+            true => 0,
+            false => map_current_copy(mapping, &file, shape, &parts.memory_name)?,
+        };
+        let (words, members) = (mapping.clone(), parts.members.clone());
+        let (start, readers_at) = (shape.contents_at() as u64, shape.readers_at() as u64);
+        let store = match shape.is_owned() {
+            true => Store::open_read_only(words, &file, start, shape.amount, members, readers_at),
+            false => Store::new(words, &file, start, shape.amount, members),
+        };
+        let store = store.map_err(failed())?;
+        Ok(Arc::new_cyclic(|weak: &Weak<Self>| {
+            let weak: Weak<dyn Watched> = weak.clone();
+            StoreMembership {
+                membership: Membership::new(parts, weak),
+                store,
+                file: Mutex::new(Some(file)),
+                current: AtomicU64::new(current),
+                seen_mark: AtomicU64::new(0),
+                moving: Mutex::default(),
+                transaction: LocalTransaction::default(),
+                unpinned: Mutex::default(),
+            }
+        }))
+    }
+
+    /// Returns the store, or an error if it cannot be used.
+    #[inline]
+    pub(super) fn store(&self) -> Result<&ObjectStore, StoreRefused> {
+        self.check()?;
+        Ok(&self.store)
+    }
+
+    /// Returns the store, also if it cannot be used.
+    #[inline]
+    pub(super) fn unchecked_store(&self) -> &ObjectStore {
+        &self.store
+    }
+
+    /// Returns the file of the contents. EBADF once this process has left.
+    pub(super) fn contents_file(&self) -> io::Result<Arc<OwnedFd>> {
+        let file = lock(&self.file).clone();
+        file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    /// Closes the file of the contents, because this process has left.
+    pub(super) fn close_contents_file(&self) {
+        let file = lock(&self.file).take();
+        if let Some(file) = file {
+            named::unshare(&*file); // A view may keep it mapped, and so open.
+        }
+    }
+
+    /// Keeps other threads from moving to other contents.
+    pub(super) fn lock_contents(&self) -> MutexGuard<'_, ()> {
+        lock(&self.moving)
+    }
+
+    // --- the single writer ---
+
+    /// Returns the owner of a single-writer store, if it is alive.
+    pub fn owner(&self) -> Option<Holder> {
+        match self.may_write() {
+            _ if !self.shape().is_owned() => None,
+            true => Some(Holder::this_process()),
+            false => self.lock_file().owner().ok().flatten(),
+        }
+    }
+
+    /// Returns true if this process can change the store.
+    pub fn may_write(&self) -> bool {
+        self.check().is_ok() && !self.store.is_read_only()
+    }
+
+    /// Returns the number of the contents that the object's memory states. Any member can write it.
+    pub(super) fn mark(&self) -> u64 {
+        // Acquire: pairs with the release of the owner.
+        self.mapping().u64_at(AT_CONTENTS).load(Acquire)
+    }
+
+    /// Returns true if there are newer contents of a single-writer store than those that this process reads.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        // Relaxed: changed by a thread that has locked the contents.
+        self.store.is_read_only() && self.mark() != self.seen_mark.load(Relaxed)
+    }
+
+    // --- errors ---
+
+    /// Converts the error of an operation that was not done.
+    #[cold]
+    pub fn map_error(&self, error: StoreError) -> StoreRefused {
+        let error = match error {
+            StoreError::Heap(error) => error,
+            other => return StoreRefused::Store(other),
+        };
+        match error {
+            HeapError::Replaced { fenced } => match fenced == self.members().self_id().0 {
+                true => ObjectError::Fenced.into(),
+                false => StoreRefused::Replaced,
+            },
+            HeapError::Limit { asked, used, limit } => StoreRefused::Full { asked, used, limit },
+            HeapError::TransactionTooLarge { most } => StoreRefused::TooMany(most),
+            HeapError::ReadOnly => {
+                let owner = self.owner();
+                ObjectError::ReadOnly { owner }.into()
+            }
+            HeapError::NeverStable => {
+                let owner = self.owner();
+                ObjectError::Restless { owner }.into()
+            }
+            error => self.map_shared_error(error).into(),
+        }
+    }
+
+    /// Returns the process that changes the store now; 0 if none does, -1 for one of another container.
+    pub fn holder_pid(&self) -> i64 {
+        if self.check().is_err() {
+            return 0;
+        }
+        match self.store.holder() {
+            0 => 0,
+            member => match self.members().holder_of(MemberId(member)) {
+                Some(Holder::Process(pid)) => i64::from(pid),
+                Some(Holder::Elsewhere) => -1,
+                None => 0,
+            },
+        }
+    }
+
+    /// Returns the address of bytes of a buffer that this process has pinned.
+    pub fn address_of(&self, at: u64, len: u64) -> *mut u8 {
+        self.mapping().address(at as usize, len as usize)
+    }
+}

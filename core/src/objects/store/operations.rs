@@ -1,0 +1,224 @@
+//! Operations on a store: within the transaction of the caller, or in one of their own.
+
+use super::copies::{MOVE_ATTEMPTS, replaced_too_often};
+use super::error::StoreRefused;
+use super::membership::{CHANGES, MESSAGES, ObjectStore, StoreMembership, TRANSACTIONS};
+use crate::crash;
+use crate::objects::deadline::{RECOVERY_TIMEOUT, deadline_after};
+use crate::objects::error::ObjectError;
+use crate::shared_heap::HeapError;
+use crate::store::ContainerRef;
+use crate::store::{CommitNotice, OpenTransaction, Root, StoreError};
+use crate::sync::lock;
+use std::thread;
+
+/// The transaction that an operation is part of.
+enum Scope<'o> {
+    /// A transaction of its own.
+    Own,
+    /// The transaction that the task or thread has begun.
+    Begun(&'o mut OpenTransaction),
+    /// None: another task of this thread has begun a transaction, which cannot end before this operation does.
+    BesideSibling,
+}
+
+/// Makes the error for a change beside the transaction of another task of the thread.
+#[cold]
+pub fn beside_sibling() -> StoreRefused {
+    let text = "another task of this thread is within a transaction, which cannot end before this operation; begin one \
+                with 'async with'";
+    ObjectError::NotHeld(text).into()
+}
+
+impl StoreMembership {
+    /// Initializes a new store, and returns the place of its root.
+    pub fn initialize(&self) -> Result<ContainerRef, StoreRefused> {
+        self.following(|store| {
+            let deadline = deadline_after(RECOVERY_TIMEOUT);
+            let founded = store.initialize(deadline);
+            crash::point!(StoreFounded);
+            let place = founded.and_then(|()| store.root(Root::Store, deadline));
+            place.map_err(|error| self.map_error(error))
+        })
+    }
+
+    /// Does an operation, and does it again in a copy of the store if there is one by then.
+    #[inline]
+    pub(super) fn following<R>(
+        &self,
+        operate: impl Fn(&ObjectStore) -> Result<R, StoreRefused>,
+    ) -> Result<R, StoreRefused> {
+        for _ in 0..MOVE_ATTEMPTS {
+            match operate(self.store()?) {
+                Err(StoreRefused::Replaced) => self.follow()?,
+                done => return done,
+            }
+        }
+        Err(replaced_too_often().into())
+    }
+
+    /// Moves to the contents of a new owner, or to a copy.
+    #[cold]
+    fn follow(&self) -> Result<(), StoreRefused> {
+        match self.shape().is_owned() {
+            true => self.follow_owner(RECOVERY_TIMEOUT),
+            false => self.follow_copy(),
+        }
+    }
+
+    /// Does an operation: in the transaction that `owner` has begun, if it has, or else in one of its own, for whose owner
+    /// lock it waits for `timeout` nanoseconds. With a timeout of 0 it does not move to a copy either.
+    #[inline]
+    pub fn with_store<R>(
+        &self,
+        owner: impl Fn() -> u64,
+        timeout: u64,
+        operate: impl Fn(&ObjectStore, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>,
+    ) -> Result<R, StoreRefused> {
+        if timeout == 0 {
+            return self.operate_once(self.store()?, owner, 0, operate);
+        }
+        self.following(|store| self.operate_once(store, &owner, timeout, &operate))
+    }
+
+    #[inline]
+    fn operate_once<R>(
+        &self,
+        store: &ObjectStore,
+        owner: impl Fn() -> u64,
+        timeout: u64,
+        operate: impl Fn(&ObjectStore, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>,
+    ) -> Result<R, StoreRefused> {
+        if store.is_read_only() {
+            if self.is_behind() {
+                return Err(StoreRefused::Replaced);
+            }
+            return self.read_contents(timeout, |deadline| {
+                operate(store, None, deadline).map_err(|error| self.map_error(error))
+            });
+        }
+        if !self.transaction.is_open() {
+            return self.operate_alone(store, timeout, operate);
+        }
+        let current = self.transaction.is_of_task_in_this_thread().then(owner);
+        let mut open = self.transaction.lock();
+        let scope = match &mut *open {
+            Some(transaction) if transaction.thread == thread::current().id() => {
+                match !transaction.is_task || current == Some(transaction.owner) {
+                    true => Scope::Begun(&mut transaction.open),
+                    false => Scope::BesideSibling,
+                }
+            }
+            _ => Scope::Own,
+        };
+        match scope {
+            Scope::Begun(open) => {
+                let done = operate(store, Some(open), deadline_after(timeout));
+                done.map_err(|error| self.map_error(error))
+            }
+            // It can read what is committed, and cannot wait for the owner lock.
+            Scope::BesideSibling => {
+                drop(open);
+                match operate(store, None, deadline_after(0)) {
+                    Err(StoreError::Heap(HeapError::Busy { .. })) => Err(beside_sibling()),
+                    done => self.finish(done),
+                }
+            }
+            Scope::Own => {
+                drop(open);
+                self.operate_alone(store, timeout, operate)
+            }
+        }
+    }
+
+    /// Does an operation in a transaction of its own.
+    #[inline]
+    fn operate_alone<R>(
+        &self,
+        store: &ObjectStore,
+        timeout: u64,
+        operate: impl Fn(&ObjectStore, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>,
+    ) -> Result<R, StoreRefused> {
+        let mut done = operate(store, None, deadline_after(timeout));
+        // There may be room that readers have kept so far.
+        if let Err(StoreError::Heap(HeapError::Limit { .. })) = done
+            && self.shape().is_owned()
+            && store.free_deferred(deadline_after(timeout)).is_ok()
+        {
+            done = operate(store, None, deadline_after(timeout));
+        }
+        self.finish(done)
+    }
+
+    /// Wakes the sleepers that the last commit of this process concerns, and converts the error of an operation.
+    #[inline]
+    pub(super) fn finish<R>(&self, done: Result<R, StoreError>) -> Result<R, StoreRefused> {
+        let news = self.unchecked_store().take_notice();
+        if news != CommitNotice::default() {
+            crash::point!(StoreChanged);
+            self.wake_for(news);
+        }
+        done.map_err(|error| self.map_error(error))
+    }
+
+    /// Wakes the sleepers that a commit concerns.
+    #[cold]
+    fn wake_for(&self, news: CommitNotice) {
+        if news.changes {
+            self.wake_all(CHANGES);
+        }
+        for _ in 0..news.messages {
+            if !self.wake_next(MESSAGES) {
+                break;
+            }
+        }
+        if news.lease {
+            self.wake_next(TRANSACTIONS);
+        }
+    }
+
+    /// Wakes the next one that waits for a message, because one that was woken for a message has left it.
+    pub fn pass_message_on(&self) {
+        self.wake_next(MESSAGES);
+    }
+
+    // --- containers and buffers ---
+
+    /// Notes that this process has one proxy more of a container.
+    pub fn add_proxy(&self, id: u64) {
+        if let Ok(store) = self.store() {
+            store.proxies().add(id);
+        }
+    }
+
+    /// Notes that this process has one proxy less of a container.
+    pub fn remove_proxy(&self, id: u64) {
+        // Not in a forked child, where another thread of the parent may have locked the counts.
+        if let Ok(store) = self.store() {
+            store.proxies().remove(id);
+        }
+    }
+
+    /// Unpins a block, at which this process no longer looks.
+    pub fn unpin(&self, block: u64) {
+        if self.check().is_ok() {
+            lock(&self.unpinned).push(block);
+            self.unpin_all();
+        }
+    }
+
+    /// Tells the others of unpinned blocks, if the owner lock is free now.
+    pub(super) fn unpin_all(&self) {
+        loop {
+            let Some(block) = lock(&self.unpinned).pop() else {
+                return;
+            };
+            let store = self.unchecked_store();
+            if self.transaction.is_open() || store.unpin(deadline_after(1), block).is_err() {
+                // With the next one, or when this process leaves.
+                lock(&self.unpinned).push(block);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Transactions that tasks and threads begin and end.
+
+use super::error::StoreRefused;
+use super::local_transaction::Transaction;
+use super::membership::{MESSAGES, ObjectStore, StoreMembership, TRANSACTIONS};
+use super::operations::beside_sibling;
+use crate::clock;
+use crate::crash;
+use crate::objects::deadline::deadline_after;
+use crate::objects::error::ObjectError;
+use crate::shared_heap::HeapError;
+use crate::store::{OpenTransaction, StoreError};
+use std::thread;
+
+/// How long, in nanoseconds, a transaction waits for a single operation of another process, before it checks whether that
+/// process makes progress.
+pub const OPERATION_TIMEOUT: u64 = 5_000_000;
+
+/// The outcome of an attempt to begin a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The transaction was begun.
+    Now,
+    /// Another transaction is open, whose end wakes those that wait for it.
+    AfterAnother,
+    /// A single operation of another process does not end: the process is stopped, or has no CPU. The end of an operation
+    /// wakes no waiter for a transaction, so the caller must try again.
+    Later,
+}
+
+impl StoreMembership {
+    /// Begins a transaction of a task, or of a thread. `timeout`, in nanoseconds, is for a single operation of another process
+    /// that does not end.
+    pub fn begin_transaction(
+        &self,
+        owner: u64,
+        is_task: bool,
+        timeout: u64,
+    ) -> Result<Begun, StoreRefused> {
+        self.check()?;
+        if self.transaction.is_of(owner) {
+            let text = "this task or thread is within a transaction already";
+            return Err(ObjectError::NotHeld(text).into());
+        }
+        let begun = self
+            .following(|store| try_begin(store, timeout).map_err(|error| self.map_error(error)));
+        match begun? {
+            Ok(open) => {
+                self.transaction.set(Transaction {
+                    open,
+                    owner,
+                    is_task,
+                    thread: thread::current().id(),
+                });
+                Ok(Begun::Now)
+            }
+            Err(not_begun) => Ok(not_begun),
+        }
+    }
+
+    /// Ends the transaction of a task or thread: commits its changes, or undoes them.
+    pub fn end_transaction(&self, owner: u64, is_kept: bool) -> Result<(), StoreRefused> {
+        let store = self.store()?;
+        let Some(Transaction { open, .. }) = self.transaction.take(owner) else {
+            let text = "this task or thread is within no transaction";
+            return Err(ObjectError::NotHeld(text).into());
+        };
+        let ended = match is_kept {
+            true => store.commit(open),
+            false => {
+                store.abandon(open);
+                Ok(())
+            }
+        };
+        crash::point!(TransactionEnded);
+        self.wake_next(TRANSACTIONS);
+        if self.transaction.take_waiting_sibling() {
+            self.wake_all(MESSAGES);
+        }
+        self.unpin_all();
+        self.finish(ended)
+    }
+
+    /// Begins a part of the transaction of a task or thread, and returns its number. Returns None outside of a transaction.
+    pub fn begin_savepoint(&self, owner: u64) -> Option<u64> {
+        self.with_open(owner, |store, open| store.begin_savepoint(open))
+    }
+
+    /// Ends a part of a transaction: keeps its changes in the transaction, or undoes them.
+    pub fn end_savepoint(&self, owner: u64, part: u64, is_kept: bool) {
+        self.with_open(owner, |store, open| {
+            store.end_savepoint(open, part, is_kept)
+        });
+    }
+
+    fn with_open<R>(
+        &self,
+        owner: u64,
+        operate: impl FnOnce(&ObjectStore, &mut OpenTransaction) -> R,
+    ) -> Option<R> {
+        let store = self.store().ok().filter(|_| self.transaction.is_open())?;
+        let mut open = self.transaction.lock();
+        let transaction = open.as_mut().filter(|open| open.owner == owner)?;
+        Some(operate(store, &mut transaction.open))
+    }
+
+    /// Returns true if another task of this thread is within a transaction, whose end then wakes those that wait for messages.
+    pub fn waits_for_sibling(&self, owner: impl Fn() -> u64) -> bool {
+        let is_beside = self.is_beside_sibling(owner);
+        if is_beside {
+            self.transaction.note_waiting_sibling();
+        }
+        is_beside
+    }
+
+    /// Returns true if another task of this thread is within a transaction.
+    pub fn is_beside_sibling(&self, owner: impl Fn() -> u64) -> bool {
+        self.transaction.is_of_sibling(owner)
+    }
+
+    /// Raises an error if a wait for the owner lock would block the thread in which another task has to release it.
+    pub fn check_may_block(&self, owner: u64) -> Result<(), StoreRefused> {
+        match self.is_beside_sibling(|| owner) {
+            true => Err(beside_sibling()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Begins a transaction, or returns why it has not begun.
+fn try_begin(
+    store: &ObjectStore,
+    timeout: u64,
+) -> Result<Result<OpenTransaction, Begun>, StoreError> {
+    let (mut since, mut wait) = (None, 0);
+    loop {
+        let error = match store.begin_long(deadline_after(wait)) {
+            Ok(open) => return Ok(Ok(open)),
+            Err(error) => error,
+        };
+        let StoreError::Heap(HeapError::Busy { holder }) = error else {
+            return Err(error);
+        };
+        // It has begun after we looked for it, or its end wakes us.
+        if store.is_long() {
+            return Ok(Err(Begun::AfterAnother));
+        }
+        // Operations may follow each other without end, even of one process; a change of holder or sequence is progress.
+        let (now, found) = (clock::now(), (holder, store.sequence()));
+        match since {
+            Some((known, from)) if known == found => {
+                if now.saturating_sub(from) >= timeout {
+                    return Ok(Err(Begun::Later));
+                }
+            }
+            _ => since = Some((found, now)),
+        }
+        wait = OPERATION_TIMEOUT.min(timeout.max(1));
+    }
+}

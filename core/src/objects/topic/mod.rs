@@ -1,0 +1,12 @@
+//! Topics as shared objects: what members publish and read, and which sleepers they wake.
+
+mod membership;
+mod object;
+mod overview;
+mod publication;
+mod subscription;
+
+pub use membership::{ITEMS, Log, ROOM, TopicMembership};
+pub use overview::{Overview, PublisherSeen, SubscriberSeen};
+pub use publication::{MOST_MEMORY, Publication, Published, RoomWait};
+pub use subscription::{Message, Payload, Pin, Subscription, TakeResult};

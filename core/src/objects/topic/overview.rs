@@ -1,0 +1,120 @@
+//! What can be seen of a topic: its publishers and its subscribers.
+
+use super::membership::TopicMembership;
+use crate::objects::error::ObjectError;
+use crate::objects::object::Object;
+use crate::topic::Policy;
+use crate::topic::directory::{SeatInfo, SeatState};
+use crate::topic::log;
+use crate::topic::mapped_log::{self, MappedLog};
+use crate::topic::subscriber::PublisherId;
+
+/// A publisher of a topic, as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublisherSeen {
+    /// Its identity.
+    pub source: PublisherId,
+    /// Its process; 0 if that is in another container, or gone.
+    pub pid: libc::pid_t,
+    /// The number of records that it has published, and their bytes; None if its log cannot be opened from here.
+    pub published: Option<(u64, u64)>,
+}
+
+/// A subscriber of a topic, as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriberSeen {
+    /// Its process; 0 if that is in another container, or gone.
+    pub pid: libc::pid_t,
+    /// The number of records of the asked publishers that it has not read; None if it reads from none of them.
+    pub lag: Option<u64>,
+    /// The number of their records that it has missed.
+    pub lost: u64,
+    /// Bytes of their large records that it looks at.
+    pub held: u64,
+    /// The policy for a slow subscriber.
+    pub policy: Policy,
+    /// The number of the policy.
+    pub number: u64,
+}
+
+/// The publishers and the subscribers of a topic.
+#[derive(Debug)]
+pub struct Overview {
+    /// The publishers.
+    pub publishers: Vec<PublisherSeen>,
+    /// The subscribers, as all these publishers see them.
+    pub subscribers: Vec<SubscriberSeen>,
+    /// Bytes of memory: of the topic, and of its publishers' logs.
+    pub size: u64,
+}
+
+impl TopicMembership {
+    /// Returns the publishers and the subscribers, and what they have done.
+    pub fn overview(&self) -> Result<Overview, ObjectError> {
+        self.check()?;
+        let directory = self.directory();
+        let (mut publishers, mut ends) = (Vec::new(), Vec::new());
+        let mut size = self.allocated().unwrap_or(0);
+        for listed in
+            (0..directory.capacity().listings).filter_map(|each| directory.listing_info(each))
+        {
+            let pid = self.process_of(listed.owner);
+            let log = MappedLog::open(pid, listed.descriptor);
+            let log = log
+                .ok()
+                .and_then(|memory| log::Log::open(memory, listed.token));
+            if log.is_some() {
+                size += mapped_log::allocated(pid, listed.descriptor);
+            }
+            let published = log.map(|log| log.published());
+            if let Some((tail, _)) = published {
+                ends.push((listed.listing, listed.generation, tail));
+            }
+            publishers.push(PublisherSeen {
+                source: PublisherId {
+                    listing: listed.listing,
+                    generation: listed.generation,
+                    owner: listed.owner,
+                },
+                pid,
+                published,
+            });
+        }
+        Ok(Overview {
+            publishers,
+            subscribers: self.subscribers_of(&ends),
+            size,
+        })
+    }
+
+    /// Returns the subscribers, as these publishers see them: each publisher is a listing, a generation, and the number of
+    /// its next record.
+    pub(super) fn subscribers_of(&self, publishers: &[(usize, u64, u64)]) -> Vec<SubscriberSeen> {
+        let directory = self.directory();
+        let seen = |each: SeatInfo| {
+            // It may begin behind the last record.
+            if each.claim.state() == SeatState::Joining {
+                return None;
+            }
+            let (mut lag, mut lost, mut held) = (None, 0_u64, 0_u64);
+            for &(listing, generation, next) in publishers {
+                if let Some(progress) = directory.progress(each.seat, listing, generation) {
+                    lost = progress.lost.saturating_add(lost);
+                    held = progress.held.saturating_add(held);
+                    if let Some(behind) = next.checked_sub(progress.head) {
+                        lag = Some(behind.saturating_add(lag.unwrap_or(0)));
+                    }
+                }
+            }
+            Some(SubscriberSeen {
+                pid: self.process_of(each.owner),
+                lag,
+                lost,
+                held,
+                policy: each.claim.policy()?,
+                number: each.lag,
+            })
+        };
+        directory.occupied_seats().filter_map(seen).collect()
+    }
+}

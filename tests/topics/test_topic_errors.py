@@ -39,7 +39,7 @@ def test_more_subscribers_than_there_is_room_for_are_told_so() -> None:
 def test_a_topic_of_values_is_told_from_one_of_raw_bytes() -> None:
     with MemberProcess() as other:
         other.do(f"s = sync.subscribe({OURS!r}, raw=True)")
-        expected = r"is already open as a topic of raw bytes \(raw=True\), not a topic of values \(raw=False\): use the same"
+        expected = r"already open as a topic of raw bytes \(raw=True\), not a topic of values \(raw=False\): use"
         with pytest.raises(shmrpc.NameInUse, match=expected):
             shmrpc.sync.topic(OURS)
         with shmrpc.sync.topic(OURS, raw=True) as t, pytest.raises(shmrpc.EncodeError) as raised:

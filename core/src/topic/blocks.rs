@@ -1,45 +1,45 @@
-//! Which pages of a log's blocks are taken: a publisher's private books. They touch no memory.
+//! The allocator of pages for large records. It is private to a publisher and touches no shared memory.
 
 use crate::memory::arena::GRANULE;
 use std::collections::BTreeMap;
 
-/// A block is a run of whole pages.
+/// Size of a page, in bytes: a block is a run of whole pages.
 pub const PAGE: u64 = GRANULE;
 
-/// Pages that are taken.
+/// A run of allocated pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRun {
-    /// Where they begin, in bytes from the first block.
+    /// Offset of the run from the first block, in bytes.
     pub at: u64,
-    /// Their bytes.
+    /// Length of the run, in bytes.
     pub len: u64,
 }
 
-/// A block to be filled. It is to be published or given up.
+/// A reserved block, which the publisher fills and then publishes or frees.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Block {
-    /// Where it begins, in bytes from the beginning of the log.
+    /// Offset of the block from the beginning of the log, in bytes.
     pub at: u64,
-    /// Its bytes: at least those that were asked for.
+    /// Length of the block, in bytes: at least the requested length.
     pub len: u64,
     pub(super) run: PageRun,
 }
 
-/// The free runs of a range of pages. The lowest that is large enough is taken, so that memory that was set aside is
-/// used again before more is.
+/// An allocator of page runs. It takes the lowest free run that is large enough, so that pages with memory are used
+/// again before others get memory.
 #[derive(Debug)]
 pub struct BlockAllocator {
     size: u64,
-    /// The length of each free run; none touches the next.
+    /// Length of each free run, by its offset; no two free runs touch.
     free: BTreeMap<u64, u64>,
     taken: u64,
-    /// All below this has had memory set aside.
+    /// All pages below this offset have memory.
     backed: u64,
 }
 
 impl BlockAllocator {
-    /// This many bytes, all free.
+    /// Create an allocator of `size` bytes, all free.
     pub fn new(size: u64) -> Self {
         let free = if size == 0 { None } else { Some((0, size)) };
         BlockAllocator {
@@ -50,22 +50,22 @@ impl BlockAllocator {
         }
     }
 
-    /// Bytes of all.
+    /// Return the number of bytes that it manages.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes that are taken.
+    /// Return the number of allocated bytes.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Bytes that have memory.
+    /// Return the number of bytes that have memory.
     pub fn backed(&self) -> u64 {
         self.backed
     }
 
-    /// Takes a run for `len` bytes, at least one page; None if no free one is so long.
+    /// Allocate a run for `len` bytes, at least one page. Return None if no free run is long enough.
     pub fn allocate(&mut self, len: u64) -> Option<PageRun> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
         let (&at, &found) = self.free.iter().find(|&(_, &found)| found >= len)?;
@@ -77,9 +77,10 @@ impl BlockAllocator {
         Some(PageRun { at, len })
     }
 
-    /// The part of a run that has no memory, if there is one. It has when [`has_memory`](Self::has_memory) says so.
+    /// Return the part of a run that has no memory, if there is one, until [`mark_backed`](Self::mark_backed) is
+    /// called.
     pub fn unbacked_part(&self, run: PageRun) -> Option<PageRun> {
-        // The lowest free run is taken, and each begins where one that was taken has ended.
+        // The lowest free run is taken, so each run begins at or below the end of those with memory.
         debug_assert!(run.at <= self.backed);
         let end = run.at + run.len;
         (self.backed < end).then(|| PageRun {
@@ -88,12 +89,12 @@ impl BlockAllocator {
         })
     }
 
-    /// Memory was set aside for this part.
+    /// Record that this run has memory.
     pub fn mark_backed(&mut self, run: PageRun) {
         self.backed = self.backed.max(run.at + run.len);
     }
 
-    /// Frees a run.
+    /// Free a run.
     pub fn free(&mut self, run: PageRun) {
         self.taken -= run.len;
         let (mut at, mut len) = (run.at, run.len);

@@ -1,43 +1,43 @@
-//! The log of one publisher: what its writer stores and its readers load.
+//! The log of one publisher, as its writer and its readers access it.
 
 use super::log_layout::*;
 use super::log_memory::LogMemory;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where a record is: what an entry says, which a reader bounds.
+/// The position of a record, as an entry of the index gives it. Readers check its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its payload.
+    /// Offset of the payload in the log, in bytes.
     pub at: u64,
-    /// Bytes of it.
+    /// Length of the payload, in bytes.
     pub len: u64,
-    /// What it is: its users' affair.
+    /// Form of the payload, which only its users interpret.
     pub form: u8,
 }
 
-/// Why a subscriber is not waited for any more.
+/// The reason why a publisher no longer waits for a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CutReason {
-    /// It was behind by more than it has asked for.
+    /// The subscriber was further behind than it has asked for.
     Lag = 1,
-    /// What it has said of itself cannot be true.
+    /// The subscriber has stored impossible values.
     Corruption = 2,
 }
 
-/// A log, as its publisher or a subscriber has it.
+/// A log, as its publisher or a subscriber has it open.
 #[derive(Debug)]
 pub struct Log<L> {
     space: L,
     mask: u64,
-    /// Where the ring and the blocks begin.
+    /// Offsets at which the ring and the blocks begin.
     pub(super) data: u64,
     pub(super) blocks: u64,
     size: u64,
 }
 
 impl<L: LogMemory> Log<L> {
-    /// Lays out a log in memory that is all zeros and large enough.
+    /// Lay out a log in memory that is all zeros and large enough.
     pub fn create(space: L, shape: LogLayout, token: u64) -> Self {
         debug_assert!(shape.entries.is_power_of_two() && shape.ring.is_power_of_two());
         let log = Log {
@@ -47,7 +47,7 @@ impl<L: LogMemory> Log<L> {
             blocks: shape.blocks_at(),
             size: shape.size(),
         };
-        // Relaxed, all: published with its listing.
+        // Relaxed, all: published with the listing.
         for (at, value) in [
             (0, MAGIC),
             (TOKEN, token),
@@ -61,13 +61,14 @@ impl<L: LogMemory> Log<L> {
         log
     }
 
-    /// A log that another one has made; None if this is none, or another one than the listing's.
+    /// Open a log that another process has laid out. Return None if the memory is not a log, or not the log of this
+    /// listing.
     pub fn open(space: L, token: u64) -> Option<Self> {
         let size = space.size() as u64;
         if size <= INDEX {
             return None;
         }
-        // Relaxed: whoever has read its listing sees what was stored before.
+        // Relaxed: a reader of the listing sees what was stored before it.
         let read = |at| Some(space.word(at)?.load(Ordering::Relaxed));
         let entries = read(ENTRIES)?;
         let (data, blocks) = (read(DATA)?, read(BLOCKS)?);
@@ -88,13 +89,13 @@ impl<L: LogMemory> Log<L> {
         })
     }
 
-    /// The memory.
+    /// Return the memory of the log.
     #[inline]
     pub fn space(&self) -> &L {
         &self.space
     }
 
-    /// Bytes of the ring.
+    /// Return the bytes of the ring.
     #[inline]
     pub(super) fn ring(&self) -> u64 {
         self.blocks - self.data
@@ -115,9 +116,10 @@ impl<L: LogMemory> Log<L> {
         self.word(BYTES)
     }
 
-    /// How many records were published, and the bytes of their payloads; what comes meanwhile may be in one of them.
+    /// Return the number of published records and the bytes of their payloads. A record that is published meanwhile may
+    /// count in one of them.
     pub fn published(&self) -> (u64, u64) {
-        // Relaxed, both: only said to people.
+        // Relaxed, both: only for statistics.
         let (tail, bytes) = (self.tail(), self.bytes());
         (tail.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
     }
@@ -132,7 +134,7 @@ impl<L: LogMemory> Log<L> {
         self.word(CUT + 8 * seat as u64)
     }
 
-    /// Writes the entry of a record.
+    /// Write the entry of a record.
     #[inline]
     pub(super) fn write_entry(&self, seq: u64, record: Record) {
         let at = INDEX + ENTRY * (seq & self.mask);
@@ -142,8 +144,8 @@ impl<L: LogMemory> Log<L> {
         self.word(at + 8).store(head, Ordering::Relaxed);
     }
 
-    /// The entry of a record; Err with what was found if it cannot be true. Of one that was given up it may be another
-    /// one's.
+    /// Read the entry of a record. Return the word that is out of bounds if the entry is impossible. The entry of a
+    /// reclaimed record may be that of a later one.
     #[inline]
     pub(super) fn entry(&self, seq: u64) -> Result<Record, u64> {
         let at = INDEX + ENTRY * (seq & self.mask);

@@ -1,22 +1,23 @@
-//! The memory of one publisher, which it alone can write. Offsets in bytes:
+//! The layout of a log: the memory of one publisher, which only it can write. Offsets in bytes:
 //!
 //! ```text
-//!      0  magic      u64   the bytes "shmtopic"
-//!      8  token      u64   what its listing has too: so no other file is taken for it
-//!     16  entries    u64   of the index, a power of two
-//!     24  data       u64   where the ring begins
-//!     32  blocks     u64   where the blocks begin
-//!     40  size       u64   bytes of all
-//!     64  tail       u64   records that were published: the number of the next one
-//!     72  bytes      u64   of the payloads of these
-//!    128  floor      u64   records below this one may be written over
-//!    192  cut        u64 for each seat: in the high half the generation of a claim that is not waited for any more, below why
-//!   4096  index      16 bytes for each entry: where the payload of a record is; its length in 40 bits, its form above
-//!         ring       payloads, each in one piece, at a multiple of 8 or 64
-//!         blocks     payloads of their own pages
+//!       0  magic      u64   the bytes "shmtopic"
+//!       8  token      u64   the token of its listing, so that no other file is mistaken for it
+//!      16  entries    u64   entries of the index, a power of two
+//!      24  data       u64   offset of the ring
+//!      32  blocks     u64   offset of the blocks
+//!      40  size       u64   bytes of the log
+//!      64  tail       u64   records that were published: the number of the next one
+//!      72  bytes      u64   bytes of their payloads
+//!     128  floor      u64   records below this one may be overwritten
+//!     192  cut        u64 for each seat: in the high half the generation of a subscriber that the publisher no longer
+//!                     waits for; below, the reason
+//!    4096  index      16 bytes for each entry: offset of the payload; its length in 40 bits, its form above
+//!          ring       payloads, each in one piece, at a multiple of 8 or 64
+//!          blocks     payloads in pages of their own
 //! ```
 //!
-//! The entry of record `seq` is number `seq` modulo their count. Nothing of a record stands beside its payload, so a
+//! The entry of record `seq` is number `seq` modulo the number of entries. Nothing is stored beside a payload, so a
 //! reader goes by the index alone, and a gap at the end of the ring needs no mark.
 
 use super::blocks::PAGE;
@@ -34,42 +35,42 @@ pub(super) const CUT: u64 = 192;
 pub(super) const INDEX: u64 = 4096;
 pub(super) const ENTRY: u64 = 16;
 
-/// The most seats whose cuts there is room for.
+/// Maximum number of seats: the cut words fill the space before the index.
 pub const MAX_SEATS: usize = ((INDEX - CUT) / 8) as usize;
 
-/// Bits of a length.
+/// Number of bits of a length.
 pub(super) const LENGTH: u32 = 40;
 
-/// The most bytes of a payload.
+/// Maximum length of a payload, in bytes.
 pub const MAX_PAYLOAD: u64 = (1 << LENGTH) - 1;
 
-/// Where the payload of a record with buffers begins: at a multiple of this.
+/// Alignment of the payload of a record with buffers, in bytes.
 pub const ALIGNMENT: u64 = 64;
 
-/// The least and most bytes of a ring, unless a test asks for others.
+/// Minimum and maximum size of a ring, in bytes; tests use others.
 const RING: (u64, u64) = (256 << 10, 64 << 20);
 
-/// What a record has of the ring on the average, in bytes, before that bounds how many may be outstanding.
+/// Bytes of the ring for each record that may be outstanding, on average.
 const USUAL: u64 = 256;
 
-/// A larger payload has a block of its own.
+/// Maximum length of a payload in the ring, in bytes; a longer one has a block.
 const SMALL: u64 = 16 << 10;
 
-/// The most records that a subscriber may be behind.
+/// Maximum number of records that a subscriber may be behind.
 pub const MAX_HIGH: u64 = 1 << 24;
 
-/// What a publisher holds for those that are slow.
+/// The limits of what a publisher keeps for slow subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublisherLimits {
-    /// Records that a subscriber may be behind.
+    /// Number of records that a subscriber may be behind.
     pub high: u64,
-    /// A publisher that waits for room goes on when the slowest is behind by this many.
+    /// Lag of the slowest subscriber, in records, at which a publisher that waits for room continues.
     pub low: u64,
-    /// Bytes of large records.
+    /// Bytes for large records.
     pub memory: u64,
 }
 
-/// What lies where in a log.
+/// The sizes of the parts of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLayout {
     /// Entries of the index.
@@ -81,7 +82,7 @@ pub struct LogLayout {
 }
 
 impl LogLayout {
-    /// That of a publisher with these limits.
+    /// Return the layout for a publisher with these limits.
     pub fn of(limits: PublisherLimits) -> Self {
         let high = limits.high.clamp(1, MAX_HIGH);
         let ring = (high * USUAL).next_power_of_two();
@@ -92,7 +93,7 @@ impl LogLayout {
         }
     }
 
-    /// Payloads of more bytes have a block.
+    /// Return the maximum length of a payload in the ring, in bytes.
     pub fn small(self) -> u64 {
         SMALL.min(self.ring / 8)
     }
@@ -105,12 +106,12 @@ impl LogLayout {
         (self.ring_at() + self.ring).next_multiple_of(PAGE)
     }
 
-    /// Bytes of a log.
+    /// Return the size of the log, in bytes.
     pub fn size(self) -> u64 {
         self.blocks_at() + self.blocks
     }
 
-    /// Bytes that need memory from the beginning.
+    /// Return the number of bytes that need memory from the beginning.
     pub fn used(self) -> u64 {
         self.blocks_at()
     }

@@ -4,30 +4,28 @@ use crate::shared_heap::{VecWords, Words};
 use crate::sync::Ordering;
 use std::io;
 
-/// The memory of a log. Bytes that were checked to be within it are copied whatever others do to them meanwhile.
+/// The memory of a log. Copies of bytes that were checked to be within it tolerate concurrent changes.
 pub trait LogMemory: Words {
-    /// Copies these bytes to `at`, a multiple of 8.
+    /// Copy `bytes` to the offset `at`, a multiple of 8.
     ///
-    /// # Panics
-    /// If they are not within the memory.
+    /// # Panics If they are not within the memory.
     fn write(&self, at: u64, bytes: &[u8]);
-    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`.
+    /// Append `len` bytes from the offset `at`, a multiple of 8, to `out`.
     ///
-    /// # Panics
-    /// If they are not within the memory.
+    /// # Panics If they are not within the memory.
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>);
-    /// Sets memory aside for a part that has none so far.
+    /// Allocate memory for a part of the log that has none.
     fn set_aside(&self, at: u64, len: u64) -> io::Result<()>;
 }
 
-/// For tests and for loom: in words, so that a look at bytes that are written meanwhile is no mistake of the program.
+/// For tests and loom: copies by words, so that a read of bytes that change meanwhile is no undefined behaviour.
 impl LogMemory for VecWords {
     fn write(&self, at: u64, bytes: &[u8]) {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             let to = self.word(at + 8 * index as u64).expect("within the memory");
-            // Relaxed: published with its record.
+            // Relaxed: published with the record.
             to.store(u64::from_ne_bytes(word), Ordering::Relaxed);
         }
     }
@@ -36,7 +34,7 @@ impl LogMemory for VecWords {
         let begin = out.len();
         for index in 0..len.div_ceil(8) {
             let from = self.word(at + 8 * index).expect("within the memory");
-            // Relaxed: as above; of one that was written over it is found out afterwards.
+            // Relaxed: published with the record; the reader detects an overwritten record afterwards.
             out.extend_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
         }
         out.truncate(begin + len as usize);

@@ -1,11 +1,11 @@
-//! The file of a log: a memfd that one process writes, and that no other can.
+//! A log in a memfd that one process writes and that no other can write.
 //!
 //! # The contract
 //!
-//! * The publisher maps it writable, and then seals it: see [`sealed`](crate::memory::sealed).
-//! * A subscriber opens it by the descriptor of the publisher's process, looks at the seals and at the size, and maps it for
-//!   reading. What it maps can be changed by the publisher at any time, and by nobody else. So no reference or slice into
-//!   it is made.
+//! * The publisher maps the file writable, and then seals it: see [`sealed`](crate::memory::sealed).
+//! * A subscriber opens the file by the descriptor of the publisher's process, checks the seals and the size, and maps
+//!   it for reading. The publisher may change the mapped bytes at any time, and no other process can. So no reference
+//!   or slice into the mapping is made.
 
 use super::log_layout::LogLayout;
 use super::log_memory::LogMemory;
@@ -21,15 +21,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// The most bytes of a log: what its entries can name, and more than any machine has.
+/// Maximum size of a log, in bytes: what its entries can address, and more than any machine has.
 const MOST: u64 = 1 << 40;
-/// Bytes that are set aside in one call, which a signal may interrupt.
+/// Bytes that one call allocates, because a signal may interrupt it.
 const STRIDE: u64 = 16 << 20;
 
-/// Bytes of a block, as files count what they have.
+/// Bytes of a block in which file systems count allocated memory.
 pub const BLOCK: u64 = 512;
 
-/// Bytes of memory that the log has which a process has under this descriptor; 0 if that cannot be seen from here.
+/// Return the bytes of memory of the log under this descriptor of a process; 0 if that cannot be seen from here.
 pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
     let status = std::fs::metadata(sealed::path(process, descriptor));
     status.map_or(0, |status| BLOCK * status.blocks())
@@ -39,12 +39,12 @@ pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
 #[derive(Debug)]
 pub struct MappedLog {
     span: Span,
-    /// Of our own.
+    /// File of the log; None if another process publishes it.
     file: Option<OwnFd>,
 }
 
 impl MappedLog {
-    /// Makes a log's file, all zeros, with memory for what is always used.
+    /// Create the file of a log, all zeros, and allocate the memory that is always used.
     pub fn create(shape: LogLayout) -> io::Result<Self> {
         let size = shape.size();
         let file = sealed::create(c"shmrpc-topic", size)?;
@@ -58,7 +58,7 @@ impl MappedLog {
         Ok(memory)
     }
 
-    /// Maps the log that a process has under this descriptor; or why it cannot be had.
+    /// Map the log under this descriptor of a process. Return the reason if that fails.
     pub fn open(process: libc::pid_t, descriptor: RawFd) -> Result<Self, String> {
         let opened = sealed::open(process, descriptor);
         MappedLog::map(&opened.map_err(|error| format!("its memory cannot be opened: {error}"))?)
@@ -69,10 +69,10 @@ impl MappedLog {
         if !sealed::is_sealed(file) {
             return Err("its memory is not sealed, so others could write it".to_owned());
         }
-        // After the seals: the size stays as it is.
+        // After the check of the seals, because only then the size is fixed.
         let status = file
             .metadata()
-            .map_err(|error| failed("looked at", error))?;
+            .map_err(|error| failed("inspected", error))?;
         let size = status.len();
         if size == 0 || size > MOST || size % 8 != 0 {
             return Err(format!("its memory has {size} bytes"));
@@ -85,16 +85,15 @@ impl MappedLog {
         })
     }
 
-    /// The descriptor of our own log, by which others open it.
+    /// Return the descriptor of a log of this process, by which others open it.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.file.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Where bytes lie in our memory, for as long as this lives. Only those of our own log may be written; those of another
-    /// one's may change at any time.
+    /// Return the address of bytes of the log, valid as long as `self`. Only the bytes of a log of this process may be
+    /// written; those of another process's log may change at any time.
     ///
-    /// # Panics
-    /// If they are not within the mapping.
+    /// # Panics If they are not within the mapping.
     pub fn address(&self, at: u64, len: u64) -> *mut u8 {
         assert!(
             at.checked_add(len)
@@ -114,8 +113,9 @@ impl Words for MappedLog {
     fn word(&self, at: u64) -> Option<&AtomicU64> {
         let size = self.span.len() as u64;
         let within = at % 8 == 0 && size >= 8 && at <= size - 8;
-        // SAFETY: within the mapping and aligned, since that begins with a page; it is accessed atomically, or by C's
-        // memcpy. Of one that is read-only, nobody stores to a word: only a `Publisher` does, whose log is its own.
+        // SAFETY: within the mapping and aligned, because the mapping begins with a page; all access is atomic or by
+        // C's memcpy. A read-only mapping is never stored to, because only a `Publisher` stores, and only to its own
+        // log.
         within.then(|| unsafe { AtomicU64::from_ptr(self.span.base().add(at as usize).cast()) })
     }
 }
@@ -125,14 +125,14 @@ impl LogMemory for MappedLog {
     fn write(&self, at: u64, bytes: &[u8]) {
         assert!(self.file.is_some(), "the log of another process");
         let to = self.address(at, bytes.len() as u64);
-        // SAFETY: `to` is within the mapping, which is writable, and `bytes` are ours, and not there.
+        // SAFETY: `to` is within the mapping, which is writable; `bytes` are private and outside of it.
         unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
     }
 
     #[inline]
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>) {
         let from = self.address(at, len);
-        // SAFETY: `from` is within the mapping, where `out` is not.
+        // SAFETY: `from` is within the mapping; `out` is outside of it.
         unsafe { append_from(out, from, len as usize) };
     }
 

@@ -1,44 +1,46 @@
-//! A topic in memory that equals share: each publisher writes once, and any number of subscribers read, each at its own
-//! pace.
+//! A topic in shared memory: each publisher writes a record once, and any number of subscribers read it, each at its
+//! own pace.
 //!
-//! * A [`log`] is the memory of one publisher, which it alone can write: an index of its records, a ring with the small
-//!   ones, and [`blocks`] with the large ones.
-//! * The [`directory`] is what all members write: which publishers there are, who subscribes, and how far each subscriber
-//!   has read.
-//! * A [`publisher`] has a private `limit`, up to which it writes without a look at others, unless a subscriber has come.
-//!   Out of that, it looks at the heads of its subscribers, and gives up what all have read who must be waited for.
-//! * A [`subscriber`] has a head for each publisher, and copies records out, or pins a large one and looks at it in place.
+//! * A [`log`] is the memory of one publisher, which only it can write: an index of its records, a ring with the small
+//!   records, and [`blocks`] with the large ones.
+//! * The [`directory`] is written by all members: it lists the publishers and the subscribers, and how far each
+//!   subscriber has read.
+//! * A [`publisher`] has a private `limit`, up to which it writes without reading shared words, unless a subscriber has
+//!   joined. At the limit it reads the heads of its subscribers, and reclaims the records that all subscribers with a
+//!   claim to them have read.
+//! * A [`subscriber`] has a head for each publisher. It copies records out, or pins a large one and reads it in place.
 //!
-//! # What is given up, and who sees it
+//! # What is reclaimed, and how both sides learn of it
 //!
-//! A record may be written over once it is below `floor`, which is stored *before* that. Two pairs of a store and a
-//! look, each with a sequentially consistent fence between, see to it that of two sides at least one sees the other:
+//! A record may be overwritten once it is below `floor`, which is stored *before* that. Two pairs of a store and a
+//! load, each with a sequentially consistent fence in between, ensure that at least one of two sides sees the other's
+//! store:
 //!
 //! ```text
 //!   publisher                                subscriber
-//!   floor = f, or cut = claim                claim = joining, cell = head      or pin = record
+//!   floor = f, or cut = word                 word = joining, cell = head      or pin = record
 //!   fence                                    fence
-//!   look at new claims, and at pins          is floor (or cut) above it? then not
+//!   load the new seat words and the pins     floor (or cut) above it? do not read it
 //!
 //!   waits = seat, target                     head = h
 //!   fence                                    fence
-//!   look at the heads, sleep                 does it wait for us, and for no more than h? wake it
+//!   load the heads, sleep                    publisher waits for this seat, up to h? wake it
 //! ```
 //!
-//! A publisher that comes and a subscriber that joins at the same time need none of their own. Whoever sleeps has
-//! announced it before its last look at the version, and a new publisher wakes all that sleep. Until an active subscriber
-//! has attached itself, it counts as one that has read nothing of what is kept; and a publisher looks at the claims, after a
-//! fence, before it gives anything up.
+//! A publisher that starts while a subscriber joins needs no pair of its own. A subscriber announces its sleep before
+//! it loads the version for the last time, and a new publisher wakes all sleepers. An active subscriber that has not
+//! attached itself counts as one that has read nothing; and a publisher loads the seat words, after a fence, before it
+//! reclaims anything.
 //!
-//! Who *must be waited for* (`Policy::Block`, and `Policy::Disconnect` within its lag) need not look at the floor: it
-//! reads what is there until the publisher has said in `cut` that it does not wait for it any more. `Policy::KeepLast`
-//! looks at the floor after it has copied, and counts what it has missed.
+//! A subscriber that the publisher *must wait for* (`Policy::Block`, and `Policy::Disconnect` within its lag) need not
+//! load the floor: it reads until the publisher stores in `cut` that it no longer waits. With `Policy::KeepLast` a
+//! subscriber loads the floor after each copy, and counts the records that it has missed.
 //!
-//! # Whom to trust
+//! # Trust
 //!
-//! Subscribers can write the directory and nothing of a log. What they say of themselves is bounded by their publisher:
-//! a head that cannot be true cuts that subscriber off. A publisher may write anything into its log: what a subscriber
-//! reads is bounded by the size of the log, which is sealed, and ends its attachment if it cannot be true.
+//! Subscribers can write the directory and nothing of a log. A publisher checks the bounds of what they store: an
+//! impossible head cuts that subscriber off. A publisher may write anything into its log: a subscriber checks the
+//! bounds against the size of the log, which is sealed, and detaches itself from a log with impossible values.
 
 pub mod blocks;
 pub mod directory;

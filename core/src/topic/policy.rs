@@ -1,19 +1,19 @@
-//! What a slow subscriber costs.
+//! Policies for slow subscribers.
 
-/// What a slow subscriber costs.
+/// The policy for a slow subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Policy {
-    /// It is waited for.
+    /// The publisher waits for it.
     Block = 1,
-    /// It is not waited for, and skips all but the last this many records.
+    /// The publisher does not wait for it; the subscriber skips all but the last records.
     KeepLast = 2,
-    /// It is cut off once it is behind by this many records.
+    /// The publisher cuts it off once it is too many records behind.
     Disconnect = 3,
 }
 
 impl Policy {
-    /// That of this number.
+    /// Return the policy with this number.
     pub fn of(number: u8) -> Option<Self> {
         match number {
             1 => Some(Policy::Block),
@@ -23,7 +23,7 @@ impl Policy {
         }
     }
 
-    /// Whether a publisher keeps what such a one has not read.
+    /// Return true if a publisher keeps records that such a subscriber has not read.
     pub(super) fn is_respected(self) -> bool {
         self != Policy::KeepLast
     }

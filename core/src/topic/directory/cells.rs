@@ -1,4 +1,4 @@
-//! How far each subscriber has read of each publisher, and what it has pinned.
+//! Cells and pins: how far each subscriber has read of each publisher, and the records that it reads in place.
 
 use super::Directory;
 use super::entries::{SeatState, SubscriberProgress};
@@ -18,7 +18,7 @@ impl<W: Words> Directory<W> {
         self.word(self.seat_at(seat) + CELLS + CELL * listing as u64 + field)
     }
 
-    /// How far the subscriber of a seat has read of this publisher; None if it is not attached.
+    /// Return how far the subscriber of a seat has read of this publisher; None if it is not attached.
     #[inline]
     pub fn progress(
         &self,
@@ -33,46 +33,46 @@ impl<W: Words> Directory<W> {
             return None;
         }
         Some(SubscriberProgress {
-            // Acquire: pairs with the Release of `set_head`: what the subscriber has read it has read before.
+            // Acquire: pairs with the Release of `set_head`: the subscriber's reads are before.
             head: head.load(Ordering::Acquire),
-            // Relaxed, both: only said to people.
+            // Relaxed, both: only for statistics.
             lost: lost.load(Ordering::Relaxed),
             held: held.load(Ordering::Relaxed),
         })
     }
 
-    /// Begins to read of a publisher at this record.
+    /// Attach the subscriber of a seat to a publisher, from the record `head` on.
     pub(in crate::topic) fn attach(&self, seat: usize, listing: usize, generation: u64, head: u64) {
         let [attached, head_word, lost, held] =
             [0, 8, 16, 24].map(|field| self.cell(seat, listing, field));
-        // Relaxed, all: published with the generation. That of the last publisher is gone, which looked at it.
+        // Relaxed, all: published with the generation. The previous publisher, which read this cell, is gone.
         attached.store(0, Ordering::Relaxed);
         head_word.store(head, Ordering::Relaxed);
         lost.store(0, Ordering::Relaxed);
         held.store(0, Ordering::Relaxed);
-        // Release: whoever sees the generation sees the head.
+        // Release: a reader of the generation sees the head.
         attached.store(generation, Ordering::Release);
-        // SeqCst: the head is before the subscriber's look at the floor.
+        // SeqCst: the head is before the subscriber's load of the floor.
         fence(Ordering::SeqCst);
         crash::point!(Attached);
     }
 
-    /// The subscriber has read all records below this one.
+    /// Store that the subscriber has read all records below `head`.
     #[inline]
     pub(in crate::topic) fn set_head(&self, seat: usize, listing: usize, head: u64) {
-        // Release: its reads are before, and so are its pins.
+        // Release: its reads and its pins are before.
         self.cell(seat, listing, 8).store(head, Ordering::Release);
         crash::point!(HeadMoved);
     }
 
-    /// The subscriber has missed this many records in all.
+    /// Store the number of records that the subscriber has missed.
     pub(in crate::topic) fn set_lost(&self, seat: usize, listing: usize, lost: u64) {
-        // Relaxed: only said to people.
+        // Relaxed: only for statistics.
         self.cell(seat, listing, 16).store(lost, Ordering::Relaxed);
     }
 
-    /// Counts bytes of this publisher's blocks as looked at, if all subscribers together look at no more than `most`
-    /// then. Two that ask at once may both be refused.
+    /// Count `bytes` of this publisher's blocks as read in place. Return false, and count nothing, if all subscribers
+    /// together would exceed `most`. Of two subscribers that ask at once, both may be refused.
     pub(in crate::topic) fn borrow_bytes(
         &self,
         seat: usize,
@@ -83,11 +83,11 @@ impl<W: Words> Directory<W> {
         // Relaxed: the fence orders it.
         self.cell(seat, listing, 24)
             .fetch_add(bytes, Ordering::Relaxed);
-        // SeqCst: what we hold is before the look at what others do. One of two sees the other.
+        // SeqCst: the store of our bytes is before the load of the others'. Of two subscribers, one sees the other.
         fence(Ordering::SeqCst);
         let held = self.occupied_seats().map(|each| {
             let [attached, held] = [0, 24].map(|field| self.cell(each.seat, listing, field));
-            // Relaxed, both: ordered by the fence. Of another publisher, it is not of interest.
+            // Relaxed, both: ordered by the fence. Bytes of another publisher do not count.
             match attached.load(Ordering::Relaxed) == generation {
                 true => held.load(Ordering::Relaxed),
                 false => 0,
@@ -100,7 +100,7 @@ impl<W: Words> Directory<W> {
         is_granted
     }
 
-    /// They are not looked at any more.
+    /// Count `bytes` as no longer read in place.
     pub(in crate::topic) fn return_bytes(
         &self,
         seat: usize,
@@ -108,31 +108,31 @@ impl<W: Words> Directory<W> {
         bytes: u64,
     ) {
         let [attached, held] = [0, 24].map(|field| self.cell(seat, listing, field));
-        // Relaxed, both: only this subscriber attaches its seat, and what others see of it late they copy.
+        // Relaxed, both: only this subscriber attaches its seat, and others that see it late copy instead.
         if attached.load(Ordering::Relaxed) == generation {
             held.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Says that the block of a record is looked at. Look whether the record is still there afterwards.
+    /// Pin the block of a record. The caller then checks that the record is still there.
     pub(in crate::topic) fn set_pin(&self, seat: usize, pin: usize, listing: usize, seq: u64) {
         let word = (listing as u64 + 1) << 56 | seq & SEQ;
-        // Release: nothing of its last use is after.
+        // Release: accesses through the previous pin are before.
         self.pin(seat, pin).store(word, Ordering::Release);
-        // SeqCst: the pin is before the look at the floor or the cut, in the order of `pinned`.
+        // SeqCst: the pin is before the load of the floor or the cut, in the order of `pinned`.
         fence(Ordering::SeqCst);
         crash::point!(RecordPinned);
     }
 
-    /// The block is not looked at any more.
+    /// Remove a pin.
     pub(in crate::topic) fn clear_pin(&self, seat: usize, pin: usize) {
-        // Release: the looks at the block are before.
+        // Release: the reads of the block are before.
         self.pin(seat, pin).store(0, Ordering::Release);
         crash::point!(PinCleared);
     }
 
-    /// The records of a publisher that subscribers look at, each with its seat. The caller has a fence between what it
-    /// has given up and this look.
+    /// Return the pinned records of a publisher, each with its seat. The caller has a fence between its reclaiming
+    /// store and this call.
     pub(in crate::topic) fn pinned(&self, listing: usize) -> Vec<(u64, usize)> {
         let mut found = Vec::new();
         let seats = 0..self.capacity.seats;

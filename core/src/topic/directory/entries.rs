@@ -1,37 +1,37 @@
-//! A listing, a seat and a cell, as they are read.
+//! Listings, seats and cells, as they are read from the directory.
 
 use crate::topic::policy::Policy;
 
-/// A publisher, as its listing has it.
+/// A publisher, as its listing describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListingInfo {
-    /// Which listing.
+    /// Number of the listing.
     pub listing: usize,
-    /// Whose turn in it.
+    /// Generation of the listing, which changes with its publisher.
     pub generation: u64,
-    /// The member that publishes.
+    /// Member that publishes.
     pub owner: u64,
-    /// The descriptor of its log in its process.
+    /// Descriptor of the log in the publisher's process.
     pub descriptor: i32,
-    /// What its log has too.
+    /// Token that the log has, too.
     pub token: u64,
 }
 
-/// What a seat is used for, in one word.
+/// The word of a seat: its generation, the policy of its subscriber and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeatWord(pub u64);
 
-/// What a seat's subscriber does.
+/// The state of a seat's subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SeatState {
-    /// There is none.
+    /// There is no subscriber.
     Free = 0,
-    /// It attaches itself to the publishers that are there.
+    /// The subscriber attaches itself to the publishers.
     Joining = 1,
-    /// It reads.
+    /// The subscriber reads.
     Active = 2,
-    /// It reads no more, and looks at what it has pinned.
+    /// The subscriber reads no more records, but still has pins.
     Leaving = 3,
 }
 
@@ -40,12 +40,12 @@ impl SeatWord {
         SeatWord(u64::from(generation) << 32 | (policy as u64) << 8 | state as u64)
     }
 
-    /// Which use of the seat it is.
+    /// Return the generation of the seat, which changes with its subscriber.
     pub fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// What it does; free, if that is none of them.
+    /// Return the state of the subscriber; free for an unknown number.
     pub fn state(self) -> SeatState {
         match self.0 as u8 {
             1 => SeatState::Joining,
@@ -55,32 +55,32 @@ impl SeatWord {
         }
     }
 
-    /// What it costs if it is slow; None if that is none of them: it is not waited for.
+    /// Return the policy of the subscriber; None for an unknown number, for which no publisher waits.
     pub fn policy(self) -> Option<Policy> {
         Policy::of((self.0 >> 8) as u8)
     }
 }
 
-/// A subscriber's seat, as others see it.
+/// A subscriber's seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeatInfo {
-    /// Which seat.
+    /// Number of the seat.
     pub seat: usize,
-    /// The member that has it.
+    /// Member that has the seat.
     pub owner: u64,
-    /// What it is used for.
+    /// Word of the seat.
     pub claim: SeatWord,
-    /// The number of its policy.
+    /// Number of records that the policy takes as its parameter.
     pub lag: u64,
 }
 
-/// How far a subscriber has read of a publisher.
+/// The progress of a subscriber in the log of a publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubscriberProgress {
-    /// The record that it reads next.
+    /// Record that the subscriber reads next.
     pub head: u64,
-    /// Records that it has missed.
+    /// Number of records that it has missed.
     pub lost: u64,
-    /// Bytes of blocks that it looks at.
+    /// Bytes of blocks that it reads in place.
     pub held: u64,
 }

@@ -1,12 +1,12 @@
-//! Offsets of the directory.
+//! Offsets in the directory, and its capacity.
 
-/// Publishers that a topic may have.
+/// Number of publishers that a topic may have.
 pub const LISTINGS: usize = 96;
 
-/// Subscribers that a topic may have.
+/// Number of subscribers that a topic may have.
 pub const SEATS: usize = 128;
 
-/// Records that a subscriber may look at in place at a time.
+/// Number of records that a subscriber may read in place at a time.
 pub const PINS: usize = 32;
 
 pub(super) const JOINED: u64 = 8;
@@ -34,28 +34,28 @@ pub(super) const CELLS: u64 = 8 * PINS as u64;
 
 pub(super) const CELL: u64 = 32;
 
-/// In `waits`: for any subscriber.
+/// Value of `waits`: for any subscriber.
 pub(super) const ANY_SEAT: u64 = u32::MAX as u64;
 
-/// The head of a subscriber that does not read of a publisher: it cannot, or was cut off.
+/// Head of a subscriber that does not read from a publisher, because it cannot or was cut off.
 pub(in crate::topic) const READS_NOTHING: u64 = u64::MAX;
 
-/// In a pin: the number of a record.
+/// Mask of the number of a record in a pin.
 pub(in crate::topic) const SEQ: u64 = (1 << 56) - 1;
 
-/// How many there may be of each: fewer in models.
+/// The capacity of a directory: models use smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Publishers.
+    /// Number of publishers.
     pub listings: usize,
-    /// Subscribers.
+    /// Number of subscribers.
     pub seats: usize,
-    /// Records that each of them may look at in place at a time.
+    /// Number of records that each subscriber may read in place at a time.
     pub pins: usize,
 }
 
 impl Capacity {
-    /// That of a topic.
+    /// The capacity of a topic.
     pub const OF_A_TOPIC: Self = Capacity {
         listings: LISTINGS,
         seats: SEATS,
@@ -66,12 +66,12 @@ impl Capacity {
         FIRST_LISTING + LISTING * self.listings as u64
     }
 
-    /// Where the seats begin: what is before needs memory from the beginning.
+    /// Return the offset of the seats: everything before needs memory from the beginning.
     pub fn seats_at(self) -> u64 {
         (self.seat_words_at() + 24 * self.seats as u64).next_multiple_of(SEAT)
     }
 
-    /// Bytes of a directory.
+    /// Return the size of a directory, in bytes.
     pub fn size(self) -> u64 {
         self.seats_at() + SEAT * self.seats as u64
     }

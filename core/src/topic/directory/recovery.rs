@@ -1,4 +1,4 @@
-//! What dead members leave in the directory.
+//! Recovery of the listings and seats of dead members.
 
 use super::Directory;
 use super::layout::OWNER;
@@ -6,11 +6,11 @@ use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering};
 
 impl<W: Words> Directory<W> {
-    /// Gives back what members have left who are dead: those of whose numbers this is true. Whether there was anything; then
-    /// wake everybody.
+    /// Release the listings and seats of dead members: those for which `is_gone` is true. Return true if there were
+    /// any; the caller then wakes all sleepers.
     pub fn recover(&self, is_gone: impl Fn(u64) -> bool) -> bool {
         let mut any = false;
-        // Acquire: what the dead have stored. Their bytes order it too.
+        // Acquire: the stores of the dead are before. The release of their lock-file bytes orders them too.
         let left = |word: &AtomicU64| {
             let owner = word.load(Ordering::Acquire);
             owner != 0 && is_gone(owner)

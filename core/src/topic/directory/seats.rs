@@ -29,8 +29,8 @@ impl<W: Words> Directory<W> {
         self.capacity.seats_at() + SEAT * seat as u64
     }
 
-    /// Takes a seat for this member: its claim, as one that joins. `prepare` sets this much memory aside from a
-    /// place of the words on. None if all are taken.
+    /// Acquire a seat for this member, in the state joining. `prepare` allocates memory: a number of bytes from an
+    /// offset on. Return None if all seats are taken.
     pub(in crate::topic) fn acquire_seat(
         &self,
         me: u64,
@@ -40,7 +40,7 @@ impl<W: Words> Directory<W> {
     ) -> io::Result<Option<(usize, SeatWord)>> {
         let take = |&seat: &usize| {
             let owner = self.owner_word(seat);
-            // Acquire, Relaxed: as in `list`.
+            // Acquire, Relaxed: as in `acquire_listing`.
             let taken = owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
             taken.is_ok()
         };
@@ -54,7 +54,7 @@ impl<W: Words> Directory<W> {
             return Err(error);
         }
         self.clear(seat);
-        // Relaxed, both: nobody else writes it meanwhile, and the claim publishes the rest.
+        // Relaxed, both: no other process writes them meanwhile, and the seat word publishes the rest.
         let last = SeatWord(self.seat_word_at(seat).load(Ordering::Relaxed)).generation();
         self.lag_word(seat).store(lag, Ordering::Relaxed);
         let claim = SeatWord::new(last.wrapping_add(1), policy, SeatState::Joining);
@@ -64,7 +64,7 @@ impl<W: Words> Directory<W> {
     }
 
     pub(super) fn clear(&self, seat: usize) {
-        // Relaxed, all: published with the next claim.
+        // Relaxed, all: published with the next seat word.
         for pin in 0..self.capacity.pins {
             self.pin(seat, pin).store(0, Ordering::Relaxed);
         }
@@ -74,42 +74,43 @@ impl<W: Words> Directory<W> {
     }
 
     pub(super) fn set_seat_word(&self, seat: usize, claim: SeatWord) {
-        // Release: whoever sees the claim sees the cells.
+        // Release: a reader of the seat word sees the cells.
         self.seat_word_at(seat).store(claim.0, Ordering::Release);
     }
 
-    /// The subscriber of a seat that has joined reads from now on.
+    /// Mark the subscriber of a seat as active: it has attached itself and reads from now on.
     pub(in crate::topic) fn activate(&self, seat: usize, claim: SeatWord) -> SeatWord {
         let claim = SeatWord(claim.0 & !0xff | SeatState::Active as u64);
         self.set_seat_word(seat, claim);
         crash::point!(SeatActive);
-        // Release: a process that sees the count sees the claim. A subscriber that dies before costs its publishers nothing.
+        // Release: a process that sees the count sees the seat word. A subscriber that dies before costs its publishers
+        // nothing.
         self.word(JOINED).fetch_add(1, Ordering::Release);
         claim
     }
 
-    /// The subscriber of a seat reads no more. Wake the publishers: nobody waits for it.
+    /// Mark the subscriber of a seat as leaving. The caller wakes the publishers, which no longer wait for it.
     pub(in crate::topic) fn mark_leaving(&self, seat: usize, claim: SeatWord) {
         self.set_seat_word(seat, SeatWord(claim.0 & !0xff | SeatState::Leaving as u64));
     }
 
-    /// Frees a seat. Wake the publishers: what it has pinned is free.
+    /// Release a seat. The caller wakes the publishers, because its pins are gone.
     pub(in crate::topic) fn release_seat(&self, seat: usize) {
         let claim = SeatWord(self.seat_word(seat).0 & !0xff);
-        // Release: the looks at what was pinned are before.
+        // Release: the reads of pinned blocks are before.
         self.seat_word_at(seat).store(claim.0, Ordering::Release);
-        // Release: pairs with the Acquire of `sit`.
+        // Release: pairs with the Acquire of `acquire_seat`.
         self.owner_word(seat).store(0, Ordering::Release);
     }
 
-    /// What a seat is used for.
+    /// Return the word of a seat.
     #[inline]
     pub(in crate::topic) fn seat_word(&self, seat: usize) -> SeatWord {
-        // Acquire: pairs with the Release of `set_claim`.
+        // Acquire: pairs with the Release of `set_seat_word`.
         SeatWord(self.seat_word_at(seat).load(Ordering::Acquire))
     }
 
-    /// The seats that are taken.
+    /// Return the seats that are taken.
     pub fn occupied_seats(&self) -> impl Iterator<Item = SeatInfo> {
         let seated = |seat| SeatInfo {
             seat,
@@ -121,15 +122,15 @@ impl<W: Words> Directory<W> {
         (0..self.capacity.seats).map(seated).filter(is_taken)
     }
 
-    /// The member that has a seat.
+    /// Return the member that has a seat.
     pub(in crate::topic) fn owner(&self, seat: usize) -> u64 {
-        // Relaxed: only said to people.
+        // Relaxed: only for statistics.
         self.owner_word(seat).load(Ordering::Relaxed)
     }
 
-    /// The number of a seat's policy.
+    /// Return the parameter of a seat's policy, in records.
     pub(in crate::topic) fn lag(&self, seat: usize) -> u64 {
-        // Relaxed: covered by the claim.
+        // Relaxed: covered by the seat word.
         self.lag_word(seat).load(Ordering::Relaxed)
     }
 }

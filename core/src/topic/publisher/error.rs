@@ -1,13 +1,13 @@
-//! Why something was not published.
+//! Errors of publishing.
 
 use std::io;
 use thiserror::Error;
 
-/// Why something was not published. Nothing of it was then.
+/// The reason why a record was not published. Nothing of it is visible.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum PublishError {
-    /// There is no room before others have read, or let go.
+    /// There is no room before subscribers have read, or have removed their pins.
     #[error("there is no room: {0:?}")]
     Full(NoRoom),
     #[error(
@@ -19,23 +19,23 @@ pub enum PublishError {
     System(#[from] io::Error),
 }
 
-/// Why there is no room.
+/// Details of missing room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom {
-    /// The member that is waited for, if it is one.
+    /// Member that the publisher waits for, if it is a single one.
     pub owner: Option<u64>,
-    /// How many records it is behind.
+    /// Number of records that it is behind.
     pub lag: u64,
-    /// What there is no room for.
+    /// Resource that is missing.
     pub cause: NoRoomCause,
 }
 
-/// What there is no room for.
+/// The resource that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoomCause {
-    /// One is behind by as many records as it may be, or by the bytes of the ring.
+    /// A subscriber is behind by the maximum number of records, or by the bytes of the ring.
     Records,
-    /// The blocks of large records have not been read, or are looked at.
+    /// The blocks of large records have not been read, or are pinned.
     Memory,
     /// The blocks of large records are being filled.
     Filling,

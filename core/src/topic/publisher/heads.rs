@@ -1,4 +1,4 @@
-//! How far the subscribers have read that must be waited for, and the end of those that are too slow.
+//! The heads of the subscribers that a publisher waits for, and cutting off those that are too slow.
 
 use super::Publisher;
 use super::error::{NoRoom, NoRoomCause};
@@ -29,11 +29,11 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
             .iter()
             .map(|head| head.at.saturating_add(may_lag(head)));
         let limit = limits.min().unwrap_or(u64::MAX);
-        // One that joins is seen after this many at the latest.
+        // A subscriber that joins is seen after this many records at the latest.
         limit.min(self.next + self.limits.high)
     }
 
-    /// How far one may be behind before it is cut off.
+    /// Return the number of records that a subscriber may be behind before it is cut off.
     pub(super) fn allowed_lag(&self, head: &SubscriberHead) -> u64 {
         match self.directory.lag(head.seat) {
             0 => self.limits.high,
@@ -41,7 +41,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// The heads of those that must be waited for, or are cut off when they are too slow.
+    /// Return the heads of the subscribers whose unread records are kept.
     pub(super) fn respected_heads(&mut self) -> Vec<SubscriberHead> {
         let seats = 0..self.directory.capacity().seats;
         seats.filter_map(|seat| self.read_head(seat)).collect()
@@ -58,9 +58,9 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
         let progress = self.directory.progress(seat, self.listing, self.generation);
         let at = match (state, progress) {
-            // It has found this publisher's listing, or will, and then takes what is there.
+            // The subscriber has found this publisher's listing, or will, and then attaches itself at the first kept record.
             (SeatState::Active, None) => self.kept,
-            // It looks at the listings, and then at the floor.
+            // The subscriber reads the listings, and then the floor.
             (_, None) => return None,
             (_, Some(progress)) if progress.head == READS_NOTHING => return None,
             (_, Some(progress)) => {
@@ -77,14 +77,15 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
                         cut: None,
                     };
                 }
-                // One that joins may be below what is kept: then it sees the floor, and mends its head.
+                // The head of a joining subscriber may be below the first kept record: it then loads the floor and
+                // raises its head.
                 progress.head.max(self.kept)
             }
         };
         Some(SubscriberHead { seat, claim, at })
     }
 
-    /// Cuts those off that are too slow for what they have asked for, or are in the way of what is needed.
+    /// Cut off the subscribers that are further behind than they have asked for, or whose unread records must go.
     pub(super) fn cut_off_slow(&mut self, heads: &mut Vec<SubscriberHead>, needed: u64) {
         heads.retain(|head| {
             let is_slow = head.claim.policy() == Some(Policy::Disconnect)
@@ -104,7 +105,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
 
     pub(super) fn write_cut(&self, seat: usize, claim: SeatWord, why: CutReason) {
         let word = u64::from(claim.generation()) << 32 | why as u64;
-        // Relaxed: before the fence of `give_up`, and so before anything is written over.
+        // Relaxed: before the fence of `reclaim_up_to`, and so before anything is overwritten.
         self.log.cut(seat).store(word, Ordering::Relaxed);
         crash::point!(CutOff);
     }

@@ -9,7 +9,7 @@ use crate::topic::directory::SEQ;
 use crate::topic::log_memory::LogMemory;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// A block for this many bytes, to be filled.
+    /// Reserve a block for `len` bytes.
     pub fn reserve(&mut self, len: u64, on_full: OnFull) -> Result<Block, PublishError> {
         let most = self.blocks.size();
         if len > most {
@@ -52,12 +52,12 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         })
     }
 
-    /// Frees a block that is not wanted.
+    /// Free a reserved block that is not published.
     pub fn free_block(&mut self, block: Block) {
         self.blocks.free(block.run);
     }
 
-    /// Frees some memory, or says who has it.
+    /// Free memory for `len` bytes. Return the reason if there is none to free.
     #[cold]
     fn free_memory_for(&mut self, len: u64) -> Result<(), NoRoom> {
         if self.free_unpinned() {
@@ -76,9 +76,9 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
             return Err(self.no_room_behind(&slowest, NoRoomCause::Memory));
         }
         if read <= oldest {
-            return Err(self.memory_holder()); // Written, and not published so far.
+            return Err(self.memory_holder()); // Written, and not published.
         }
-        // As much as is needed and a part of all, so that this is not done for each.
+        // The needed bytes and an eighth of all blocks, so that the next records need no reclaiming.
         let (mut freed, mut to) = (0, oldest + 1);
         for &(seq, run) in self
             .record_blocks
@@ -93,9 +93,9 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         let before = self.record_blocks.len();
         self.reclaim_up_to(to.max(self.kept));
         if self.record_blocks.len() < before {
-            return Ok(()); // If all of these are looked at, the next look finds others.
+            return Ok(()); // If all of these are pinned, the next call finds others.
         }
-        // One has joined meanwhile, and begins with the oldest.
+        // A subscriber has joined meanwhile, and begins with the oldest record.
         let heads = self.respected_heads();
         let joined = heads.iter().min_by_key(|head| head.at);
         match joined {

@@ -1,4 +1,4 @@
-//! One who publishes: the writer of a log.
+//! A publisher: the writer of a log.
 
 mod error;
 mod heads;
@@ -33,21 +33,21 @@ pub struct Publisher<L, D> {
     generation: u64,
     limits: PublisherLimits,
     shape: LogLayout,
-    /// The number of the next record; those from `published` on are seen by nobody so far.
+    /// Number of the next record; records from `published` on are not visible to subscribers.
     next: u64,
     published: u64,
     /// Bytes of the payloads of all records.
     bytes: u64,
-    /// Records below this one may be written without a look at the subscribers.
+    /// Records below this one may be written without loading the subscribers' heads.
     limit: u64,
-    /// The number of subscribers that had ever come at the last look.
+    /// Number of subscribers that had ever joined at the last load.
     joined: u64,
-    /// As it stands in the log: subscribers are told that what is below may be gone.
+    /// Floor that the log contains: subscribers assume that records below may be overwritten.
     floor: u64,
-    /// What is below is gone, or may be written over.
+    /// First record that is kept; those below may be overwritten.
     kept: u64,
-    /// Where in the ring the next payload goes at the earliest, as a position that never falls, and the same of each
-    /// record, and of the first that is kept.
+    /// Lowest position in the ring for the next payload, as a number that never decreases; and the same of each record,
+    /// and of the first record that is kept.
     end: u64,
     starts: Box<[u64]>,
     kept_from: u64,
@@ -55,15 +55,15 @@ pub struct Publisher<L, D> {
     blocks: BlockAllocator,
     /// Blocks of records, the oldest first.
     record_blocks: VecDeque<(u64, PageRun)>,
-    /// Blocks of records that are given up, and were looked at by somebody when that was found out.
+    /// Blocks of reclaimed records that a subscriber had pinned at the last check.
     pinned_blocks: Vec<(u64, PageRun)>,
-    /// What those of ours wait for who were refused; the listing says what wakes any of them.
+    /// Wake-up condition of each waiter of this publisher; the listing has the combination of all.
     waiting: Vec<(Waiter, WakeCondition)>,
 }
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Takes a listing for member `me`, in whose process the log has this descriptor. `space` is all zeros, and has the
-    /// size of the shape. None if all listings are taken.
+    /// Acquire a listing for member `me`, in whose process the log has this descriptor. `space` is all zeros, and has
+    /// the size of the layout. Return None if all listings are taken.
     pub fn open(
         space: L,
         directory: Directory<D>,
@@ -104,38 +104,38 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Some(publisher)
     }
 
-    /// Its listing, and whose turn in it this is.
+    /// Return the number and the generation of the listing.
     pub fn listing(&self) -> (usize, u64) {
         (self.listing, self.generation)
     }
 
-    /// The log.
+    /// Return the log.
     pub fn log(&self) -> &Log<L> {
         &self.log
     }
 
-    /// What it holds for those that are slow.
+    /// Return the limits.
     pub fn limits(&self) -> PublisherLimits {
         self.limits
     }
 
-    /// The number that the next record gets.
+    /// Return the number of the next record.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Bytes of blocks that are in use, and that have memory.
+    /// Return the bytes of blocks that are in use, and the bytes that have memory.
     pub fn memory(&self) -> (u64, u64) {
         (self.blocks.taken(), self.blocks.backed())
     }
 
-    /// Whether a payload of this many bytes needs a block.
+    /// Return true if a payload of this length needs a block.
     pub fn is_large(&self, len: u64) -> bool {
         len > self.shape.small()
     }
 
-    /// Whether all that subscribe have attached themselves. If not, and that is waited for, the listing says so; it is to
-    /// be asked again before a sleep.
+    /// Return true if all active subscribers have attached themselves. If not, and the caller waits, announce that in
+    /// the listing; the caller then asks again before it sleeps.
     pub fn is_attached_by_all(&mut self, on_full: OnFull) -> bool {
         let is_attached = |each: SeatInfo| {
             each.claim.state() != SeatState::Active
@@ -154,8 +154,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         is_by_all
     }
 
-    /// Writes a record, which nobody sees before `publish`. `aligned`: its payload begins at a multiple of
-    /// [`ALIGNMENT`]. It is not large.
+    /// Write a small record, which becomes visible by `publish`. With `aligned` its payload begins at a multiple of
+    /// [`ALIGNMENT`].
     #[inline]
     pub fn append(
         &mut self,
@@ -178,7 +178,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Ok(())
     }
 
-    /// Writes the record of a block that was filled with `used` bytes; the block comes back if it is refused.
+    /// Write the record of a block, of which `used` bytes are filled. An error returns the block.
     pub fn append_block(
         &mut self,
         form: u8,
@@ -213,22 +213,22 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         crash::point!(RecordWritten);
     }
 
-    /// Lets subscribers see what was written; whether there was anything. Wake them then.
+    /// Make the written records visible. Return true if there were any; the caller then wakes the subscribers.
     #[inline]
     pub fn publish(&mut self) -> bool {
         if self.next == self.published {
             return false;
         }
         self.published = self.next;
-        // Relaxed: only said to people.
+        // Relaxed: only for statistics.
         self.log.bytes().store(self.bytes, Ordering::Relaxed);
-        // Release: whoever sees it sees the records.
+        // Release: a reader of the tail sees the records.
         self.log.tail().store(self.next, Ordering::Release);
         crash::point!(RecordsPublished);
         true
     }
 
-    /// This one waits no more. Again: nothing.
+    /// Cancel the wait of a waiter. Idempotent.
     pub fn cancel_wait(&mut self, waiter: Waiter) {
         let before = self.waiting.len();
         self.waiting.retain(|each| each.0 != waiter);
@@ -242,7 +242,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         found.map(|each| each.1)
     }
 
-    /// Says what one is about to sleep for. It looks once more before it does.
+    /// Announce what a waiter is about to sleep for. It checks once more before it sleeps.
     fn announce(&mut self, waiter: Waiter, waiting: WakeCondition) {
         self.waiting.retain(|each| each.0 != waiter);
         self.waiting.push((waiter, waiting));
@@ -264,7 +264,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         (seq & (self.shape.entries - 1)) as usize
     }
 
-    /// Where a payload of this many bytes would begin and end.
+    /// Return the positions at which a payload of this length would begin and end.
     #[inline]
     fn next_range(&self, len: u64, alignment: u64) -> (u64, u64) {
         let mut start = self.end.next_multiple_of(alignment);
@@ -275,7 +275,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         (start, start + len.next_multiple_of(8))
     }
 
-    /// Whether a record may be written whose payload ends there.
+    /// Return true if there is room for a record whose payload ends at this position.
     #[inline]
     fn has_room_for(&self, end: u64) -> bool {
         self.next < self.limit
@@ -292,7 +292,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// The first record that is kept if the ring is to have room up to `end`, and the index for one more.
+    /// Return the first record that can be kept if the ring has room up to `end` and the index has room for one more.
     fn first_kept(&self, end: u64) -> u64 {
         let by_index = (self.next + 1).saturating_sub(self.shape.entries);
         let (mut low, mut high) = (self.kept, self.next);
@@ -307,7 +307,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         low.max(by_index)
     }
 
-    /// Publishes what was written, and frees the listing. Wake everybody.
+    /// Publish what was written, and release the listing. The caller wakes all sleepers.
     pub fn close(&mut self) {
         self.publish();
         self.directory.release_listing(self.listing);

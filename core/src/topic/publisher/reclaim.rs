@@ -1,4 +1,4 @@
-//! Giving up records that all have read, and the blocks of large ones.
+//! Reclaiming records that all subscribers have read, and the blocks of large ones.
 
 use super::{Publisher, is_pinned};
 use crate::crash;
@@ -8,7 +8,7 @@ use crate::topic::blocks::PageRun;
 use crate::topic::log_memory::LogMemory;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Gives up all records below `to`, unless one has joined who must be waited for.
+    /// Reclaim all records below `to`, unless a subscriber that must read them has joined.
     pub(super) fn reclaim_up_to(&mut self, to: u64) {
         if to > self.floor {
             self.floor = to;
@@ -16,11 +16,11 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
             self.log.floor().store(to, Ordering::Relaxed);
             crash::point!(FloorRaised);
         }
-        // SeqCst: the floor, and what was cut off, are before the look at claims and pins, and before what is written
-        // over.
+        // SeqCst: the floor, and what was cut off, are before the load of seat words and pins, and before anything is
+        // overwritten.
         fence(Ordering::SeqCst);
-        // One that was seen before is at `to` or above: heads do not go back. One that has joined since sees the floor, or
-        // is seen here.
+        // A head that was seen before is at `to` or above, because heads do not go back. A subscriber that has joined
+        // since sees the floor, or is seen here.
         let heads = self.respected_heads();
         let least = heads.iter().map(|head| head.at).min();
         let kept = least.map_or(to, |least| to.min(least));
@@ -33,7 +33,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         crash::point!(RecordsGivenUp);
     }
 
-    /// Frees the blocks of records that were given up, unless somebody looks at them.
+    /// Free the blocks of reclaimed records, unless a subscriber has pinned them.
     pub(super) fn release_blocks(&mut self) {
         let gone = |&(seq, _): &(u64, PageRun)| seq < self.kept;
         if !self.record_blocks.front().is_some_and(gone) {
@@ -53,7 +53,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Frees the blocks that nobody looks at any more; whether there were any.
+    /// Free the blocks that no subscriber pins any longer. Return true if there were any.
     pub(super) fn free_unpinned(&mut self) -> bool {
         if self.pinned_blocks.is_empty() {
             return false;

@@ -9,7 +9,7 @@ use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Makes room for one record of this many bytes in the ring.
+    /// Make room for one record of this length in the ring.
     #[cold]
     pub(super) fn make_room(
         &mut self,
@@ -23,7 +23,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         };
         loop {
             let waits = self.condition_of(waiter);
-            // One that waits goes on at low water, not at the first record that was read.
+            // A waiter continues at the low watermark, not at the first record that is read.
             let target = waits.map_or(0, |_| self.low_watermark(len, alignment));
             let Err((seat, slowest)) = self.try_make_room(len, alignment, target) else {
                 self.cancel_wait(waiter);
@@ -40,16 +40,16 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// How far the slowest has to read before a publisher goes on that waits.
+    /// Return the record that the slowest subscriber must reach before a waiting publisher continues.
     fn low_watermark(&self, len: u64, alignment: u64) -> u64 {
         let (_, end) = self.next_range(len, alignment);
-        // As long as half of the ring is free, and no more than `low` are outstanding.
+        // Half of the ring is free, and at most `low` records are outstanding.
         let by_bytes = self.first_kept((end + self.shape.ring / 2).min(self.end + self.shape.ring));
         by_bytes.max(self.next.saturating_sub(self.limits.low))
     }
 
-    /// Looks at all heads. The slowest and its seat, if there is no room before it has read, or if it is waited for and has
-    /// not reached `target`.
+    /// Load all heads and make room. Return the slowest subscriber and its seat if there is no room before it has read,
+    /// or if it blocks the publisher and has not reached `target`.
     fn try_make_room(
         &mut self,
         len: u64,
@@ -58,7 +58,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     ) -> Result<(), (usize, NoRoom)> {
         let (_, end) = self.next_range(len, alignment);
         let needed = self.first_kept(end);
-        // Before the look at the heads: one that comes later is seen the next time.
+        // Before the load of the heads: a subscriber that joins later is seen at the next call.
         self.joined = self.directory.joined();
         let mut heads = self.respected_heads();
         self.cut_off_slow(&mut heads, needed);
@@ -76,7 +76,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
             ));
         }
         if needed > self.kept {
-            // A stride at once: each is a fence, and a look at all claims.
+            // Reclaim a stride at once, because each time costs a fence and a load of all seat words.
             let stride = end + self.shape.ring / 8;
             let by_bytes = self.first_kept(stride.min(self.end + self.shape.ring));
             let by_index = (self.next + self.shape.entries / 8).saturating_sub(self.shape.entries);
@@ -84,7 +84,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
             let to = by_bytes.max(by_index).max(needed);
             self.reclaim_up_to(to.min(most.unwrap_or(self.next)).min(self.next));
             if self.kept < needed {
-                // One has joined meanwhile.
+                // A subscriber has joined meanwhile.
                 return self.try_make_room(len, alignment, target);
             }
         }

@@ -1,18 +1,18 @@
-//! What a publisher knows of a subscriber.
+//! A publisher's private records of its subscribers.
 
 use crate::topic::directory::SeatWord;
 
-/// What is known of the subscriber of a seat.
+/// The last known state of a seat's subscriber.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SubscriberState {
-    /// Its claim when it was last seen active and attached; 0: not so far.
+    /// Seat word when the subscriber was last seen active and attached; 0: never.
     pub(super) claim: u64,
     pub(super) head: u64,
-    /// The generation of a claim that was cut off.
+    /// Generation of the seat word that was cut off.
     pub(super) cut: Option<u32>,
 }
 
-/// One who must be waited for.
+/// The head of a subscriber whose unread records are kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SubscriberHead {
     pub(super) seat: usize,

@@ -1,19 +1,19 @@
-//! Threads and tasks of the publisher that wait for room.
+//! Waiters: threads and tasks of the publisher that wait for room.
 
-/// Whether one that finds no room is about to wait for it.
+/// The behaviour of an operation that finds no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
-    /// It is told so, and goes.
+    /// Fail.
     Fail,
-    /// It sleeps until it is woken. So the subscriber that it waits for is told, until `forget`.
+    /// Fail, and announce what the caller is about to sleep for, until `cancel_wait`.
     Wait(Waiter),
 }
 
-/// One of ours that may wait, by a number of its own.
+/// The number of a thread or task of this publisher that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiter(pub u64);
 
-/// How far one that waits for room has the others read before it goes on.
+/// The condition under which a waiter is woken: a seat whose head has reached a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WakeCondition {
     pub(super) seat: Option<usize>,
@@ -21,13 +21,13 @@ pub(super) struct WakeCondition {
 }
 
 impl WakeCondition {
-    /// For a change of any seat.
+    /// Any change of any seat.
     pub(super) const ANY_CHANGE: Self = WakeCondition {
         seat: None,
         target: 0,
     };
 
-    /// What wakes either of two.
+    /// Return a condition that is met whenever one of two is met.
     pub(super) fn or(self, other: Self) -> Self {
         if self.seat != other.seat {
             return WakeCondition::ANY_CHANGE;

@@ -1,4 +1,4 @@
-//! A publisher that is read.
+//! The log of a publisher that a subscriber reads.
 
 use super::message::{Message, Payload};
 use super::outcome::{CorruptLog, Received};
@@ -11,22 +11,22 @@ use crate::topic::log_layout::ALIGNMENT;
 use crate::topic::log_memory::LogMemory;
 use std::sync::Arc;
 
-/// A publisher that is read.
+/// The log of a publisher that a subscriber reads.
 #[derive(Debug)]
 pub(super) struct AttachedLog<L> {
     pub(super) source: PublisherId,
     pub(super) log: Arc<Log<L>>,
-    /// The record that is read next.
+    /// Record to read next.
     pub(super) head: u64,
-    /// As it was last seen.
+    /// Tail at the last load.
     pub(super) tail: u64,
     pub(super) lost: u64,
-    /// Another publisher has its listing, and so its cell.
+    /// True if another publisher has its listing, and so its cell.
     pub(super) is_replaced: bool,
 }
 
 impl<L: LogMemory> AttachedLog<L> {
-    /// Before it reads, or when it was attached: what is not there any more is not read. Nobody has promised it.
+    /// Raise the head to the floor, before the first read: nothing below the floor was promised.
     pub(super) fn raise_head_to_floor<D: Words>(&mut self, directory: &Directory<D>, seat: usize) {
         // Relaxed: ordered by the fence of `Directory::attach`.
         let floor = self.log.floor().load(Ordering::Relaxed);
@@ -36,7 +36,7 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Where a record is.
+    /// Return the position of a record.
     #[inline]
     pub(super) fn entry(&self, seq: u64) -> Result<Record, Received> {
         let found = self.log.entry(seq);
@@ -58,7 +58,7 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// How many records there are.
+    /// Load the number of published records.
     #[inline]
     pub(super) fn poll_tail(&mut self) -> Result<u64, Received> {
         // Acquire: pairs with the Release of `publish`.
@@ -70,7 +70,7 @@ impl<L: LogMemory> AttachedLog<L> {
         Ok(tail)
     }
 
-    /// Goes on with this record at the earliest; those before are missed.
+    /// Skip to record `seq`, and count the skipped records as missed.
     pub(super) fn skip_to<D: Words>(&mut self, seq: u64, directory: &Directory<D>, seat: usize) {
         let missed = seq.saturating_sub(self.head);
         if missed > 0 {
@@ -82,7 +82,7 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Says how far it has read; whether its publisher may sleep until then.
+    /// Store the head. Return true if the publisher may sleep for it.
     #[inline]
     pub(super) fn publish_head<D: Words>(&self, directory: &Directory<D>, seat: usize) -> bool {
         if self.is_replaced {
@@ -94,13 +94,13 @@ impl<L: LogMemory> AttachedLog<L> {
     }
 }
 
-/// Small records that lie one behind the other, and are copied in one go.
+/// A run of small records that lie one behind the other and are copied at once.
 #[derive(Default)]
 pub(super) struct CopyRun {
-    /// Where the first of them is in the log, and where the last one ends.
+    /// Offsets in the log at which the first record begins and the last one ends.
     pub(super) at: u64,
     pub(super) end: u64,
-    /// Where in what is filled they are copied to.
+    /// Offset in the output to which they are copied.
     pub(super) to: usize,
 }
 
@@ -111,7 +111,7 @@ impl CopyRun {
         CopyRun { at, end, to }
     }
 
-    /// Whether this record is the next one, which is part of it then.
+    /// Add a record to the run if it is the next one. Return true if it is.
     #[inline]
     pub(super) fn extend_with(&mut self, record: Record) -> bool {
         let is_next = record.at >= self.end && record.at - self.end < ALIGNMENT;
@@ -121,13 +121,13 @@ impl CopyRun {
         is_next
     }
 
-    /// Where the payload of one of them is in what is filled.
+    /// Return the offset of the payload of a record of the run in the output.
     #[inline]
     pub(super) fn offset_in_output(&self, record: Record) -> usize {
         self.to + (record.at - self.at) as usize
     }
 
-    /// Where it will end in what is filled.
+    /// Return the offset in the output at which the run will end.
     #[inline]
     pub(super) fn end_in(&self, out: &[u8]) -> usize {
         out.len() + (self.end - self.at) as usize

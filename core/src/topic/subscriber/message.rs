@@ -5,22 +5,22 @@ use super::source::PublisherId;
 use crate::shared_heap::Words;
 use crate::topic::log_memory::LogMemory;
 
-/// What was read.
+/// A message that was received.
 pub struct Message<L: LogMemory, D: Words> {
-    /// Whose it is.
+    /// Publisher of the message.
     pub source: PublisherId,
-    /// Its number among those of its publisher.
+    /// Number of the message among those of its publisher.
     pub seq: u64,
-    /// What its payload is.
+    /// Form of the payload.
     pub form: u8,
-    /// Where the payload is.
+    /// Position of the payload.
     pub payload: Payload<L, D>,
 }
 
 /// The bytes of a message.
 pub enum Payload<L: LogMemory, D: Words> {
-    /// They were copied: where they begin in what was filled, and how many.
+    /// Offset in the output to which they were copied, and their number.
     Copied(usize, usize),
-    /// They are looked at in the publisher's memory. In a box: most messages are small.
+    /// A pinned block in the publisher's memory. Boxed, because most messages are small.
     Pinned(Box<PinnedBlock<L, D>>),
 }

@@ -1,4 +1,4 @@
-//! One who subscribes: it reads the logs of all publishers, each in its own order.
+//! A subscriber: it reads the logs of all publishers, each in its own order.
 
 mod attached;
 mod message;
@@ -25,46 +25,47 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool as PrivateBool;
 use std::sync::atomic::AtomicU32 as PrivateU32;
 
-/// Where one that joins begins to read.
+/// The position at which a new subscriber begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// With the last records of each publisher, this many; 0: with what comes.
+    /// At most this many of the last records of each publisher; 0: only new ones.
     Last(u64),
-    /// With the oldest that is there.
+    /// The oldest record that is kept.
     Oldest,
 }
 
-/// The reader of all publishers.
+/// The reader of all publishers of a topic.
 pub struct Subscriber<L, D: Words> {
     directory: Directory<D>,
     seat: usize,
     claim: SeatWord,
     policy: Policy,
-    /// The number of the policy.
+    /// Parameter of the policy, in records.
     lag: u64,
     attached: Vec<AttachedLog<L>>,
-    /// By listing: the generation of a publisher that is not read any more, or cannot be.
+    /// Generation of the publisher that is no longer read, or cannot be, by listing.
     finished: Vec<u64>,
-    /// Those that cannot be read, of which nobody was told so far, and why.
+    /// Publishers that cannot be read and were not reported, with the reasons.
     unreadable: Vec<(PublisherId, String)>,
-    /// Whose turn it is.
+    /// Index of the log to read first at the next call.
     next_index: usize,
     version: u64,
-    /// One of those that it reads has ended: that is to be said once it is read to its end, however much there is of others.
+    /// True if a publisher of an attached log has ended, which is reported once its log is read to the end.
     has_ended: bool,
     pins: Arc<PinTable<D>>,
-    /// Missed of publishers that are not read any more.
+    /// Number of missed records of publishers that are no longer read.
     lost_before: u64,
 }
 
-/// Finds the memory of a publisher's log; or why it cannot be had, or nothing if that one has ended.
+/// A function that opens the memory of a publisher's log. It returns the reason of a failure, or None if the publisher
+/// has ended.
 pub trait Opener<L>: FnMut(&ListingInfo) -> Result<L, Option<String>> {}
 
 impl<L, F: FnMut(&ListingInfo) -> Result<L, Option<String>>> Opener<L> for F {}
 
 impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
-    /// Takes a seat for member `me`, and attaches it to all publishers. `prepare` sets memory aside, as
-    /// [`Directory::sit`] has it. None if all seats are taken.
+    /// Acquire a seat for member `me`, and attach it to all publishers. `prepare` allocates memory as in
+    /// [`Directory::acquire_seat`]. Return None if all seats are taken.
     pub fn subscribe(
         directory: Directory<D>,
         (me, is_ours): (u64, OwnershipCheck),
@@ -103,28 +104,28 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         Ok(Some((subscriber, news)))
     }
 
-    /// Its seat.
+    /// Return the number of the seat.
     pub fn seat(&self) -> usize {
         self.seat
     }
 
-    /// Records that it has missed; at most what fits, since a publisher that lies may have any number of them.
+    /// Return the number of missed records. It saturates, because a hostile publisher may claim any number of them.
     pub fn lost(&self) -> u64 {
         let attached = self.attached.iter().map(|each| each.lost);
         attached.fold(self.lost_before, u64::saturating_add)
     }
 
-    /// The publishers that it reads, also those that have ended and are not read to their end.
+    /// Return the publishers that are read, including those that have ended and are not read to the end.
     pub fn sources(&self) -> impl Iterator<Item = PublisherId> {
         self.attached.iter().map(|each| each.source)
     }
 
-    /// Those of them that have not ended.
+    /// Return the publishers that are read and have not ended.
     pub fn live_sources(&self) -> impl Iterator<Item = PublisherId> {
         self.sources().filter(|&source| self.is_publishing(source))
     }
 
-    /// Whether it reads nobody, and this publisher, of which it reads nothing any more, still publishes.
+    /// Return true if no publisher is read, and this one, which is no longer read, still publishes.
     pub fn is_last_source(&self, source: PublisherId) -> bool {
         self.attached.is_empty() && self.is_publishing(source)
     }
@@ -137,18 +138,18 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         (self.directory).is_listed(source.listing, source.generation)
     }
 
-    /// Whether publishers have come or gone since `refresh`.
+    /// Return true if publishers have come or gone since `refresh`.
     #[inline]
     pub fn is_stale(&self) -> bool {
         self.directory.version() != self.version
     }
 
-    /// Attaches it to the publishers that have come since.
+    /// Attach the subscriber to publishers that have come since the last call.
     pub fn refresh(&mut self, open: &mut impl Opener<L>) -> Wakeups {
         self.attach_all(History::Oldest, true, open)
     }
 
-    /// `from_the_first`: whatever these publish is for us, and what we find gone is missed.
+    /// With `from_the_first` all records of these publishers count: reclaimed ones are missed.
     fn attach_all(
         &mut self,
         history: History,
@@ -156,7 +157,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         open: &mut impl Opener<L>,
     ) -> Wakeups {
         let mut news = Wakeups::default();
-        // Before the look at the listings: a change that comes later is seen the next time.
+        // Before the load of the listings: a later change is seen at the next call.
         self.version = self.directory.version();
         for listing in 0..self.directory.capacity().listings {
             let Some(listed) = self.directory.listing_info(listing) else {
@@ -174,7 +175,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             });
             match opened {
                 Ok(log) => news.room |= self.attach(listed, log, history, from_the_first),
-                // One that has ended is not there to be read.
+                // A publisher that has ended cannot be read.
                 Err(None) => {}
                 Err(_) if !self.directory.is_listed(listing, listed.generation) => {}
                 Err(Some(why)) => {
@@ -195,7 +196,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             || self.attached.iter().any(|each| each.source == source)
     }
 
-    /// Nothing more is read of a publisher, which must not wait for us.
+    /// Stop reading a publisher, which must not wait for this subscriber.
     fn finish(&mut self, source: PublisherId, is_replaced: bool) {
         let (listing, generation) = (source.listing, source.generation);
         if !is_replaced {
@@ -211,15 +212,15 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         history: History,
         from_the_first: bool,
     ) -> bool {
-        // Relaxed, both: nothing is read before the next look at the tail, and the floor is looked at again after the fence
-        // of `Directory::attach`.
+        // Relaxed, both: nothing is read before the next load of the tail, and the floor is loaded again after the
+        // fence of `Directory::attach`.
         let tail = log.tail().load(Ordering::Relaxed);
         let floor = log.floor().load(Ordering::Relaxed).min(tail);
         let head = match history {
             History::Last(count) => floor.max(tail.saturating_sub(count)),
             History::Oldest => floor,
         };
-        // Not so many that it is cut off before it has read one.
+        // Not so many that the subscriber is cut off before it has read one.
         let head = match self.policy {
             Policy::Disconnect if self.lag > 0 => head.max(tail.saturating_sub(self.lag / 2)),
             _ => head,
@@ -235,7 +236,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             is_replaced: false,
         };
         attached.raise_head_to_floor(&self.directory, self.seat);
-        // What one is waited for is kept from the moment on in which it is there.
+        // A publisher that waits for the subscriber keeps all records from the moment on in which the subscriber is
+        // attached.
         if from_the_first && self.policy != Policy::Block && attached.head > 0 {
             attached.lost = attached.head;
             self.directory.set_lost(self.seat, listing, attached.lost);
@@ -244,21 +246,21 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         (self.directory).is_awaited(listing, self.seat, head)
     }
 
-    /// Whether there may be something to take, or to hear of: a hint that is right once it was announced that somebody
-    /// sleeps.
+    /// Return true if there may be a message or an event to receive. A hint, which is right after a sleep was
+    /// announced.
     pub fn may_receive(&self) -> bool {
-        // Relaxed: the fence of whoever is about to sleep orders it.
+        // Relaxed: the fence of the thread that is about to sleep orders it.
         let has_records =
             |each: &AttachedLog<L>| each.log.tail().load(Ordering::Relaxed) != each.head;
-        // The watcher may have found out already what there is to hear of.
+        // The watcher may have found the event before.
         let is_news = self.has_ended || !self.unreadable.is_empty();
         self.is_stale() || is_news || self.attached.iter().any(has_records)
     }
 
     fn poll_gone(&mut self) -> Received {
         let is_gone = |each: &AttachedLog<L>| {
-            // The look at the tail is after that at the listing: all that was published is found.
-            // Acquire: pairs with the Release of `publish`.
+            // The load of the tail is after that of the listing, so all that was published is found. Acquire: pairs
+            // with the Release of `publish`.
             !self.is_publishing(each.source) && each.log.tail().load(Ordering::Acquire) == each.head
         };
         match self.attached.iter().position(is_gone) {
@@ -278,12 +280,13 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         attached.source
     }
 
-    /// A publisher that cannot be read, and why: each once.
+    /// Return a publisher that cannot be read, and the reason. Each is returned once.
     pub fn next_unreadable(&mut self) -> Option<(PublisherId, String)> {
         self.unreadable.pop()
     }
 
-    /// Reads nothing more. Wake the publishers. The seat is free once this and all that it has pinned is dropped.
+    /// Stop reading. The caller wakes the publishers. The seat is released once the subscriber and its pins are
+    /// dropped.
     pub fn leave(&mut self) {
         if (self.pins.is_ours)() {
             self.directory.mark_leaving(self.seat, self.claim);

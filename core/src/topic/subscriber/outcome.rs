@@ -1,35 +1,35 @@
-//! What reading returns.
+//! Results of receiving.
 
 use super::source::PublisherId;
 use crate::topic::log::CutReason;
 
-/// What a look for messages has found.
+/// The result of a call to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// This many.
+    /// Number of messages.
     Messages(usize),
-    /// None is there.
+    /// There is no message.
     Empty,
-    /// None is there, and this publisher is gone, whose last one was read.
+    /// There is no message, and the last one of this publisher, which is gone, was received.
     PublisherGone(PublisherId),
-    /// This publisher does not wait for us any more, and nothing more is read of it.
+    /// This publisher no longer waits for the subscriber, and is no longer read.
     CutOff(PublisherId, CutReason),
-    /// What this publisher has written cannot be true, and nothing more is read of it.
+    /// This publisher has written impossible values, and is no longer read.
     Corrupt(PublisherId, CorruptLog),
 }
 
-/// What cannot be true in a log.
+/// The impossible value in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CorruptLog {
     /// The number of its records.
     Tail(u64),
-    /// The entry of a record.
+    /// A word of the entry of a record.
     Entry(u64),
 }
 
-/// What others are to be told.
+/// The wake-ups that an operation owes to other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wakeups {
-    /// A publisher that sleeps may have room.
+    /// True if a publisher that sleeps may have room.
     pub room: bool,
 }

@@ -1,4 +1,4 @@
-//! Reading messages.
+//! Receiving messages.
 
 use super::Subscriber;
 use super::attached::{AttachedLog, CopyRun};
@@ -13,15 +13,16 @@ use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// No more bytes are copied at once, but for those of a single message.
+/// Maximum number of bytes that one call copies, unless a single message has more.
 const MAX_COPY_BYTES: usize = 64 << 20;
 
-/// One who is waited for copies no more than this share of a publisher's ring at once.
+/// A subscriber that a publisher waits for copies at most this fraction of the ring at once.
 const MAX_RING_SHARE: u64 = 4;
 
 impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
-    /// Takes up to `most` messages, as they come: of each publisher in its order, of several in turns. The bytes of small
-    /// ones are appended to `out`; large ones are pinned if `pins`, and copied too if not, or if there is no pin.
+    /// Receive up to `most` messages: those of each publisher in order, and several publishers in turn. The bytes of
+    /// small ones are appended to `out`; large ones are pinned if `pins` is true and a pin is free, and copied
+    /// otherwise.
     pub fn receive(
         &mut self,
         most: usize,
@@ -50,7 +51,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             }
             if let Err(trouble) = read {
                 if messages.len() > begin {
-                    break; // It is found again by the next look.
+                    break; // The next call finds it again.
                 }
                 self.drop_attached(index);
                 news.room = true;
@@ -88,7 +89,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         read
     }
 
-    /// Reads what the publisher keeps for us.
+    /// Read the records that the publisher keeps for this subscriber.
     fn read_kept(
         &mut self,
         index: usize,
@@ -100,12 +101,12 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         let tail = self.attached[index].poll_tail()?;
         let (head, from) = (self.attached[index].head, out.len());
         let to = tail.min(head.saturating_add(most as u64));
-        // The publisher may write again once the head has moved: of a ring that is read at once it would stand still until
-        // all is copied.
+        // The publisher can reuse the ring once the head has moved. If the whole ring were read at once, the publisher
+        // would be blocked until all is copied.
         let most_of_ring = self.attached[index].log.ring() / MAX_RING_SHARE;
         let (mut next, mut of_ring, mut run) = (head, 0, CopyRun::default());
         while next < to && run.end_in(out) - from < MAX_COPY_BYTES && of_ring <= most_of_ring {
-            // What was read may be anything once we were cut off.
+            // After a cut-off the bytes that were read may be anything.
             let record = self.attached[index].entry(next);
             let record = record.map_err(|trouble| self.cut_reason(index).unwrap_or(trouble))?;
             let attached = &self.attached[index];
@@ -135,7 +136,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
 
     fn cut_reason(&self, index: usize) -> Option<Received> {
         let attached = &self.attached[index];
-        // Acquire: what was written over what we have read was so after the cut.
+        // Acquire: bytes that overwrite what was read are stored after the cut.
         fence(Ordering::Acquire);
         // Relaxed: ordered by the fence.
         let cut = attached.log.cut(self.seat).load(Ordering::Relaxed);
@@ -149,7 +150,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         Some(Received::CutOff(attached.source, why))
     }
 
-    /// Reads the last ones, whatever the publisher does meanwhile.
+    /// Read the last records, which the publisher may overwrite meanwhile.
     fn read_last(
         &mut self,
         index: usize,
@@ -169,7 +170,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             let attached = &self.attached[index];
             let read = |record| self.read_record(attached, seq, record, pins, out);
             let message = attached.entry(seq).map(read);
-            // Acquire: what was written over what we have read was so after the floor.
+            // Acquire: bytes that overwrite what was read are stored after the floor.
             fence(Ordering::Acquire);
             // Relaxed: ordered by the fence.
             let floor = self.attached[index].log.floor().load(Ordering::Relaxed);
@@ -188,7 +189,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         Ok(())
     }
 
-    /// Copies or pins a record, which may be written over meanwhile: look afterwards.
+    /// Copy or pin a record, which may be overwritten meanwhile: the caller checks afterwards.
     fn read_record(
         &self,
         attached: &AttachedLog<L>,
@@ -221,7 +222,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         if attached.is_replaced {
             return None;
         }
-        // Of what a publisher has for blocks, all subscribers together keep no more than half: it needs the rest to go on.
+        // All subscribers together pin at most half of a publisher's blocks, because it needs the rest to continue.
         let most = (attached.log.space().size() as u64 - attached.log.blocks) / 2;
         let pin = self.pins.acquire()?;
         let publisher = (attached.source.listing, attached.source.generation);

@@ -1,15 +1,15 @@
-//! A publisher, as messages name it.
+//! The identity of a publisher.
 
 use crate::topic::directory::{LISTINGS, ListingInfo};
 
-/// A publisher, as its messages name it.
+/// The identity of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublisherId {
-    /// Its listing.
+    /// Number of its listing.
     pub listing: usize,
-    /// Whose turn in that it is.
+    /// Generation of the listing.
     pub generation: u64,
-    /// The member that publishes, or did.
+    /// Member that publishes, or did.
     pub owner: u64,
 }
 
@@ -22,7 +22,7 @@ impl PublisherId {
         }
     }
 
-    /// A number that no other publisher of the topic has.
+    /// Return a number that no other publisher of the topic has.
     pub fn number(self) -> u64 {
         const { assert!(LISTINGS <= 1 << 7) };
         (self.generation << 7) + self.listing as u64

@@ -1,26 +1,26 @@
-//! Values as bytes, to be kept in a file.
+//! Encoding of values as bytes, for files.
 //!
-//! Each begins with a byte. 0 is a cell that holds all of its value, and its 8 bytes follow; others are numbers of
-//! [`Type`]s. Counts and lengths are u64, all numbers are in little-endian order:
+//! Each value begins with a byte. 0 stands for an immediate cell, whose 8 bytes follow; others are numbers of
+//! [`Type`]s. Counts and lengths are u64, and all numbers are little-endian:
 //!
 //! ```text
 //!   text, bytes, int, packed        length, bytes
-//!   key, alias                      length, bytes of which it is made make_key
+//!   key, alias                      length, bytes from which the key is restored
 //!   tuple, frozenset, list, set     count, values
 //!   dict                            count, keys with their values
 //!   record                          number of the class u32, count, fields, count, attributes with their values
-//!   buffer                          length and bytes of what a program says of it, length, bytes
+//!   buffer                          length and bytes of its metadata, length, bytes
 //! ```
 
 use super::format::cell::{Cell, Content, Type};
 use super::format::value::{Bytes, Key, StoredValue, Value};
 use std::collections::TryReserveError;
 
-/// The greatest nesting of values: deeper than in any store, which checks by itself.
+/// The greatest nesting to decode: deeper than in any store, which checks the depth itself.
 const DEPTH: usize = super::format::budget::COPIED;
 const CELL: u8 = 0;
 
-/// Appends a value, copied as a whole. An error if there is no memory for it.
+/// Appends a value that was copied as a whole. Returns an error if memory runs out.
 pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
     fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
         out.try_reserve(bytes.len())?;
@@ -86,39 +86,39 @@ pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveEr
             all(out, fields)?;
             pairs(out, extra)
         }
-        StoredValue::Buffer(said, bytes) => {
+        StoredValue::Buffer(metadata, bytes) => {
             kind(out, Type::Buffer)?;
-            blob(out, said)?;
+            blob(out, metadata)?;
             blob(out, bytes)
         }
-        // A whole copy has none.
+        // A whole copy contains none.
         StoredValue::Container(..) => cell(out, Cell::NONE),
     }
 }
 
-/// Why a value cannot be read.
+/// Error of decoding a value.
 #[derive(Debug)]
 pub enum DecodeError<E> {
-    /// No value begins at this byte.
+    /// No valid value begins at this byte.
     InvalidAt(usize),
-    /// There is no class of this number.
+    /// No class has this number.
     UnknownClass(u32),
-    /// What the function for keys says.
+    /// Error of the function that restores keys.
     Key(E),
 }
 
-/// Reads values, which borrow from the bytes.
+/// A decoder of values that borrow from the bytes.
 pub struct Decoder<'v, F> {
     bytes: &'v [u8],
     at: usize,
-    /// The numbers that classes have in the store that is written to.
+    /// The numbers of the classes in the store that receives the values, by their numbers in the file.
     classes: &'v [u32],
-    /// Makes a key make_key of its bytes.
+    /// Restores a key from its bytes.
     make_key: F,
 }
 
 impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
-    /// Reads these.
+    /// Creates a decoder of these bytes.
     pub fn new(bytes: &'v [u8], classes: &'v [u32], make_key: F) -> Self {
         Decoder {
             bytes,
@@ -128,7 +128,7 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         }
     }
 
-    /// The items of the dict that the bytes are.
+    /// Returns the items of the dict that the bytes encode.
     #[allow(
         clippy::type_complexity,
         reason = "items of a dict, as `Value` has them"
@@ -161,7 +161,7 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// A count of what takes at least a byte each.
+    /// Decodes a count of items of at least one byte each.
     fn count(&mut self) -> Result<usize, DecodeError<E>> {
         let (at, count) = (self.at, self.number()?);
         match usize::try_from(count) {

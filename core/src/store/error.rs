@@ -1,33 +1,33 @@
-//! Why an operation on a store was not done.
+//! Errors of operations on a store.
 
 use crate::shared_heap::{Corruption, Failure, Field, HeapError, corrupt};
 
-/// Why an operation was not done. Nothing of it was done then.
+/// Error of an operation on a store. A failed operation has changed nothing.
 #[derive(Debug)]
 pub enum StoreError {
-    /// Something in shared memory.
+    /// An error of the shared heap below.
     Heap(HeapError),
-    /// The container is not in the store any more.
+    /// The container is not in the store, or no longer.
     ContainerDeleted,
-    /// There is no such key.
+    /// The key is not in the dict or the set.
     KeyNotFound,
-    /// There is no such index; the container has this many.
+    /// The index is out of range; the container has this many items.
     IndexOutOfRange(u64),
-    /// What is there is no number that a cell has, or the sum is none.
+    /// The item is no number that fits into a cell, or the sum does not fit.
     NotANumber,
-    /// It cannot be done within a transaction of the program.
+    /// The operation is not possible within a transaction of the program.
     InTransaction,
     /// The container is of another type.
     WrongType,
-    /// It is not what the caller has read, and stays.
+    /// The caller does not want this item, which stays.
     Unwanted,
-    /// It has no room for this many entries.
+    /// The container or the table has no space for another entry.
     CapacityExceeded,
     /// This process has no memory for a copy.
     NoMemory,
-    /// There is more to copy than was to be.
+    /// The copy would be larger than the caller's limit.
     CopyTooLarge,
-    /// Containers are nested deeper than [`DEPTH`](super::tree::DEPTH).
+    /// Containers are nested deeper than [`DEPTH`](super::format::budget::DEPTH).
     NestingTooDeep,
 }
 
@@ -46,13 +46,13 @@ impl Failure for StoreError {
     }
 }
 
-/// The error for a cell that cannot be.
+/// Returns the error for a corrupt cell.
 #[cold]
 pub(super) fn corrupt_cell(at: u64, found: u64) -> StoreError {
     corrupt(Field::Cell, at, found).into()
 }
 
-/// The error for what a container cannot say of itself.
+/// Returns the error for a corrupt header or payload of a container.
 #[cold]
 pub(super) fn corrupt_container(at: u64, found: u64) -> StoreError {
     corrupt(Field::Container, at, found).into()

@@ -1,4 +1,4 @@
-//! A copy of a store in another file, in which its members go on without one that has stopped within a change.
+//! Copying a store to another file, in which its members continue without one that was stopped within a change.
 
 use super::{Store, StoreError};
 use crate::crash;
@@ -6,36 +6,36 @@ use crate::shared_heap::redo_log::LogPosition;
 use crate::shared_heap::{HeapError, Members, Words};
 use std::io;
 
-/// Bytes that are copied at once.
+/// Bytes to copy at once.
 const CHUNK: u64 = 1 << 20;
-/// How often it is tried to copy all of one moment. Only the member that is fenced off can change anything meanwhile, and
-/// only what it is in the middle of.
+/// The number of attempts to copy one consistent state. Meanwhile only the member left behind can change anything, and
+/// only finish its current commit.
 const TRIES: usize = 8;
 
-/// Returns the number of container numbers that a copy skips, by chance: numbers that another copy of the same store has
-/// given out, and that others know, must not come again. Fewer are skipped when few of the 2^48 are left.
+/// Returns the number of container numbers that a copy skips, from a random number. Another copy of the same store may
+/// have given out the same numbers, which other processes know. Fewer are skipped when few of the 2^48 numbers remain.
 pub fn ids_to_skip(random: u64) -> u64 {
     (random & 0xffff_ffff) << 4
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Says that a copy is to take its place, without the member that holds the lease.
+    /// Marks the store as about to be replaced by a copy, without the member that holds the lock.
     pub fn mark_replaced(&self, fenced: u64) {
         self.log.seqlock().mark_replaced(fenced);
     }
 
-    /// Takes that back.
+    /// Removes the mark: no copy was made.
     pub fn cancel_replacement(&self) {
         self.log.clear_replaced();
     }
 
-    /// The member without which a copy takes its place, if one does.
+    /// Returns the member that was left behind if a copy replaces the store.
     pub fn fenced(&self) -> Option<u64> {
         self.log.seqlock().fenced()
     }
 
-    /// Copies all of it, as it is at one moment, to the same place in another file of its size: `put` is given bytes, and where
-    /// they begin.
+    /// Copies one consistent state of the store to the same offset of another file of the same size. `put` gets bytes
+    /// and their offset.
     pub fn copy_to(
         &self,
         mut put: impl FnMut(u64, &[u8]) -> io::Result<()>,
@@ -59,9 +59,9 @@ impl<W: Words, M: Members> Store<W, M> {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Makes a copy, which nobody else knows so far, what its members go on with: what was being committed is, and what the
-    /// member that is fenced off has looked at and watched is given back. `passed_over`: how many numbers no container gets,
-    /// since another copy of the same may have given them out; see [`numbers_to_pass_over`].
+    /// Prepares a copy, which no other process knows, for its members: finishes the running commit, and ends the pins
+    /// and watches of the member left behind. `skipped_ids` is the number of container numbers to skip; see
+    /// [`ids_to_skip`].
     pub fn adopt_copy(
         &self,
         position: LogPosition,
@@ -82,8 +82,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Lets no thread of this process change anything while `act` puts a copy in its place. None if some do not end before
-    /// `deadline`.
+    /// Runs `act`, which maps a copy in place of the memory, while no thread of this process changes the store. Returns
+    /// None if some threads do not end before `deadline`.
     pub fn swap_memory<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         self.log.seqlock().with_paused(deadline, || {
             let done = act();

@@ -1,4 +1,4 @@
-//! A store as one process has it: where its parts lie, and how it is opened.
+//! The handle of a store in one process: how it is opened, and where its parts lie.
 
 use super::error::StoreError;
 use super::format::budget::Budget;
@@ -29,7 +29,7 @@ pub(super) const AT_PINS: u64 = 64;
 pub(super) const AT_SKIPPED_IDS: u64 = 72;
 pub(super) const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
 
-/// The store that begins `start` bytes into a file: the bytes that it has, and those of them that need memory from the
+/// Returns the bytes of a file in which a store begins at `start`, and the bytes of it that are backed from the
 /// beginning.
 pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
     let heap = heap_at(start);
@@ -48,26 +48,25 @@ pub struct Store<W, M> {
     pub(in crate::store) start: u64,
     pub(in crate::store) budget: Budget,
     pub(in crate::store) proxies: Proxies,
-    /// Of a store with an owner: where its readers say what they look at.
+    /// The offset of the [`ReaderTable`], if the store has an owner.
     pub(in crate::store) readers_at: Option<u64>,
-    /// Something was taken out of such a store that a reader may look at.
+    /// True if a block of such a store waits to be freed because a reader may have pinned it.
     pub(in crate::store) has_deferred_frees: AtomicBool,
-    /// What was committed, of which nobody was told so far.
+    /// Committed changes that waiters were not yet notified of.
     pub(in crate::store) pending_changes: AtomicBool,
     pub(in crate::store) pending_messages: AtomicU32,
 }
 
-/// The bytes of a memory, and where its log begins.
+/// Returns the bytes of a memory, and the offset of its log.
 fn extent_of(words: &impl Words) -> (u64, u64) {
     let size = words.size() as u64;
     (size, size.saturating_sub(redo_log::SIZE) / PAGE * PAGE)
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// The store that begins `start` bytes into `words`, which is all of `file`, of [`sizes`].
+    /// Opens the store that begins `start` bytes into `words`, which map all of `file`, see [`sizes`].
     ///
-    /// # Panics
-    /// If it does not begin with a page.
+    /// # Panics If `start` is not a multiple of the page size.
     pub fn new(
         words: W,
         file: &Arc<OwnedFd>,
@@ -81,7 +80,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(Store::from_parts(log, heap, start, size, false))
     }
 
-    /// The same in a sealed file, as one has it who only reads.
+    /// Opens the store in a sealed file, for reading only.
     pub(in crate::store) fn open_sealed(
         words: W,
         file: &Arc<OwnedFd>,
@@ -119,7 +118,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.start + AT_ROOTS + 8 * root as u64
     }
 
-    /// One of the containers that it begins with.
+    /// Returns one of the containers that a store begins with.
     pub fn root(&self, root: Root, deadline: u64) -> Result<ContainerRef, StoreError> {
         self.log.read(deadline, |t| self.container_of(t, root))
     }
@@ -132,32 +131,32 @@ impl<W: Words, M: Members> Store<W, M> {
         copy::container_of(t, Cell(t.get(self.root_at(root))?))
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn words(&self) -> &W {
         self.log.seqlock().words()
     }
 
-    /// The member that changes it just now; 0 if none does.
+    /// Returns the member that holds the lock now; 0 if none does.
     pub fn holder(&self) -> u64 {
         self.log.seqlock().holder()
     }
 
-    /// A number that is another one after each change.
+    /// Returns a number that differs after each change.
     pub fn sequence(&self) -> u64 {
         self.log.seqlock().sequence()
     }
 
-    /// How much memory it has.
+    /// Returns the memory use.
     pub fn usage(&self, deadline: u64) -> Result<HeapUsage, StoreError> {
         self.log.read(deadline, |t| Ok(self.heap.usage(t)?))
     }
 
-    /// Bytes of memory that its file has.
+    /// Returns the bytes of pages that its file has.
     pub fn allocated(&self) -> io::Result<u64> {
         self.heap.allocated()
     }
 
-    /// Returns the number of containers ever made, also in transactions that were undone.
+    /// Returns the number of containers ever created, including those of transactions that were rolled back.
     pub fn containers_made(&self, deadline: u64) -> Result<u64, StoreError> {
         self.log.read(deadline, |t| {
             let skipped_ids = t.get(self.start + AT_SKIPPED_IDS)?;
@@ -165,12 +164,12 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// The containers that this process has proxies of.
+    /// Returns the containers that this process has proxies of.
     pub fn proxies(&self) -> &Proxies {
         &self.proxies
     }
 
-    /// An error for a container that was not committed so far: others see nothing of it.
+    /// Returns an error for a container that is not committed, which other processes must not see.
     #[inline]
     pub(in crate::store) fn check_committed(
         &self,
@@ -187,9 +186,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Skips numbers that another copy of this store may have given out after the two parted, and of which nothing was kept:
-    /// other processes may still know the containers of that copy by them. Skips a small part of the numbers that are left,
-    /// so copies alone never use them up.
+    /// Skips numbers that another copy of this store may have given to containers after the copies parted: processes
+    /// may still know those containers. Skips a small part of the remaining numbers, so copies alone never use them up.
     pub(in crate::store) fn skip_ids(&self, count: u64) {
         let last = self.words().word(self.start + AT_LAST_ID);
         // Relaxed: no other process knows this memory.
@@ -204,12 +202,12 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Lets no other thread of this process change anything any more: it is to be no member soon.
+    /// Refuses changes by all other threads of this process, which is about to leave.
     pub fn close(&self, deadline: u64) {
         self.log.seqlock().close(deadline);
     }
 
-    /// Whether this process only reads it.
+    /// Returns true if this process only reads the store.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.log.seqlock().is_read_only()

@@ -1,30 +1,34 @@
-//! A store: values in shared memory, which members change in place.
+//! A store: values in shared memory that members change in place.
 //!
-//! What a program puts in becomes a tree of containers, whose leaves are [`cell`]s and blobs. A container is known by
-//! its [`Place`], and gone once it was taken out. All changes are transactions of a [`redo_log`](crate::shared_heap::redo_log), of one
-//! operation or of many; readers take no lease.
+//! A value that a program inserts becomes a tree of containers, whose leaves are [`Cell`]s and blobs. A
+//! [`ContainerRef`] identifies a container; it is invalid once the container was removed. Each change is a transaction
+//! of a [`redo_log`](crate::shared_heap::redo_log), of one operation or of many. Readers take no lock.
 //!
-//! Offsets in bytes, from where it begins, a multiple of the page:
+//! `format` reads and writes the structures in shared memory, and `operations` are the calls of a program upon them.
+//! `handle`, `transaction` and `notifications` join the two; `single_writer` and `failover` are special ways to own a
+//! store.
+//!
+//! Offsets in bytes from its beginning, a multiple of the page size:
 //!
 //! ```text
-//!      0  last id  u64     the number of the last container that was begun. It is stored at once, and no number comes again:
-//!                          a reference to a container of an undone transaction never finds another container
+//!      0  last id  u64     the number of the last container that was created. It is stored at once, and no number is reused:
+//!                          a reference to a container of a transaction that was rolled back never finds another container
 //!      8  root     u64     the cell of the dict that is the store
-//!         classes  u64     that of the dict of the classes: the number of a class is that of its entry
-//!         inbox    u64     that of the list of messages
+//!         classes  u64     the cell of the dict of the classes: the number of a class is that of its entry
+//!         inbox    u64     the cell of the list of messages
 //!         owned    3 u64   of a store with an owner: see `single_writer.rs`
-//!         committed id u64 the number of the last container that was committed: those above it are of a transaction that is
-//!                          under way, and of others gone
-//!     64  pins     see `format/pins.rs`; its second word says how many numbers were passed over
+//!         committed id u64 the number of the last committed container: higher ones belong to a transaction that is running,
+//!                          or are deleted
+//!     64  pins     see `format/pins.rs`; its second word counts the numbers that were skipped
 //!         watches  see `format/versions.rs`
 //!         heap     from the next whole page on: see `shared_heap/heap.rs`
-//!         log      the last 16 MiB, of whole pages: see `shared_heap/log.rs`
+//!         log      the last 16 MiB, of whole pages: see `shared_heap/redo_log.rs`
 //! ```
 //!
-//! # Whom to trust
+//! # Trust
 //!
-//! As in [`shared_heap`](crate::shared_heap): what is read may be anything. What cannot be true poisons the store, and no operation
-//! looks at more cells than there is room for.
+//! As in [`shared_heap`](crate::shared_heap), all that is read is untrusted. A corrupt value poisons the store, and no
+//! operation reads more cells than fit into the memory.
 
 pub mod encoding;
 mod error;

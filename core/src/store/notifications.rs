@@ -1,31 +1,31 @@
-//! What a commit has changed, as far as others wait for it.
+//! Changes of a commit that other members wait for.
 
 use super::format::mutator::RemovedContainer;
 
-/// What members may wait for.
+/// Kinds of events in a commit that members may wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitNotice {
-    /// A container was changed that somebody watches, or one has gone.
+    /// True if a watched container was changed or deleted.
     pub changes: bool,
-    /// This many more messages are there.
+    /// The number of new messages.
     pub messages: u32,
-    /// The lease is free, which was held for long.
-    pub lease: bool,
+    /// True if the lock was held for long and is free now.
+    pub lock_released: bool,
 }
 
-/// Of what others are to be told at the end of a transaction, and this process is to know.
+/// The notifications that a transaction sends when it commits.
 #[derive(Default)]
 pub(super) struct PendingNotifications {
     pub(super) notice: CommitNotice,
     /// The contents of removed containers of which this process has proxies.
     pub(super) removed: Vec<RemovedContainer>,
-    /// Of a store with an owner: the containers that it has changed, if readers may watch some; and how many watches readers
-    /// had begun before it.
+    /// Of a store with an owner: the ids of changed containers, if readers may watch any, and the number of watches
+    /// that readers had begun before the transaction.
     pub(super) touched: Vec<u64>,
     pub(super) begun: u64,
 }
 
-/// The amount of news at some moment.
+/// The state of the notifications at a savepoint.
 #[derive(Clone, Copy)]
 pub(super) struct NotificationMark {
     pub(super) notice: CommitNotice,
@@ -42,7 +42,7 @@ impl PendingNotifications {
         }
     }
 
-    /// Forgets what has come since.
+    /// Forgets all notifications since a savepoint.
     pub(in crate::store) fn roll_back_to(&mut self, notified: NotificationMark) {
         self.notice = notified.notice;
         self.removed.truncate(notified.removed);

@@ -1,9 +1,9 @@
-//! The containers that this process has proxies of, and what those held that it has removed meanwhile.
+//! Containers of which this process has proxies, and the contents of those that it has removed.
 //!
-//! A store copies the values that are put into it, so a program that moves a container removes one and makes another:
-//! `items[0], items[1] = items[1], items[0]` replaces the first before the second is put. So whatever this process removes
-//! while it has a proxy of it is copied before, and can still be put as long as the proxy is there. To read or change it is
-//! an error all the same.
+//! A store copies the values that are inserted, so a program that moves a container removes one and creates another:
+//! `items[0], items[1] = items[1], items[0]` replaces the first before it inserts the second. Therefore the store
+//! copies each container that this process removes while it has a proxy of it. The copy can be inserted as long as the
+//! proxy exists; reading or changing the removed container stays an error.
 
 use super::format::value::StoredValue;
 use crate::sync::lock;
@@ -11,20 +11,20 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex};
 
-/// A container, as this process has it.
+/// A container that this process has proxies of.
 #[derive(Default)]
 struct Container {
     proxies: usize,
-    /// The content that the container had when this process removed it.
+    /// Contents of the container when this process removed it.
     removed_content: Option<Arc<StoredValue>>,
 }
 
-/// By the ids of the containers.
+/// The containers by their ids.
 #[derive(Default)]
 pub struct Proxies(Mutex<HashMap<u64, Container, BuildHasherDefault<Ids>>>);
 
 impl Proxies {
-    /// Counts one proxy more.
+    /// Counts one more proxy.
     pub fn add(&self, id: u64) {
         lock(&self.0).entry(id).or_default().proxies += 1;
     }
@@ -39,29 +39,29 @@ impl Proxies {
         if container.proxies == 0 {
             let removed = all.remove(&id);
             drop(all);
-            drop(removed); // It may be large.
+            drop(removed); // Outside of the lock: it may be large.
         }
     }
 
-    /// Returns true if there is a proxy of the container.
+    /// Returns true if this process has a proxy of the container.
     pub(super) fn has(&self, id: u64) -> bool {
         lock(&self.0).contains_key(&id)
     }
 
-    /// Keeps what a container held, if there is a proxy of it.
+    /// Stores the contents of a removed container, if this process has a proxy of it.
     pub(super) fn set_removed(&self, id: u64, found: Arc<StoredValue>) {
         if let Some(container) = lock(&self.0).get_mut(&id) {
             container.removed_content = Some(found);
         }
     }
 
-    /// Returns the content that a container had when this process removed it.
+    /// Returns the contents that a container had when this process removed it.
     pub(super) fn removed_content(&self, id: u64) -> Option<Arc<StoredValue>> {
         lock(&self.0).get(&id)?.removed_content.clone()
     }
 }
 
-/// Hashes ids, which count up.
+/// A hasher for ids, which count up.
 #[derive(Default)]
 struct Ids(u64);
 

@@ -1,4 +1,5 @@
-//! What the owner of a store does for those who read it: it tells them what has changed, and frees what they have looked at.
+//! Duties of the owner of a store towards its readers: it notifies them of changes, and frees blocks that they have
+//! pinned.
 
 use super::error::StoreError;
 use super::format::mutator::Mutator;
@@ -22,27 +23,28 @@ impl<W: Words, M: Members> Store<W, M> {
         self.reader_table().map_or(0, |readers| readers.begun())
     }
 
-    /// After a commit: tells those readers who watch what it has changed.
+    /// Notifies the readers that watch a changed container. Called after a commit.
     #[inline]
     pub(in crate::store) fn notify_readers(&self, notifications: &PendingNotifications) {
         if let Some(readers) = self.reader_table() {
             let is_late = readers.begun() != notifications.begun;
             if is_late || !notifications.touched.is_empty() {
                 crash::point!(ChangeUntold);
-                // One that has begun to watch meanwhile may watch any of it.
+                // A reader that has begun a watch meanwhile may watch any of the changed containers.
                 let ids = (!is_late).then_some(&notifications.touched[..]);
                 if readers.mark_changed(ids) {
                     self.pending_changes.store(true, Relaxed);
                 }
             }
             if self.has_deferred_frees.load(Relaxed) {
-                // If that is not to be had now, at the next commit.
+                // If the lock is not available now, the next commit frees them.
                 let _ = self.free_deferred(0);
             }
         }
     }
 
-    /// The same, after a commit of one word that nobody watched before.
+    /// Notifies readers after a commit of one word that no reader watched before. `begun` is the number of watches
+    /// before it.
     #[inline]
     pub(in crate::store) fn notify_of_word(&self, begun: u64) {
         if let Some(readers) = self.reader_table()
@@ -53,7 +55,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Says to all readers that something has changed, as far as anybody knows: the owner has gone.
+    /// Notifies all readers, because the owner has gone and unknown changes are possible.
     pub fn notify_all_readers(&self) {
         if let Some(readers) = self.reader_table() {
             readers.mark_changed(None);
@@ -77,7 +79,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(())
     }
 
-    /// Frees what was taken out of the store, and no reader looks at any more.
+    /// Frees the removed blocks that no reader has pinned.
     pub fn free_deferred(&self, deadline: u64) -> Result<(), StoreError> {
         if self.readers_at.is_none() {
             return Ok(());

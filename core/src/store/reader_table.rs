@@ -1,26 +1,27 @@
-//! What those tell the owner of a store who can only read its contents: which buffers they look at, and which containers they
-//! wait for; and whose contents they read. It lies before the contents, where all write.
+//! The table by which readers of a store with an owner tell the owner which buffers they have pinned, which containers
+//! they watch, and which contents they have mapped. It lies before the contents, in memory that all members write.
 //!
 //! ```text
-//!    0  begun    u64   how many watches were ever begun
+//!    0  begun    u64   the number of watches ever begun
 //!    8  pinned   u64   entries of pins that were ever used
 //!   16  watched  u64   entries of watches that were ever used
 //!   64  pins     2 u64 each: a member's number, or 0; its block
-//!       watches  3 u64 each: a member's number, or 0; the number of a container; how often that was changed since
-//!       follows  256 u64, by the slots of members: the number of the contents that it has mapped; 2^64 - 1 once it leaves
+//!       watches  3 u64 each: a member's number, or 0; the id of a container; 1 once it was changed
+//!       mapped   256 u64, by the slots of members: the mark of the contents that the member has mapped; 2^64 - 1 once it leaves
 //! ```
 //!
-//! An entry is taken by one exchange, by whoever reads, and nobody takes a lease for it. So the owner waits for no reader; one
-//! that writes over what others have said may cost them a wake-up, or what a view of theirs shows, and cannot change the store.
+//! A reader takes an entry by one exchange, without a lock, so the owner never waits for a reader. A reader that
+//! overwrites the entries of others can cost them a wake-up, or invalidate the bytes of a view; it cannot change the
+//! store.
 //!
-//! A reader pins a block, and then looks whether it is still in the store. The owner takes a block out of the store, and
-//! frees it in a later transaction, once it finds no pin. A reader begins a watch, and then looks at the container. The owner
-//! changes it, and then looks whether watches were begun since its transaction began.
+//! A reader pins a block, and then checks that the block is still in the store. The owner removes a block from the
+//! store, and frees it in a later transaction once it finds no pin. A reader begins a watch, and then reads the
+//! container. The owner changes the container, and then checks if watches were begun since its transaction began.
 
 use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Buffers that readers may look at, each counted once for a process, and waits of theirs.
+/// The most pins, counted once for each process and buffer, and the most watches of readers.
 const PINS: u64 = 4096;
 const WATCHES: u64 = 1024;
 const AT_BEGUN: u64 = 0;
@@ -29,14 +30,14 @@ const AT_WATCHED: u64 = 16;
 const AT_PINS: u64 = 64;
 const AT_WATCHES: u64 = AT_PINS + 16 * PINS;
 const AT_MAPPED: u64 = AT_WATCHES + 24 * WATCHES;
-/// Members that may say what they have mapped.
+/// The most members that can report what they have mapped.
 const SLOTS: u64 = 256;
-/// What a member says that leaves.
+/// The mark of a member that leaves.
 const LEAVING: u64 = u64::MAX;
-/// Bytes of all of it.
+/// Bytes of the table.
 pub const SIZE: u64 = AT_MAPPED + 8 * SLOTS;
 
-/// A table of entries.
+/// A part of the table: its used count, its first entry, and the size and the number of its entries.
 #[derive(Clone, Copy)]
 struct Entries {
     high: u64,
@@ -45,7 +46,7 @@ struct Entries {
     most: u64,
 }
 
-/// Where it lies.
+/// The reader table at an offset.
 pub(super) struct ReaderTable<'w, W> {
     words: &'w W,
     start: u64,
@@ -79,25 +80,25 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         word.expect("the layout has room for what readers say")
     }
 
-    /// The entries that may be in use.
+    /// Returns the offsets of the entries that may be in use.
     fn used(&self, table: Entries) -> impl Iterator<Item = u64> + use<W> {
-        // SeqCst, here and in all that follows: an entry is before its maker's look at the store, and a change of the store
-        // before its maker's look at the entries.
+        // SeqCst, here and in all that follows: an entry is stored before its reader reads the store, and a change of
+        // the store before the owner reads the entries.
         let high = self.word(table.high).load(Ordering::SeqCst).min(table.most);
         (0..high).map(move |number| table.first + table.size * number)
     }
 
-    /// Takes an entry for a member, which says this in its second word; None if there is none.
-    fn enter(&self, table: Entries, me: u64, said: u64) -> Option<u64> {
+    /// Takes an entry for a member, with this second word. Returns its number; None if all are taken.
+    fn enter(&self, table: Entries, member: u64, second_word: u64) -> Option<u64> {
         for number in 0..table.most {
             let at = table.first + table.size * number;
             let entry = self.word(at);
-            let taken = entry.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst);
+            let taken = entry.compare_exchange(0, member, Ordering::SeqCst, Ordering::SeqCst);
             if taken.is_ok() {
                 for more in (16..table.size).step_by(8) {
                     self.word(at + more).store(0, Ordering::SeqCst);
                 }
-                self.word(at + 8).store(said, Ordering::SeqCst);
+                self.word(at + 8).store(second_word, Ordering::SeqCst);
                 self.word(table.high)
                     .fetch_max(number + 1, Ordering::SeqCst);
                 return Some(number);
@@ -106,25 +107,25 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         None
     }
 
-    /// Ends an entry of a member.
+    /// Frees an entry of a member. Returns false if it is not the member's.
     fn end(&self, at: u64, member: u64) -> bool {
         let entry = self.word(at);
         let ended = entry.compare_exchange(member, 0, Ordering::SeqCst, Ordering::SeqCst);
         ended.is_ok()
     }
 
-    /// Says that a member looks at a block: look afterwards whether it is there. False if so many are looked at already.
-    pub(super) fn pin(&self, me: u64, block: u64) -> bool {
-        self.enter(self.pins(), me, block).is_some()
+    /// Pins a block; the caller then checks that it is still in the store. Returns false if there are too many pins.
+    pub(super) fn pin(&self, member: u64, block: u64) -> bool {
+        self.enter(self.pins(), member, block).is_some()
     }
 
-    /// Takes that back, once. Whether it was said.
-    pub(super) fn unpin(&self, me: u64, block: u64) -> bool {
+    /// Removes one pin of a member. Returns false if it has none.
+    pub(super) fn unpin(&self, member: u64, block: u64) -> bool {
         let mut pins = self.used(self.pins());
-        pins.any(|at| self.word(at + 8).load(Ordering::SeqCst) == block && self.end(at, me))
+        pins.any(|at| self.word(at + 8).load(Ordering::SeqCst) == block && self.end(at, member))
     }
 
-    /// Whether a reader looks at a block that is not in the store any more.
+    /// Returns true if a reader has pinned this block, which was removed from the store.
     pub(super) fn is_pinned(&self, block: u64) -> bool {
         self.used(self.pins()).any(|at| {
             self.word(at).load(Ordering::SeqCst) != 0
@@ -132,11 +133,11 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         })
     }
 
-    /// Begins to watch a container: the number of the watch; None if there are too many.
-    pub(super) fn watch(&self, me: u64, id: u64) -> Option<u64> {
-        let number = self.enter(self.watches(), me, id)?;
+    /// Begins to watch a container. Returns the number of the watch; None if there are too many.
+    pub(super) fn watch(&self, member: u64, id: u64) -> Option<u64> {
+        let number = self.enter(self.watches(), member, id)?;
         self.word(AT_BEGUN).fetch_add(1, Ordering::SeqCst);
-        // Once more: see `forget_watches`.
+        // Repeated because of `reset_watch_count`.
         self.word(AT_WATCHED)
             .fetch_max(number + 1, Ordering::SeqCst);
         Some(number)
@@ -146,28 +147,28 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         AT_WATCHES + 24 * number.min(WATCHES - 1)
     }
 
-    /// Whether the container was changed since it is watched.
+    /// Returns true if the container was changed since its watch began.
     pub(super) fn has_changed(&self, number: u64) -> bool {
         let at = self.watch_at(number);
         self.word(at + 16).load(Ordering::SeqCst) != 0
     }
 
     /// Ends a watch.
-    pub(super) fn unwatch(&self, me: u64, number: u64) {
-        self.end(self.watch_at(number), me);
+    pub(super) fn unwatch(&self, member: u64, number: u64) {
+        self.end(self.watch_at(number), member);
     }
 
-    /// How many watches were begun so far.
+    /// Returns the number of watches ever begun.
     pub(super) fn begun(&self) -> u64 {
         self.word(AT_BEGUN).load(Ordering::SeqCst)
     }
 
-    /// Whether somebody may watch something.
+    /// Returns true if a reader may watch a container.
     pub(super) fn has_watches(&self) -> bool {
         self.word(AT_WATCHED).load(Ordering::SeqCst) != 0
     }
 
-    /// Says that these containers were changed, or all if None. Whether somebody watches one.
+    /// Marks the watches of these containers as changed, or all if None. Returns true if there are any.
     pub(super) fn mark_changed(&self, ids: Option<&[u64]>) -> bool {
         let mut found = false;
         for at in self.used(self.watches()) {
@@ -184,7 +185,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         found
     }
 
-    /// If nobody watches anything any more, the next look at that is short.
+    /// Resets the count of used watches if there are none, so that the next check is short.
     fn reset_watch_count(&self) {
         let high = self.word(AT_WATCHED).load(Ordering::SeqCst);
         let begun = self.begun();
@@ -193,7 +194,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
             let cleared =
                 self.word(AT_WATCHED)
                     .compare_exchange(high, 0, Ordering::SeqCst, Ordering::SeqCst);
-            // One that was begun meanwhile counts: it is seen here, or finds this 0 and mends it.
+            // A watch that was begun meanwhile counts: it is found here, or its reader finds the 0 and raises it again.
             if cleared.is_ok() && self.begun() != begun {
                 self.word(AT_WATCHED).fetch_max(high, Ordering::SeqCst);
             }
@@ -204,23 +205,23 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         self.word(AT_MAPPED + 8 * u64::from(slot).min(SLOTS - 1))
     }
 
-    /// Says that the member of a slot has mapped the contents of this number; 0: none so far.
+    /// Reports that the member of a slot has mapped the contents of this mark; 0: none so far.
     pub(super) fn report_mapped(&self, slot: u32, mark: u64) {
-        // SeqCst, as all: they are mapped before.
+        // SeqCst, like all: the contents are mapped before.
         self.mapped_word(slot).store(mark, Ordering::SeqCst);
     }
 
-    /// Says that it leaves, and will map nothing more.
+    /// Reports that the member leaves and will map nothing more.
     pub(super) fn report_leaving(&self, slot: u32) {
         self.report_mapped(slot, LEAVING);
     }
 
-    /// Whether the member of a slot has mapped the contents of this number, or leaves.
+    /// Returns true if the member of a slot has mapped the contents of this mark, or leaves.
     pub(super) fn has_mapped_or_left(&self, slot: u32, mark: u64) -> bool {
         [mark, LEAVING].contains(&self.mapped_word(slot).load(Ordering::SeqCst))
     }
 
-    /// Ends all that members have said who are gone.
+    /// Frees all entries of members who are gone.
     pub(super) fn clear(&self, is_gone: &dyn Fn(u64) -> bool) {
         for table in [self.pins(), self.watches()] {
             for at in self.used(table) {

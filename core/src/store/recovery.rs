@@ -1,4 +1,4 @@
-//! What members who are gone have left.
+//! Initializing a store, and releasing the pins and watches of members who are gone.
 
 use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
@@ -10,9 +10,9 @@ use crate::store::format::roots::Root;
 use crate::store::handle::Store;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Makes what it begins with, unless it is there.
+    /// Creates the containers that a store begins with. Idempotent.
     pub fn initialize(&self, deadline: u64) -> Result<(), StoreError> {
-        // It may be open while somebody else is within a transaction.
+        // Reads first: another process may be within a transaction.
         let is_initialized = self.log.read(deadline, |t| -> Result<bool, StoreError> {
             for root in Root::ALL {
                 if t.get(self.root_at(root))? == 0 {
@@ -40,7 +40,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Ends what members who are gone looked at.
+    /// Ends the pins and watches of members who are gone.
     pub fn recover(&self, is_gone: impl Fn(u64) -> bool, deadline: u64) -> Result<(), StoreError> {
         self.clear_reader_entries(&is_gone);
         match self.is_read_only() {
@@ -68,7 +68,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Gives back what all but this member looked at and waited for when they were owners.
+    /// Ends the pins and watches that all members but this one began while they were owners.
     pub fn release_former_owners(&self, us: u64, deadline: u64) -> Result<(), StoreError> {
         self.recover_contents(&|member| member != us && member != DEFERRED_FREE, deadline)
     }

@@ -1,15 +1,15 @@
-//! A store that one member changes, its owner, and that all others can only read.
+//! A store that one member, its owner, changes and that all others only read.
 //!
-//! Its contents lie in a [sealed](crate::memory::sealed) file of the owner's, which the others map for reading. What they tell
-//! the owner lies elsewhere: see [`readers`](super::readers). Nobody waits for them: what is taken out of the store while they
-//! look at it is freed later, and whoever watches is told after the commit.
+//! Its contents lie in a [sealed](crate::memory::sealed) file of the owner, which the others map for reading. They
+//! report to the owner in the [`ReaderTable`](super::reader_table), which lies elsewhere. The owner never waits for
+//! readers: it frees a removed block once no reader has pinned it, and notifies watchers after the commit.
 //!
-//! Beside what each store begins with:
+//! Words that such a store has beside those of each store:
 //!
 //! ```text
-//!     32  mark   u64   the number of these contents; 0 while they are made
-//!         owner  u64   the number of the member
-//!         name   u64   what the name of the memory ends with
+//!     32  mark   u64   the number of these contents; 0 until they are complete
+//!         owner  u64   the number of the owner
+//!         name   u64   the end of the name of the memory
 //! ```
 
 use super::error::StoreError;
@@ -23,26 +23,25 @@ use std::sync::Arc;
 const AT_MARK: u64 = 32;
 const AT_OWNER: u64 = 40;
 const AT_NAME: u64 = 48;
-/// Who owns contents, and which they are.
+/// The owner of contents, and their identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerHeader {
-    /// Their number; 0 while they are made.
+    /// The number of the contents; 0 until they are complete.
     pub mark: u64,
     /// The number of the member that changes them.
     pub owner: u64,
-    /// What the name of the memory ends with.
+    /// The end of the name of the memory.
     pub name: u64,
 }
 
-/// Where the title lies, in bytes from the beginning of a store.
+/// The offsets of the owner header in a store.
 pub const OWNER_HEADER: [u64; 3] = [AT_MARK, AT_OWNER, AT_NAME];
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// A store with an owner, which begins `start` bytes into `words`, as one has it who only reads; `readers_at`: where readers
-    /// say what they look at.
+    /// Opens the store that begins `start` bytes into `words` for reading only. `readers_at` is the offset of its
+    /// reader table.
     ///
-    /// # Panics
-    /// If it does not begin with a page.
+    /// # Panics If `start` is not a multiple of the page size.
     pub fn open_read_only(
         words: W,
         file: &Arc<OwnedFd>,
@@ -58,7 +57,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// New contents of a store with an owner, in a file that nobody else knows so far: to be filled, and then published.
+    /// Creates contents for a store with an owner, in a file that no other process knows: to be filled, then published.
     pub fn create_owned(
         words: W,
         file: &Arc<OwnedFd>,
@@ -71,7 +70,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(store)
     }
 
-    /// This process changes it from now on: what is mapped is its own.
+    /// Makes this process the owner: it has mapped its own contents.
     pub fn take_ownership(&self) -> io::Result<()> {
         self.log.allocate_kept()?;
         self.heap.allocate_metadata(heap_at(self.start))?;
@@ -81,17 +80,17 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(())
     }
 
-    /// Ends what a dead owner had committed in memory that this process alone sees.
+    /// Finishes the commit in whose middle the last owner died. The memory must be visible to this process alone.
     pub fn finish_commit(&self) -> Result<(), StoreError> {
         Ok(self.log.finish_commit()?)
     }
 
-    /// Whether a commit is under way.
+    /// Returns true if a commit is running.
     pub fn is_committing(&self) -> bool {
         self.log.is_committing()
     }
 
-    /// Whose contents these are.
+    /// Returns the owner and the identity of the contents.
     pub fn owner_header(&self) -> OwnerHeader {
         let words = OWNER_HEADER.map(|at| {
             let word = self.words().word(self.start + at);
@@ -105,7 +104,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Says whose contents these are, of which nobody knows so far.
+    /// Publishes contents, by writing their owner and identity.
     pub fn write_owner_header(&self, header: OwnerHeader) {
         for (at, value) in OWNER_HEADER
             .into_iter()
@@ -113,27 +112,27 @@ impl<W: Words, M: Members> Store<W, M> {
             .rev()
         {
             if let Some(word) = self.words().word(self.start + at) {
-                // Release: the mark comes last, and with it all that was made.
+                // Release: the mark is stored last, after all contents.
                 word.store(value, Ordering::Release);
             }
         }
     }
 
-    /// Says to the owner that the member of a slot has mapped the contents of this number; 0: none so far.
+    /// Reports to the owner that the member of a slot has mapped the contents of this mark; 0: none so far.
     pub fn report_mapped(&self, slot: u32, mark: u64) {
         if let Some(readers) = self.reader_table() {
             readers.report_mapped(slot, mark);
         }
     }
 
-    /// Says to it that the member leaves, and will map nothing more.
+    /// Reports to the owner that the member leaves and will map nothing more.
     pub fn report_leaving(&self, slot: u32) {
         if let Some(readers) = self.reader_table() {
             readers.report_leaving(slot);
         }
     }
 
-    /// Whether the member of a slot has mapped the contents of this number, or leaves.
+    /// Returns true if the member of a slot has mapped the contents of this mark, or leaves.
     pub fn has_mapped_or_left(&self, slot: u32, mark: u64) -> bool {
         self.reader_table()
             .is_none_or(|readers| readers.has_mapped_or_left(slot, mark))

@@ -1,4 +1,4 @@
-//! Transactions: of one operation, or of many that a program begins and ends.
+//! Transactions: of one operation, or of many between the `begin` and the `commit` of a program.
 
 use super::error::StoreError;
 use super::format::header;
@@ -14,8 +14,8 @@ use crate::shared_heap::{Members, Words};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Looks at a store by an expression that is the same for what the transaction that is open has made of it, and for what is
-/// committed: those are of two types. The place is that of the container that is looked at, if it is known by that.
+/// Reads a store by one expression, from the open transaction or from the committed state: those are of two types.
+/// `$container` is the container that is read, unless it is one of the store's own.
 macro_rules! read {
     ($store:expr, $open:expr, $deadline:expr, $container:expr, |$t:ident| $found:expr) => {
         $store.read_with(
@@ -32,16 +32,16 @@ macro_rules! read {
 
 pub(super) use read;
 
-/// A transaction of many operations that a program has begun.
+/// A transaction that is not yet committed.
 pub struct OpenTransaction {
     pub(super) pending: PendingTransaction,
     pub(super) notifications: PendingNotifications,
-    /// Where the parts of it have begun that are under way, and may be undone alone.
+    /// The open savepoints, the first one first.
     savepoints: Vec<Savepoint>,
     is_long: bool,
 }
 
-/// Where a part of a transaction began.
+/// A state of a transaction to which it can be rolled back.
 struct Savepoint {
     number: u64,
     log: redo_log::Savepoint,
@@ -49,7 +49,7 @@ struct Savepoint {
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Begins a transaction of many operations: it holds the lease until it is ended.
+    /// Begins a transaction of many operations, which holds the lock until it ends.
     pub fn begin(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let mut pending = self.log.begin(deadline)?;
         if pending.is_taken_over() {
@@ -71,8 +71,9 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Ends what a holder has left that has died: its memory, and the heads of containers that were never committed. Others may
-    /// know these, if it has sent them, and their numbers are committed ones once later containers are.
+    /// Cleans up after a holder that has died: deletes the containers of its uncommitted transaction, and returns its
+    /// pages. Other processes may know these containers if it has sent references, and their numbers would count as
+    /// committed once later containers are.
     #[cold]
     pub(in crate::store) fn repair(&self, t: &mut Writer<'_, W, M>) -> Result<(), StoreError> {
         let committed = header::number(t.get(self.start + AT_COMMITTED_ID)?);
@@ -87,8 +88,8 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(self.heap.repair(t)?)
     }
 
-    /// Begins a part of a transaction, which may be undone alone. Returns its number, which is not 0, and which no other part
-    /// has had: one that is ended late ends no part of another transaction.
+    /// Sets a savepoint. Returns its number, which is not 0 and unique in this process, so that ending a savepoint late
+    /// never affects another transaction.
     pub fn begin_savepoint(&self, open: &mut OpenTransaction) -> u64 {
         static LAST: AtomicU64 = AtomicU64::new(0);
         // Relaxed: each caller gets another one.
@@ -103,8 +104,8 @@ impl<W: Words, M: Members> Store<W, M> {
         number
     }
 
-    /// Ends the part of this number, and those that have begun in it: what it has done stays in the transaction, or is undone.
-    /// Does nothing if it has ended before.
+    /// Ends a savepoint and those set after it. The changes since then stay in the transaction, or are undone. Does
+    /// nothing if the savepoint has ended already.
     pub fn end_savepoint(&self, open: &mut OpenTransaction, number: u64, is_kept: bool) {
         let is_meant = |part: &Savepoint| part.number == number;
         let Some(first) = open.savepoints.iter().position(is_meant) else {
@@ -120,7 +121,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Begins one that a program goes on with: others can tell it from a single operation, which ends soon.
+    /// Begins a transaction that a program keeps open: other processes can tell it from a single operation, which ends
+    /// soon.
     pub fn begin_long(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let open = self.begin(deadline)?;
         crash::point!(TransactionBegun);
@@ -132,7 +134,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Whether the lease is that of a transaction that a program goes on with.
+    /// Returns true if a program keeps the current transaction open.
     pub fn is_long(&self) -> bool {
         self.log.is_long()
     }
@@ -143,7 +145,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Makes all that was done everybody's. On an error nothing was done.
+    /// Commits the transaction. If it fails, nothing has changed.
     pub fn commit(&self, open: OpenTransaction) -> Result<(), StoreError> {
         self.clear_long_held(&open);
         let OpenTransaction {
@@ -171,7 +173,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     pub(in crate::store) fn queue_notice(&self, notice: CommitNotice) {
-        // Relaxed, both: whoever looks for them does so after this, in this thread, or has done so in its own.
+        // Relaxed, both: the thread that notifies reads them after this, or has stored its own notice before.
         if notice.changes {
             self.pending_changes.store(true, Relaxed);
         }
@@ -180,10 +182,11 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// What was committed, of which others are to be told now. Ask after each change.
+    /// Returns and clears the notice about committed changes, for the caller to notify others. Called after each
+    /// change.
     #[inline]
     pub fn take_notice(&self) -> CommitNotice {
-        // Relaxed, all: hints, and each is taken by somebody who tells of it.
+        // Relaxed, all: hints; the thread that takes one notifies.
         CommitNotice {
             changes: self.pending_changes.load(Relaxed)
                 && self.pending_changes.swap(false, Relaxed),
@@ -191,11 +194,11 @@ impl<W: Words, M: Members> Store<W, M> {
                 0 => 0,
                 _ => self.pending_messages.swap(0, Relaxed),
             },
-            lease: self.log.take_held_long(),
+            lock_released: self.log.take_held_long(),
         }
     }
 
-    /// Ends it, and nothing was done.
+    /// Rolls the transaction back.
     pub fn abandon(&self, open: OpenTransaction) {
         self.clear_long_held(&open);
         self.log.abandon(open.pending);
@@ -221,7 +224,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Changes a container, in the transaction that is open or in one of its own.
+    /// Changes a container, in the open transaction or in one of its own, and notes the change for its watchers.
     #[inline]
     pub(in crate::store) fn change_container<R>(
         &self,
@@ -285,7 +288,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Looks at what the transaction that is open has made of the store, or at what is committed.
+    /// Reads from the open transaction, or from the committed state.
     #[inline]
     pub(in crate::store) fn read_with<R>(
         &self,

@@ -172,7 +172,7 @@ impl StoreMembership {
                 break;
             }
         }
-        if news.lease {
+        if news.lock_released {
             self.wake_next(TRANSACTIONS);
         }
     }

@@ -1,10 +1,10 @@
-//! Values that never change and do not fit into a cell.
+//! Immutable values that do not fit into a cell.
 //!
 //! ```text
-//!   text, bytes, int, packed   bytes u64, and the bytes
-//!   key, alias                 how many it is compared by, in the low half, and of how many it is made again, in the high
-//!                              one; the first ones, and the others from the next multiple of 8 on
-//!   tuple, frozenset           cells u64, and the cells
+//!   text, bytes, int, packed   length in bytes u64, and the bytes
+//!   key, alias                 the length of its comparison bytes in the low half, and of its restore bytes in the high half;
+//!                              the former, and the latter from the next multiple of 8 on
+//!   tuple, frozenset           number of cells u64, and the cells
 //! ```
 
 use super::cell::Type;
@@ -13,7 +13,7 @@ use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 
-/// Appends the bytes of a text, bytes, an int, or what a codec has made; of a key, those of which it is made again.
+/// Appends the bytes of a text, bytes, an int or a packed value; of a key, its restore bytes.
 pub(in crate::store) fn append_bytes(
     t: &impl ReadWords,
     kind: Type,
@@ -31,7 +31,7 @@ pub(in crate::store) fn append_bytes(
     Ok(t.copy(at, len, out)?)
 }
 
-/// How many these are.
+/// Returns the number of these bytes.
 pub(in crate::store) fn len(t: &impl ReadWords, kind: Type, at: u64) -> Result<u64, StoreError> {
     let word = t.get(at)?;
     Ok(match kind {
@@ -40,7 +40,7 @@ pub(in crate::store) fn len(t: &impl ReadWords, kind: Type, at: u64) -> Result<u
     })
 }
 
-/// How many bytes a key is compared by.
+/// Returns the number of comparison bytes of a key.
 #[inline]
 pub(in crate::store) fn key_len(
     t: &impl ReadWords,
@@ -54,7 +54,7 @@ pub(in crate::store) fn key_len(
     })
 }
 
-/// Appends the bytes that a key is compared by.
+/// Appends the comparison bytes of a key.
 #[inline]
 pub(in crate::store) fn append_key_bytes(
     t: &impl ReadWords,
@@ -66,7 +66,7 @@ pub(in crate::store) fn append_key_bytes(
     Ok(t.copy(at + 8, len, out)?)
 }
 
-/// Whether a key is compared by these bytes, which are as many.
+/// Returns true if the comparison bytes of a key, which are as many, equal these bytes.
 #[inline]
 pub(in crate::store) fn key_equals(
     t: &impl ReadWords,

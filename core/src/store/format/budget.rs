@@ -1,25 +1,26 @@
-//! How much one operation may look at.
+//! Limits on the work of one operation.
 
 use crate::store::error::{StoreError, corrupt_cell};
 
-/// The greatest nesting of containers and tuples, the store not counted: deeper values are refused.
+/// The greatest nesting of containers and tuples, without the store itself. Deeper values are refused.
 pub const DEPTH: usize = 256;
-/// The greatest depth of a copy: all that can be put in, with the store itself and the items of the innermost tuple.
+/// The greatest depth of a copy: all that can be inserted, with the store itself and the items of the innermost tuple.
 pub(in crate::store) const COPIED: usize = DEPTH + 4;
 
-/// What one operation may look at: as much as there can be, so that a lie does not lead it around for ever.
+/// The words and the depth that one operation may still read: as much as fits into the memory, so that corrupt values
+/// never make it run forever.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Budget {
     pub(in crate::store) cells: u64,
     pub(in crate::store) depth: usize,
-    /// There may be more, which is not to be looked at.
+    /// True if the limit is lower than the size of the memory.
     pub(in crate::store) is_limited: bool,
-    /// Of buffers it is to be said which they are, and not what they hold.
+    /// True if a copy has references to buffers in place of their bytes.
     pub(in crate::store) keeps_buffer_refs: bool,
 }
 
 impl Budget {
-    /// For a memory of this many bytes.
+    /// Returns the budget for a memory of this many bytes.
     pub(in crate::store) fn of(size: u64) -> Self {
         Budget {
             cells: size / 8,
@@ -29,7 +30,8 @@ impl Budget {
         }
     }
 
-    /// For a copy that equals another one if nothing was changed meanwhile: what buffers hold changes in no transaction.
+    /// Returns the budget for a copy with references to buffers. Such copies are equal if nothing changed between them,
+    /// because no transaction changes the bytes of a buffer.
     pub(in crate::store) fn without_buffers(self) -> Self {
         Budget {
             keeps_buffer_refs: true,
@@ -37,7 +39,7 @@ impl Budget {
         }
     }
 
-    /// For at most this many words: [`StoreError::TooMuch`] if there are more.
+    /// Limits the copy to this many words: [`StoreError::CopyTooLarge`] beyond.
     pub(in crate::store) fn at_most(self, words: u64) -> Self {
         Budget {
             cells: words.min(self.cells),
@@ -46,7 +48,7 @@ impl Budget {
         }
     }
 
-    /// Room for so many that are copied, of which there cannot be more than words.
+    /// Allocates a vector for this many values, but not for more than there are words.
     pub(in crate::store) fn allocate<T>(&self, count: u64) -> Result<Vec<T>, StoreError> {
         let mut room = Vec::new();
         match room.try_reserve_exact(count.min(self.cells) as usize) {
@@ -55,7 +57,7 @@ impl Budget {
         }
     }
 
-    /// Room for so many bytes.
+    /// Allocates a vector for this many bytes, and spends their words.
     pub(in crate::store) fn allocate_bytes(&mut self, len: u64) -> Result<Vec<u8>, StoreError> {
         self.spend(len.div_ceil(8))?;
         let mut room = Vec::new();
@@ -65,7 +67,7 @@ impl Budget {
         }
     }
 
-    /// It looks at this many more words.
+    /// Spends this many words.
     #[inline]
     pub(in crate::store) fn spend(&mut self, words: u64) -> Result<(), StoreError> {
         match self.cells.checked_sub(words) {
@@ -78,7 +80,7 @@ impl Budget {
         }
     }
 
-    /// It goes into what a cell leads to.
+    /// Enters one more level of nesting.
     #[inline]
     pub(in crate::store) fn descend(&mut self) -> Result<(), StoreError> {
         self.depth = self

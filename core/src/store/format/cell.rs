@@ -1,15 +1,15 @@
-//! A value in one word.
+//! A value, or a reference to one, in one word.
 //!
 //! ```text
-//!   0                       nothing
+//!   0                       empty
 //!   bits 48-50 = 1          an int of 48 bits
-//!              = 2, 3       text, bytes: up to 5 of them in the low 40 bits, how many in bits 40-47
+//!              = 2, 3       text, bytes: up to 5 bytes in the low 40 bits, their number in bits 40-47
 //!              = 4          0 None, 1 False, 2 True
-//!              = 5          what lies in a block: its type in bits 40-47, its offset in the low 40 bits
-//!   anything above          a float, all of whose bits are inverted; there is one NaN
+//!              = 5          a reference to a block: its type in bits 40-47, its offset in the low 40 bits
+//!   anything above          a float, all of whose bits are inverted; all NaNs are the same
 //! ```
 
-/// The least word that is a float: below it, the inverted bits are those of negative NaNs, of which there are none.
+/// The least word that is a float. Below it, the inverted bits would be negative NaNs, which are not used.
 const FLOATS: u64 = 1 << 51;
 const TAG: u32 = 48;
 const INT: u64 = 1;
@@ -17,29 +17,29 @@ const TEXT: u64 = 2;
 const BYTES: u64 = 3;
 const CONSTANT: u64 = 4;
 const REFERENCE: u64 = 5;
-/// Bytes of a text that fits.
+/// The most bytes of a text that fits into a cell.
 const SHORT: usize = 5;
 const LOW: u64 = (1 << 40) - 1;
 
-/// What lies in a block.
+/// The type of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Type {
-    /// Text, in UTF-8.
+    /// Text in UTF-8.
     Text = 1,
     /// Bytes.
     Bytes = 2,
-    /// An int of more than 48 bits: its bytes, the least first, with a sign.
+    /// An int of more than 48 bits: its two's complement bytes, little-endian.
     Int = 3,
-    /// A tuple: cells.
+    /// A tuple of cells.
     Tuple = 4,
-    /// A frozenset: cells.
+    /// A frozenset of cells.
     FrozenSet = 5,
-    /// What a codec has made of another value.
+    /// Another value, encoded by a codec.
     Packed = 6,
-    /// The same, of a key: first the bytes by which it is compared.
+    /// Another value as a key: the bytes by which it is compared, then its encoding.
     Key = 7,
-    /// The same, of a key that equals a text, bytes or a number: first that.
+    /// Another value that, as a key, equals a text, bytes or a number: the equal key, then its encoding.
     Alias = 8,
     /// A list.
     List = 16,
@@ -70,25 +70,25 @@ impl Type {
         Type::Buffer,
     ];
 
-    /// That of a number.
+    /// Returns the type of this number.
     pub fn of(number: u8) -> Option<Self> {
         Type::ALL.into_iter().find(|each| *each as u8 == number)
     }
 
-    /// Whether it is changed in place, and has a head.
+    /// Returns true if values of this type are changed in place and have a header.
     pub fn is_container(self) -> bool {
         self >= Type::List
     }
 }
 
-/// A word that holds a value, or says where it lies.
+/// A word that holds a value or refers to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell(pub u64);
 
-/// What a cell says.
+/// The decoded content of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Content {
-    /// Nothing.
+    /// Empty.
     Nothing,
     /// None.
     None,
@@ -100,31 +100,31 @@ pub enum Content {
     Float(f64),
     /// Text of this many bytes.
     Text([u8; SHORT], usize),
-    /// Bytes.
+    /// This many bytes.
     Bytes([u8; SHORT], usize),
-    /// What lies in the block at this offset.
+    /// A reference to the block of this type at this offset.
     At(Type, u64),
 }
 
 impl Cell {
-    /// Nothing.
+    /// The empty cell.
     pub const NOTHING: Cell = Cell(0);
-    /// None.
+    /// The cell of None.
     pub const NONE: Cell = Cell(CONSTANT << TAG);
 
-    /// A bool.
+    /// Encodes a bool.
     pub fn bool(value: bool) -> Self {
         Cell(CONSTANT << TAG | (1 + u64::from(value)))
     }
 
-    /// An int, if it has no more than 48 bits.
+    /// Encodes an int. Returns None if it has more than 48 bits.
     #[inline]
     pub fn int(value: i64) -> Option<Self> {
         let fits = (value << 16) >> 16 == value;
         fits.then_some(Cell(INT << TAG | (value as u64 & ((1 << TAG) - 1))))
     }
 
-    /// A float.
+    /// Encodes a float.
     #[inline]
     pub fn float(value: f64) -> Self {
         let bits = if value.is_nan() {
@@ -135,13 +135,13 @@ impl Cell {
         Cell(!bits)
     }
 
-    /// Text, if it is short.
+    /// Encodes text. Returns None if it is too long.
     #[inline]
     pub fn text(bytes: &[u8]) -> Option<Self> {
         Self::short(TEXT, bytes)
     }
 
-    /// Bytes, if they are few.
+    /// Encodes bytes. Returns None if there are too many.
     #[inline]
     pub fn bytes(bytes: &[u8]) -> Option<Self> {
         Self::short(BYTES, bytes)
@@ -158,19 +158,19 @@ impl Cell {
         Some(Cell(tag << TAG | (bytes.len() as u64) << 40 | low))
     }
 
-    /// What lies in the block at an offset.
+    /// Encodes a reference to the block at an offset.
     #[inline]
     pub fn at(kind: Type, offset: u64) -> Self {
         Cell(REFERENCE << TAG | (kind as u64) << 40 | offset & LOW)
     }
 
-    /// Whether all of the value is in the word.
+    /// Returns true if the word holds the whole value.
     #[inline]
     pub fn is_immediate(self) -> bool {
         self.0 >= FLOATS || self.0 >> TAG != REFERENCE
     }
 
-    /// What it says; None if no cell says so.
+    /// Decodes the cell. Returns None if it is corrupt.
     #[inline]
     pub fn content(self) -> Option<Content> {
         if self.0 >= FLOATS {
@@ -199,7 +199,7 @@ impl Cell {
         })
     }
 
-    /// The int or the integral float that it equals as a key, as Python has it: 1 == 1.0 == True.
+    /// Returns the cell that stands for all equal keys, as Python compares them: 1 == 1.0 == True.
     #[inline]
     pub fn as_key(self) -> Cell {
         match self.content() {
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_is_what_it_was() {
+    fn each_value_survives_encoding() {
         for value in [0, 1, -1, 255, (1 << 47) - 1, -(1 << 47)] {
             assert_eq!(
                 Cell::int(value).unwrap().content(),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_cell_says_is_told_from_what_one_says() {
+    fn corrupt_cells_have_no_content() {
         for word in [
             1,
             6 << 48,
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_python_takes_for_equal_are_one_key() {
+    fn numbers_that_are_equal_in_python_are_one_key() {
         let one = Cell::int(1).unwrap();
         assert_eq!(Cell::float(1.0).as_key(), one);
         assert_eq!(Cell::bool(true).as_key(), one);

@@ -1,4 +1,4 @@
-//! How a container becomes a value again.
+//! Copying containers and other values out of a store.
 
 use super::blob;
 use super::budget::Budget;
@@ -12,7 +12,7 @@ use super::value::{ContainerRef, StoredValue};
 use crate::shared_heap::access::ReadWords;
 use crate::store::error::{StoreError, corrupt_cell};
 
-/// Copies what a cell says; containers too, if it is to be `deep`.
+/// Copies the value of a cell. Containers are copied if `deep`, and else referred to.
 pub(in crate::store) fn copy(
     t: &impl ReadWords,
     cell: Cell,
@@ -68,7 +68,7 @@ fn copy_block(
     }
 }
 
-/// Copies a container with all that is in it.
+/// Copies a container with its contents.
 pub(in crate::store) fn copy_container(
     t: &impl ReadWords,
     header: Header,
@@ -103,7 +103,7 @@ pub(in crate::store) fn copy_container(
     })
 }
 
-/// Copies cells that lie one after another.
+/// Copies adjacent cells.
 pub(in crate::store) fn copy_cells(
     t: &impl ReadWords,
     at: u64,
@@ -154,7 +154,7 @@ pub(in crate::store) fn copy_keys(
     Ok(keys)
 }
 
-/// The place of a container that a cell leads to.
+/// Returns the container that a cell refers to.
 pub(in crate::store) fn container_of(
     t: &impl ReadWords,
     cell: Cell,

@@ -1,4 +1,4 @@
-//! How a container is freed, with all that is in it.
+//! Freeing containers with their contents.
 
 use super::budget::Budget;
 use super::cell::{Cell, Content, Type};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Frees what a cell has led to, with all that is in it.
+    /// Frees the value that a removed cell refers to, with its contents.
     #[inline]
     pub(in crate::store) fn free_cell(&mut self, cell: Cell) -> Result<(), StoreError> {
         match cell.is_immediate() && cell.content().is_some() {
@@ -28,7 +28,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.free_cells(vec![cell], self.budget)
     }
 
-    /// The same, of many cells.
+    /// Frees the values that removed cells refer to, with their contents.
     pub(in crate::store) fn free_cells(
         &mut self,
         mut left: Vec<Cell>,
@@ -57,11 +57,11 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(())
     }
 
-    /// Keeps what a container holds that is about to be removed, if this process has a proxy of it.
+    /// Copies a container that is about to be removed, if this process has a proxy of it.
     fn keep_removed(&mut self, header: Header) -> Result<(), StoreError> {
         let id = self.t.get(header.at)?;
         if self.proxies.has(id) && header.kind != Type::Buffer {
-            // What is nested too deep to be copied cannot be put either.
+            // A container that is nested too deep to be copied cannot be inserted either.
             if let Ok(found) = copy_container(self.t, header, &mut { self.budget }) {
                 self.removed.push((id, Arc::new(found)));
             }
@@ -69,14 +69,14 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(())
     }
 
-    /// Frees the payload of a container with all that is in it.
+    /// Frees the payload of a container with its contents.
     pub(in crate::store) fn free_contents(&mut self, header: Header) -> Result<(), StoreError> {
         let (mut left, mut budget) = (Vec::new(), self.budget);
         self.free_payload(header, &mut left, &mut budget)?;
         self.free_cells(left, budget)
     }
 
-    /// Frees the payload of a container; what was in it is still to be freed.
+    /// Frees the payload of a container. Adds its cells to `left`, which the caller frees.
     fn free_payload(
         &mut self,
         header: Header,
@@ -99,10 +99,10 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
                 let meta = self.t.get(payload + 8)?;
                 self.free(meta);
                 if self.pins.mark_free_on_unpin(self.t, payload)? {
-                    return Ok(()); // Whoever looks at it frees it.
+                    return Ok(()); // The last member that unpins it frees it.
                 }
                 if let Some(has_deferred_frees) = self.has_deferred_frees {
-                    // Relaxed: looked at by whoever commits this, in this process.
+                    // Relaxed: read by the thread of this process that commits.
                     has_deferred_frees.store(true, Relaxed);
                     return match self.pins.defer_free(self.t, payload)? {
                         true => Ok(()),

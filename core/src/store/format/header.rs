@@ -1,12 +1,12 @@
-//! The heads of containers.
+//! The headers of containers.
 //!
 //! ```text
-//!    0  id       u64   never that of another container, and no cell, length or count: what lies there later is none; 0 if
-//!                      it is gone
-//!    8  form     u64   bits 0-7 the type, 8-31 the class of a record, 32-63 how many it has
-//!   16  owner    u64   bits 0-39 where the head of the container lies that it is in; 0 for those of the store itself; from
-//!                      bit 40 on how many containers and tuples it is in
-//!   24  payload  u64   where its items lie, or 0; of a record, the cell of the dict of what it has beyond its fields
+//!    0  id       u64   unique among containers, and unlike any cell, length or count, so that other contents of this memory
+//!                      never pass for a header; 0 once the container is deleted
+//!    8  form     u64   bits 0-7 the type, 8-31 the class of a record, 32-63 the number of items
+//!   16  parent   u64   bits 0-39 the offset of the header of the container around it, 0 for those of the store itself;
+//!                      from bit 40 on the number of containers and tuples around it
+//!   24  payload  u64   the offset of its items, or 0; of a record, the cell of the dict of its extra attributes
 //!   32  fields   u64 each, of a record
 //! ```
 
@@ -15,45 +15,45 @@ use super::value::ContainerRef;
 use crate::shared_heap::access::ReadWords;
 use crate::store::error::{StoreError, corrupt_container};
 
-/// Bytes of a head.
+/// Bytes of a header.
 pub(in crate::store) const SIZE: u64 = 32;
-/// All offsets are less: no sum of one and a length of 32 bits is too large.
+/// The bound of all offsets: the sum of an offset and a length of 32 bits never overflows.
 const OFFSETS: u64 = 1 << 40;
-/// As many as a container may have.
+/// The most items of a container.
 pub(in crate::store) const MOST: u64 = u32::MAX as u64 - 1;
-/// As many classes as there may be.
+/// The most classes.
 pub(in crate::store) const CLASSES: u32 = 1 << 24;
 
 pub(in crate::store) const AT_FORM: u64 = 8;
 const AT_PARENT: u64 = 16;
-/// The bit of the word of an owner from which on it says a depth.
+/// The lowest bit of the depth in the word of a parent.
 const DEPTH: u32 = 40;
 pub(in crate::store) const AT_PAYLOAD: u64 = 24;
 
-/// The bits 48-50 of an id, of which there is no cell.
+/// The bits 48-50 of an id, which no cell has.
 const ID: u64 = 6 << 48;
 
-/// The id of the container of this number.
+/// Returns the id of the container of this number.
 pub(in crate::store) fn id(number: u64) -> u64 {
     ID | number & ((1 << 48) - 1)
 }
 
-/// The count of numbers that containers may have.
+/// The number of different container numbers.
 pub(in crate::store) const NUMBERS: u64 = 1 << 48;
 
-/// The number of the container of this id.
+/// Returns the number of the container of this id.
 #[inline]
 pub(in crate::store) fn number(id: u64) -> u64 {
     id & ((1 << 48) - 1)
 }
 
-/// Whether this is the id of a container.
+/// Returns true if this word is the id of a container.
 #[inline]
 pub(in crate::store) fn is_id(word: u64) -> bool {
     word >> 48 == ID >> 48
 }
 
-/// The container that a value is put into: the place of its head, and the number of containers and tuples around the value.
+/// The container around a value: the offset of its header, and the number of containers and tuples around the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Parent {
     pub(in crate::store) at: u64,
@@ -61,17 +61,17 @@ pub(in crate::store) struct Parent {
 }
 
 impl Parent {
-    /// That of the containers of the store itself.
+    /// The parent of the containers of the store itself.
     pub(in crate::store) const NONE: Parent = Parent { at: 0, depth: 0 };
 
-    /// That of a container whose head lies there, which says so itself.
+    /// Returns the parent of the items of the container whose header lies at this offset.
     #[inline]
     pub(in crate::store) fn of(t: &impl ReadWords, at: u64) -> Result<Self, StoreError> {
         let depth = (t.get(at + AT_PARENT)? >> DEPTH) + 1;
         Ok(Parent { at, depth })
     }
 
-    /// That of what is in a container, which is as deep.
+    /// Returns the parent of the items of a container at the same depth.
     #[inline]
     pub(in crate::store) fn within(self, header: Header) -> Self {
         Parent {
@@ -80,7 +80,7 @@ impl Parent {
         }
     }
 
-    /// That of what is in a tuple within it.
+    /// Returns the parent of the items of a tuple.
     #[inline]
     pub(in crate::store) fn deeper(self) -> Self {
         Parent {
@@ -89,20 +89,20 @@ impl Parent {
         }
     }
 
-    /// The word that says it.
+    /// Encodes it as a word.
     #[inline]
     pub(in crate::store) fn word(self) -> u64 {
         self.at | self.depth << DEPTH
     }
 }
 
-/// Where the head of the container lies that one is in; 0 for those of the store itself.
+/// Returns the offset of the header of the parent; 0 for the containers of the store itself.
 #[inline]
 pub(in crate::store) fn parent_at(t: &impl ReadWords, at: u64) -> Result<u64, StoreError> {
     Ok(t.get(at + AT_PARENT)? & (OFFSETS - 1))
 }
 
-/// What a head says, but for its owner and its payload.
+/// The decoded header of a container, without its parent and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Header {
     pub(in crate::store) at: u64,
@@ -112,20 +112,20 @@ pub(in crate::store) struct Header {
 }
 
 impl Header {
-    /// That of a container, if it is not gone.
+    /// Reads the header of a container, if it is not deleted.
     #[inline]
     pub(in crate::store) fn of(
         t: &impl ReadWords,
         container: ContainerRef,
     ) -> Result<Self, StoreError> {
-        // What a program says of a place may be of another store, or be made up.
+        // A reference of a program may belong to another store, or be made up.
         match t.get(container.at) {
             Ok(found) if found == container.id && is_id(found) => Self::at(t, container.at),
             _ => Err(StoreError::ContainerDeleted),
         }
     }
 
-    /// That at an offset, of a container that a cell leads to.
+    /// Reads the header at an offset to which a cell refers.
     #[inline]
     pub(in crate::store) fn at(t: &impl ReadWords, at: u64) -> Result<Self, StoreError> {
         let form = t.get(at + AT_FORM)?;
@@ -140,7 +140,7 @@ impl Header {
         }
     }
 
-    /// The same, if it is of this type.
+    /// Returns the header if the container is of this type, or else an error.
     #[inline]
     pub(in crate::store) fn is(self, kind: Type) -> Result<Self, StoreError> {
         match self.kind == kind {
@@ -149,25 +149,25 @@ impl Header {
         }
     }
 
-    /// The word that says it.
+    /// Encodes the form. Returns its offset and the word.
     #[inline]
     pub(in crate::store) fn form(self) -> (u64, u64) {
         let form = self.kind as u64 | u64::from(self.class) << 8 | self.len << 32;
         (self.at + AT_FORM, form)
     }
 
-    /// Where it is said in what it is.
+    /// Returns the offset of the word of the parent.
     pub(in crate::store) fn parent_at(self) -> u64 {
         self.at + AT_PARENT
     }
 
-    /// Where it is said where its items lie.
+    /// Returns the offset of the word of the payload.
     #[inline]
     pub(in crate::store) fn payload_at(self) -> u64 {
         self.at + AT_PAYLOAD
     }
 
-    /// Where its items lie, or 0; not of a record.
+    /// Returns the offset of the items, or 0. Not for records.
     #[inline]
     pub(in crate::store) fn payload(self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.payload_at())? {
@@ -176,13 +176,13 @@ impl Header {
         }
     }
 
-    /// The cell of what a record has beyond its fields.
+    /// Returns the cell of the extra attributes of a record.
     #[inline]
     pub(in crate::store) fn extra(self, t: &impl ReadWords) -> Result<Cell, StoreError> {
         Ok(Cell(t.get(self.payload_at())?))
     }
 
-    /// Where a field of a record lies.
+    /// Returns the offset of a field of a record.
     #[inline]
     pub(in crate::store) fn field(self, number: u64) -> Result<u64, StoreError> {
         match number < self.len {
@@ -191,7 +191,7 @@ impl Header {
         }
     }
 
-    /// Which container it is.
+    /// Returns the reference to this container.
     pub(in crate::store) fn reference(
         self,
         t: &impl ReadWords,
@@ -203,7 +203,7 @@ impl Header {
     }
 }
 
-/// The head that a cell leads to.
+/// Reads the header that a cell refers to, and checks it against the cell.
 pub(in crate::store) fn header_of(
     t: &impl ReadWords,
     kind: Type,

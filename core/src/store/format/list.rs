@@ -1,12 +1,12 @@
 //! Lists.
 //!
 //! ```text
-//!   0  room    u64   cells in the high half, and in the low one how many of them are skipped at the beginning
+//!   0  room    u64   the capacity in cells in the high half, and the number of skipped cells at the beginning in the low one
 //!   8  cells   u64 each
 //! ```
 //!
-//! What changes few cells changes those. What would move many makes a block anew: nobody can reach it, so its cells need no
-//! entries in the log.
+//! An operation that moves few cells changes them in place. One that would move many writes a new block: no other
+//! member can reach it, so its cells need no log entries.
 
 use super::cell::Cell;
 use super::header::{self, Header};
@@ -15,10 +15,10 @@ use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_container};
 
-/// Cells that are moved rather than written anew.
+/// The most cells that are moved in place.
 const MOVED: u64 = 64;
 
-/// Where the cells of a list lie.
+/// The location of the cells of a list.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Cells {
     header: Header,
@@ -52,7 +52,7 @@ impl Cells {
         self.header.len
     }
 
-    /// Where a cell lies.
+    /// Returns the offset of a cell.
     #[inline]
     pub(in crate::store) fn at(&self, index: u64) -> u64 {
         self.block + 8 + 8 * (self.start + index)
@@ -67,7 +67,7 @@ impl Cells {
     }
 }
 
-/// Where the cell of an index lies, which may count from the end.
+/// Returns the offset of the cell of an index, which may count from the end.
 #[inline]
 pub(in crate::store) fn find(
     t: &impl ReadWords,
@@ -83,7 +83,7 @@ pub(in crate::store) fn find(
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Puts cells in the place of those from `from` up to `to`, which are the caller's then.
+    /// Replaces the cells from `from` up to `to`. Returns the old ones, which the caller frees.
     pub(in crate::store) fn splice(
         &mut self,
         header: Header,
@@ -104,7 +104,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
             return Err(StoreError::CapacityExceeded);
         }
         let grown = added as i64 - (to - from) as i64;
-        // As few cells as need be are moved: those behind, or those before.
+        // Moves the fewer cells: those behind, or those before.
         let fits_behind = cells.start + longer <= cells.room;
         let fits_before = cells.start as i64 >= grown && cells.block != 0;
         let is_small = added <= MOVED;
@@ -147,7 +147,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.set_cells(cells, from.wrapping_add_signed(by), &moved?)
     }
 
-    /// Writes all cells into another block.
+    /// Writes all cells into a new block.
     fn rewrite(
         &mut self,
         cells: &Cells,
@@ -183,7 +183,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(self.t.set(cells.header.payload_at(), block)?)
     }
 
-    /// Puts the cells of a list into this order; false if it is none of all of them.
+    /// Reorders the cells of a list. Returns false unless `order` has each index once.
     pub(in crate::store) fn permute(
         &mut self,
         header: Header,

@@ -1,4 +1,4 @@
-//! What lies in the memory of a store: containers and their values, and the tables beside them.
+//! The structures in the memory of a store: containers and their values, and the tables beside them.
 
 pub(super) mod blob;
 pub mod budget;

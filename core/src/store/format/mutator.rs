@@ -1,4 +1,4 @@
-//! An operation that changes a store.
+//! The state of one operation that changes a store.
 
 use super::budget::Budget;
 use super::cell::Type;
@@ -15,22 +15,22 @@ use crate::store::proxies::Proxies;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The id of a container, and what it proxies when it was removed.
+/// The id of a container, and its contents when it was removed.
 pub(in crate::store) type RemovedContainer = (u64, Arc<StoredValue>);
 
-/// An operation that changes a store.
+/// One operation that changes a store.
 pub(in crate::store) struct Mutator<'t, 'w, W, M> {
     pub(in crate::store) heap: &'t Heap,
     pub(in crate::store) t: &'t mut Writer<'w, W, M>,
-    /// Where the number of the last container stands that was begun, and of the last one that was committed.
+    /// The offsets of the number of the last created container, and of the last committed one.
     pub(in crate::store) last_id: u64,
     pub(in crate::store) committed_id: u64,
     /// The containers that this process has proxies of.
     pub(in crate::store) proxies: &'t Proxies,
-    /// The contents of the containers that the operation removes.
+    /// The contents of the containers that the operation has removed.
     pub(in crate::store) removed: Vec<RemovedContainer>,
     pub(in crate::store) pins: Pins,
-    /// Of a store with an owner: whether something is out of it that a reader may look at.
+    /// Of a store with an owner: set if a removed block waits to be freed because a reader may have pinned it.
     pub(in crate::store) has_deferred_frees: Option<&'t AtomicBool>,
     pub(in crate::store) budget: Budget,
 }
@@ -44,12 +44,12 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.heap.free(self.t, block);
     }
 
-    /// How many blocks are to be freed at the end of the transaction.
+    /// Returns the number of blocks to free at the end of the transaction.
     pub(in crate::store) fn pending_frees(&self) -> usize {
         self.heap.pending_frees(self.t)
     }
 
-    /// A head with room for this many fields, which are not written.
+    /// Creates a header with space for this many fields, which the caller writes.
     pub(in crate::store) fn make_header(
         &mut self,
         kind: Type,
@@ -62,7 +62,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         }
         let fields = if kind == Type::Record { len } else { 0 };
         let at = self.allocate(header::SIZE + 8 * fields)?;
-        // The number is used up at once, whatever becomes of the transaction: no other container ever gets it.
+        // The number is used up even if the transaction is rolled back: no other container ever gets it.
         let number = self.t.get(self.last_id)?.wrapping_add(1);
         self.t.init(self.last_id, number)?;
         crash::point!(NumberTaken);

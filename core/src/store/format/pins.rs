@@ -1,23 +1,23 @@
-//! Who looks at which buffers: a table, so that a buffer that is taken out of the store stays as long as somebody does.
+//! The table of pinned buffers: a buffer that was removed from the store stays allocated while a member has pinned it.
 //!
 //! ```text
 //!    0  high     u64   entries that were ever used
-//!    8  entries  u64 each: a member's number, or 0; and its block, plus one if that is to be freed when nobody looks at it
-//!                any more
+//!    8  entries  u64 each: a member's number, or 0; and its block, plus one if the block must be freed with its last pin
 //! ```
 
 use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::store::error::{StoreError, corrupt_container};
 
-/// Buffers that may be looked at, each counted once for a process.
+/// The most pins, counted once for each process and buffer.
 pub const MOST: u64 = 4096;
 /// Bytes of the table.
 pub(in crate::store) const SIZE: u64 = 16 + 16 * MOST;
 
-/// In the place of a member: nobody's, of a store with an owner.
+/// In the place of a member: a deferred free of a store with an owner, which lasts until no reader has pinned the
+/// block.
 pub(in crate::store) const DEFERRED_FREE: u64 = u64::MAX;
 
-/// Where the table lies.
+/// The table at this offset.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Pins(pub(in crate::store) u64);
 
@@ -33,7 +33,7 @@ impl Pins {
         self.0 + 16 + 16 * number
     }
 
-    /// Notes that this member looks at a block. False if the table is full.
+    /// Adds a pin of this member. Returns false if the table is full.
     pub(in crate::store) fn add(
         &self,
         t: &mut impl WriteWords,
@@ -59,7 +59,7 @@ impl Pins {
         Ok(true)
     }
 
-    /// Notes that a block is out of the store, and is to be freed once no reader looks at it. False if the table is full.
+    /// Adds a deferred free of a block that was removed from the store. Returns false if the table is full.
     pub(in crate::store) fn defer_free(
         &self,
         t: &mut impl WriteWords,
@@ -81,7 +81,7 @@ impl Pins {
         Ok(true)
     }
 
-    /// Marks a block as one that is to be freed once nobody looks at it. False if nobody does.
+    /// Marks a block to be freed with its last pin. Returns false if it has no pin.
     pub(in crate::store) fn mark_free_on_unpin(
         &self,
         t: &mut impl WriteWords,
@@ -97,7 +97,7 @@ impl Pins {
         Ok(found)
     }
 
-    /// Notes that a member does not look at a block any more, or at none at all. The blocks that are to be freed now.
+    /// Removes the pins for which `is_gone` returns true. Returns the blocks to free now.
     pub(in crate::store) fn remove(
         &self,
         t: &mut impl WriteWords,
@@ -134,7 +134,7 @@ impl Pins {
 
 #[cfg(test)]
 impl Pins {
-    /// Blocks that are to be freed once nobody looks at them.
+    /// Returns the blocks to be freed with their last pin.
     pub(in crate::store) fn tests_orphans(
         &self,
         t: &impl ReadWords,

@@ -1,4 +1,4 @@
-//! Records: what they have beyond their fields.
+//! The extra attributes of records, beyond their fields.
 
 use super::cell::{Cell, Content, Type};
 use super::header::{Header, Parent};
@@ -7,7 +7,7 @@ use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_container};
 
-/// The dict of what a record has beyond its fields, if there is one.
+/// Returns the dict of the extra attributes of a record, if there is one.
 pub(in crate::store) fn extra_of(
     t: &impl ReadWords,
     header: Header,
@@ -24,7 +24,7 @@ pub(in crate::store) fn extra_of(
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// The same, made if there is none.
+    /// Returns the dict of the extra attributes of a record. Creates it if there is none.
     pub(in crate::store) fn extra_dict(&mut self, header: Header) -> Result<Header, StoreError> {
         let header = header.is(Type::Record)?;
         if let Some(extra) = extra_of(self.t, header)? {

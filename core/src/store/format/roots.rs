@@ -1,14 +1,14 @@
 //! The containers that a store begins with.
 
-/// The containers that a store begins with.
+/// A container that a store begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Root {
-    /// What a program sees as the store.
+    /// The dict that a program sees as the store.
     Store = 0,
-    /// The classes of records.
+    /// The dict of the classes of records.
     Classes = 1,
-    /// The messages.
+    /// The list of messages.
     Inbox = 2,
 }
 

@@ -1,11 +1,11 @@
-//! Dicts and sets: tables that keep the order in which their keys came.
+//! Dicts and sets: hash tables that keep the order of insertion.
 //!
 //! ```text
-//!    0  slots    u64   how many: a power of two
-//!    8  entries  u64   room for them in the high half, in the low one how many were ever used
-//!   16  index    u64   of each slot: 0, never used; 1, its entry is gone; or an entry's number plus two in the low half and
+//!    0  slots    u64   the number of slots, a power of two
+//!    8  entries  u64   the capacity in the high half, the number of entries ever used in the low one
+//!   16  index    u64   for each slot: 0, never used; 1, its entry was removed; or an entry's number plus two in the low half and
 //!                      the high half of its key's hash
-//!       entries  the cell of the key and, of a dict, of the value; nothing if it is gone
+//!       entries  the cell of the key and, of a dict, of the value; empty if the entry was removed
 //! ```
 
 use super::blob;
@@ -21,24 +21,24 @@ const EMPTY: u64 = 0;
 const GONE: u64 = 1;
 const LEAST_SLOTS: u64 = 8;
 
-/// Where the parts of a table lie.
+/// The location of the parts of a table.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Table {
     header: Header,
     block: u64,
     slots: u64,
     room: u64,
-    /// Entries that were ever used.
+    /// The number of entries that were ever used.
     pub(in crate::store) used: u64,
     /// Words of an entry.
     width: u64,
 }
 
-/// What was found of a key.
+/// Result of looking up a key.
 enum Lookup {
     /// The number of its slot, and of its entry.
     Entry(u64, u64),
-    /// None: the slot for it.
+    /// The slot for the key, which is not in the table.
     Slot(u64),
 }
 
@@ -76,13 +76,13 @@ impl Table {
         self.block + 16 + 8 * number
     }
 
-    /// Where the cell of the key of an entry lies; its value's is the next one.
+    /// Returns the offset of the key cell of an entry; the value cell is the next one.
     #[inline]
     pub(in crate::store) fn entry(&self, number: u64) -> u64 {
         self.block + 16 + 8 * self.slots + 8 * self.width * number
     }
 
-    /// The key of an entry; none if that is gone.
+    /// Returns the key of an entry; None if the entry was removed.
     pub(in crate::store) fn key(
         &self,
         t: &impl ReadWords,
@@ -134,7 +134,7 @@ impl Table {
         }
     }
 
-    /// The number of the entry of a key.
+    /// Returns the number of the entry of a key.
     #[inline]
     pub(in crate::store) fn find(
         &self,
@@ -149,7 +149,7 @@ impl Table {
     }
 }
 
-/// Whether the key of a cell is this one.
+/// Returns true if the key of a cell is this one.
 #[inline]
 fn equals(t: &impl ReadWords, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreError> {
     if let (Canonical::Word(word), true) = (key, cell.is_immediate()) {
@@ -174,7 +174,7 @@ fn equals(t: &impl ReadWords, cell: Cell, key: &Canonical<'_>) -> Result<bool, S
     }
 }
 
-/// The key that an alias equals, which borrows from `bytes`.
+/// Returns the key that an alias equals, which borrows from `bytes`.
 #[cold]
 fn alias<'b>(
     t: &impl ReadWords,
@@ -186,7 +186,7 @@ fn alias<'b>(
     Canonical::from_bytes(bytes).ok_or_else(|| corrupt_cell(at, cell.0))
 }
 
-/// The hash of the key of a cell.
+/// Returns the hash of the key of a cell.
 fn hash_of(t: &impl ReadWords, cell: Cell) -> Result<u64, StoreError> {
     match cell.content() {
         Some(Content::At(Type::Alias, at)) => {
@@ -203,7 +203,7 @@ fn hash_of(t: &impl ReadWords, cell: Cell) -> Result<u64, StoreError> {
     }
 }
 
-/// How many slots this many entries take, of which three quarters are used at most.
+/// Returns the number of slots for this many entries, of which at most three quarters are used.
 fn slots_for(entries: u64) -> u64 {
     (entries + entries / 3 + 2)
         .next_power_of_two()
@@ -211,7 +211,7 @@ fn slots_for(entries: u64) -> u64 {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// A table with room for this many entries, and these. No key is there twice.
+    /// Writes a table with space for `wanted` entries, and with these. Their keys must be unique.
     fn fill_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],
@@ -234,7 +234,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
             if width == 2 {
                 self.t.init(at + 8, value.0)?;
             }
-            // Looked for here: what a liar makes of the block meanwhile leads nobody around.
+            // Probes the private index: corrupt values in the block cannot make this loop forever.
             let mut slot = hash & (slots - 1);
             while index[slot as usize] != EMPTY {
                 slot = (slot + 1) & (slots - 1);
@@ -247,7 +247,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(block)
     }
 
-    /// A table of entries, of which no key is there twice.
+    /// Writes a table with these entries, whose keys must be unique.
     pub(in crate::store) fn make_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],
@@ -259,7 +259,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.fill_table(entries, entries.len() as u64, width)
     }
 
-    /// Writes what is left of a table into another one, with room for more.
+    /// Writes the remaining entries into a larger table.
     fn rewrite_table(&mut self, table: &Table) -> Result<Table, StoreError> {
         let mut entries = Vec::new();
         for number in 0..table.used {
@@ -272,7 +272,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
             };
             entries.push((key, value, hash_of(self.t, key)?));
         }
-        // Twice as many, unless many of the old ones were gone.
+        // Twice as many, unless many of the old entries were removed.
         let wanted = (entries.len() as u64 * 3 / 2).max(LEAST_SLOTS / 2);
         let wanted = wanted.max(entries.len() as u64 + 1);
         let block = self.fill_table(&entries, wanted, table.width)?;
@@ -283,7 +283,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Table::of(self.t, table.header)
     }
 
-    /// Adds an entry for a key that is not there, whose cell is `cell`.
+    /// Adds an entry for a new key, whose cell is `cell`.
     pub(in crate::store) fn add_entry(
         &mut self,
         mut table: Table,
@@ -312,7 +312,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.count(table.header, 1)
     }
 
-    /// Removes the entry of a key: the cells of both, which are the caller's then.
+    /// Removes the entry of a key. Returns the cells of its key and its value, which the caller frees.
     pub(in crate::store) fn remove_entry(
         &mut self,
         table: &Table,

@@ -1,13 +1,13 @@
-//! Values of a program: on their way into a store, and out of it.
+//! Values on their way into a store and out of it.
 
 use super::cell::{Cell, Content, Type};
 
-/// A value that is written. It borrows what is large.
+/// A value to write. It borrows large parts.
 #[derive(Debug)]
 pub enum Value<'v> {
-    /// What fits into a cell.
+    /// A value that fits into a cell.
     Immediate(Cell),
-    /// Text, bytes, an int, or what a codec has made: the type says which.
+    /// Text, bytes, an int or a packed value, by its type.
     Blob(Type, Bytes<'v>),
     /// A tuple.
     Tuple(Vec<Value<'v>>),
@@ -19,23 +19,23 @@ pub enum Value<'v> {
     Dict(Vec<(Key<'v>, Value<'v>)>),
     /// A set.
     Set(Vec<Key<'v>>),
-    /// An instance of a class: its fields, and the attributes beyond them if the class is open.
+    /// An instance of a class: the number of the class, the fields, and the extra attributes if the class allows them.
     Record(u32, Vec<Value<'v>>, Option<Vec<(Key<'v>, Value<'v>)>>),
-    /// Bytes that are changed in place, and what a program says of them.
+    /// A buffer that is changed in place: its metadata for the program, and its bytes.
     Buffer(Bytes<'v>, Bytes<'v>),
 }
 
 /// Bytes of a value.
 #[derive(Debug)]
 pub enum Bytes<'v> {
-    /// Those of somebody else.
+    /// Borrowed bytes.
     Borrowed(&'v [u8]),
-    /// Those that were made for it.
+    /// Owned bytes.
     Owned(Vec<u8>),
 }
 
 impl Bytes<'_> {
-    /// All of them.
+    /// Returns all bytes.
     #[inline]
     pub fn all(&self) -> &[u8] {
         match self {
@@ -45,20 +45,20 @@ impl Bytes<'_> {
     }
 }
 
-/// A key, or a member of a set.
+/// A key of a dict, or a member of a set.
 #[derive(Debug)]
 pub enum Key<'v> {
-    /// What fits into a cell.
+    /// A key that fits into a cell.
     Immediate(Cell),
     /// Text, bytes, or an int.
     Blob(Type, Bytes<'v>),
-    /// Another value: the bytes by which it is compared, and those of which it is made again.
+    /// Another value: the bytes by which it is compared, and those from which it is restored.
     Other(Vec<u8>, Vec<u8>),
-    /// Another value that equals a text, bytes or a number: that, and the bytes of which it is made again.
+    /// Another value that equals a text, bytes or a number: the equal key, and the bytes from which it is restored.
     Alias(Box<Key<'v>>, Vec<u8>),
 }
 
-/// What keys are compared by.
+/// The form in which keys are compared.
 #[derive(Debug)]
 pub(in crate::store) enum Canonical<'k> {
     Word(u64),
@@ -71,17 +71,17 @@ impl PartialEq for Canonical<'_> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Canonical::Word(one), Canonical::Word(other)) => one == other,
-            // An int is the same one whether it was a float or not.
+            // Ints are equal, whether they were floats or not.
             _ => self.form() == other.form() && self.bytes() == other.bytes(),
         }
     }
 }
 
-/// The first byte of what a word is written as; of a blob it is the number of its type.
+/// The first byte of an encoded word. Of an encoded blob it is the number of its type.
 const WORD_TAG: u8 = 0;
 
 impl<'k> Canonical<'k> {
-    /// The bytes from which [`of_flat`](Self::of_flat) makes it again.
+    /// Encodes the key for [`from_bytes`](Self::from_bytes).
     pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, word);
         let (first, bytes) = match self {
@@ -97,7 +97,7 @@ impl<'k> Canonical<'k> {
         [&[first], bytes].concat()
     }
 
-    /// Reads such bytes; None if they are of no known form.
+    /// Decodes such bytes. Returns None if they are corrupt.
     pub fn from_bytes(bytes: &'k [u8]) -> Option<Self> {
         let (first, rest) = bytes.split_first()?;
         if *first == WORD_TAG {
@@ -115,7 +115,7 @@ impl<'k> Canonical<'k> {
         }
     }
 
-    /// Of a word that is no reference.
+    /// Returns the form of an immediate cell.
     #[inline]
     pub fn of(cell: Cell) -> Self {
         let cell = cell.as_key();
@@ -136,7 +136,7 @@ impl<'k> Canonical<'k> {
         }
     }
 
-    /// The bytes of a blob.
+    /// Returns the bytes of a blob.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -146,7 +146,7 @@ impl<'k> Canonical<'k> {
         }
     }
 
-    /// Of a blob: its type, and how many bytes.
+    /// Returns the type and the length of a blob.
     #[inline]
     pub fn form(&self) -> Option<(Type, u64)> {
         match self {
@@ -168,7 +168,7 @@ impl Key<'_> {
         }
     }
 
-    /// The same key, which borrows nothing.
+    /// Returns the same key without borrowed parts.
     pub fn into_owned(self) -> Key<'static> {
         match self {
             Key::Immediate(cell) => Key::Immediate(cell),
@@ -185,14 +185,15 @@ impl Key<'_> {
     }
 }
 
-/// The bytes of an int that a float is: as few as it takes, the least first, with a sign.
+/// Returns the bytes of the int that equals an integral float: two's complement, little-endian, without redundant
+/// bytes.
 fn integral(value: f64) -> Vec<u8> {
     let bits = value.abs().to_bits();
     let (mantissa, exponent) = (
         (bits & ((1 << 52) - 1)) | 1 << 52,
         (bits >> 52) as i64 - 1075,
     );
-    // At least 2^47, so that the exponent may be below 0 by 5 at most; then what is shifted out is 0.
+    // The value is at least 2^47, so the exponent is at least -5, and the bits shifted out are 0.
     let (whole, shift) = match exponent {
         ..0 => (mantissa >> -exponent, 0),
         _ => (mantissa, exponent as usize),
@@ -210,7 +211,7 @@ fn integral(value: f64) -> Vec<u8> {
     bytes
 }
 
-/// Drops the last bytes of an int that say nothing but the sign that is said before them.
+/// Drops redundant sign bytes at the end of an int.
 pub fn trim(bytes: &mut Vec<u8>) {
     while let [.., before, last] = bytes[..]
         && (last == 0 && before < 0x80 || last == 0xff && before >= 0x80)
@@ -228,7 +229,7 @@ fn mix(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A hash that all processes agree on, by folded products.
+/// Hashes bytes by folded products, the same way in all processes.
 #[inline]
 fn hash_bytes(kind: u64, bytes: &[u8]) -> u64 {
     let mut state = SEED ^ kind ^ (bytes.len() as u64) << 8;
@@ -244,18 +245,18 @@ fn hash_bytes(kind: u64, bytes: &[u8]) -> u64 {
     mix(state ^ u64::from_le_bytes(word), SEED | 1)
 }
 
-/// A container in a store: where its head lies, and its number, which no other ever has.
+/// A reference to a container in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerRef {
-    /// Where its head lies.
+    /// The offset of its header.
     pub at: u64,
-    /// Its number.
+    /// Its id, which is never reused.
     pub id: u64,
 }
 
 impl StoredValue {
-    /// Returns true for a few values of the core's own types, which become Python objects without running the program's code
-    /// and without much memory.
+    /// Returns true for a few small values of built-in types, which become Python objects without running code of the
+    /// program and without much memory.
     pub fn is_plain(&self) -> bool {
         fn is_plain(found: &StoredValue, left: &mut usize) -> bool {
             let Some(rest) = left.checked_sub(1) else {
@@ -281,27 +282,27 @@ impl StoredValue {
     }
 }
 
-/// A value as it was found in a store, copied.
+/// A value copied out of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoredValue {
-    /// What fits into a cell.
+    /// A value that fits into a cell.
     Immediate(Cell),
-    /// Text, bytes, an int, or what a codec has made: the type says which. Of a key, the bytes of which it is made again.
+    /// Text, bytes, an int or a packed value, by its type. Of a key, the bytes from which it is restored.
     Blob(Type, Vec<u8>),
     /// A tuple.
     Tuple(Vec<StoredValue>),
     /// A frozenset.
     FrozenSet(Vec<StoredValue>),
-    /// A container, which was not copied: its type, and its class if it is a record.
+    /// A reference to a container that was not copied: its type, its reference, and its class if it is a record.
     Container(Type, ContainerRef, u32),
-    /// A list, copied.
+    /// A list.
     List(Vec<StoredValue>),
-    /// A dict, copied.
+    /// A dict.
     Dict(Vec<(StoredValue, StoredValue)>),
-    /// A set, copied.
+    /// A set.
     Set(Vec<StoredValue>),
-    /// A record, copied: its class, its fields, and what it has beyond them.
+    /// A record: its class, its fields, and its extra attributes.
     Record(u32, Vec<StoredValue>, Vec<(StoredValue, StoredValue)>),
-    /// A buffer, copied: what a program says of it, and its bytes.
+    /// A buffer: its metadata for the program, and its bytes.
     Buffer(Vec<u8>, Vec<u8>),
 }

@@ -1,20 +1,20 @@
-//! Who waits until which container has changed: a table of versions.
+//! The table of watched containers with their versions.
 //!
 //! ```text
-//!    0  high     u64   entries that were ever used; 0 if nobody waits
-//!    8  entries  u64 each: a member's number, or 0; the number of a container; how often that was changed since
+//!    0  high     u64   entries that were ever used; 0 if there are no watches
+//!    8  entries  u64 each: a member's number, or 0; the id of a container; the number of its changes since the watch began
 //! ```
 
 use super::header;
 use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::store::error::{StoreError, corrupt_container};
 
-/// Waits that there may be at a time.
+/// The most watches.
 pub const MOST: u64 = 1024;
 /// Bytes of the table.
 pub(in crate::store) const SIZE: u64 = 8 + 24 * MOST;
 
-/// Where the table lies.
+/// The table at this offset.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Versions(pub(in crate::store) u64);
 
@@ -31,13 +31,13 @@ impl Versions {
         self.0 + 8 + 24 * number
     }
 
-    /// Whether nobody waits.
+    /// Returns true if there are no watches.
     #[inline]
     pub(in crate::store) fn is_empty(&self, t: &impl ReadWords) -> Result<bool, StoreError> {
         Ok(t.get(self.0)? == 0)
     }
 
-    /// Begins to watch a container: the number of the entry; None if the table is full.
+    /// Begins to watch a container. Returns the number of the entry; None if the table is full.
     pub(in crate::store) fn add(
         &self,
         t: &mut impl WriteWords,
@@ -61,7 +61,7 @@ impl Versions {
         Ok(Some(number))
     }
 
-    /// Whether a container was changed since it is watched.
+    /// Returns true if the container was changed since the watch began.
     pub(in crate::store) fn has_changed(
         &self,
         t: &impl ReadWords,
@@ -70,7 +70,7 @@ impl Versions {
         Ok(t.get(self.at(number) + 16)? != 0)
     }
 
-    /// Ends watches.
+    /// Ends the watches for which `is_over` returns true.
     pub(in crate::store) fn remove(
         &self,
         t: &mut impl WriteWords,
@@ -92,7 +92,7 @@ impl Versions {
         }
     }
 
-    /// Adds the numbers of the container whose head lies there, and of all that it is in.
+    /// Adds the ids of the container whose header lies at this offset, and of all containers around it.
     pub(in crate::store) fn ancestor_ids(
         t: &impl ReadWords,
         at: u64,
@@ -112,7 +112,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Says that the container whose head lies there was changed, and so all that it is in. Whether somebody waits for that.
+    /// Counts a change of the container whose header lies at this offset, and of all containers around it. Returns true
+    /// if one of them is watched.
     pub(in crate::store) fn bump(
         &self,
         t: &mut impl WriteWords,

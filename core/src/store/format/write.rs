@@ -1,4 +1,4 @@
-//! How a value becomes containers.
+//! Writing values into containers and blobs.
 
 use super::budget::DEPTH;
 use super::cell::{Cell, Type};
@@ -10,7 +10,7 @@ use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Writes a value into blocks that nobody can reach. The cell by which they can be.
+    /// Writes a value into blocks that no other member can reach. Returns the cell that refers to it.
     pub(in crate::store) fn write(
         &mut self,
         value: &Value<'_>,
@@ -108,7 +108,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(Cell::at(Type::Dict, header.at))
     }
 
-    /// Writes a key into a block that nobody can reach.
+    /// Writes a key into a block that no other member can reach. Returns the cell that refers to it.
     pub(in crate::store) fn write_key(&mut self, key: &Key<'_>) -> Result<Cell, StoreError> {
         match key {
             Key::Immediate(cell) => Ok(*cell),

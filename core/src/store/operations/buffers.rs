@@ -1,4 +1,4 @@
-//! Buffers, and who looks at them.
+//! Buffers, and the pins that keep their bytes while a process uses them.
 
 use crate::crash;
 use crate::shared_heap::HeapError;
@@ -12,15 +12,14 @@ use crate::store::format::value::ContainerRef;
 use crate::store::handle::Store;
 use crate::sync::{Ordering, fence};
 
-/// Where the bytes of a buffer lie, how many, and what a program says of them.
+/// A buffer: the offset of its block, its length in bytes, and its metadata for the program.
 pub type Buffer = (u64, u64, Vec<u8>);
 
-/// How often a reader looks again for a buffer that the owner replaces.
+/// The number of attempts of a reader to pin a buffer that the owner replaces.
 const TRIES: usize = 64;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Where the bytes of a buffer lie, how many, and what a program says of them; for this process to look at until
-    /// [`unpin`](Self::unpin).
+    /// Pins a buffer, so that its bytes stay valid until [`unpin`](Self::unpin). Returns its location and metadata.
     pub fn pin(&self, deadline: u64, container: ContainerRef) -> Result<Buffer, StoreError> {
         if self.is_read_only() {
             return self.pin_as_reader(deadline, container);
@@ -53,7 +52,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Ends what [`pin`](Self::pin) began, for a block.
+    /// Removes a pin of this process upon a block.
     pub fn unpin(&self, deadline: u64, block: u64) -> Result<(), StoreError> {
         if self.unpin_as_reader(block) {
             return Ok(());
@@ -80,7 +79,8 @@ impl<W: Words, M: Members> Store<W, M> {
                 return Err(StoreError::CapacityExceeded);
             }
             crash::point!(ReaderPinned);
-            // SeqCst: the pin is before this look, and the end of the buffer before the owner's look at the pins.
+            // SeqCst: the pin is stored before this read of the store, and the removal of the buffer before the owner
+            // reads the pins.
             fence(Ordering::SeqCst);
             match self.committed_buffer(deadline, container) {
                 Ok(again) if again == found => return Ok(found),
@@ -104,7 +104,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Whether this process looked at a block as a reader, and does not any more.
+    /// Removes a pin that this process has as a reader. Returns false if it has none.
     pub(in crate::store) fn unpin_as_reader(&self, block: u64) -> bool {
         self.reader_table()
             .is_some_and(|readers| readers.unpin(self.self_id(), block))

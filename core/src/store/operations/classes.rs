@@ -13,13 +13,13 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// The number of a class by its name; if there is none, it is made, and this is said of it.
+    /// Returns the number of the class of this name. Adds the class, with this description, if there is none.
     pub fn define_class(
         &self,
         open: Option<&mut OpenTransaction>,
         deadline: u64,
         name: &Key<'_>,
-        said: &Value<'_>,
+        description: &Value<'_>,
     ) -> Result<u32, StoreError> {
         self.operate(open, deadline, |mutator, _| {
             let header = Header::of(mutator.t, self.container_of(mutator.t, Root::Classes)?)?;
@@ -32,13 +32,13 @@ impl<W: Words, M: Members> Store<W, M> {
             }
             let cell = mutator.write_key(name)?;
             let parent = Parent::of(mutator.t, header.at)?;
-            let value = mutator.write(said, parent)?;
+            let value = mutator.write(description, parent)?;
             mutator.add_entry(table, name, cell, value)?;
             Ok(table.used as u32)
         })
     }
 
-    /// Returns true if the class of this number is committed: other processes know it.
+    /// Returns true if the class of this number is committed, so that other processes know it.
     pub fn has_class(&self, deadline: u64, number: u32) -> Result<bool, StoreError> {
         self.log.read(deadline, |t| {
             let header = Header::of(t, self.container_of(t, Root::Classes)?)?;
@@ -46,7 +46,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// All classes, copied, in the order of their numbers.
+    /// Returns a copy of all classes, in the order of their numbers.
     pub fn classes(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -1,4 +1,4 @@
-//! Whole containers of any type.
+//! Operations on containers of any type.
 
 use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
@@ -12,7 +12,7 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// How many items a container has; of a buffer, how many bytes.
+    /// Returns the number of items of a container; of a buffer, its bytes.
     #[inline]
     pub fn len(
         &self,
@@ -30,7 +30,7 @@ impl<W: Words, M: Members> Store<W, M> {
         read!(self, open, deadline, Some(container), |t| len(t, container))
     }
 
-    /// Copies a container with all that is in it, as it was at one moment.
+    /// Copies a container with its contents, as of one moment.
     pub fn copy(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -40,7 +40,8 @@ impl<W: Words, M: Members> Store<W, M> {
         self.copy_at_most(open, deadline, container, u64::MAX)
     }
 
-    /// The same; [`StoreError::TooMuch`] if that is more words than `most`.
+    /// Copies a container with its contents. Fails with [`StoreError::CopyTooLarge`] if that takes more than `most`
+    /// words.
     pub fn copy_at_most(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -53,7 +54,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Copies a container that is to be put elsewhere: if this process has removed it and has a proxy of it, as it was then.
+    /// Copies a container in order to insert it elsewhere. A container that this process has removed is copied as it
+    /// was then, if the process has a proxy of it.
     pub fn copy_for_insert(
         &self,
         mut open: Option<&mut OpenTransaction>,
@@ -73,7 +75,7 @@ impl<W: Words, M: Members> Store<W, M> {
         last.map_or(copied, |found| Ok(StoredValue::clone(&found)))
     }
 
-    /// Copies all classes, and what a program sees as the store, as both were at one moment.
+    /// Returns a copy of all classes and of the dict that is the store, as of one moment.
     pub fn snapshot(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -88,7 +90,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Takes all out of a container.
+    /// Removes all items of a container.
     pub fn clear(
         &self,
         open: Option<&mut OpenTransaction>,

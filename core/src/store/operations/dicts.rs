@@ -1,4 +1,4 @@
-//! Dicts.
+//! Operations on dicts.
 
 use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::shared_heap::{Members, Words};
@@ -14,7 +14,7 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Whether a dict or a set has a key.
+    /// Returns true if a dict or a set has a key.
     #[inline]
     pub fn contains(
         &self,
@@ -29,7 +29,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// The keys of a dict or a set, in the order in which they came.
+    /// Returns the keys of a dict or a set, in the order of their insertion.
     pub fn keys(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -43,7 +43,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// The items of a dict, or what a record has beyond its fields. Containers are not copied.
+    /// Returns the items of a dict, or the extra attributes of a record. Containers are not copied.
     pub fn items(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -73,7 +73,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Puts these items in the place of all that a dict has.
+    /// Replaces all items of a dict.
     pub fn replace_items(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -103,7 +103,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 }
 
-/// The head of a dict or a set.
+/// Returns the header of a dict or a set.
 pub(in crate::store) fn with_keys(
     t: &impl ReadWords,
     container: ContainerRef,

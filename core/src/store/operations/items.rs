@@ -1,4 +1,4 @@
-//! Single items of containers.
+//! Operations on single items of containers.
 
 use crate::shared_heap::HeapError;
 use crate::shared_heap::access::{ReadWords, WriteWords};
@@ -15,20 +15,20 @@ use crate::store::format::value::{ContainerRef, Key, StoredValue, Value};
 use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
-/// Which item of a container.
+/// An item of a container.
 #[derive(Debug)]
 pub enum Item<'i> {
-    /// A field of a record.
+    /// A field of a record, by its number.
     Field(u64),
-    /// An item of a list, which may be counted from the end.
+    /// An item of a list; a negative index counts from the end.
     Index(i64),
-    /// That of a key, of a dict.
+    /// The value of a key of a dict.
     Key(&'i Key<'i>),
-    /// That of a key, of what a record has beyond its fields.
+    /// The value of an extra attribute of a record.
     Extra(&'i Key<'i>),
 }
 
-/// What adds to a number.
+/// A number to add.
 #[derive(Clone, Copy, Debug)]
 pub enum Number {
     /// An int.
@@ -38,7 +38,7 @@ pub enum Number {
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Where the cell of an item lies; an error if there is no such item.
+    /// Returns the offset of the cell of an item, or an error if there is no such item.
     #[inline]
     pub(in crate::store) fn cell_at(
         &self,
@@ -65,7 +65,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// What an item is. A container is not copied.
+    /// Returns an item. A container is not copied.
     #[inline]
     pub fn get(
         &self,
@@ -80,7 +80,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Returns an item, copied with all that is in it, together with its buffers, as [`remove`](Self::remove) does.
+    /// Returns two copies of an item with its contents: one with the bytes of its buffers, one with references to them,
+    /// as [`remove`](Self::remove) returns it.
     pub fn get_copy(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -105,8 +106,8 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Puts a value in the place of an item. A dict, and what a record has beyond its fields, get a new one if there is no
-    /// such key. Whether there was one.
+    /// Replaces the value of an item. Adds a key that a dict, or the extra attributes of a record, do not have. Returns
+    /// true if there was a value.
     pub fn set(
         &self,
         mut open: Option<&mut OpenTransaction>,
@@ -167,7 +168,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Adds to a number, and returns the sum. [`StoreError::NoNumber`] if one of them does not fit into a cell.
+    /// Adds to a number, and returns the sum. Fails with [`StoreError::NotANumber`] if the item or the sum is no number
+    /// that fits into a cell.
     pub fn add(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -212,7 +214,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes an item, however deep what is in it is nested.
+    /// Removes an item with all of its contents.
     pub fn delete(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -226,8 +228,9 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes an item, and returns what it was, copied with all that was in it, but for buffers: of these, which they were.
-    /// [`StoreError::Other`], and nothing is changed, if it is not `wanted`: one that could not make a value of it would lose it.
+    /// Removes an item, and returns a copy of its contents, with references in place of its buffers. Fails with
+    /// [`StoreError::Unwanted`] and changes nothing unless `wanted` accepts the copy: a caller that cannot convert the
+    /// value would lose it.
     pub fn remove(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -249,7 +252,7 @@ impl<W: Words, M: Members> Store<W, M> {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Takes an item out of its container: its cell, which is still to be freed.
+    /// Takes an item out of its container. Returns its cell, which the caller frees.
     pub(in crate::store) fn detach(
         &mut self,
         container: ContainerRef,

@@ -1,4 +1,4 @@
-//! Lists.
+//! Operations on lists.
 
 use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
@@ -13,7 +13,7 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// The items of a list from one index up to another. Containers are not copied.
+    /// Returns the items of a list from one index up to another. Containers are not copied.
     pub fn range(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -41,7 +41,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Puts values in the place of those from one index of a list up to another.
+    /// Replaces the items of a list from one index up to another.
     pub fn splice(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -64,8 +64,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Puts the items of a list into another order: which one becomes the first, and so on. False if they are others by
-    /// now.
+    /// Reorders the items of a list: `order` has the old index of each item. Returns false if the list has another
+    /// length by now.
     pub fn permute(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -1,4 +1,4 @@
-//! Messages.
+//! The inbox of a store: a list of messages.
 
 use crate::crash;
 use crate::shared_heap::access::ReadWords;
@@ -14,7 +14,7 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Puts a message behind the others, or before them: one that was taken is given back.
+    /// Adds a message at the end, or at the beginning to return one that was received.
     pub fn send(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -33,7 +33,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Takes the first message, copied as [`remove`](Self::remove) does, if it is `wanted`; None if there is none.
+    /// Removes and returns the first message, copied as by [`remove`](Self::remove), if `wanted` accepts it. Returns
+    /// None if there is none.
     pub fn receive(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -58,7 +59,8 @@ impl<W: Words, M: Members> Store<W, M> {
         received
     }
 
-    /// The first message, copied as [`get_whole`](Self::get_whole) does; it stays. None if there is none.
+    /// Returns the first message, copied as by [`get_copy`](Self::get_copy), which stays. Returns None if there is
+    /// none.
     pub fn first_message(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -79,7 +81,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.copy_with_refs(t, cell).map(Some)
     }
 
-    /// Whether there are messages.
+    /// Returns true if there are messages.
     pub fn has_messages(&self, deadline: u64) -> Result<bool, StoreError> {
         self.log.read(deadline, |t| Ok(self.inbox(t)?.len > 0))
     }
@@ -88,7 +90,7 @@ impl<W: Words, M: Members> Store<W, M> {
         let header = Header::of(t, self.container_of(t, Root::Inbox)?)?;
         match header.kind {
             Type::List => Ok(header),
-            // It is the store's own: no program has said so.
+            // The inbox is the store's own container, so a wrong type is a corruption and no mistake of the caller.
             _ => Err(corrupt_container(header.form().0, header.form().1)),
         }
     }

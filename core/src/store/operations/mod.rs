@@ -1,4 +1,4 @@
-//! What a program does with the contents of a store.
+//! Operations of a program on the contents of a store.
 
 pub mod buffers;
 mod classes;
@@ -8,4 +8,4 @@ pub mod items;
 mod lists;
 mod messages;
 mod sets;
-mod watches;
+mod watching;

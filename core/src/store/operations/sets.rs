@@ -1,4 +1,4 @@
-//! Sets.
+//! Operations on sets.
 
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
@@ -10,7 +10,7 @@ use crate::store::handle::Store;
 use crate::store::transaction::OpenTransaction;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Adds a key to a set. Whether it was not there.
+    /// Adds a key to a set. Returns true if the key is new.
     pub fn insert(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -29,7 +29,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes a key from a set. Whether it was there.
+    /// Removes a key from a set. Returns true if the set had it.
     pub fn discard(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -236,8 +236,8 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
         Ok(int(&count))
     });
     assert_eq!((read.unwrap(), looks), (100, 2));
-    assert!(ours.take_notice().lease, "those that wait are told");
-    assert!(!ours.take_notice().lease, "and once");
+    assert!(ours.take_notice().lock_released, "those that wait are told");
+    assert!(!ours.take_notice().lock_released, "and once");
     assert!(!ours.is_long());
     assert_eq!(ours.holder(), 0);
     theirs

@@ -1,4 +1,4 @@
-//! Waiting until a container has changed.
+//! Watches: they report if a container has changed since they began.
 
 use crate::crash;
 use crate::shared_heap::access::{ReadWords, WriteWords};
@@ -10,11 +10,11 @@ use crate::store::handle::Store;
 use crate::store::reader_table::ReaderTable;
 use crate::sync::{Ordering, fence};
 
-/// In the number of a watch: it is one of a reader.
+/// The bit in the number of a watch that tells that it is in the reader table.
 const OF_READER: u64 = 1 << 32;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Begins to watch a container, for this process: the number of the watch, to be ended by [`unwatch`](Self::unwatch).
+    /// Begins to watch a container. Returns the number of the watch; end it by [`unwatch`](Self::unwatch).
     pub fn watch(&self, deadline: u64, container: ContainerRef) -> Result<u64, StoreError> {
         if self.is_read_only() {
             return self.watch_as_reader(deadline, container);
@@ -28,7 +28,7 @@ impl<W: Words, M: Members> Store<W, M> {
         watch
     }
 
-    /// Whether the container was changed since, or is gone.
+    /// Returns true if the container was changed since the watch began, or was deleted.
     pub fn has_changed(
         &self,
         deadline: u64,
@@ -72,14 +72,14 @@ impl<W: Words, M: Members> Store<W, M> {
         })?;
         let number = readers.watch(self.self_id(), container.id);
         crash::point!(ReaderWatches);
-        // SeqCst: the watch is before whatever the program looks at next.
+        // SeqCst: the watch is stored before the program reads the container.
         fence(Ordering::SeqCst);
         number
             .map(|number| number | OF_READER)
             .ok_or(StoreError::CapacityExceeded)
     }
 
-    /// The number of a watch in the table of readers, if it is there.
+    /// Returns the reader table and the number in it, if the watch is one of a reader.
     pub(in crate::store) fn readers_of(&self, watch: u64) -> Option<(ReaderTable<'_, W>, u64)> {
         match watch & OF_READER {
             0 => None,

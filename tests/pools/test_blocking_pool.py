@@ -144,6 +144,7 @@ def test_a_shutdown_can_cancel_what_waits() -> None:
     assert sum(future.cancelled() for future in futures) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_name", [False, True])
 def test_an_exception_ends_what_has_not_begun(by_name: bool) -> None:
     with pytest.raises(KeyboardInterrupt), shmrpc.sync.pool(1) as pool:
@@ -171,6 +172,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
 def test_a_program_may_have_closed_its_standard_descriptors(closed: list[int], tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -52,6 +52,7 @@ async def test_a_function_is_run_in_another_process(pool: shmrpc.Pool) -> None:
     assert await pool.run(abs, -3) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [None, (1, (2, [3])), {1: "a", (2, 3): {4}}, 2**100, b"bytes", complex(1, 2), tasks.Counter],
@@ -102,6 +103,7 @@ async def test_the_study_s_do_takes_source(pool: shmrpc.Pool) -> None:
         await pool.do("1 + 1", [1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 7, 5000])
 async def test_map_gives_all_results(pool: shmrpc.Pool, count: int, ordered: bool) -> None:
@@ -538,6 +540,7 @@ async def test_an_initializer_that_fails_is_told() -> None:
     assert isinstance(raised.value.__cause__.__cause__, shmrpc.RemoteError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("initializer", "how"),
     [(tasks.die, "was killed by SIGKILL"), (functools.partial(tasks.leave, 3), "exited with status 3")],

@@ -130,6 +130,7 @@ async def make_kept_later(ignored: int) -> Kept:
     return Kept()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [make_kept, make_kept_later])
 @pytest.mark.parametrize("options", [{}, {"ordered": False}, {"on_progress": lambda *told: None}])
 async def test_a_map_keeps_no_result_that_was_read(pool: shmrpc.Pool, function: Any, options: Any) -> None:
@@ -242,6 +243,7 @@ def test_workers_of_a_daemon_have_standard_descriptors(tmp_path: Path, at_import
     assert (ran.returncode, (tmp_path / "told").read_text()) == (0, f"{null} 0 {null}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["await", "run", "named", "async", "thread"])
 async def test_an_error_of_a_task_is_freed_without_the_garbage_collector(
     pool: shmrpc.Pool, executor: shmrpc.sync.Pool, how: str

@@ -67,6 +67,7 @@ async def test_coroutines_go_round_a_worker_that_is_to_be_killed(pool: shmrpc.Po
     await asyncio.gather(begun, return_exceptions=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [tasks.stubborn, tasks.stop])
 async def test_coroutines_that_had_not_begun_go_to_others(
     end: Callable[[str], None], pool: shmrpc.Pool, tmp_path: Path
@@ -140,6 +141,7 @@ async def test_one_that_waits_and_is_cancelled_is_never_begun(pool: shmrpc.Pool,
     assert not (tmp_path / "notes").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["run", "submit", "map", "later"])
 async def test_a_task_that_a_stopped_worker_has_not_begun_goes_to_another(pool: shmrpc.Pool, how: str) -> None:
     for worker in pool.stats().workers:

@@ -97,6 +97,7 @@ async def test_workers_are_forked_from_one_that_has_nothing_open() -> None:
         assert os.getsid(one) == os.getsid(two) == parent_of(one)
 
 
+@pytest.mark.slow
 async def test_a_pool_that_is_closed_while_a_worker_connects_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(8):
         async with shmrpc.pool(2) as pool:
@@ -127,6 +128,7 @@ async def test_how_a_worker_has_ended_is_told(end: tuple[str, int], told: str) -
         await wait_until(lambda: pool.stats().replaced == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -145,6 +147,7 @@ async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
         assert await asyncio.gather(*[pool.submit(tasks.add, each) for each in range(20)]) == [*range(1, 21)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "at_import",
     [
@@ -161,6 +164,7 @@ def test_a_program_that_cannot_be_imported_beforehand_is_imported_by_each_worker
     assert of_worker != master
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_whoever_imports_it_ends_the_pool(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(at_import="if __name__ != '__main__': os._exit(3)"))
@@ -228,6 +232,7 @@ if __name__ != "__main__":
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_left_while_its_template_imports_ends(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -308,6 +313,7 @@ def test_a_program_that_is_no_file_has_its_functions_in_workers(tmp_path: Path, 
     assert ran.stdout == "at work\n", ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at_import", "before", "told"),
     [

@@ -82,6 +82,7 @@ async def test_what_contains_itself_and_texts_that_are_no_utf_8(pool: shmrpc.Poo
             assert repr(result) == repr(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", values.pickled_arrays())
 async def test_an_array_that_is_pickled_arrives_as_itself_wherever_it_stands(pool: shmrpc.Pool, name: str) -> None:
     array = values.pickled_arrays()[name]
@@ -102,6 +103,7 @@ async def test_an_array_that_is_pickled_arrives_as_itself_wherever_it_stands(poo
         assert await other.run(values.looks_of_state) == values.looks([array])
 
 
+@pytest.mark.slow
 async def test_an_array_that_is_pickled_reaches_handlers_in_processes() -> None:
     for name, array in values.pickled_arrays().items():
         processes = HandlerProcesses()
@@ -137,6 +139,7 @@ async def test_a_task_may_write_into_an_array_within_a_pickle_and_its_caller_int
         assert result.next[0] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 2])
 async def test_an_argument_that_kills_its_worker_fails_its_own_task(retries: int, tmp_path: Any) -> None:
     for way in ("run", "submit", "map"):
@@ -148,6 +151,7 @@ async def test_an_argument_that_kills_its_worker_fails_its_own_task(retries: int
         assert len(log.read_text()) == retries + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["run", "submit", "map"])
 async def test_an_argument_that_kills_all_who_read_it_before_they_begin_fails_its_own_task(
     way: str, tmp_path: Any
@@ -197,6 +201,7 @@ async def test_an_error_is_of_the_task_s_function_and_in_its_terms(pool: shmrpc.
         await pool.run(tasks.same, threading.Lock())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["list", "pickle", "map"])
 async def test_arguments_for_which_a_worker_has_no_memory(way: str) -> None:
     many: list[Any] = list(range(300, 4_000_300))

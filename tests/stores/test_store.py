@@ -117,6 +117,7 @@ def test_what_is_put_in_comes_out(s: shmrpc.sync.Store, value: Any) -> None:
     assert s.copy() == {"it": value, "nested": [{"in": (value, [value])}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_another_process_sees_what_is_put_in(s: shmrpc.sync.Store, other: MemberProcess, value: Any) -> None:
     s["it"] = value
@@ -381,6 +382,7 @@ def test_a_list_does_what_a_plain_one_does(s: shmrpc.sync.Store, operate: Operat
     _check(s, [3, 1, 3, "text", [1, [2]], None], operate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operate", LIST.values(), ids=LIST)
 def test_a_list_does_it_within_a_transaction(s: shmrpc.sync.Store, operate: Operation) -> None:
     with s.transaction():
@@ -561,6 +563,7 @@ def _operated(one: Any, operator: str, other: Any) -> Any:
     return eval(f"one {operator} other", {"one": one, "other": other})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operate", SET.values(), ids=SET)
 def test_a_set_does_what_a_plain_one_does(s: shmrpc.sync.Store, operate: Operation) -> None:
     _check(s, {1, "a", (1, 2), frozenset({1}), None}, operate)

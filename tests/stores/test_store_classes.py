@@ -75,6 +75,7 @@ def test_an_instance_is_copied_in_and_out(s: shmrpc.sync.Store, instance: Any) -
     assert s.copy() == {"it": instance, "nested": [{"in": (instance,)}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instance", INSTANCES.values(), ids=INSTANCES)
 def test_another_process_finds_the_class_by_its_name(s: shmrpc.sync.Store, other: MemberProcess, instance: Any) -> None:
     s["it"] = instance
@@ -108,6 +109,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_the_classes_of_a_program_are_those_of_the_processes_that_it_spawns(tmp_path: Path) -> None:
     """In these the module of the program has two names."""
     path = tmp_path / "program.py"

@@ -98,6 +98,7 @@ def test_a_copy_of_any_part_is_of_one_moment_while_others_change_it(s: shmrpc.sy
     assert _points(s["world"].copy()) == TOTAL
 
 
+@pytest.mark.slow
 def test_a_copy_of_much_ends_beside_others_that_go_on_without_a_pause(s: shmrpc.sync.Store) -> None:
     """Those that change it meanwhile wait, and are not told that somebody does not end."""
     s["much"] = dict.fromkeys(range(6 * MUCH), 1)
@@ -165,6 +166,7 @@ def _goes_on_beside(s: shmrpc.sync.Store) -> bool:
     return was_beside
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_copies_holds_nobody_up(s: shmrpc.sync.Store) -> None:
     s["much"] = [0] * MUCH
     with MemberProcess() as adding:

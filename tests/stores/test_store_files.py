@@ -344,6 +344,7 @@ with shmrpc.sync.store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["unnamed", "named", "linked"])
 def test_what_a_save_leaves_that_was_killed_is_removed_by_the_next_one(runtime: Path, tmp_path: Path, how: str) -> None:
     path, others = tmp_path / "saved", [".saved.txt", ".saved.0123456789abcdef", ".other.0123456789abcdef.saving"]

@@ -310,6 +310,7 @@ def _filled(s: Any) -> Any:
     return s["it"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_thread_that_waits_is_told_of_each_change(s: shmrpc.sync.Store, other: MemberProcess, change: str) -> None:
     it = _filled(s)
@@ -321,6 +322,7 @@ def test_a_thread_that_waits_is_told_of_each_change(s: shmrpc.sync.Store, other:
     assert error is None or isinstance(error, shmrpc.Gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 async def test_a_loop_that_waits_is_told_of_each_change(other: MemberProcess, change: str) -> None:
     async with shmrpc.store(OURS) as s:
@@ -417,6 +419,7 @@ def test_a_change_wakes_all_that_wait_and_none_is_missed(s: shmrpc.sync.Store, o
 # --- changes, one after the other ---
 
 
+@pytest.mark.slow
 def test_no_change_is_missed_between_two_looks(s: shmrpc.sync.Store, other: MemberProcess) -> None:
     """One that waits again only after it has looked would sleep on if the last change came in between."""
     s["it"] = {"n": 0}

@@ -341,6 +341,7 @@ def is_gone_quietly(proxy: Any) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_programs_with_transactions_do_what_they_do_with_plain_values(seed: int) -> None:
     with shmrpc.sync.store(OURS, writable="owner" if seed % 4 == 0 else "all") as s:

@@ -124,6 +124,7 @@ def test_a_value_comes_out_equal_and_of_its_type(s: shmrpc.sync.Store, value: An
     assert _is_same(s.inbox.take()[0], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", SAME.values(), ids=SAME)
 def test_another_process_finds_it_equal_and_of_its_type(s: shmrpc.sync.Store, other: MemberProcess, value: Any) -> None:
     s["it"] = value
@@ -567,6 +568,7 @@ with shmrpc.sync.store(sys.argv[1], max_memory="64MiB") as s:
 """
 
 
+@pytest.mark.slow
 def test_a_copy_for_which_there_is_no_memory_is_an_error_and_no_end(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED, f"{OURS}.limited", str(tmp_path / "saved")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)

@@ -45,6 +45,7 @@ TAKES: dict[str, tuple[str, Callable[[shmrpc.sync.Store], Any]]] = {
 VALUES = {"pattern": "re.compile('x')", "object": "hidden.Hidden(1)"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize(("put", "take"), TAKES.values(), ids=TAKES)
 @pytest.mark.parametrize("within", [False, True])
@@ -280,6 +281,7 @@ def test_what_was_removed_is_put_as_it_was_and_gone_to_all_else(s: shmrpc.sync.S
     assert s["again"] == [{"a": [1, 2]}] * 2 and s["inner"] == [1, 2]
 
 
+@pytest.mark.slow
 def test_what_a_transaction_removed_that_came_to_nothing_is_put_as_it_is(s: shmrpc.sync.Store) -> None:
     s["it"] = [1]
     kept = s["it"]

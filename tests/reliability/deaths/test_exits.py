@@ -205,6 +205,7 @@ def server(lasting_server: ServerProcess) -> ServerProcess:
     return as_new(lasting_server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_it_ends_as_it_would_without_calls_under_way(server: ServerProcess, program: str) -> None:
     source, code = PROGRAMS[program]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import ServerProcess
 from tests.reliability import figures
@@ -74,6 +76,7 @@ PARENT = """
 """
 
 
+@pytest.mark.slow
 def test_children_work_and_the_parent_is_unharmed(server: ServerProcess) -> None:
     forks = scaled(15, 400)
     done = subprocess.run(

@@ -276,6 +276,7 @@ def check_the_rest(client: Client, before: tuple[int, int]) -> None:
     assert eventually(lambda: gc.collect() >= 0 and traces() == before, PATIENCE), "a descriptor is left, or memory"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crowded", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", OPERATIONS)
 @in_a_thread
@@ -311,6 +312,7 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
     figures.note("exceptions at any instruction of an operation", raised=sum(_tried))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crowded", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "stop"])
 @in_a_thread

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pytest
 
 from tests.helpers import traces
 from tests.helpers.host_names import swept
@@ -76,6 +77,7 @@ class Processes:
         self._forking.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.slow
 @one_loop
 async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
     seed = int(os.environ.get("SHMRPC_SEED", "20"))

@@ -41,6 +41,7 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
         yield nursery
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_clients_and_a_server_do_what_the_model_says(loop: str, nursery: Nursery) -> None:
     factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop

@@ -51,6 +51,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, env=os.environ)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_daemon_thread_that_waits_stays_asleep(wait: str) -> None:
     done = run(f"""

@@ -26,6 +26,8 @@ from tests.helpers.processes import gone
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually
 
+pytestmark = pytest.mark.slow
+
 LOOP = "either"
 WORKERS = 3
 

@@ -77,6 +77,7 @@ def write(at: int, value: int, name: str = OURS) -> None:
 # --- any word ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OPENERS)
 def test_whatever_a_word_holds_each_use_ends_and_no_other_name_is_lost(kind: str) -> None:
     values = list(name_lies.values(1, 1, random.Random(0)))
@@ -97,6 +98,7 @@ def test_whatever_a_word_holds_each_use_ends_and_no_other_name_is_lost(kind: str
     figures.note(f"lies about a {kind}", lies=len(lies), **ends)
 
 
+@pytest.mark.slow
 def test_one_that_scribbles_without_end_harms_nobody() -> None:
     seconds, seed = scaled(3, 300), random.randrange(1 << 32)
     with MemberProcess() as liar, bounded(scaled(120, 1200)):
@@ -240,6 +242,7 @@ def test_sleepers_who_sleep_again_at_once_hold_no_signaller(other: MemberProcess
 # --- memory that is cut off ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 4096, 8192])
 @pytest.mark.parametrize("kind", OPENERS)
 def test_what_is_cut_off_is_neither_taken_nor_a_crash(kind: str, size: int) -> None:
@@ -274,6 +277,7 @@ QUEUE_USES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, QUEUE, JOURNAL, PAGES, PAGES + 4096])
 @pytest.mark.parametrize("first", range(0, len(QUEUE_USES), scaled(9, 1)))
 def test_no_use_of_a_queue_that_is_cut_off_is_a_crash(size: int, first: int) -> None:
@@ -414,6 +418,7 @@ def lied_about_lock_file(runtime: Path, what: str) -> None:
         member.do("it.close()")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", LOCK_LIES)
 def test_a_lock_file_or_a_memory_that_is_none_is_said_to_be(runtime: Path, what: str) -> None:
     lied_about_lock_file(runtime, what)

@@ -52,6 +52,7 @@ async def polite(client: shmrpc.Client) -> list[float]:
     return sorted(taken)
 
 
+@pytest.mark.slow
 @one_loop
 @pytest.mark.parametrize("kind", [*KINDS, "all of them"] if LONG else ["all of them"])
 async def test_a_polite_client_beside_greedy_ones(server: ServerProcess, kind: str) -> None:

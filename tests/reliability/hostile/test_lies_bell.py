@@ -191,6 +191,7 @@ class Ringer(threading.Thread):
         assert not self.is_alive()
 
 
+@pytest.mark.slow
 def test_a_client_that_rings_without_end_is_one_of_many() -> None:
     """Others get their calls through meanwhile, and what came with its rings is not kept."""
     with served() as process, shmrpc.sync.connect("tested") as client, Polite("tested") as polite:
@@ -249,6 +250,7 @@ def ends_it_and_dies(babbler: Babbler, call_id: int) -> None:
     raise Died
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
 async def test_a_server_that_ends_its_bell(runtime: Path, monkeypatch: pytest.MonkeyPatch, blocking: bool) -> None:
     """The answer that was there before counts; then the connection is at an end, for a fault of the server's.

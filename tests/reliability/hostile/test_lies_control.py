@@ -133,6 +133,7 @@ def lied_to_once(dice: random.Random, outcomes: Counter[str]) -> int:
     return sent
 
 
+@pytest.mark.slow
 def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
     """Meanwhile others say nothing at all, and hold their places."""
     dice, outcomes, sent = random.Random(9), Counter[str](), 0
@@ -175,6 +176,7 @@ def test_anything_but_goodbye_ends_a_connection_that_stands() -> None:
     figures.note("lies: messages to a connection", **outcomes)
 
 
+@pytest.mark.slow
 async def test_who_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "STEP_TIMEOUT", 2)  # Who gets no CPU for a second still says hello in time.
 

@@ -204,6 +204,7 @@ def _told(opcode: int, call_id: int, body: bytes) -> Any:
     return opcode, re.sub("0x[0-9a-f]+", "0x", repr(failure))
 
 
+@pytest.mark.slow
 async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
     dice, outcomes, frames = random.Random(16), Counter[str](), scaled(2_000, 100_000)
     called.clear()

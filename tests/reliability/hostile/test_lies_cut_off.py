@@ -73,6 +73,7 @@ def test_a_client_that_cuts_off_its_segment_ends_its_own_connection_alone() -> N
     figures.note("lies: a segment cut off, at rest", polite_calls=polite.calls, server_grew=growth)
 
 
+@pytest.mark.slow
 def test_a_client_that_cuts_off_its_segment_while_traffic_runs() -> None:
     """The server is in the midst of many calls, reads one or writes an answer."""
     with served() as process, Polite("tested") as polite:
@@ -169,6 +170,7 @@ with shmrpc.sync.connect("tested") as client:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_traceback", [False, True])
 @pytest.mark.parametrize("cause", ["mapping", "kill"])
 def test_any_other_sigbus_is_what_it_was(with_traceback: bool, cause: str) -> None:

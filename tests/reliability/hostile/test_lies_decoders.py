@@ -86,6 +86,7 @@ def beaten(
     return refused, count / (time.monotonic() - began)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["msgspec", "msgpack"])
 def test_values_that_were_mutated(codec: str) -> None:
     reader = get_codec(codec)  # type: ignore[arg-type]

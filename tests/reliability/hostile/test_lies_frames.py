@@ -206,6 +206,7 @@ class Liar:
         self.outcomes["connections ended"] += 1
 
 
+@pytest.mark.slow
 def test_mutated_frames_are_answered_or_end_their_connection() -> None:
     with served() as process, Polite("tested") as polite, shmrpc.sync.connect("tested") as client:
         watched = Watched(process)

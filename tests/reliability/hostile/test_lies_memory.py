@@ -185,6 +185,7 @@ def scribbled(dice: random.Random, rounds: int, turn: Callable[[], object], *, b
     return words, ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True], ids=["at rest", "while traffic runs"])
 def test_a_client_that_scribbles_harms_nobody_else(busy: bool) -> None:
     with served() as process, Polite("tested") as polite:
@@ -340,6 +341,7 @@ class ScribblingServer:
 TOLD: tuple[type[Exception], ...] = (shmrpc.RemoteProtocolError, shmrpc.ConnectionLost, shmrpc.CallError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
 async def test_a_server_that_scribbles_harms_no_other_connection(runtime: Path, blocking: bool) -> None:
     """Either client of it, in this process, which has a good server too."""

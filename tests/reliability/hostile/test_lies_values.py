@@ -139,6 +139,7 @@ def asked(wire: WireClient, endpoint: str, body: bytes, kind: int = CALL) -> tup
     return opcode, came
 
 
+@pytest.mark.slow
 def test_what_is_no_value_is_an_error_of_its_call_alone() -> None:
     with served() as process, Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:
         watched = Watched(process)
@@ -319,6 +320,7 @@ def test_keys_that_collide_take_the_square_of_their_number() -> None:
     figures.note("lies: colliding keys", **figure)
 
 
+@pytest.mark.slow
 def test_a_body_takes_its_size_times_a_factor() -> None:
     """The limit is one of bodies: what Python makes of a byte may take 72."""
     with served() as process, Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:

@@ -13,6 +13,8 @@ import shmrpc
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.scale import scaled
 
+pytestmark = pytest.mark.slow
+
 LOOP = "either"
 PATIENCE = 120
 #: What may stand there: as many tasks begun as a word can say, more than there are, an end beyond them, nothing.

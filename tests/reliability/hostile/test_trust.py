@@ -87,6 +87,7 @@ def meeting(make_directory: MakeDirectory) -> Path:
 # Those who are allowed.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
 def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[str]) -> None:
     rounds = scaled(3, 50)
@@ -169,6 +170,7 @@ def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDi
 # Those who are not.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["--workers", "1"]])
 def test_a_stranger_reads_that_it_is_refused(meeting: Path, workers: list[str]) -> None:
     with served_by(0, "--allow-uid", str(ALLOWED), *workers):
@@ -513,6 +515,7 @@ _SERVE = f"""
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make"),
     [
@@ -591,6 +594,7 @@ _IN_NAMESPACE = """
 """
 
 
+@pytest.mark.slow
 def test_users_whom_a_namespace_does_not_know_are_nobody_that_is_allowed(meeting: Path) -> None:
     namespace = ["unshare", "--user", "--map-root-user"]
     if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:

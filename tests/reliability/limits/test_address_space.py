@@ -64,6 +64,7 @@ ASKS: dict[str, Ask] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 def test_a_server_without_room_refuses_that_call_and_no_other(lasting_server: ServerProcess, name: str) -> None:
     with shmrpc.sync.connect("tested.large") as client, shmrpc.sync.connect("tested.large") as other:
@@ -109,6 +110,7 @@ async def test_an_item_that_a_server_has_no_room_for_fails_its_call(lasting_serv
 ANSWERS: dict[str, tuple[Any, ...]] = {"numbers": (1, LARGE), "text": (LARGE,), "blobs": (2, LARGE)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_a_client_in_a_loop_without_room_has_all_other_answers(lasting_server: ServerProcess, name: str) -> None:
     async with shmrpc.connect("tested.large") as client:
@@ -125,6 +127,7 @@ async def test_a_client_in_a_loop_without_room_has_all_other_answers(lasting_ser
         assert await ask() == LARGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_client_in_threads_without_room_has_all_other_answers(lasting_server: ServerProcess, name: str) -> None:
     with shmrpc.sync.connect("tested.large") as client:

@@ -105,6 +105,7 @@ def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) 
         assert "turned away" in server_log(server)
 
 
+@pytest.mark.slow
 def test_a_worker_without_any_descriptor_tells_who_is_passed_to_it_why() -> None:
     """The kernel drops the descriptor of a client for which there is none, and says nothing."""
     with ServerProcess(TARGET, "--workers", "1") as server:
@@ -150,6 +151,7 @@ async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_log
     assert re.search(words(os.getpid(), max(hoard) + 1), caplog.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("some", [True, False], ids=["too few left", "none left"])
 def test_the_log_says_once_that_there_is_none_left_and_not_at_each_retry(server: ServerProcess, some: bool) -> None:
     with shmrpc.sync.connect(NAME) as client:

@@ -158,6 +158,7 @@ def test_memory_that_is_said_to_be_gone_counts_while_it_is_looked_at() -> None:
         assert f"extents of {3 * MIB} bytes together are over the limit" in fault_of(wire)
 
 
+@pytest.mark.slow
 async def test_clients_that_say_nothing_keep_nobody_out(server: ServerProcess) -> None:
     before = len(os.listdir(f"/proc/{server.pid}/fd"))
     silent: list[Control] = []
@@ -182,6 +183,7 @@ async def test_clients_that_say_nothing_keep_nobody_out(server: ServerProcess) -
     assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == before, HANGS)
 
 
+@pytest.mark.slow
 async def test_clients_that_stop_after_hello_keep_nobody_out(server: ServerProcess) -> None:
     before = len(os.listdir(f"/proc/{server.pid}/fd"))
     silent = [Control("tested") for _ in range(2 * handshake_limiter.MAX_HANDSHAKES)]

@@ -21,6 +21,8 @@ from tests.helpers.time_bound import bounded
 from tests.reliability import figures
 from tests.reliability.watched_service import held_by
 
+pytestmark = pytest.mark.slow
+
 TARGET = "tests.reliability.watched_service:service"
 
 #: Descriptors that a connection takes on each side, and some more.

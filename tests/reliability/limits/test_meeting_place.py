@@ -74,6 +74,7 @@ async def test_what_lies_in_the_place_of_the_socket_is_replaced_and_not_followed
     assert os.listdir(runtime) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize(
     ("mode", "words"),

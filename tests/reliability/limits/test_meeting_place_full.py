@@ -93,6 +93,7 @@ FILL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="may not mount")
 @pytest.mark.parametrize("how", FILL)
 def test_a_server_that_can_make_nothing_in_the_directory_says_why(tmp_path: object, how: str) -> None:
@@ -104,6 +105,7 @@ def test_a_server_that_can_make_nothing_in_the_directory_says_why(tmp_path: obje
         assert said.startswith("ServiceUnavailable nobody serves 'tested'")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="may not mount")
 @pytest.mark.parametrize("how", ["no files", "read-only"])
 def test_a_directory_that_cannot_be_made_is_no_bare_error(tmp_path: object, how: str) -> None:
@@ -115,6 +117,7 @@ def test_a_directory_that_cannot_be_made_is_no_bare_error(tmp_path: object, how:
         assert said.startswith("ServiceUnavailable nobody serves 'tested'")
 
 
+@pytest.mark.slow
 def test_a_server_without_descriptors_says_whose_limit_it_is(tmp_path: object) -> None:
     printed = run(
         """

@@ -95,6 +95,7 @@ async def test_a_server_is_named_by_its_id_here(runtime: Path) -> None:
                     await call()
 
 
+@pytest.mark.slow
 async def test_a_worker_is_named_by_its_id_here(runtime: Path) -> None:
     with Apart("--workers", "1") as server, shmrpc.sync.connect("tested", timeout=PATIENCE) as blocking:
         (worker,) = children(server.pid)
@@ -146,6 +147,7 @@ CLIENT = """
 """
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_seen_is_not_named(server: ServerProcess) -> None:
     with Script(CLIENT, under=APART) as client:
         assert client.line() == "connected"
@@ -160,6 +162,7 @@ def test_a_server_that_cannot_be_seen_is_not_named(server: ServerProcess) -> Non
             )
 
 
+@pytest.mark.slow
 def test_a_list_of_services_has_no_id_for_one_that_cannot_be_seen(server: ServerProcess) -> None:
     def ls(*options: str) -> str:
         command = [*APART, sys.executable, "-m", "shmrpc", "ls", *options]

@@ -82,6 +82,7 @@ WANTS = {
 }
 
 
+@pytest.mark.slow
 def test_connecting_says_what_there_is_too_little_of() -> None:
     told = run_with(
         "size=1m,nr_inodes=100",
@@ -103,6 +104,7 @@ def test_connecting_says_what_there_is_too_little_of() -> None:
         assert connected == 3, "with room the next client is served"
 
 
+@pytest.mark.slow
 def test_who_is_connected_goes_on_in_a_full_shared_memory() -> None:
     """What they came with was set aside, and more of it is asked for: no SIGBUS, in the rings and beside them."""
     first, filled, full, worked, again = run_with(
@@ -146,6 +148,7 @@ SPOILT = {
 }
 
 
+@pytest.mark.slow
 def test_without_a_directory_for_shared_memory_each_client_is_told_so_at_once() -> None:
     """The server neither tries for ever nor forgets the client; with the directory the next one is served."""
     told = run_with(
@@ -168,6 +171,7 @@ def test_without_a_directory_for_shared_memory_each_client_is_told_so_at_once() 
         assert connected == 3
 
 
+@pytest.mark.slow
 def test_a_client_without_the_servers_shared_memory_says_so() -> None:
     """Its own has another /dev/shm, as in another container, or none at all."""
     (other, none) = run_with(

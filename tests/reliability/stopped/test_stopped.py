@@ -135,6 +135,7 @@ async def test_without_a_deadline_calls_go_through_when_the_peer_goes_on(
     assert len(marks) < MANY, "of those that were cancelled the ones without room never ran"
 
 
+@pytest.mark.slow
 async def test_who_tries_again_and_again_keeps_nothing(client: shmrpc.Client, server: ServerProcess) -> None:
     """A client under deadlines before a server that stays stopped: its memory depends on the calls at a time alone."""
     timed = client.with_options(timeout=SOON / 4)
@@ -336,6 +337,7 @@ CLIENT = """
 """
 
 
+@pytest.mark.slow
 async def test_a_stopped_client_holds_its_own_calls_and_nobody_else(
     client: shmrpc.Client, server: ServerProcess
 ) -> None:

@@ -92,6 +92,7 @@ STOPS_AT = """
 """
 
 
+@pytest.mark.slow
 @BOTH
 async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, connect: Connect) -> None:
     """It has accepted the client, and is stopped before it has made a segment."""
@@ -127,6 +128,7 @@ async def test_a_server_whose_line_is_full(runtime: Path, connect: Connect) -> N
                 await connect(0)
 
 
+@pytest.mark.slow
 async def test_a_client_that_reconnects_ends_at_the_deadline_of_its_call(runtime: Path) -> None:
     """The next server is there, and is stopped."""
     with ServerProcess(TARGET) as first, shmrpc.sync.connect(NAME, reconnect=True, call_timeout=SOON) as near:
@@ -159,6 +161,7 @@ def command(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -252,6 +255,7 @@ def test_each_way_to_call_of_threads_ends_at_its_deadline(server: ServerProcess)
                     call()
 
 
+@pytest.mark.slow
 def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
     """It costs nobody the patience of a handshake, and gets clients again once it goes on."""
     with ServerProcess(TARGET, "--workers", "3") as server:
@@ -271,6 +275,7 @@ def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
                 served.add(client._reconnector.session.pid)
 
 
+@pytest.mark.slow
 @BOTH
 async def test_workers_that_are_all_stopped_are_named(runtime: Path, connect: Connect) -> None:
     with ServerProcess(TARGET, "--workers", "1") as server:
@@ -285,6 +290,7 @@ async def test_workers_that_are_all_stopped_are_named(runtime: Path, connect: Co
             assert await client.add(1, 2) == 3
 
 
+@pytest.mark.slow
 @BOTH
 async def test_a_supervisor_that_is_stopped(runtime: Path, connect: Connect) -> None:
     with ServerProcess(TARGET, "--workers", "1") as server:

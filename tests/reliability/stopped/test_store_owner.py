@@ -88,6 +88,7 @@ WRITES: Final[dict[str, Callable[[shmrpc.sync.Store], object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WRITES)
 def test_what_a_reader_cannot_do_raises_an_error_that_names_the_owner(runtime: Path, what: str) -> None:
     with MemberProcess() as owner:
@@ -323,6 +324,7 @@ def test_readers_go_on_when_the_owner_dies_and_one_of_them_becomes_it(runtime: P
         other.do("del frame; r.close()")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["s.close()", None])
 def test_what_each_owner_commits_is_kept_though_no_reader_looks(runtime: Path, end: str | None) -> None:
     with MemberProcess() as other:

@@ -9,14 +9,14 @@ use crate::violation::Violation;
 pub struct Consumer<M> {
     memory: M,
     positions: RingPositions,
-    /// The true head.
+    /// True head.
     head: u64,
-    /// The last tail the writer announced that was possible.
+    /// Last valid tail that the writer announced.
     tail: u64,
 }
 
 impl<M: RingMemory> Consumer<M> {
-    /// The reading end of an empty ring.
+    /// Create the reading end of an empty ring.
     pub fn new(memory: M) -> Self {
         let positions = RingPositions::new(memory.first());
         Consumer {
@@ -27,17 +27,17 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
-    /// The memory that the ring lies in.
+    /// Return the memory of the ring.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Bytes of it that are in use, as far as the frames say that were read.
+    /// Return the bytes of it that are in use, according to the frames that were read.
     pub fn used(&self) -> usize {
         self.positions.used()
     }
 
-    /// From here on `to` bytes are in use, says the writer.
+    /// Grow to `to` bytes from here on, as the writer's frame says.
     pub fn grow(&mut self, to: u64) -> Result<(), Violation> {
         let (used, most) = (self.used() as u64, self.memory.capacity() as u64);
         if !to.is_power_of_two() || to <= used || to > most {
@@ -47,29 +47,29 @@ impl<M: RingMemory> Consumer<M> {
         Ok(())
     }
 
-    /// Bytes that can be got now, as far as is known without looking.
+    /// Return the bytes that can be read, as far as is known without a load of the tail.
     #[inline]
     pub fn known(&self) -> usize {
         (self.tail - self.head) as usize
     }
 
-    /// Bytes that can be got now. Looks at what the writer announced.
+    /// Return the bytes that can be read, after a load of the tail.
     #[inline]
     pub fn available(&mut self) -> Result<usize, Violation> {
-        // Acquire: the words below this tail are the ones written (table above).
+        // Acquire: the words below this tail are the ones that were written (table above).
         let claim = self.memory.tail().load(Ordering::Acquire);
         if self.memory.is_cut_off() {
             return Err(Violation::CutOff);
         }
         if claim != self.tail {
-            // All that there can be: of a growth, the frames tell that are still to be read.
+            // The most that is possible: frames that announce a growth may still be unread.
             let high = self.head + self.memory.capacity() as u64;
             self.tail = check_index(claim, self.tail, high)?;
         }
         Ok(self.known())
     }
 
-    /// The word `offset` bytes beyond the head. The caller has made sure it is there.
+    /// Return the word `offset` bytes beyond the head. The caller has checked that it is there.
     #[inline]
     pub fn get_word(&self, offset: usize) -> u64 {
         let index = self.positions.word(self.head, offset);
@@ -77,19 +77,19 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.load_word(index)
     }
 
-    /// Asks for the line that the next word will lie in, to be called before each look at the tail.
+    /// Prefetch the cache line of the next word, before each load of the tail.
     ///
-    /// Tail and word are on two lines. A look at the tail alone fetches them from the writer's
-    /// CPU one after the other; so both are under way at once. That is 0.13 µs of a call.
+    /// The tail and the word are in two lines. A load of the tail alone would fetch them from the writer's CPU one
+    /// after the other; with this, both are in transit at once. That saves 0.13 µs of a call.
     #[inline]
     pub fn prefetch(&self) {
-        // Whatever comes is dropped: it may be a word that is just being written. Loom, which
-        // checks that no such word is ever used, would object.
+        // The value is dropped, because it may be a word that is just being written. Loom, which checks that no such
+        // word is used, would object.
         #[cfg(not(loom))]
         std::hint::black_box(self.get_word(0));
     }
 
-    /// Copies the bytes `offset` bytes beyond the head out of the ring.
+    /// Copy the bytes `offset` bytes beyond the head out of the ring.
     #[inline]
     pub fn get(&self, offset: usize, bytes: &mut [u8]) {
         let mut offset = offset;
@@ -106,12 +106,12 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
-    /// Gives `len` bytes back to the writer, a multiple of [`WORD`].
+    /// Give `len` bytes, a multiple of [`WORD`], back to the writer.
     #[inline]
     pub fn release(&mut self, len: usize) {
         debug_assert!(len % WORD == 0 && len <= self.known());
         self.head += len as u64;
-        // Release: our reads are over before the writer sees the room (table above).
+        // Release: the reads are complete before the writer sees the room (table above).
         self.memory.head().store(self.head, Ordering::Release);
     }
 }

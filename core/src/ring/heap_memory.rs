@@ -1,12 +1,12 @@
-//! A ring in private memory.
+//! A ring in private memory, for tests, loom and examples.
 
 use super::memory::{GROWTH, RingMemory, WORD};
 #[cfg(not(loom))]
 use crate::sync::Ordering;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// A word of [`HeapMemory`]: an atomic as in shared memory, or, under loom, a cell that reports
-/// any access that the indices do not keep apart from another one.
+/// A word of [`HeapMemory`]: an atomic as in shared memory or, under loom, a cell that reports any access that the
+/// indices do not keep apart from another one.
 #[cfg(not(loom))]
 struct Word(AtomicU64);
 #[cfg(loom)]
@@ -40,14 +40,14 @@ impl Word {
     }
 }
 
-// SAFETY: the ring's protocol keeps the accesses apart; that it does is what loom checks.
+// SAFETY: the protocol of the ring keeps the accesses apart, which loom checks.
 #[cfg(loom)]
 unsafe impl Sync for Word {}
 
-/// A ring in private memory: for tests, for loom, and for the example above.
+/// A ring in private memory.
 pub struct HeapMemory {
     words: Vec<Word>,
-    /// Bytes that are in use at first.
+    /// Bytes in use at first.
     first: usize,
     tail: AtomicU64,
     head: AtomicU64,
@@ -56,12 +56,12 @@ pub struct HeapMemory {
 }
 
 impl HeapMemory {
-    /// A ring of `capacity` bytes, a power of two and at least [`WORD`].
+    /// Create a ring of `capacity` bytes, a power of two and at least [`WORD`].
     pub fn new(capacity: usize) -> Self {
         Self::growing(capacity, capacity)
     }
 
-    /// A ring that begins with `first` bytes, at least [`GROWTH`], and grows up to `capacity`.
+    /// Create a ring that begins with `first` bytes, at least [`GROWTH`], and grows up to `capacity`.
     pub fn growing(first: usize, capacity: usize) -> Self {
         assert!(capacity.is_power_of_two() && first.is_power_of_two());
         assert!(first == capacity || (GROWTH..capacity).contains(&first));

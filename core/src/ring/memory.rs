@@ -3,47 +3,47 @@
 use crate::sync::{AtomicU32, AtomicU64};
 use std::sync::Arc;
 
-/// Bytes in a word, the unit in which everything moves.
+/// Bytes of a word, the unit of all accesses.
 pub const WORD: usize = 8;
 
-/// `len` rounded up to whole words.
+/// Return `len` rounded up to whole words.
 #[inline]
 pub const fn padded(len: usize) -> usize {
     (len + WORD - 1) & !(WORD - 1)
 }
 
-/// Bytes that a ring which may grow keeps free for the frame that says so.
+/// Bytes that a ring which may grow keeps free for the frame that announces a growth.
 pub const GROWTH: usize = 2 * WORD;
 
-/// The memory of one ring: where it lies is not the ring's concern.
+/// The memory of one ring, wherever it lies.
 ///
-/// The references that it hands out are to atomics only, and words go by value; memory that a
-/// peer can write is never borrowed in any other way.
+/// It returns references to atomics only, and words by value; memory that a peer can write is never borrowed in any
+/// other way.
 pub trait RingMemory {
-    /// Bytes the ring holds at most: a power of two, at least [`WORD`].
+    /// Return the maximum size of the ring, in bytes: a power of two, at least [`WORD`].
     fn capacity(&self) -> usize;
-    /// Bytes that it holds at first: a power of two, up to its capacity.
+    /// Return the initial size of the ring, in bytes: a power of two, up to its capacity.
     #[inline]
     fn first(&self) -> usize {
         self.capacity()
     }
-    /// Sets memory aside for the bytes `from..to`. False if there is none; then what is there stays as it is.
+    /// Allocate memory for the bytes `from..to`. Return false if there is none; the ring then stays as it is.
     fn set_aside(&self, _from: usize, _to: usize) -> bool {
         true
     }
-    /// The word at `index`, counted in words from the ring's start. Relaxed.
+    /// Load the word at `index`, counted in words from the ring's start. Relaxed.
     fn load_word(&self, index: usize) -> u64;
-    /// Replaces the word at `index`. Relaxed.
+    /// Store the word at `index`. Relaxed.
     fn store_word(&self, index: usize, value: u64);
-    /// Bytes written since the beginning. Stored by the writer alone.
+    /// Return the number of bytes written since the beginning. Only the writer stores it.
     fn tail(&self) -> &AtomicU64;
-    /// Bytes read since the beginning. Stored by the reader alone.
+    /// Return the number of bytes read since the beginning. Only the reader stores it.
     fn head(&self) -> &AtomicU64;
-    /// How the reader sleeps for bytes, see [`crate::wait::flags`].
+    /// Return the flag with which the reader sleeps for bytes, see [`crate::wait::flags`].
     fn reader_waits(&self) -> &AtomicU32;
-    /// How the writer sleeps for room, see [`crate::wait::flags`].
+    /// Return the flag with which the writer sleeps for room, see [`crate::wait::flags`].
     fn writer_waits(&self) -> &AtomicU32;
-    /// Whether the peer has cut it off: what was read before this question may never have been written.
+    /// Return true if the peer has truncated the memory: what was read before this call may never have been written.
     #[inline]
     fn is_cut_off(&self) -> bool {
         false

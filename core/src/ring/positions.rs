@@ -1,9 +1,9 @@
-//! Positions of bytes in a ring, and the check of an index.
+//! Positions of bytes in a ring, and the check of a peer's index.
 
 use super::memory::WORD;
 use crate::violation::Violation;
 
-/// Checks a claimed index against what is possible.
+/// Check an index of the peer against its bounds.
 #[inline]
 pub(super) fn check_index(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
     if index % WORD as u64 != 0 {
@@ -15,11 +15,11 @@ pub(super) fn check_index(index: u64, low: u64, high: u64) -> Result<u64, Violat
     Ok(index)
 }
 
-/// Where the bytes of a ring lie, as one side has it.
+/// The mapping from byte indices to positions in the ring.
 pub(super) struct RingPositions {
     /// Words in use, a power of two, minus 1.
     mask: usize,
-    /// What is added to a byte's index.
+    /// Offset added to a byte's index.
     shift: usize,
 }
 
@@ -31,12 +31,12 @@ impl RingPositions {
         }
     }
 
-    /// Bytes in use.
+    /// Return the bytes in use.
     pub(super) fn used(&self) -> usize {
         (self.mask + 1) * WORD
     }
 
-    /// The number of the word in which the byte `index` lies.
+    /// Return the number of the word with the byte `index`.
     #[inline]
     pub(super) fn word(&self, index: u64, offset: usize) -> usize {
         let at = (index as usize)
@@ -45,7 +45,7 @@ impl RingPositions {
         (at / WORD) & self.mask
     }
 
-    /// From the byte `index` on, `to` bytes are in use.
+    /// Use `to` bytes from the byte `index` on.
     pub(super) fn grow(&mut self, index: u64, to: usize) {
         self.shift = self.used().wrapping_sub(index as usize);
         self.mask = to / WORD - 1;

@@ -9,20 +9,20 @@ use crate::violation::Violation;
 pub struct Producer<M> {
     memory: M,
     positions: RingPositions,
-    /// The true tail.
+    /// True tail.
     tail: u64,
-    /// The last head the reader announced that was possible.
+    /// Last valid head that the reader announced.
     head: u64,
-    /// How far the tail may go, as far as is known without looking.
+    /// Limit of the tail, as far as is known without a load of the head.
     limit: u64,
-    /// The first byte after the last growth.
+    /// First byte after the last growth.
     grown_at: u64,
-    /// Bytes in use before it.
+    /// Bytes in use before the last growth.
     grown_from: usize,
 }
 
 impl<M: RingMemory> Producer<M> {
-    /// The writing end of an empty ring.
+    /// Create the writing end of an empty ring.
     pub fn new(memory: M) -> Self {
         let positions = RingPositions::new(memory.first());
         let mut ring = Producer {
@@ -38,25 +38,25 @@ impl<M: RingMemory> Producer<M> {
         ring
     }
 
-    /// The memory that the ring lies in.
+    /// Return the memory of the ring.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Bytes of it that are in use.
+    /// Return the bytes of it that are in use.
     pub fn used(&self) -> usize {
         self.positions.used()
     }
 
-    /// Bytes that can be put now, as far as is known without looking.
+    /// Return the bytes that can be written, as far as is known without a load of the head.
     #[inline]
     pub fn known_room(&self) -> usize {
         (self.limit - self.tail) as usize
     }
 
-    /// Bytes that can be put now. Looks at what the reader announced.
+    /// Return the bytes that can be written, after a load of the head.
     pub fn room(&mut self) -> Result<usize, Violation> {
-        // Acquire: the reader has done with the words below `head` (table above).
+        // Acquire: the reader has finished with the words below `head` (table above).
         let claim = self.memory.head().load(Ordering::Acquire);
         if self.memory.is_cut_off() {
             return Err(Violation::CutOff);
@@ -67,8 +67,9 @@ impl<M: RingMemory> Producer<M> {
     }
 
     fn set_limit(&mut self) {
-        // What was put before the growth lies anywhere in what was in use then, until the reader has passed all of it:
-        // till then there is room for as much as came with the growth. (Before the first byte that is 2^64 - some.)
+        // Bytes from before the growth may lie anywhere in the part that was in use then, until the reader has passed
+        // all of them: until then there is only room for as much as came with the growth. (Before the first byte that
+        // is 2^64 - some.)
         let kept_from = match self.head < self.grown_at {
             true => self.grown_at.wrapping_sub(self.grown_from as u64),
             false => self.head,
@@ -80,14 +81,14 @@ impl<M: RingMemory> Producer<M> {
         self.limit = kept_from.wrapping_add((self.used() - kept_free) as u64);
     }
 
-    /// Sets memory aside so that `to` bytes are in use; more than now, and no more than there can be. False if there is
-    /// none.
+    /// Allocate memory so that `to` bytes can be in use: more than now, and at most the capacity. Return false if there
+    /// is none.
     pub fn set_aside(&self, to: usize) -> bool {
         self.memory.set_aside(self.used(), to)
     }
 
-    /// Puts the two words that tell the reader of it into what was kept free for them, and uses `to` bytes from there
-    /// on, for which memory was set aside.
+    /// Write the two words that announce the growth into the room kept for them, and use `to` bytes from there on, for
+    /// which memory was allocated.
     pub fn grow(&mut self, words: [u64; 2], to: usize) {
         debug_assert!(to > self.used() && to <= self.memory.capacity());
         self.limit += GROWTH as u64;
@@ -99,17 +100,17 @@ impl<M: RingMemory> Producer<M> {
         self.set_limit();
     }
 
-    /// Bytes that the reader has read so far, as far as is known without looking.
+    /// Return the bytes that the reader has read, as far as is known without a load of the head.
     pub fn read(&self) -> u64 {
         self.head
     }
 
-    /// Bytes in the ring, as far as is known without looking.
+    /// Return the unread bytes in the ring, as far as is known without a load of the head.
     pub fn unread(&self) -> usize {
         (self.tail - self.head) as usize
     }
 
-    /// Puts a word `offset` bytes beyond the tail. The caller has made sure of the room.
+    /// Write a word `offset` bytes beyond the tail. The caller has checked the room.
     #[inline]
     pub fn put_word(&mut self, offset: usize, value: u64) {
         let index = self.positions.word(self.tail, offset);
@@ -117,7 +118,7 @@ impl<M: RingMemory> Producer<M> {
         self.memory.store_word(index, value);
     }
 
-    /// Puts bytes `offset` bytes beyond the tail, the last word filled up with zeros.
+    /// Write bytes `offset` bytes beyond the tail; the last word is padded with zeros.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         let mut offset = offset;
@@ -136,12 +137,12 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Announces `len` more bytes, a multiple of [`WORD`].
+    /// Announce `len` more bytes, a multiple of [`WORD`].
     #[inline]
     pub fn publish(&mut self, len: usize) {
         debug_assert!(len % WORD == 0 && len <= self.known_room());
         self.tail += len as u64;
-        // Release: the words are visible to whoever sees this tail (table above).
+        // Release: the words are visible to a reader that sees this tail (table above).
         self.memory.tail().store(self.tail, Ordering::Release);
     }
 }

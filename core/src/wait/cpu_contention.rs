@@ -1,61 +1,58 @@
-//! Competition for the CPU that a waiter spins on.
+//! Detection of contention for the CPU on which a waiter spins.
 
 use crate::clock;
 
-/// After this much spinning, in nanoseconds, the peer is probably not running: our CPU may be
-/// what it wants.
+/// Spinning time, in nanoseconds, after which the peer is probably not running and may need this CPU.
 const SPIN_BEFORE_YIELD: u64 = 4_000;
-/// A yield that takes longer than this, in nanoseconds, let somebody else run.
+/// A yield that takes longer than this, in nanoseconds, let another thread run.
 const SHORT_YIELD: u64 = 1_000;
-/// After this many waits in a row in which somebody else ran on our CPU, one is slept through; if that was in vain, after
-/// twice as many, and so on.
+/// Number of consecutive waits on a shared CPU after which one wait sleeps; doubled each time the sleep did not help.
 const SHARED_WAITS: u32 = 8;
-/// How often that is doubled at most.
+/// Maximum number of these doublings.
 const MAX_DOUBLINGS: u32 = 4;
-/// A yield that takes longer than this, in nanoseconds, let somebody compute for a whole turn of the scheduler's.
+/// A yield that takes longer than this, in nanoseconds, let another thread compute for a whole time slice.
 const TIME_SLICE: u64 = 2_500_000;
-/// Two of them within this time, in nanoseconds, are no chance.
+/// Two such yields within this time, in nanoseconds, are no coincidence.
 const SOON: u64 = 20_000_000;
-/// How long waits are slept through after those, in nanoseconds: each time twice as long, within these.
+/// Minimum and maximum time for which all waits sleep after such yields, in nanoseconds: each time twice as long.
 const MIN_SLEEP_PHASE: u64 = 2_000_000;
 const MAX_SLEEP_PHASE: u64 = 1_000_000_000;
 
-/// What became of an offer of our CPU to others.
+/// The result of yielding the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum YieldResult {
-    /// Nobody wanted it.
+    /// No other thread ran.
     NotTaken,
-    /// Somebody ran.
-    Taken,
-    /// Somebody computed for a whole turn of the scheduler's, not for the first time: it is better to sleep now.
+    /// Another thread ran.
+    Yielded,
+    /// Another thread computed for a whole time slice, and not for the first time: the caller should sleep now.
     Costly,
 }
 
-/// Whether the peer, or anybody, competes for the CPU that we spin on.
+/// The contention for the CPU on which a waiter spins, as the waiter observes it.
 ///
-/// On a crowded host a spinning waiter hands its CPU on. But two sides that share one CPU while
-/// another idles would hand it back and forth for ever: the scheduler places a task when it
-/// wakes, and these never sleep. So after a few such waits one must be slept through. Where that changes nothing, as
-/// where no CPU idles, it is tried less and less often.
+/// On a busy host a spinning waiter yields its CPU. But two sides that share one CPU while another is idle would yield
+/// to each other forever, because the scheduler places a task when it wakes, and these tasks never sleep. So after a
+/// few such waits, one wait must sleep. If sleeping changes nothing, for example because no CPU is idle, it is tried
+/// less and less often.
 ///
-/// Beside a process that computes, handing the CPU on costs a whole turn of the scheduler's, milliseconds,
-/// while a sleeper is put in front when it is woken. So for a time every wait is slept through then, and for twice
-/// that if the next try ends in the same way.
+/// Beside a process that computes, a yield costs a whole time slice of milliseconds, while a task that wakes from a
+/// sleep is scheduled first. So every wait sleeps for a while, and for twice as long if the next yield is as expensive.
 #[derive(Debug, Default)]
 pub struct CpuContention {
     waits: u32,
     now: bool,
-    /// Whether the last wait was slept through after such ones.
+    /// True if the last wait slept because of shared waits.
     slept: bool,
-    /// How many such sleeps there were in a row.
+    /// Number of consecutive sleeps that did not help.
     misses: u32,
-    /// Until when waits are slept through, and for how long the last time, in nanoseconds.
+    /// Time until which waits sleep, and the length of that phase, both in nanoseconds.
     until: u64,
     length: u64,
 }
 
 impl CpuContention {
-    /// A wait begins at `now`; whether it is one to sleep through.
+    /// Begin a wait at `now`. Return true if it should sleep instead of spin.
     #[inline]
     pub fn must_sleep(&mut self, now: u64) -> bool {
         if self.is_costly(now) {
@@ -74,20 +71,20 @@ impl CpuContention {
         self.slept
     }
 
-    /// To be called now and then after spinning for `spun` nanoseconds: lets another thread run. True if it is
-    /// better to sleep now.
+    /// Let another thread run if the caller has spun for long enough, `spun` nanoseconds. Return true if the caller
+    /// should sleep now.
     #[inline]
     pub fn yield_after(&mut self, spun: u64) -> bool {
         spun > SPIN_BEFORE_YIELD && self.yield_cpu() == YieldResult::Costly
     }
 
-    /// Whether somebody else ran on our CPU in the waits before this one, maybe whoever we wait for.
+    /// Return true if another thread, perhaps the awaited one, ran on this CPU during the previous waits.
     #[inline]
     pub fn shared_cpu(&self) -> bool {
         self.waits > 0
     }
 
-    /// Lets another thread run at once.
+    /// Let another thread run now.
     #[inline]
     pub fn yield_cpu(&mut self) -> YieldResult {
         let before = clock::now();
@@ -95,13 +92,13 @@ impl CpuContention {
         self.record_yield(before, clock::now())
     }
 
-    /// Whether offers have turned out so dear lately that waits are slept through at `now`.
+    /// Return true if recent yields were so expensive that waits sleep at `now`.
     #[inline]
     pub fn is_costly(&self, now: u64) -> bool {
         now < self.until
     }
 
-    /// Takes note of a yield.
+    /// Record the duration of a yield.
     #[inline]
     fn record_yield(&mut self, before: u64, after: u64) -> YieldResult {
         let took = after - before;
@@ -110,10 +107,10 @@ impl CpuContention {
         }
         if took <= TIME_SLICE {
             self.now = true;
-            return YieldResult::Taken;
+            return YieldResult::Yielded;
         }
         (self.waits, self.now) = (0, false);
-        // Undisturbed for as long as it had slept before, the waiter has found a quieter time.
+        // If nothing happened for as long as the last phase lasted, the host has become quieter.
         let again = before.saturating_sub(self.until) < self.length.max(SOON);
         self.length = if again {
             (self.length * 2).clamp(MIN_SLEEP_PHASE, MAX_SLEEP_PHASE)
@@ -123,7 +120,7 @@ impl CpuContention {
         self.until = after + self.length;
         match again {
             true => YieldResult::Costly,
-            false => YieldResult::Taken,
+            false => YieldResult::Yielded,
         }
     }
 }
@@ -158,7 +155,7 @@ mod tests {
         let (mut contention, mut now) = (CpuContention::default(), 1_000_000_000);
         assert_eq!(
             contention.record_yield(now, now + TIME_SLICE + 1),
-            YieldResult::Taken,
+            YieldResult::Yielded,
             "once is chance"
         );
         now += SOON;
@@ -175,13 +172,13 @@ mod tests {
         assert!(!contention.must_sleep(now));
         assert_eq!(
             contention.record_yield(now, now + TIME_SLICE),
-            YieldResult::Taken
+            YieldResult::Yielded
         );
-        // After a quiet time it begins anew.
+        // After a quiet time the phases start again with the shortest.
         now += MAX_SLEEP_PHASE;
         assert_eq!(
             contention.record_yield(now, now + TIME_SLICE + 1),
-            YieldResult::Taken
+            YieldResult::Yielded
         );
         let end = now + SOON + TIME_SLICE + 1;
         assert_eq!(

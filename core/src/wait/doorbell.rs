@@ -1,7 +1,7 @@
-//! A bell that anybody who knows its path can ring: a local socket of datagrams in the file system.
+//! A wake-up that any process which knows a path can send: a local datagram socket in the file system.
 //!
-//! A [`super::waker::Bell`] joins two processes that have been introduced. This one wakes an event loop for members that
-//! never were. It keeps nothing but that it was rung: the loop looks for itself what there is.
+//! A [`LoopWaker`](super::waker::LoopWaker) joins two processes that have performed a handshake. A doorbell wakes an
+//! event loop for members that never met. It carries no data: the loop checks what has changed.
 
 use super::waker::MAX_DRAINED;
 use crate::os::done;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no memory is involved; what comes back is ours alone.
+    // SAFETY: no memory is involved; the new descriptor is owned here alone.
     unsafe {
         Ok(OwnedFd::from_raw_fd(done(libc::socket(
             libc::AF_UNIX,
@@ -25,7 +25,7 @@ fn socket() -> io::Result<OwnedFd> {
     }
 }
 
-/// The address of a path; EINVAL for one that is too long for a socket's.
+/// Return the socket address of a path. Fails with EINVAL if the path is too long.
 fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     // SAFETY: zeros are an address without a path.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -40,7 +40,7 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(address)
 }
 
-/// The path of a doorbell that several share the beginning of: followed by a dot and a number.
+/// Return the path of a doorbell: the common stem, a dot and a number.
 pub fn numbered(stem: &Path, number: usize) -> PathBuf {
     let mut path = stem.to_owned().into_os_string();
     path.push(format!(".{number}"));
@@ -49,22 +49,22 @@ pub fn numbered(stem: &Path, number: usize) -> PathBuf {
 
 const ADDRESS_SIZE: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
 
-/// The loop's side. Dropped, its file is removed.
+/// The receiving side, which an event loop owns. Its drop removes the file.
 pub struct Doorbell {
     socket: OwnFd,
     path: PathBuf,
-    /// The number of the file that we have made there.
+    /// Inode of the socket file.
     inode: Option<u64>,
 }
 
-/// The number of the socket at a path, if there is one.
+/// Return the inode of the socket at a path, if there is one.
 fn inode_of(path: &Path) -> Option<u64> {
     let found = fs::symlink_metadata(path).ok()?;
     found.file_type().is_socket().then(|| found.ino())
 }
 
 impl Doorbell {
-    /// Hangs it up at `path`, which is ours; in the place of one that a dead process left there.
+    /// Bind a doorbell at `path`, which belongs to the caller; it replaces the file of a dead process.
     pub fn new(path: &Path) -> io::Result<Self> {
         let (socket, at) = (socket()?, address(path)?);
         if inode_of(path).is_some() {
@@ -80,12 +80,12 @@ impl Doorbell {
         })
     }
 
-    /// Silences it, so that the loop does not wake for the same ring twice.
+    /// Drain the socket, so that the loop does not wake again for the same wake-ups.
     pub fn drain(&self) {
         let mut ring = 0u8;
         for _ in 0..MAX_DRAINED {
             let (fd, to) = (self.socket.as_raw_fd(), (&raw mut ring).cast());
-            // SAFETY: one byte of `ring` is writable; what is longer is cut off.
+            // SAFETY: one byte of `ring` is writable; longer datagrams are truncated.
             if unsafe { libc::recv(fd, to, 1, libc::MSG_DONTWAIT) } < 0 {
                 break;
             }
@@ -94,7 +94,7 @@ impl Doorbell {
 }
 
 impl AsFd for Doorbell {
-    /// Readable once it was rung.
+    /// Return the descriptor, which is readable after a wake-up.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -102,23 +102,23 @@ impl AsFd for Doorbell {
 
 impl Drop for Doorbell {
     fn drop(&mut self) {
-        // It may be gone, with its directory; or be another's, where we have left a name before our loop let go of it.
+        // The file may be gone with its directory, or belong to a later owner of the path.
         if inode_of(&self.path) == self.inode {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// What rings the doorbells of others.
+/// The sending side, for doorbells of other processes.
 pub struct Ringer(OwnFd);
 
 impl Ringer {
-    /// Has no name, and hears nothing.
+    /// Create a sender, without a name and without messages to receive.
     pub fn new() -> io::Result<Self> {
         Ok(Ringer(socket()?.into()))
     }
 
-    /// Rings the one at `path`. False if nobody is there to hear it.
+    /// Ring the doorbell at `path`. Return false if no process listens there.
     pub fn ring(&self, path: &Path) -> bool {
         let Ok(at) = address(path) else {
             return false;
@@ -129,7 +129,7 @@ impl Ringer {
             let (ring, at) = ([1u8].as_ptr().cast(), (&raw const at).cast());
             libc::sendto(fd, ring, 1, flags, at, ADDRESS_SIZE)
         };
-        // A full one has been rung, and will be heard.
+        // A full socket has unread wake-ups already.
         sent == 1 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
     }
 }
@@ -191,7 +191,7 @@ mod tests {
         assert!(ringer.ring(&path));
         drop(bell);
         assert!(!path.exists());
-        // As by a death: the file stays.
+        // The file stays behind, as after a death.
         let left = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
         drop(left);
         assert!(!ringer.ring(&path));

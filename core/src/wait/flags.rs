@@ -1,89 +1,88 @@
-//! When a sleeper must be woken, without a system call while nobody sleeps.
+//! Wait flags: they tell when a sleeper must be woken, without a system call while no side sleeps.
 //!
-//! A side that is about to sleep says so in a flag, and *then* looks once more.
-//! A side that has changed something looks at the flag *after* the change. Each
-//! puts a sequentially consistent fence between its store and its load, so at
-//! least one of the two sees the other: no wake-up is lost.
+//! A side that is about to sleep announces that in a flag, and *then* checks once more. A side that has changed
+//! something loads the flag *after* the change. Each puts a sequentially consistent fence between its store and its
+//! load, so at least one of the two sees the other's store: no wake-up is lost.
 //!
 //! ```text
 //!   sleeper                          waker
 //!   flag = how         (announce)    index = …      (publish, release)
 //!   fence(SeqCst)                    fence(SeqCst)
-//!   look at the index                look at the flag   (claim)
-//!   nothing? sleep                   set? take it, ring that bell
+//!   load the index                   load the flag      (take_wake_token)
+//!   unchanged? sleep                 set? clear it, wake the sleeper
 //! ```
 //!
-//! Whoever wakes, takes the flag in one step, so a sleep is ended by one ring. A
-//! flag is a hint: a peer that lies about it can make us ring a bell in vain, or
-//! sleep past its own message, and nothing else.
+//! The waker clears the flag in one step, so each sleep is ended by one wake-up. A flag is a hint: a hostile peer that
+//! writes it can cause needless wake-ups, or miss its own message, and nothing else.
 
 use crate::crash;
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Nobody sleeps.
+/// The side does not sleep.
 pub const AWAKE: u32 = 0;
-/// The sleeper waits for its bell (an event loop).
+/// The side sleeps until its socket is readable: an event loop.
 pub const ON_SOCKET: u32 = 1;
-/// The sleeper waits on its direction's named semaphore (a blocked thread).
+/// The side sleeps on the named semaphore of its direction: a blocked thread.
 pub const ON_SEMAPHORE: u32 = 2;
-/// The sleeper waits for its bell, but for no item of a stream: for those it looks when it wants them.
+/// The side sleeps until its socket is readable, but not for items of a stream: it polls for them when it wants them.
 pub const PATIENT: u32 = 3;
 
-/// Says how we are about to sleep. Look once more before doing so.
+/// Announce a sleep. The caller checks once more before it sleeps.
 #[inline]
 pub fn announce(flag: &AtomicU32, how: u32) {
     // Relaxed: the fence orders it.
     flag.store(how, Ordering::Relaxed);
-    // SeqCst: our store of the flag is before our next look at the index, in the
-    // one order that all such fences share. See the table above.
+    // SeqCst: the store of the flag is before the next load of the index, in the one order that all such fences share.
+    // See the table above.
     fence(Ordering::SeqCst);
     crash::point!(SleepAnnounced);
 }
 
-/// Takes the announcement back: we are awake.
+/// Withdraw the announcement: the side is awake.
 #[inline]
 pub fn withdraw(flag: &AtomicU32) {
-    // Relaxed: seen late, it costs the peer one ring in vain.
+    // Relaxed: seen late, it costs the peer one needless wake-up.
     flag.store(AWAKE, Ordering::Relaxed);
     crash::point!(SleepWithdrawn);
 }
 
-/// After a change: how the sleeper waits, and the duty to ring it; [`AWAKE`] if nobody sleeps.
+/// After a change: return how the sleeper waits, and clear the flag: the caller must then wake it. Return [`AWAKE`] if
+/// it does not sleep.
 #[inline]
 pub fn take_wake_token(flag: &AtomicU32) -> u32 {
-    // SeqCst: our store of the index is before this look at the flag.
+    // SeqCst: the store of the index is before this load of the flag.
     fence(Ordering::SeqCst);
     take_seen_wake_token(flag)
 }
 
-/// [`claim`] after a change that adds an item to a stream.
+/// Take the wake token after a change that adds an item to a stream.
 #[inline]
 pub fn take_wake_token_for_item(flag: &AtomicU32) -> u32 {
-    // SeqCst: as in `claim`.
+    // SeqCst: as in `take_wake_token`.
     fence(Ordering::SeqCst);
-    // Relaxed: as in `claim_seen`.
+    // Relaxed: as in `take_seen_wake_token`.
     match flag.load(Ordering::Relaxed) {
         PATIENT => AWAKE,
         how => try_take(flag, how),
     }
 }
 
-/// [`claim`] without the fence, for a side that keeps looking: what it misses now it finds later.
+/// Take the wake token without the fence, for a side that polls: a flag that it misses now it finds later.
 #[inline]
 pub fn take_seen_wake_token(flag: &AtomicU32) -> u32 {
-    // Relaxed: the fence, or the next look, orders it.
+    // Relaxed: the fence, or the next call, orders it.
     try_take(flag, flag.load(Ordering::Relaxed))
 }
 
-/// Takes the flag that was seen.
+/// Clear the flag if it still has the value `how`.
 #[inline]
 fn try_take(flag: &AtomicU32, how: u32) -> u32 {
     if how == AWAKE {
         return AWAKE;
     }
-    // Relaxed, both: this only decides who rings; the bell itself orders the rest. It fails if the
-    // sleeper has taken the flag back meanwhile, and then it looks again before it sleeps.
-    // A swap would do, but for loom, which may take its zero for later than the next announcement.
+    // Relaxed, both: this only decides which side wakes; the socket or semaphore orders the rest. It fails if the
+    // sleeper has withdrawn the flag meanwhile; the sleeper then checks again before it sleeps. A swap would do, but
+    // loom may order its zero after the next announcement.
     match flag.compare_exchange(how, AWAKE, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(PATIENT) => ON_SOCKET,
         Ok(how) => how,

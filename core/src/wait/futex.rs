@@ -1,24 +1,24 @@
-//! The kernel's futex: a thread sleeps as long as a word holds a value, until another one wakes it.
+//! The kernel's futex: a thread sleeps as long as a word holds a value, until another thread wakes it.
 //!
-//! A system call that fails means no more than one that succeeds: woken, too late, interrupted by a signal, cut off or
-//! not to be had, the caller looks again. The kernel takes any address, and says so if nothing is there.
+//! The result of the system call does not matter: after a wake-up, a changed word, a signal or a truncated file the
+//! caller checks again. The kernel accepts any address, and returns an error if nothing is mapped there.
 
 use std::ptr::null;
 use std::time::Duration;
 
-/// Which threads may wake each other.
+/// The threads that may wake each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Reach {
     /// Threads of this process.
     Process = libc::FUTEX_PRIVATE_FLAG as isize,
-    /// All processes that have mapped the word.
+    /// Threads of all processes that have mapped the word.
     Host = 0,
 }
 
-/// The longest sleep, in seconds: the kernel refuses what its clock cannot count.
+/// Maximum length of a sleep, in seconds, that the kernel accepts.
 const LONGEST: u64 = i32::MAX as u64;
 
-/// Sleeps if `word` holds `value`, until it is woken, a signal comes, or `limit` has passed.
+/// Sleep while `word` holds `value`, until a wake-up or a signal comes or `limit` has passed.
 pub(crate) fn wait(word: *const u32, value: u32, limit: Duration, reach: Reach) {
     let limit = libc::timespec {
         tv_sec: limit.as_secs().min(LONGEST) as libc::time_t,
@@ -27,12 +27,12 @@ pub(crate) fn wait(word: *const u32, value: u32, limit: Duration, reach: Reach) 
     call(word, libc::FUTEX_WAIT, value, &limit, reach);
 }
 
-/// Wakes one thread that sleeps on `word`; whether one did.
+/// Wake one thread that sleeps on `word`. Return true if one did.
 pub(crate) fn wake(word: *const u32, reach: Reach) -> bool {
     call(word, libc::FUTEX_WAKE, 1, null(), reach) == 1
 }
 
-/// Where the low half of a word of eight bytes lies: the kernel looks at four.
+/// Return the address of the low half of a word of eight bytes, because a futex has four.
 pub(crate) fn low_half(word: *const u64) -> *const u32 {
     let halves = word.cast::<u32>();
     if cfg!(target_endian = "big") {
@@ -50,6 +50,6 @@ fn call(
     reach: Reach,
 ) -> libc::c_long {
     let operation = operation | reach as libc::c_int;
-    // SAFETY: the kernel reads the word, if it is there, and writes nothing; `limit` is null, or valid for reads.
+    // SAFETY: the kernel reads the word, if it is mapped, and writes nothing; `limit` is null, or valid for reads.
     unsafe { libc::syscall(libc::SYS_futex, word, operation, value, limit) }
 }

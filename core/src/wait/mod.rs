@@ -1,4 +1,4 @@
-//! How threads and loops wait for other processes: when they sleep, on what, and what wakes them.
+//! Waiting for other processes: spinning, sleeping in threads and in event loops, and waking sleepers.
 
 pub mod cpu_contention;
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
-//! A thread that sleeps until another thread of this process wakes it, or a signal comes.
+//! A parker: a thread sleeps until another thread of this process wakes it, or a signal comes.
 //!
-//! The standard library's condition variables and parkers sleep on after a signal. A thread of Python's must not: its
-//! handler runs once we are back in Python.
+//! The standard library's condition variables and parkers continue to sleep after a signal. A Python thread must wake,
+//! because the signal's handler runs in Python.
 
 use crate::wait::futex::{self, Reach};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,22 +10,22 @@ use std::time::Duration;
 const AWAKE: u32 = 0;
 const WOKEN: u32 = 1;
 
-/// Where one thread sleeps. A wake-up is kept for a thread that does not sleep at that moment.
+/// The sleep of one thread. A wake-up is kept if the thread is awake.
 #[derive(Debug, Default)]
 pub struct Parker(AtomicU32);
 
 impl Parker {
-    /// Wakes the thread, or lets its next sleep end at once.
+    /// Wake the thread, or let its next sleep end at once.
     pub fn wake(&self) {
-        // Release: pairs with the Acquire of `sleep`; what is before the wake-up is seen after the sleep.
+        // Release: pairs with the Acquire of `sleep`: what is before the wake-up is visible after the sleep.
         if self.0.swap(WOKEN, Ordering::Release) == AWAKE {
             futex::wake(self.0.as_ptr(), Reach::Process);
         }
     }
 
-    /// Sleeps until it is woken, a signal comes, or `limit` has passed. Takes the wake-up.
+    /// Sleep until a wake-up or a signal comes or `limit` has passed. Consumes the wake-up.
     pub fn sleep(&self, limit: Duration) {
-        // Only if nobody has woken us before. Whatever ended the sleep, the caller looks again.
+        // The futex sleeps only if no wake-up is pending. Whatever ended the sleep, the caller checks again.
         futex::wait(self.0.as_ptr(), AWAKE, limit, Reach::Process);
         self.0.swap(AWAKE, Ordering::Acquire);
     }

@@ -1,47 +1,47 @@
-//! The end of a channel, as its owner wants it: nothing more is sent, and its sleepers wake.
+//! The shutdown flag of a channel: its owner stops sending and wakes its sleepers.
 //!
 //! ```text
-//!   sleeper                     closer
-//!   closed? then stay awake     closed = true
-//!   sleep on our bell           ring our bell
+//!   sleeper                      closer
+//!   closed? then stay awake      closed = true
+//!   sleep on our semaphore       wake our semaphore
 //! ```
 //!
-//! A bell keeps a ring that nobody has heard. So a thread that has seen the channel open is woken by that ring,
-//! whether it sleeps already or is about to; and once it has heard the ring it sees that the channel is closed.
-//! Nothing in the segment is asked, where a peer could say that nobody sleeps.
+//! A semaphore keeps a wake-up until a thread waits. So a thread that has seen the channel open is woken, even if it is
+//! only about to sleep; and after the wake-up it sees that the channel is closed. No word of the segment is involved,
+//! which a peer could write.
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether a side has closed its channel.
+/// The flag of a side that has closed its channel.
 #[derive(Debug)]
 pub struct ShutdownFlag {
     closed: AtomicBool,
 }
 
 impl ShutdownFlag {
-    /// Of an open channel.
-    #[allow(clippy::new_without_default)] // It would say nothing of what it is.
+    /// Create the flag of an open channel.
+    #[allow(clippy::new_without_default)] // The name `default` would not tell that the channel is open.
     pub fn new() -> Self {
         ShutdownFlag {
             closed: AtomicBool::new(false),
         }
     }
 
-    /// Whether it is closed. A sender asks first: one that learns it late sends a frame that nobody takes.
+    /// Return true if the channel is closed. A sender that sees it late sends a frame that no side takes.
     #[inline]
     pub fn is_closed(&self) -> bool {
-        // Relaxed: in the closer's own program it is in order; for a sleeper the bell orders it.
+        // Relaxed: in the closer's thread it is in order; for a sleeper the semaphore orders it.
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Closes it. `ring` wakes the thread that sleeps on our bell; the bell keeps it for one that is about to.
+    /// Close the channel. `ring` wakes a thread that sleeps on our semaphore, or its next sleeper.
     pub fn close(&self, ring: impl FnOnce()) {
-        // Relaxed: before the ring in this thread, and the bell hands on what is before a ring.
+        // Relaxed: before the wake-up in this thread, and the semaphore orders what is before the wake-up.
         self.closed.store(true, Ordering::Relaxed);
         ring();
     }
 
-    /// Sleeps on our bell, by `sleep`, unless it is closed.
+    /// Sleep by `sleep`, unless the channel is closed.
     pub fn sleep(&self, sleep: impl FnOnce()) {
         if !self.is_closed() {
             sleep();

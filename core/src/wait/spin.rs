@@ -1,47 +1,47 @@
-//! Whether it pays to look again for a while before sleeping.
+//! The spin budget of a waiter: how long it spins before it sleeps.
 //!
-//! A wait that ends within what a sleep would cost is better spun through; any other is better slept through. Nobody
-//! knows beforehand, so each waiter keeps a moving average of the gaps between messages and spins only while that is
-//! shorter than its limit. One long pause does not end a hot phase, since what a single gap can add is bounded; a steady
+//! A wait that ends within the cost of a sleep should spin; any other should sleep. The length of a wait is unknown in
+//! advance, so each waiter keeps a moving average of the gaps between messages, and spins only while that is shorter
+//! than its limit. One long pause does not end a busy phase, because the effect of a single gap is bounded; a steady
 //! slow rhythm does, after a few messages.
 //!
-//! The limit follows what a sleep costs: who rings says when, and the sleeper looks how late it is. So that is also known
-//! of gaps that were slept through, and is left out: else two sides that sleep would find each other too slow to do
-//! anything else. A wait may be longer if the waiter works between its waits: then spinning uses no more than a few
-//! times the CPU that the work does.
+//! The limit follows the cost of a sleep: the waker stores the time of the wake-up, and the sleeper measures its delay.
+//! The cost is subtracted from gaps that included sleeps: otherwise two sides that sleep would consider each other too
+//! slow to do anything else. A wait may be longer if the waiter works between its waits: then spinning uses no more
+//! than a few times the CPU time of the work.
 
-/// A new gap counts for one part in this many.
+/// Inverse weight of a new gap in the moving average.
 const WEIGHT: u64 = 8;
-/// A gap counts for at most this many limits, so that old pauses are soon forgotten.
+/// Maximum gap, in limits, so that old pauses are soon forgotten.
 const MAX_GAP_FACTOR: u64 = 4;
-/// What a sleep costs before the first one, in nanoseconds, and the least and the most that is believed.
+/// Cost of a sleep before the first measurement, in nanoseconds, and its minimum and maximum.
 const INITIAL_WAKE_COST: u64 = 50_000;
 const MIN_WAKE_COST: u64 = 10_000;
 const MAX_WAKE_COST: u64 = 150_000;
-/// A wait is spun through if it is no longer than this many sleeps cost.
+/// A wait spins if it is no longer than this many sleeps cost.
 const SLEEPS_WORTH: u64 = 4;
-/// Or this many, if it is also no longer than this many times the work between two waits. What is longer is hardly
-/// shorter without the sleep.
+/// A wait spins up to this many sleeps if it is also no longer than `WORK_FACTOR` times the work between two waits.
+/// Longer waits gain little from spinning.
 const MAX_SLEEPS_WORTH: u64 = 12;
 const WORK_FACTOR: u64 = 2;
 
-/// The judgement of one waiter.
+/// The spin budget of one waiter.
 #[derive(Clone, Debug)]
 pub struct SpinBudget {
-    /// The longest a wait may ever spin, in nanoseconds. 0: never.
+    /// Maximum time for which a wait spins, in nanoseconds; 0: never.
     max: u64,
-    /// The moving average of the gaps, in nanoseconds, without what sleeps added to them.
+    /// Moving average of the gaps without the cost of sleeps, in nanoseconds.
     average: u64,
-    /// From a ring until its sleeper looks, in nanoseconds.
+    /// Moving average of the delay from a wake-up to the sleeper's next check, in nanoseconds.
     wake: u64,
-    /// The moving average of what is worked between two waits, in nanoseconds.
+    /// Moving average of the work between two waits, in nanoseconds.
     work: u64,
-    /// Whether waits are spun through just now.
+    /// True while waits spin.
     is_spinning: bool,
 }
 
 impl SpinBudget {
-    /// Spins for up to `most` nanoseconds at a time.
+    /// Create a budget of up to `max` nanoseconds for each wait.
     pub fn new(max: u64) -> Self {
         SpinBudget {
             max,
@@ -52,11 +52,11 @@ impl SpinBudget {
         }
     }
 
-    /// How long the next wait may spin, in nanoseconds.
+    /// Return how long the next wait may spin, in nanoseconds.
     #[inline]
     pub fn budget(&mut self) -> u64 {
         let limit = self.limit();
-        // Between the two it goes on as it does: what sleeps add to a gap is only known about.
+        // Hysteresis, because the cost of sleeps within a gap is only an estimate.
         self.is_spinning = self.average
             < if self.is_spinning {
                 limit
@@ -66,15 +66,15 @@ impl SpinBudget {
         if self.is_spinning { limit } else { 0 }
     }
 
-    /// How long it pays to wait for the next piece of something that moves, in nanoseconds.
+    /// Return how long it pays to wait for the next piece of a frame in transit, in nanoseconds.
     #[inline]
     pub fn limit(&self) -> u64 {
         let busy = (WORK_FACTOR * self.work).min(MAX_SLEEPS_WORTH * self.wake);
         self.max.min(busy.max(SLEEPS_WORTH * self.wake))
     }
 
-    /// A message came `gap` nanoseconds after the one before, or after we began to wait for it. `sleeps`: how many
-    /// sleeps that includes, ours and the peer's.
+    /// Record a message that came `gap` nanoseconds after the previous one, or after the wait began. `sleeps` is the
+    /// number of sleeps in the gap, of both sides.
     #[inline]
     pub fn record(&mut self, gap: u64, sleeps: u64) {
         let max_gap = self.limit() * MAX_GAP_FACTOR;
@@ -82,13 +82,13 @@ impl SpinBudget {
         average(&mut self.average, gap.min(max_gap));
     }
 
-    /// This many nanoseconds were worked between two waits.
+    /// Record the work between two waits, in nanoseconds.
     #[inline]
     pub fn record_work(&mut self, time: u64) {
         average(&mut self.work, time.min(MAX_WAKE_COST * MAX_SLEEPS_WORTH));
     }
 
-    /// We slept, and look this many nanoseconds after we were rung.
+    /// Record the delay from a wake-up to the end of the sleep, in nanoseconds.
     pub fn record_sleep(&mut self, late: u64) {
         average(&mut self.wake, late.clamp(MIN_WAKE_COST, MAX_WAKE_COST));
     }

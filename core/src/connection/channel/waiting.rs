@@ -94,7 +94,7 @@ impl Channel {
             if offers {
                 let offer = receiver.contention.yield_cpu();
                 now = clock::now();
-                offers = offer == YieldResult::Taken;
+                offers = offer == YieldResult::Yielded;
                 if offer == YieldResult::Costly || now - idle_since > budget {
                     budget = 0; // One more look.
                 }

@@ -30,7 +30,7 @@ impl<K> Poller<K> {
         if !self.gives_way {
             return now;
         }
-        if self.ways.yield_cpu() != YieldResult::Taken {
+        if self.ways.yield_cpu() != YieldResult::Yielded {
             self.forgive();
         }
         clock::now()

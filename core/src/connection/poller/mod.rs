@@ -246,7 +246,7 @@ impl<K> Poller<K> {
             }
             if offers && self.waiting_here().count() == self.hot.len() {
                 let offer = self.contention.yield_cpu();
-                offers = offer == YieldResult::Taken;
+                offers = offer == YieldResult::Yielded;
                 if offer == YieldResult::Costly {
                     budget = 0; // One more look.
                 }

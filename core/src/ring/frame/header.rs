@@ -5,17 +5,16 @@ use crate::ring::memory::WORD;
 /// Bytes before the payload.
 pub const HEADER: usize = 2 * WORD;
 
-/// The opcode of a frame that says that from its end on more of the ring's memory is in use; its id says how much, in
-/// bytes.
+/// Opcode of a frame after which the ring uses more of its memory; the id of the frame is the new size, in bytes.
 pub const GROW: u32 = 0x1FF;
 
-/// What stands before a payload.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is, to the layer above.
+    /// Opcode, for the layer above.
     pub opcode: u32,
-    /// Which call it belongs to, to the layer above.
+    /// Id of the call, for the layer above.
     pub id: u64,
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub len: usize,
 }

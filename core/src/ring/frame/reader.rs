@@ -1,4 +1,4 @@
-//! The receiving end.
+//! The receiving end: whole frames, in order.
 
 use super::header::{GROW, HEADER, Header};
 use crate::crash;
@@ -6,33 +6,33 @@ use crate::ring::consumer::Consumer;
 use crate::ring::memory::{RingMemory, WORD, padded};
 use crate::violation::Violation;
 
-/// The largest piece of a frame that is set aside before its bytes have come: a
-/// peer that announces a huge frame and sends nothing costs us no more than this.
+/// Maximum allocation for a frame before its bytes have come, in bytes: a peer that announces a huge frame and sends
+/// nothing costs no more than this.
 const FIRST_RESERVE: usize = 1 << 20;
 
-/// How far the next frame has come.
+/// The progress of the next frame.
 enum NextFrame {
     /// Nothing of it was read.
     Unknown,
-    /// All of it is in the ring; the header is our copy, and the one that counts.
+    /// The whole frame is in the ring; this private copy of the header is the one that counts.
     InRing(Header),
-    /// It comes in pieces; these are the ones that came.
+    /// The frame comes in pieces; these bytes have come.
     InPieces(Header, Vec<u8>),
-    /// It comes in pieces, for which there is no memory; the number of bytes that came and were dropped.
+    /// The frame comes in pieces and there is no memory for it; this many bytes have come and were dropped.
     Lost(Header, usize),
 }
 
-/// The receiving end: finds whole frames, puts those together that come in pieces.
+/// The receiving end: finds whole frames, and assembles those that come in pieces.
 pub struct FrameReader<M> {
     pub(super) ring: Consumer<M>,
     max_frame: usize,
     next: NextFrame,
-    /// The highest id of a frame that was taken.
+    /// Highest id of a frame that was taken.
     reached: u64,
 }
 
 impl<M: RingMemory> FrameReader<M> {
-    /// Frames of up to `max_frame` bytes of payload from `ring`.
+    /// Create a reader of frames with up to `max_frame` bytes of payload.
     pub fn new(ring: Consumer<M>, max_frame: usize) -> Self {
         FrameReader {
             ring,
@@ -42,35 +42,35 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
-    /// The highest id of a frame that was taken; 0 before the first.
+    /// Return the highest id of a frame that was taken; 0 before the first.
     pub fn reached(&self) -> u64 {
         self.reached
     }
 
-    /// The memory that the ring lies in.
+    /// Return the memory of the ring.
     pub fn memory(&self) -> &M {
         self.ring.memory()
     }
 
-    /// Whether at least half the ring is free, as far as is known: time to wake a waiting writer.
+    /// Return true if at least half the ring is free, as far as is known: the caller then wakes a waiting writer.
     #[inline]
     pub fn is_half_empty(&self) -> bool {
         self.ring.known() <= self.ring.used() / 2
     }
 
-    /// Looks at what the writer has announced.
+    /// Load the tail that the writer has announced.
     #[inline]
     pub fn poll_tail(&mut self) -> Result<(), Violation> {
         self.ring.available().map(drop)
     }
 
-    /// Whether all was taken that was there when we last looked.
+    /// Return true if everything was taken that was there at the last load of the tail.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.ring.known() == 0
     }
 
-    /// Bytes that have come of a frame in pieces: more than before means that it moves.
+    /// Return the number of received bytes of a frame in pieces; an increase means that it moves.
     #[inline]
     pub fn received_bytes(&self) -> usize {
         match &self.next {
@@ -80,7 +80,7 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
-    /// The next frame if all of it has come. It stays until [`FrameReader::take`].
+    /// Return the next frame if all of it has come. It stays until [`FrameReader::take`].
     ///
     /// The header is read once, into private memory, and checked there.
     #[inline]
@@ -95,7 +95,7 @@ impl<M: RingMemory> FrameReader<M> {
                     let from = bytes.len();
                     let to = from + piece.min(missing);
                     if to > bytes.capacity() {
-                        // Doubled, but never more than the frame says: the limit is one for memory too.
+                        // Doubled, but never beyond the length of the frame: its limit bounds the memory too.
                         let capacity = (2 * bytes.capacity()).clamp(to, header.len);
                         if bytes.try_reserve_exact(capacity - from).is_err() {
                             self.next = NextFrame::Lost(*header, from);
@@ -164,7 +164,7 @@ impl<M: RingMemory> FrameReader<M> {
         self.peek()
     }
 
-    /// Takes the frame that says that the ring has grown, and looks on. Each time it is larger, so that has an end.
+    /// Apply the frame that announces a growth, and continue. The ring grows each time, so the recursion ends.
     #[cold]
     fn grow(&mut self, first: u64) -> Result<Option<Header>, Violation> {
         let to = self.ring.get_word(WORD);
@@ -177,13 +177,13 @@ impl<M: RingMemory> FrameReader<M> {
         self.parse_header()
     }
 
-    /// Whether the frame that [`FrameReader::peek`] found was dropped as it came, since there was no memory for it.
+    /// Return true if the frame that [`FrameReader::peek`] found was dropped for lack of memory.
     #[inline]
     pub fn is_lost(&self) -> bool {
         matches!(self.next, NextFrame::Lost(..))
     }
 
-    /// Drops the frame that [`FrameReader::peek`] found, if it found one, and gives its room back.
+    /// Drop the frame that [`FrameReader::peek`] found, if any, and free its room.
     pub fn discard(&mut self) {
         match std::mem::replace(&mut self.next, NextFrame::Unknown) {
             NextFrame::InRing(header) => {
@@ -197,10 +197,10 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
-    /// Copies the payload of the frame that [`FrameReader::peek`] found, and gives its room back.
+    /// Copy the payload of the frame that [`FrameReader::peek`] found, and free its room.
     ///
-    /// # Panics
-    /// If no frame was found, it was dropped ([`FrameReader::is_lost`]), or `payload` is not of the length that its header has.
+    /// # Panics If no frame was found, the frame was dropped ([`FrameReader::is_lost`]), or `payload` does not have the
+    /// length of the frame.
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) {
         match std::mem::replace(&mut self.next, NextFrame::Unknown) {

@@ -1,4 +1,4 @@
-//! The sending end.
+//! The sending end: frames into a ring, and a queue of those that find no room.
 
 use super::header::{GROW, HEADER};
 use crate::crash;
@@ -8,13 +8,13 @@ use crate::violation::Violation;
 use crate::wait::flags;
 use std::collections::VecDeque;
 
-/// How many times as much a ring uses when it grows.
+/// Factor by which a ring grows.
 const GROWTH_FACTOR: usize = 4;
 
-/// How often there is no room after memory was refused before it is asked for again.
+/// Number of times without room after which memory is requested again, after it was refused.
 const RETRY_AFTER: u32 = 64;
 
-/// A payload kept until there is room for it.
+/// A payload that is kept until there is room for it.
 pub type KeptPayload = Box<dyn AsRef<[u8]> + Send>;
 
 struct Pending {
@@ -23,37 +23,37 @@ struct Pending {
     payload: KeptPayload,
     /// Bytes of header and payload that are published.
     done: usize,
-    /// Whether anybody waits for it.
+    /// True if a caller waits for the frame.
     awaited: bool,
 }
 
-/// The sending end: writes what fits, keeps the rest in order.
+/// The sending end: writes frames that fit, and keeps the rest in order.
 pub struct FrameWriter<M> {
     pub(super) ring: Producer<M>,
     pending: VecDeque<Pending>,
     /// Bytes of the payloads in `pending`.
     kept: usize,
-    /// The highest id with which a call was begun.
+    /// Highest id of a call that was begun.
     begun: u64,
-    /// How often there is to be no room before memory is asked for again, since it was refused.
+    /// Number of times without room before memory is requested again.
     refused: u32,
 }
 
-/// What the reader has not taken yet.
+/// The frames that the reader has not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// Bytes that it has read so far.
+    /// Bytes that the reader has read.
     pub read: u64,
-    /// Bytes in the ring that it has not read.
+    /// Unread bytes in the ring.
     pub in_ring: usize,
-    /// Frames that are kept until there is room, the one in pieces included.
+    /// Number of frames that wait for room, including the one in pieces.
     pub frames: usize,
     /// Bytes of their payloads.
     pub bytes: usize,
 }
 
 impl<M: RingMemory> FrameWriter<M> {
-    /// Frames into `ring`.
+    /// Create a writer of frames into `ring`.
     pub fn new(ring: Producer<M>) -> Self {
         FrameWriter {
             ring,
@@ -64,24 +64,24 @@ impl<M: RingMemory> FrameWriter<M> {
         }
     }
 
-    /// The memory that the ring lies in.
+    /// Return the memory of the ring.
     pub fn memory(&self) -> &M {
         self.ring.memory()
     }
 
-    /// Frames that wait for room, the one in pieces included.
+    /// Return the number of frames that wait for room, including the one in pieces.
     #[inline]
     pub fn backlog(&self) -> usize {
         self.pending.len()
     }
 
-    /// Bytes of payload of the frames that wait for room, the whole of the one in pieces included.
+    /// Return the bytes of payload of the frames that wait for room, including all of the one in pieces.
     pub fn kept(&self) -> usize {
         self.kept
     }
 
-    /// Notes that the next frame begins the call `id`. False, and nothing is noted, if one with a higher id was begun
-    /// before.
+    /// Record that the next frame begins the call `id`. Return false, and record nothing, if a call with a higher id
+    /// was begun before.
     pub fn begin_call(&mut self, id: u64) -> bool {
         let in_order = id >= self.begun;
         if in_order {
@@ -90,7 +90,7 @@ impl<M: RingMemory> FrameWriter<M> {
         in_order
     }
 
-    /// Publishes a frame if there is room for all of it and nothing waits before it.
+    /// Publish a frame if there is room for all of it and no frame waits before it.
     #[inline]
     pub fn send(&mut self, opcode: u32, id: u64, payload: &[u8]) -> Result<bool, Violation> {
         let need = HEADER + padded(payload.len());
@@ -113,8 +113,8 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(true)
     }
 
-    /// Lets the ring use more of its memory, since there is no room for a frame of `need` bytes. False if it uses all, or
-    /// there is none to be had. No frame may be under way in pieces.
+    /// Grow the ring because there is no room for a frame of `need` bytes. Return false if it uses all its memory, or
+    /// none is available. No frame may be partly published.
     #[cold]
     fn grow(&mut self, need: usize) -> bool {
         let (used, most) = (self.ring.used(), self.ring.memory().capacity());
@@ -137,8 +137,8 @@ impl<M: RingMemory> FrameWriter<M> {
         true
     }
 
-    /// Keeps a frame that [`FrameWriter::send`] had no room for; [`FrameWriter::flush`] sends it. `awaited`:
-    /// whether anybody waits for it.
+    /// Keep a frame for which [`FrameWriter::send`] had no room; [`FrameWriter::flush`] sends it. `awaited` is true if
+    /// a caller waits for it.
     pub fn keep(&mut self, opcode: u32, id: u64, payload: KeptPayload, awaited: bool) {
         self.kept += (*payload).as_ref().len();
         self.pending.push_back(Pending {
@@ -151,7 +151,7 @@ impl<M: RingMemory> FrameWriter<M> {
         crash::point!(FrameKept);
     }
 
-    /// What the reader has not taken yet. Looks at what it announced.
+    /// Return the frames that the reader has not taken, after a load of the head.
     pub fn unread(&mut self) -> Result<Unread, Violation> {
         self.ring.room()?;
         Ok(Unread {
@@ -162,8 +162,8 @@ impl<M: RingMemory> FrameWriter<M> {
         })
     }
 
-    /// Takes back the first frame that is kept of `id`, if it has one of the opcodes that `begins` knows and
-    /// nothing of it is published: its opcode and its payload.
+    /// Remove the first pending frame of `id` if `begins` is true for its opcode and nothing of it is published. Return
+    /// its opcode and payload.
     pub fn cancel_pending(
         &mut self,
         id: u64,
@@ -179,13 +179,13 @@ impl<M: RingMemory> FrameWriter<M> {
         Some((frame.opcode, frame.payload))
     }
 
-    /// Whether anybody waits for a frame that is kept.
+    /// Return true if a caller waits for a pending frame.
     pub fn is_awaited(&self) -> bool {
         self.pending.iter().any(|frame| frame.awaited)
     }
 
-    /// Nobody waits for `id` any more. Takes back all frames that are kept of it, have an opcode that `belongs`
-    /// knows, and of which nothing is published: their opcodes and payloads.
+    /// Remove all pending frames of `id` for whose opcodes `belongs` is true and of which nothing is published, because
+    /// no caller waits for them. Return their opcodes and payloads.
     pub fn cancel_all_pending(
         &mut self,
         id: u64,
@@ -205,7 +205,7 @@ impl<M: RingMemory> FrameWriter<M> {
         unsent
     }
 
-    /// Publishes as much as there is room for. True if anything was published.
+    /// Publish as much as there is room for. Return true if anything was published.
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
         while let Some(mut frame) = self.pending.pop_front() {
@@ -245,7 +245,7 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(published)
     }
 
-    /// Says how we sleep for room, and looks again: true if there is still none worth writing into.
+    /// Announce the sleep for room, and check again. Return true if there is still too little room to write.
     pub fn announce_wait(&mut self, how: u32) -> Result<bool, Violation> {
         flags::announce(self.ring.memory().writer_waits(), how);
         let half = self.ring.used() / 2;

@@ -1,8 +1,8 @@
-//! The slots whose holders may sleep.
+//! A snapshot of the slots whose holders may sleep.
 
 use super::layout::{BITS, WORDS};
 
-/// The bits of a set, as they were at one look.
+/// The bits of a set at one load.
 pub(super) struct AnnouncedSlots {
     pub(super) words: [u64; WORDS],
     pub(super) slots: usize,
@@ -14,7 +14,7 @@ impl AnnouncedSlots {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// The slots whose bits are set.
+    /// Return the slots whose bits are set.
     pub(super) fn slots(&self) -> impl Iterator<Item = usize> {
         let of_word = |(word, mut bits): (usize, u64)| {
             std::iter::from_fn(move || {

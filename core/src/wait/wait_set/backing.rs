@@ -1,9 +1,9 @@
-//! Where a set lies, and what it asks of the kernel.
+//! The memory of a wait set, and the calls to the kernel that it needs.
 
 use crate::sync::AtomicU64;
 use std::sync::Arc;
 
-/// How a sleeper is woken.
+/// The way to wake a sleeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeMethod {
     /// A thread, by the futex of its slot.
@@ -12,24 +12,24 @@ pub enum WakeMethod {
     Doorbell,
 }
 
-/// A number that decides nothing but an order: the standard library's also under loom, which need not try what it may be.
+/// A ticket, which affects nothing but an order. Always the standard library's atomic, to spare loom its interleavings.
 pub type Ticket = std::sync::atomic::AtomicU64;
 
-/// Where a set lies, and what it asks of the kernel.
+/// The memory of a wait set, and the calls to the kernel that it needs.
 pub trait WaitSetMemory {
-    /// How many slots there are, at most [`MAX_SLOTS`].
+    /// Return the number of slots, at most [`MAX_SLOTS`].
     fn slots(&self) -> usize;
-    /// The bits of 64 slots: 1 for each whose holder is about to sleep, or sleeps.
+    /// Return the bits of 64 slots: 1 for each whose holder sleeps or is about to.
     fn bits(&self, word: usize) -> &AtomicU64;
-    /// A slot.
+    /// Return the word of a slot.
     fn slot(&self, index: usize) -> &AtomicU64;
-    /// How many tickets were drawn.
+    /// Return the counter of drawn tickets.
     fn tickets(&self) -> &Ticket;
-    /// The ticket of a slot.
+    /// Return the ticket of a slot.
     fn ticket(&self, index: usize) -> &Ticket;
-    /// Wakes the sleeper of this slot. False if nobody has heard it: it is about to sleep, or dead.
+    /// Wake the sleeper of this slot. Return false if the wake-up reached no sleeper: it is about to sleep, or dead.
     fn wake(&self, index: usize, how: WakeMethod) -> bool;
-    /// Whether the process of this member lives. A number that no member has is a dead one's.
+    /// Return true if the process of this member is alive. A number without a member counts as dead.
     fn is_alive(&self, member: u32) -> bool;
 }
 

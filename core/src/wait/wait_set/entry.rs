@@ -1,8 +1,8 @@
-//! The word of a slot.
+//! The word of a slot: its state, its owner and a generation.
 
 use super::backing::WakeMethod;
 
-/// The low byte of a slot's word. Any other value is a lie, which is neither free nor asleep.
+/// The state in the low byte of a slot's word. Any other value is corrupt, and neither free nor asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum SlotState {
@@ -10,11 +10,11 @@ pub(super) enum SlotState {
     Awake = 1,
     OnFutex = 2,
     OnDoorbell = 3,
-    /// Its sleeper has been rung for, and has not noticed so far.
+    /// The sleeper was woken and has not noticed.
     Woken = 4,
 }
 
-/// A slot's word: the state in 8 bits, the member in 24, the generation in 32. Zeros are a free slot.
+/// The word of a slot: the state in 8 bits, the member in 24, the generation in 32. Zeros are a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotWord(pub(super) u64);
 
@@ -35,7 +35,7 @@ impl SlotWord {
         self.0 as u8 == state as u8
     }
 
-    /// How its sleeper is woken, if it sleeps.
+    /// Return the way to wake its sleeper, if it sleeps.
     pub(super) fn wake_method(self) -> Option<WakeMethod> {
         if self.is(SlotState::OnFutex) {
             Some(WakeMethod::Futex)
@@ -46,12 +46,12 @@ impl SlotWord {
         }
     }
 
-    /// The same slot of the same holder in another state.
+    /// Return the word of the same owner in another state.
     pub(super) fn with_state(self, state: SlotState) -> Self {
         SlotWord(self.0 & !0xff | state as u64)
     }
 
-    /// The same slot, awake, of the next holder.
+    /// Return the word of the next owner, awake.
     pub(super) fn next_owner(self, member: u32) -> Self {
         SlotWord::new(self.generation().wrapping_add(1), member, SlotState::Awake)
     }

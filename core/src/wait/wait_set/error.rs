@@ -1,22 +1,22 @@
-//! Why a slot cannot be had, or used.
+//! Errors of wait sets.
 
 use std::fmt;
 
-/// Why a slot cannot be had, or used.
+/// An error of a wait set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitSetError {
-    /// Each slot belongs to a process that lives.
+    /// Each slot belongs to a process that is alive.
     Full {
-        /// How many there are.
+        /// Number of slots.
         slots: usize,
     },
-    /// A slot of ours is not ours any more: somebody has written over it.
+    /// A slot of this process was overwritten by another process.
     Overwritten {
-        /// Which one.
+        /// Index of the slot.
         index: usize,
-        /// What it holds.
+        /// Word that was found.
         found: u64,
-        /// What we had left there.
+        /// Word that was expected.
         expected: u64,
     },
 }

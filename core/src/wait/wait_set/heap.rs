@@ -1,4 +1,4 @@
-//! A set in private memory.
+//! A wait set in private memory, for tests and loom.
 
 use super::backing::{Ticket, WaitSetMemory, WakeMethod};
 use super::layout::{BITS, MAX_MEMBER};
@@ -13,7 +13,7 @@ pub struct HeapWaitSet<R> {
 }
 
 impl<R: Fn(usize) -> bool> HeapWaitSet<R> {
-    /// A set of `slots` slots. `ring` wakes the sleeper of a slot, and says whether it was heard.
+    /// Create a set of `slots` slots. `ring` wakes the sleeper of a slot, and returns false if that reached none.
     pub fn new(slots: usize, ring: R) -> Self {
         let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         HeapWaitSet {
@@ -25,7 +25,7 @@ impl<R: Fn(usize) -> bool> HeapWaitSet<R> {
     }
 }
 
-/// The number of a member of a [`HeapSet`] that does not live.
+/// Number of a dead member of a [`HeapWaitSet`].
 pub const DEAD_MEMBER: u32 = MAX_MEMBER;
 
 impl<R: Fn(usize) -> bool> WaitSetMemory for HeapWaitSet<R> {
@@ -44,7 +44,7 @@ impl<R: Fn(usize) -> bool> WaitSetMemory for HeapWaitSet<R> {
     fn ticket(&self, index: usize) -> &Ticket {
         &self.line[index]
     }
-    fn wake(&self, index: usize, _how: WakeMethod) -> bool {
+    fn wake(&self, index: usize, _method: WakeMethod) -> bool {
         (self.ring)(index)
     }
     fn is_alive(&self, member: u32) -> bool {

@@ -1,9 +1,9 @@
 //! Sizes of a wait set.
 
-/// The most slots of a set: their bits fill one cache line.
+/// Maximum number of slots of a set: their bits fill one cache line.
 pub const MAX_SLOTS: usize = 512;
 
-/// The highest number of a member.
+/// Highest number of a member.
 pub const MAX_MEMBER: u32 = (1 << 24) - 1;
 
 pub(super) const BITS: usize = u64::BITS as usize;

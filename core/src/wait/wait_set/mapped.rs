@@ -1,12 +1,12 @@
-//! A wait set in shared memory: its layout there, and how its sleepers sleep.
+//! A wait set in shared memory, and the sleep of its threads and event loops.
 //!
-//! Offsets in bytes, from where the set begins:
+//! Offsets in bytes, from the beginning of the set:
 //!
 //! ```text
-//!      0  bits          8 u64    bit i of word w: the holder of slot 64 w + i sleeps, or is about to
-//!     64  tickets       u64      how many were drawn
-//!    128  slots         u64 each
-//!         the tickets   u64 each, in the order of the slots
+//!       0  bits          8 u64    bit i of word w: the holder of slot 64 w + i sleeps, or is about to
+//!      64  tickets       u64      number of drawn tickets
+//!     128  slots         u64 each
+//!          the tickets   u64 each, in the order of the slots
 //! ```
 
 use super::{MAX_SLOTS, Slot, WaitSetError, WaitSetMemory, WakeMethod};
@@ -24,30 +24,29 @@ const AT_TICKETS: usize = 64;
 const AT_SLOTS: usize = 128;
 const WORD: usize = 8;
 
-/// Bytes of a set of `slots` slots.
+/// Return the bytes of a set of `slots` slots.
 pub const fn size_for(slots: usize) -> usize {
     AT_SLOTS + 2 * slots * WORD
 }
 
-/// The memory of a set, and what its wakers need. Zeros are a set in which nobody sleeps.
+/// The memory of a set, and the means to wake its sleepers. Zeros are a set without sleepers.
 pub struct MappedWaitSet<M, L> {
     mapping: M,
     start: usize,
     slots: usize,
-    /// Where the doorbells of its loops hang: followed by a dot and the number of the slot.
+    /// Path of the doorbells of its event loops, without the dot and the number of the slot.
     stem: PathBuf,
-    /// Made when the first bell is rung.
+    /// Sender of doorbell messages, created for the first one.
     ringer: Mutex<Option<Arc<Ringer>>>,
-    lives: L,
+    is_alive: L,
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
-    /// The set of `slots` slots that begins `start` bytes into `mapping`. `stem`: the path of its doorbells, without
-    /// their numbers. `lives` says whether the process of a member lives.
+    /// Open the set of `slots` slots that begins `start` bytes into `mapping`. `stem` is the path of its doorbells,
+    /// without their numbers; `is_alive` returns true if the process of a member is alive.
     ///
-    /// # Panics
-    /// If it is not within the mapping, not aligned to a cache line, or has no slots or too many.
-    pub fn new(mapping: M, start: usize, slots: usize, stem: PathBuf, lives: L) -> Self {
+    /// # Panics If the set is not within the mapping, not aligned to a cache line, or has no slots or too many.
+    pub fn new(mapping: M, start: usize, slots: usize, stem: PathBuf, is_alive: L) -> Self {
         assert!((1..=MAX_SLOTS).contains(&slots) && start % 64 == 0);
         assert!(start + size_for(slots) <= mapping.as_ref().size());
         MappedWaitSet {
@@ -56,11 +55,11 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
             slots,
             stem,
             ringer: Mutex::default(),
-            lives,
+            is_alive,
         }
     }
 
-    /// Closes what rings the doorbells, until the next one is rung.
+    /// Close the sender of doorbell messages until the next one is sent.
     pub fn forget_ringer(&self) {
         *lock(&self.ringer) = None;
     }
@@ -77,12 +76,12 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
         numbered(&self.stem, index)
     }
 
-    /// Where a slot is, in bytes from the beginning of the mapping.
+    /// Return the offset of a slot in the mapping, in bytes.
     pub fn offset(&self, index: usize) -> u64 {
         (self.start + AT_SLOTS + index * WORD) as u64
     }
 
-    /// What the kernel looks at for a slot.
+    /// Return the futex of a slot.
     fn futex(&self, index: usize) -> *const u32 {
         futex::low_half(self.slot(index).as_ptr())
     }
@@ -123,13 +122,14 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> WaitSetMemory for MappedWaitSe
     }
 
     fn is_alive(&self, member: u32) -> bool {
-        (self.lives)(member)
+        (self.is_alive)(member)
     }
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
-    /// Blocks this thread until it is woken, a signal comes, or `limit` has passed; not at all if `is_there` finds what
-    /// is waited for. Whether that found it. If not: handle signals, look at the time, and call again, or leave.
+    /// Block this thread until a wake-up or a signal comes or `limit` has passed; not at all if `is_there` is true
+    /// before. Return whether `is_there` is true at the end. If not, the caller handles signals and its deadline, and
+    /// calls again or leaves.
     pub fn sleep(
         &mut self,
         limit: Duration,
@@ -146,7 +146,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
         Ok(is_there())
     }
 
-    /// For an event loop in the place of a thread.
+    /// Turn the slot of a thread into the slot of an event loop.
     pub fn into_loop(self) -> io::Result<LoopSlot<M, L>> {
         let doorbell = Doorbell::new(&self.set.backing.doorbell(self.index))?;
         let slot = self;
@@ -156,29 +156,30 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
 
 /// The slot of an event loop, which sleeps until its descriptor is readable.
 pub struct LoopSlot<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> {
-    // Before the slot: its name goes while that is still ours.
+    // Before the slot, because its file must go while the slot still belongs to this process.
     doorbell: Doorbell,
     slot: Slot<MappedWaitSet<M, L>>,
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
-    /// Takes a place at the end of the line. To be called when the first of its tasks begins to wait.
+    /// Draw a ticket at the end of the order. The caller calls this when the first of its tasks begins to wait.
     pub fn draw_ticket(&mut self) {
         self.slot.draw_ticket();
     }
 
-    /// Says that the loop is about to sleep. Look once more before it does.
+    /// Announce that the loop is about to sleep. The caller checks once more before the loop sleeps.
     pub fn announce(&mut self) -> Result<(), WaitSetError> {
         self.slot.announce(WakeMethod::Doorbell)
     }
 
-    /// The loop is awake: look for what it waits for, and announce again if it is not there.
+    /// Withdraw the announcement after the loop woke. The caller checks its condition, and announces again if it is
+    /// false.
     pub fn withdraw(&mut self) -> Result<(), WaitSetError> {
         self.doorbell.drain();
         self.slot.withdraw().map(drop)
     }
 
-    /// Makes the descriptor readable, as whoever wakes the loop does.
+    /// Make the descriptor readable, as a waker does.
     pub fn ring(&self) {
         self.slot
             .set
@@ -186,14 +187,14 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
             .wake(self.slot.index, WakeMethod::Doorbell);
     }
 
-    /// The loop waits no longer, or has found what it waited for before it slept: see [`Slot::cancel`].
+    /// Stop waiting, because the loop gave up or found its condition true before it slept: see [`Slot::cancel`].
     pub fn cancel(&mut self) -> Result<(), WaitSetError> {
         self.slot.cancel()
     }
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> AsFd for LoopSlot<M, L> {
-    /// Readable once it was woken.
+    /// Return the descriptor, which is readable after a wake-up.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }

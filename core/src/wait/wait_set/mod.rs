@@ -1,46 +1,50 @@
-//! A wait set: many sleepers, of many processes, that wait for a change of something in shared memory.
+//! A wait set: many sleepers, of many processes, wait for a change in shared memory.
 //!
-//! Each sleeper, a thread or an event loop, has a *slot* of the set. Whoever has made a change wakes one sleeper, or
-//! all. It pays a fence and a look at a few words while nobody sleeps.
+//! Each sleeper, a thread or an event loop, has a *slot* of the set. A process that has made a change wakes one
+//! sleeper, or all. While there are no sleepers, that costs a fence and a load of a few words.
 //!
 //! ```text
-//!   sleeper                                 waker
-//!   bit = 1, slot = how      (announce)     change
-//!   fence(SeqCst)                           fence(SeqCst)
-//!   look for the change                     look at the bits   (wake_one, wake_all)
-//!   nothing? sleep                          set? slot = WOKEN, ring
+//!   sleeper                                  waker
+//!   bit = 1, slot = how      (announce)      change
+//!   fence(SeqCst)                            fence(SeqCst)
+//!   check for the change                     load the bits   (wake_one, wake_all)
+//!   no change? sleep                         set? slot = WOKEN, wake
 //!   bit = 0, slot = AWAKE    (withdraw)
 //! ```
 //!
-//! As in [`super::flags`], of the two fences one is first, so one of the two sides sees the other: no wake-up is lost.
+//! As in [`super::flags`], one of the two fences is first, so at least one side sees the other's store: no wake-up is
+//! lost.
 //!
 //! # A slot
 //!
-//! One word says all of a slot: whose it is, what state it is in, and a generation, which changes with its holder. So
-//! every change is one compare-and-exchange, no death leaves half of one, and whoever has seen a word of the last
-//! holder changes nothing of the next one's. Bits say which slots to look at. A bit is changed by the holder of its
-//! slot alone, so the slot of a dead process is first taken over and then cleared.
+//! One word has the whole state of a slot: its owner, its state, and a generation, which changes with the owner. So
+//! every change is one compare-and-exchange, a death leaves no partial change, and a process that has seen the word of
+//! a previous owner cannot change that of the next one. The bits are an index of the slots to check. Only the owner of
+//! a slot changes its bit, so the slot of a dead process is first taken over and then cleared.
 //!
-//! # Wake-ups that would be swallowed
+//! # Wake-ups that might be lost with a sleeper
 //!
 //! A change that wakes *one* sleeper must not be lost with it:
 //!
-//! * A sleeper that gives up, or has found something by its own look, hands a wake-up on that came meanwhile
-//!   ([`Slot::cancel`], also by dropping it). One that was woken and looks afterwards has used it.
-//! * A sleeper that does not hear the ring and whose process is dead loses its slot, and the waker goes on to the next.
-//! * A sleeper that dies after the ring leaves a slot that says so. Whoever takes it over hands the wake-up on.
-//! * A waker that dies between its change and the ring leaves sleepers that nobody told: whoever learns of a death wakes
-//!   all.
-//! * What is left, a process that is stopped, and memory that somebody has scribbled over, lasts until the end of the
-//!   sleep, after which everybody looks again.
+//! * A sleeper that gives up, or has found its condition true without the wake-up, passes a wake-up that came meanwhile
+//!   on to another sleeper ([`Slot::cancel`], also by its drop). A sleeper that was woken and then checks has used the
+//!   wake-up.
+//! * A sleeper that the wake-up does not reach and whose process is dead loses its slot, and the waker tries the next
+//!   one.
+//! * A sleeper that dies after the wake-up leaves a slot in the state woken. The process that takes the slot over
+//!   passes the wake-up on.
+//! * A waker that dies between its change and the wake-up leaves sleepers without a wake-up: the process that learns of
+//!   a death wakes all.
+//! * What remains, a stopped process and memory that a process has overwritten, lasts until the end of the sleep, after
+//!   which every sleeper checks again.
 //!
-//! # Whose turn it is
+//! # Fairness
 //!
-//! Each sleeper takes a ticket when it begins to wait, and keeps it until it has what it waits for. The lowest ticket is
-//! woken first. A ticket is a hint: what somebody else writes there costs a sleeper its turn.
+//! Each sleeper draws a ticket when it begins to wait, and keeps it until its condition is true. The lowest ticket is
+//! woken first. A ticket is a hint: a process that overwrites it costs a sleeper its position.
 //!
-//! Whatever stands in the memory, each step is bounded: a lie costs looks, rings in vain, a slot, or a sleep until its
-//! end.
+//! Whatever the memory contains, each step is bounded: a corrupt word costs extra checks, needless wake-ups, a slot, or
+//! a sleep until its end.
 
 mod announced;
 mod backing;
@@ -67,30 +71,29 @@ use std::sync::Arc;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A set, as one process has it.
+/// A wait set, as one process has it open.
 pub struct WaitSet<B> {
     backing: B,
-    /// The number by which others find out whether this process lives.
+    /// Number by which other processes find out whether this process is alive.
     member: u32,
 }
 
 impl<B: WaitSetMemory> WaitSet<B> {
-    /// The set that lies in `backing`, for the member of this number.
+    /// Open the set in `backing`, for the member of this number.
     ///
-    /// # Panics
-    /// If the number is over [`MAX_MEMBER`], or there are no slots or too many.
+    /// # Panics If the number is over [`MAX_MEMBER`], or there are no slots or too many.
     pub fn new(backing: B, member: u32) -> Arc<Self> {
         assert!(member <= MAX_MEMBER);
         assert!((1..=MAX_SLOTS).contains(&backing.slots()));
         Arc::new(WaitSet { backing, member })
     }
 
-    /// Where it lies.
+    /// Return the memory of the set.
     pub fn backing(&self) -> &B {
         &self.backing
     }
 
-    /// A slot for a thread or a loop that waits now and then. If all are in use, one of a dead process.
+    /// Acquire a slot for a thread or a loop; if all are in use, one of a dead process.
     pub fn acquire_slot(self: &Arc<Self>) -> Result<Slot<B>, WaitSetError> {
         for index in 0..self.backing.slots() {
             let found = self.load(index);
@@ -114,13 +117,13 @@ impl<B: WaitSetMemory> WaitSet<B> {
         Err(WaitSetError::Full { slots })
     }
 
-    /// Frees the slots of members that do not live, and hands their wake-ups on. How many there were.
+    /// Free the slots of members that are not alive, and pass their wake-ups on. Return the number of freed slots.
     ///
-    /// For whoever knows of a death; also before the number of a dead member is given out again.
-    pub fn sweep(self: &Arc<Self>, lives: impl Fn(u32) -> bool) -> usize {
+    /// Called after a death, and before the number of a dead member is used again.
+    pub fn sweep(self: &Arc<Self>, is_alive: impl Fn(u32) -> bool) -> usize {
         let (mut freed, mut woken) = (0, 0);
         for index in 0..self.backing.slots() {
-            if let Some((entry, was_woken)) = self.take_over(index, &lives) {
+            if let Some((entry, was_woken)) = self.take_over(index, &is_alive) {
                 drop(self.new_slot(index, entry));
                 freed += 1;
                 woken += usize::from(was_woken);
@@ -132,20 +135,21 @@ impl<B: WaitSetMemory> WaitSet<B> {
         freed
     }
 
-    /// After a change: wakes the sleeper whose turn it is, if any sleeps. False if none was woken.
+    /// After a change: wake the sleeper with the lowest ticket. Return false if there is none.
     #[inline]
     pub fn wake_one(&self) -> bool {
         self.wake_one_unless(|| false)
     }
 
-    /// As `wake_one`, but if somebody sleeps and `is_left`, the change is for another one, who is awake.
+    /// After a change: wake one sleeper, unless there is none or `is_left` returns true because the change belongs to a
+    /// thread that is awake.
     #[inline]
     pub fn wake_one_unless(&self, is_left: impl FnOnce() -> bool) -> bool {
         let announced = self.announced();
         !announced.is_empty() && !is_left() && self.wake_next(announced)
     }
 
-    /// After a change: wakes all that sleep; how many.
+    /// After a change: wake all sleepers. Return their number.
     #[inline]
     pub fn wake_all(&self) -> usize {
         let announced = self.announced();
@@ -158,26 +162,26 @@ impl<B: WaitSetMemory> WaitSet<B> {
             .count()
     }
 
-    /// Rings for all whose slots say that they were woken: whoever has written that may have died before it rang.
+    /// Wake the owners of all slots in the state woken again, because their waker may have died before it woke them.
     pub fn rewake(&self) {
         for index in 0..self.backing.slots() {
             if self.load(index).is(SlotState::Woken) {
-                // How it sleeps is not known any more. One that is awake by now is rung in vain.
+                // The way in which they sleep is no longer known. One that is awake by now gets a needless wake-up.
                 self.backing.wake(index, WakeMethod::Futex);
                 self.backing.wake(index, WakeMethod::Doorbell);
             }
         }
     }
 
-    /// How many sleep, or are about to.
+    /// Return the number of sleepers, including those that are about to sleep.
     pub fn sleepers(&self) -> usize {
         self.announced().slots().count()
     }
 
-    /// After a change: the slots whose holders may sleep.
+    /// After a change: return the slots whose holders may sleep.
     #[inline]
     fn announced(&self) -> AnnouncedSlots {
-        // SeqCst: the change is before this look at the bits and the slots, in the one order that all such fences
+        // SeqCst: the change is before this load of the bits and the slots, in the one order that all such fences
         // share. See the table above.
         fence(Ordering::SeqCst);
         let mut words = [0; WORDS];
@@ -204,21 +208,21 @@ impl<B: WaitSetMemory> WaitSet<B> {
             if self.wake_slot(next) {
                 return true;
             }
-            // Each is tried once, whatever becomes of its ticket.
+            // Each slot is tried once, even if its ticket changes.
             announced.words[next / BITS] &= !bit(next);
         }
     }
 
-    /// Wakes the sleeper of this slot; false if none sleeps there, or it is dead.
+    /// Wake the sleeper of this slot. Return false if none sleeps there, or it is dead.
     fn wake_slot(&self, index: usize) -> bool {
         let found = self.load(index);
         let Some(how) = found.wake_method() else {
             return false;
         };
         let woken = found.with_state(SlotState::Woken);
-        // Release: pairs with the Acquire of `withdraw`, so that what is before the wake-up is seen after the sleep. The
-        // fence of `announced` is one too, which ThreadSanitizer does not see.
-        // Relaxed: if it fails, the sleeper is awake, and looks again after a fence of its own, or another waker has it.
+        // Release: pairs with the Acquire of `withdraw`, so that what is before the wake-up is visible after the sleep.
+        // The fence of `announced` is a release too, which ThreadSanitizer does not see. Relaxed: on failure the
+        // sleeper is awake, and checks again after a fence of its own, or another waker has it.
         let slot = self.backing.slot(index);
         if slot
             .compare_exchange(found.0, woken.0, Ordering::Release, Ordering::Relaxed)
@@ -236,12 +240,12 @@ impl<B: WaitSetMemory> WaitSet<B> {
         false
     }
 
-    /// Makes a slot ours whose holder does not live; its word now, and whether the dead was woken before.
-    fn take_over(&self, index: usize, lives: impl Fn(u32) -> bool) -> Option<(SlotWord, bool)> {
-        // Acquire: pairs with the Release of `take`. The holder was alive before it took the slot, and so for us, unless
-        // it has died since.
+    /// Take over a slot whose owner is not alive. Return its word, and true if the dead owner had been woken.
+    fn take_over(&self, index: usize, is_alive: impl Fn(u32) -> bool) -> Option<(SlotWord, bool)> {
+        // Acquire: pairs with the Release of `try_acquire`. The owner was alive before it took the slot, so this
+        // process sees it alive, unless it has died since.
         let found = SlotWord(self.backing.slot(index).load(Ordering::Acquire));
-        if found.is(SlotState::Free) || lives(found.member()) {
+        if found.is(SlotState::Free) || is_alive(found.member()) {
             return None;
         }
         let entry = self.try_acquire(index, found)?;
@@ -249,23 +253,22 @@ impl<B: WaitSetMemory> WaitSet<B> {
         Some((entry, found.is(SlotState::Woken)))
     }
 
-    /// Makes a slot ours in which `found` was seen. None if another one was quicker.
+    /// Acquire a slot that contained `found`. Return None if another process was quicker.
     fn try_acquire(&self, index: usize, found: SlotWord) -> Option<SlotWord> {
         let entry = found.next_owner(self.member);
-        // Acquire: pairs with the Release of `free`: the last holder has cleared its bit before we set ours. Of one that
-        // has died the kernel orders all that it did before it says so.
-        // Release: pairs with the Acquire of `take_over`.
-        // Relaxed: nothing follows from a failure.
+        // Acquire: pairs with the Release of `free`: the previous owner has cleared its bit before this one sets it.
+        // All that a dead owner did is before the kernel reports its death. Release: pairs with the Acquire of
+        // `take_over`. Relaxed: a failure has no consequence.
         let slot = self.backing.slot(index);
         slot.compare_exchange(found.0, entry.0, Ordering::AcqRel, Ordering::Relaxed)
             .ok()?;
         Some(entry)
     }
 
-    /// Gives a slot of ours back, in which `entry` stands and whose bit is cleared.
+    /// Free a slot that contains `entry` and whose bit is cleared.
     fn free(&self, index: usize, entry: SlotWord) {
         let free = entry.with_state(SlotState::Free);
-        // Release: pairs with the Acquire of `take`. Relaxed: if it fails, the slot is not ours.
+        // Release: pairs with the Acquire of `try_acquire`. Relaxed: on failure the slot belongs to another process.
         let _ = self.backing.slot(index).compare_exchange(
             entry.0,
             free.0,
@@ -280,38 +283,38 @@ impl<B: WaitSetMemory> WaitSet<B> {
     }
 
     fn clear(&self, index: usize) {
-        // Relaxed: seen late, it costs a waker a look at the slot.
+        // Relaxed: seen late, it costs a waker a load of the slot.
         self.backing
             .bits(index / BITS)
             .fetch_and(!bit(index), Ordering::Relaxed);
     }
 
     fn load(&self, index: usize) -> SlotWord {
-        // Relaxed: ordered by the fence of `announced`, or else only what the next exchange compares with.
+        // Relaxed: ordered by the fence of `announced`, or only compared by the next exchange.
         SlotWord(self.backing.slot(index).load(Ordering::Relaxed))
     }
 }
 
-/// A slot of ours. Dropped, it is given back, and a wake-up that came meanwhile is handed on.
+/// A slot of this process. Its drop frees it and passes on a wake-up that came meanwhile.
 pub struct Slot<B: WaitSetMemory> {
     set: Arc<WaitSet<B>>,
     index: usize,
-    /// What we have left in the slot: awake, or asleep in one way.
+    /// Word that this process has stored: awake, or asleep in one way.
     entry: SlotWord,
 }
 
 impl<B: WaitSetMemory> Slot<B> {
-    /// Its number.
+    /// Return the index of the slot.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The set that it is of.
+    /// Return the set of the slot.
     pub fn set(&self) -> &Arc<WaitSet<B>> {
         &self.set
     }
 
-    /// Takes a place at the end of the line. To be called when a wait begins.
+    /// Draw a ticket at the end of the order. The caller calls this when a wait begins.
     pub fn draw_ticket(&mut self) {
         // Relaxed, both: the fence of `announce` orders them, and a ticket is a hint.
         let ticket = self.set.backing.tickets().fetch_add(1, Relaxed);
@@ -319,7 +322,7 @@ impl<B: WaitSetMemory> Slot<B> {
         ours.store(ticket, Relaxed);
     }
 
-    /// Says how we are about to sleep. Look once more before doing so.
+    /// Announce a sleep. The caller checks once more before it sleeps.
     pub fn announce(&mut self, how: WakeMethod) -> Result<(), WaitSetError> {
         let state = match how {
             WakeMethod::Futex => SlotState::OnFutex,
@@ -331,16 +334,16 @@ impl<B: WaitSetMemory> Slot<B> {
             .bits(self.index / BITS)
             .fetch_or(bit(self.index), Ordering::Relaxed);
         self.set_state(state, Ordering::Relaxed)?;
-        // SeqCst: our bit and our slot are before our next look for the change.
+        // SeqCst: the bit and the slot are before the next check for the change.
         fence(Ordering::SeqCst);
         Ok(())
     }
 
-    /// Takes the announcement back: we are awake, and about to look again. Whether a wake-up was meant for us; one that
-    /// will not look calls [`Slot::cancel`].
+    /// Withdraw the announcement; the caller then checks again. Return true if a wake-up came for this slot. A caller
+    /// that does not check calls [`Slot::cancel`] instead.
     pub fn withdraw(&mut self) -> Result<bool, WaitSetError> {
         self.set.clear(self.index);
-        // Relaxed: not woken, there is nothing to see.
+        // Relaxed: without a wake-up there is nothing to see.
         match self.set_state(SlotState::Awake, Ordering::Relaxed) {
             Ok(()) => Ok(false),
             Err(error) => {
@@ -353,8 +356,8 @@ impl<B: WaitSetMemory> Slot<B> {
         }
     }
 
-    /// Takes the announcement back without another look, since we give up, or have found something before we slept. A
-    /// wake-up that was meant for us is somebody else's then.
+    /// Withdraw the announcement without another check, because the caller gives up or has found its condition true
+    /// before it slept. A wake-up that came for this slot goes to another sleeper.
     pub fn cancel(&mut self) -> Result<(), WaitSetError> {
         if self.withdraw()? {
             self.set.wake_one();
@@ -362,10 +365,10 @@ impl<B: WaitSetMemory> Slot<B> {
         Ok(())
     }
 
-    /// Changes the slot's state, if it still holds what we have left there.
+    /// Change the state of the slot if it still contains this process's word.
     fn set_state(&mut self, state: SlotState, success: Ordering) -> Result<(), WaitSetError> {
         let next = self.entry.with_state(state);
-        // Relaxed: what a failure finds is only reported.
+        // Relaxed: the word that a failure finds is only reported.
         match self.set.backing.slot(self.index).compare_exchange(
             self.entry.0,
             next.0,

@@ -1,28 +1,28 @@
-//! Why a semaphore cannot be used.
+//! Errors of opening a semaphore.
 
 use std::fmt;
 use std::io;
 
-/// Bytes of glibc's `sem_t` on a machine of 64 bits: the word below, whether the semaphore is private, and padding.
+/// Bytes of glibc's `sem_t` on a 64-bit machine: the word below, a flag for private semaphores, and padding.
 pub(super) const SEMAPHORE_SIZE: u64 = 32;
 
-/// Why a semaphore cannot be used.
+/// An error of opening a semaphore.
 #[derive(Debug)]
 pub enum SemaphoreError {
-    /// The operating system refused.
+    /// A system call failed.
     Os(io::Error),
-    /// Its file is no regular file.
+    /// The file is not a regular file.
     Kind,
-    /// Its file belongs to another user.
+    /// The file belongs to another user.
     Owner {
-        /// Whom it belongs to.
+        /// User that owns the file.
         found: u32,
-        /// Whom it should belong to.
+        /// User that should own it.
         expected: u32,
     },
-    /// Its file is too short.
+    /// The file is too short.
     Size {
-        /// What it has, in bytes.
+        /// Size of the file, in bytes.
         found: u64,
     },
 }

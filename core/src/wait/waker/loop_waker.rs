@@ -4,36 +4,37 @@ use crate::own_fd::OwnFd;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Rings that are taken at a time: what is left wakes the loop again, so endless ringing does not hold it up.
+/// Maximum number of wake-ups that are drained at once: more of them wake the loop again, so a flood does not block it.
 pub(in crate::wait) const MAX_DRAINED: usize = 8;
 
-/// Our end of the pair of sockets that joins the loops of both sides: what one sends, the other hears.
+/// One end of the pair of sockets that joins the event loops of both sides: a wake-up sent at one end arrives at the
+/// other.
 ///
-/// Each call says itself that it does not wait. The flags of the open socket say so too, but whoever has a copy of
-/// the descriptor can change those; that is why it is no eventfd, whose writes know no other way.
+/// Each call passes its own non-blocking flag. The open socket has such a flag, too, but a process with a copy of the
+/// descriptor could clear it; this is why the waker is no eventfd, whose writes have no flags of their own.
 pub struct LoopWaker(pub(super) OwnFd);
 
 impl LoopWaker {
-    /// Takes over `fd`, one end of a pair of `SOCK_SEQPACKET` sockets.
+    /// Take over `fd`, one end of a pair of `SOCK_SEQPACKET` sockets.
     pub fn new(fd: OwnedFd) -> Self {
         LoopWaker(fd.into())
     }
 
-    /// Wakes the loop on the other side.
+    /// Wake the event loop of the other side.
     pub fn wake(&self) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: one byte is readable. A full socket (EAGAIN) is a ring that is still unheard, and a peer that has
-        // closed its end hears nothing, so the result does not matter.
+        // SAFETY: one byte is readable. A full socket (EAGAIN) has unread wake-ups, and a closed one has no reader, so
+        // the result does not matter.
         unsafe { libc::send(self.0.as_raw_fd(), [1u8].as_ptr().cast(), 1, flags) };
     }
 
-    /// Silences it, so that the loop does not wake for the same ring twice. False if it will never ring again: the
-    /// peer has closed or shut down its end. Then it is readable for ever.
+    /// Drain the socket, so that the loop does not wake again for the same wake-ups. Return false if no wake-up will
+    /// ever come, because the peer has closed or shut down its end; the socket then stays readable.
     pub fn drain(&self) -> bool {
         let mut ring = 0u8;
         for _ in 0..MAX_DRAINED {
             let (fd, to) = (self.0.as_raw_fd(), (&raw mut ring).cast());
-            // SAFETY: one byte of `ring` is writable; what is longer is cut off.
+            // SAFETY: one byte of `ring` is writable; longer packets are truncated.
             let taken = unsafe { libc::recv(fd, to, 1, libc::MSG_DONTWAIT) };
             match taken {
                 1 => {}
@@ -50,7 +51,7 @@ impl LoopWaker {
         true
     }
 
-    /// Whether the peer has closed or shut down its end. Nothing is taken.
+    /// Return true if the peer has closed or shut down its end. Nothing is drained.
     pub fn is_closed(&self) -> bool {
         let mut asked = libc::pollfd {
             fd: self.0.as_raw_fd(),

@@ -1,6 +1,6 @@
-//! What wakes a sleeper: a bell, which is a socket, for an event loop; a named semaphore for a blocked thread.
+//! Wakers of the two sides of a connection: a socket for an event loop, a named semaphore for a blocked thread.
 //!
-//! Both are wake-ups and never locks. Nothing is lost when a holder dies, because nobody holds one.
+//! Both are wake-ups and never locks, so the death of a process loses nothing.
 
 mod error;
 mod loop_waker;
@@ -17,44 +17,44 @@ use crate::crash;
 use crate::wait::flags;
 use std::time::Duration;
 
-/// The semaphores of a connection of which a side sleeps in threads, as one side has them.
+/// The semaphores of a connection of which at least one side sleeps in threads.
 pub struct Semaphores {
-    /// Wakes a thread of ours.
+    /// Semaphore that wakes a thread of this side.
     pub ours: Semaphore,
-    /// Wakes a thread of theirs.
+    /// Semaphore that wakes a thread of the peer.
     pub theirs: Semaphore,
 }
 
-/// What wakes either side of a connection, as one side has it.
+/// The wakers of both sides of a connection, as one side has them.
 pub struct Wakers {
-    /// Wakes an event loop: theirs if we ring it, ours if they do.
+    /// Socket pair between the event loops of both sides.
     pub loop_waker: LoopWaker,
-    /// None if both sides sleep in loops.
+    /// Semaphores; None if both sides sleep in event loops.
     pub semaphores: Option<Semaphores>,
 }
 
 impl Wakers {
-    /// Wakes a thread of ours, or the next that goes to sleep.
+    /// Wake a thread of this side, or let its next sleep end at once.
     pub fn interrupt(&self) {
         if let Some(semaphores) = &self.semaphores {
             semaphores.ours.wake();
         }
     }
 
-    /// Lets a thread of ours sleep until it is woken, or `limit` has passed; not at all without semaphores.
+    /// Let a thread of this side sleep until a wake-up comes or `limit` has passed; not at all without semaphores.
     pub fn sleep(&self, limit: Duration) {
         if let Some(semaphores) = &self.semaphores {
             semaphores.ours.wait(limit);
         }
     }
 
-    /// Whether the peer has cut off a semaphore: a thread of either side sleeps on.
+    /// Return true if the peer has truncated a semaphore's file: no wake-up can be sent.
     pub fn is_cut_off(&self) -> bool {
         let semaphores = self.semaphores.as_ref();
         semaphores.is_some_and(|both| both.ours.is_cut_off() || both.theirs.is_cut_off())
     }
 
-    /// Wakes the peer, in the way that the flag named. A value that no side of ours stores wakes nobody.
+    /// Wake the peer in the way that its flag named. An unknown value wakes no thread.
     pub fn wake(&self, how: u32) {
         match how {
             flags::ON_SOCKET => {

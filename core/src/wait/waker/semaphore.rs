@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::Duration;
 
-/// What glibc puts there: a value of 0, nobody who waits, and that its futex is not one of a single process
-/// (`FUTEX_SHARED`, which only glibc looks at).
+/// Initial content of the file, as glibc writes it: value 0, no waiters, and the mark of a shared futex
+/// (`FUTEX_SHARED`, which only glibc reads).
 const FRESH: [u8; SEMAPHORE_SIZE as usize] = {
     let mut bytes = [0; SEMAPHORE_SIZE as usize];
     let shared = (libc::FUTEX_PRIVATE_FLAG as u32).to_ne_bytes();
@@ -24,10 +24,10 @@ const FRESH: [u8; SEMAPHORE_SIZE as usize] = {
     bytes
 };
 
-/// One waiter, in the word: they are counted in its high half.
+/// Increment of the word for one waiter: waiters are counted in the high half.
 pub(super) const WAITER: u64 = 1 << 32;
 
-/// The highest value of a semaphore, glibc's too. What is rung beyond it is not counted.
+/// Highest value of a semaphore, in glibc too. Further wake-ups are not counted.
 const MAX_VALUE: u32 = i32::MAX as u32;
 
 const _: () = assert!(
@@ -35,8 +35,9 @@ const _: () = assert!(
     "glibc's semaphores have another layout on a machine of 32 bits"
 );
 
-/// Makes a semaphore that nobody has rung, by a name that begins with a slash: the very file that glibc's `sem_open`
-/// makes, which takes several times as long, since it makes it under another name first. Nobody knows the name yet.
+/// Create a semaphore with value 0, by a name that begins with a slash. The file is the same as that of glibc's
+/// `sem_open`, which is several times slower because it first creates the file under another name. The name is still
+/// unknown to other processes.
 pub fn create_semaphore(name: &CStr) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -44,11 +45,11 @@ pub fn create_semaphore(name: &CStr) -> io::Result<()> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path(name)?)?;
-    // All at once, and so with its memory: a lack of it is an error here, and not a SIGBUS later.
+    // Written at once, so that a lack of memory is an error here and not a SIGBUS later.
     file.write_all(&FRESH)
 }
 
-/// Where the file of a semaphore lies.
+/// Return the path of the file of a semaphore.
 fn path(name: &CStr) -> io::Result<String> {
     let name = name.to_str().ok().and_then(|name| name.strip_prefix('/'));
     match name.filter(|name| !name.contains('/')) {
@@ -57,26 +58,26 @@ fn path(name: &CStr) -> io::Result<String> {
     }
 }
 
-/// A named POSIX semaphore that somebody else has created.
+/// A named POSIX semaphore that another process has created.
 ///
-/// The peer can write it. glibc would take from it which system call to make, and would end the process if that
+/// The peer can write it. glibc would choose its system call by its content, and would end the process if the call
 /// fails. So its file is mapped here, and one word of it is used as glibc uses it:
 ///
 /// ```text
-///   ring                             wait
-///   value += 1        (release)      value = 0         (acquire) what was there? then awake
+///   wake                             wait
+///   value += 1        (release)      value = 0         (acquire) was there a value? then return
 ///   FUTEX_WAKE, one                  waiters += 1
 ///                                    FUTEX_WAIT while the value is 0, until the limit
-///                                    waiters -= 1, value = 0 (acquire), awake
+///                                    waiters -= 1, value = 0 (acquire), return
 /// ```
 ///
-/// All of the value is taken at once: rings are not counted, and a peer that writes a large one wakes us once. A
-/// waiter counts itself for the sake of a peer with glibc's `sem_post`, which wakes nobody where nobody is counted;
-/// our ring asks the kernel in any case. Whatever a peer writes, each wait has an end, and each ring is two steps.
+/// The whole value is consumed at once: wake-ups are not counted, and a peer that writes a large value wakes this side
+/// once. A waiter counts itself for a peer with glibc's `sem_post`, which makes no system call without waiters; `wake`
+/// always makes it. Whatever a peer writes, each wait ends at its limit, and each wake-up is two steps.
 pub struct Semaphore(pub(super) SharedMapping);
 
 impl Semaphore {
-    /// Opens an existing semaphore by name, which begins with a slash. Its file must belong to the user `owner`.
+    /// Open an existing semaphore by name, which begins with a slash. Its file must belong to the user `owner`.
     pub fn open(name: &CStr, owner: u32) -> Result<Self, SemaphoreError> {
         let file = OpenOptions::new()
             .read(true)
@@ -95,56 +96,56 @@ impl Semaphore {
             let found = status.len();
             return Err(SemaphoreError::Size { found });
         }
-        // A semaphore of zeros is one that nobody has rung.
+        // A file of zeros is a semaphore of value 0.
         let mapping = SharedMapping::new(file.as_fd(), SEMAPHORE_SIZE as usize)?;
         Ok(Semaphore(mapping))
     }
 
-    /// The value, in the low half, and how many wait, in the high one.
+    /// Return the word: the value in the low half, the number of waiters in the high half.
     pub(super) fn word(&self) -> &AtomicU64 {
         self.0.u64_at(0)
     }
 
-    /// Wakes a thread on the other side, or the next that goes to sleep.
+    /// Wake a thread that waits, or let the next wait end at once.
     pub fn wake(&self) {
-        // Relaxed: what a liar writes in between is its own loss.
+        // Relaxed: a hostile peer that writes in between harms only itself.
         let unheard = self.word().load(Ordering::Relaxed) as u32;
-        // Release: pairs with the Acquire in `take`, also where nothing is added to what is full: a sleeper that has heard the
-        // ring sees what was before it.
+        // Release: pairs with the Acquire in `take`, also if nothing is added to a full value: a woken thread sees what
+        // is before the wake-up.
         self.word()
             .fetch_add(u64::from(unheard < MAX_VALUE), Ordering::Release);
         futex::wake(self.value(), Reach::Host);
     }
 
-    /// Whether the peer has cut it off: nobody hears it, and it will not ring.
+    /// Return true if the peer has truncated the file: no wake-up reaches or comes from it.
     pub fn is_cut_off(&self) -> bool {
         self.0.is_cut_off()
     }
 
-    /// Sleeps until it rings, a signal comes, or `limit` has passed. Whatever ended it, the caller looks again.
+    /// Sleep until a wake-up or a signal comes or `limit` has passed. Whatever ended it, the caller checks again.
     pub fn wait(&self, limit: Duration) {
         if self.take() {
             return;
         }
-        // Relaxed: all that counts here is the order of changes to this one word. An addition to the value before this
-        // makes the kernel refuse to wait; one after it sees that a thread waits.
+        // Relaxed: only the order of changes to this one word matters. If the value is increased before this, the
+        // kernel refuses to wait; if after, the waker sees the waiter.
         self.word().fetch_add(WAITER, Ordering::Relaxed);
         futex::wait(self.value(), 0, limit, Reach::Host);
-        // Relaxed: seen late, it costs the peer a look for a waiter in vain. If the file was cut off meanwhile, which
-        // is an error for the kernel, this is the access that finds it out.
+        // Relaxed: seen late, it costs the peer a needless system call. If the file was truncated meanwhile, which is
+        // an error for the kernel, this access detects it.
         self.word().fetch_sub(WAITER, Ordering::Relaxed);
         self.take();
     }
 
-    /// Takes all rings that there are. False if there is none.
+    /// Consume all wake-ups. Return false if there are none.
     fn take(&self) -> bool {
-        // Relaxed: none is an answer of its own.
+        // Relaxed: zero is a complete answer.
         self.word().load(Ordering::Relaxed) as u32 != 0
-            // Acquire: pairs with the Release in `ring`.
+            // Acquire: pairs with the Release in `wake`.
             && self.word().fetch_and(!u64::from(u32::MAX), Ordering::Acquire) as u32 != 0
     }
 
-    /// The half of the word that the kernel looks at.
+    /// Return the half of the word that is the futex.
     fn value(&self) -> *const u32 {
         futex::low_half(self.word().as_ptr())
     }

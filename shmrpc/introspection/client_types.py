@@ -38,8 +38,8 @@ from shmrpc.introspection.type_facts import (
 )
 from shmrpc.introspection.type_info import TypeReader
 from shmrpc.introspection.type_texts import TypeTexts
-from shmrpc.values.notation import LIBRARIES, union
 from shmrpc.values.type_names import type_name
+from shmrpc.values.type_repr import LIBRARIES, union
 
 #: Names that have a meaning in the text of a type already.
 _RESERVED: Final = {

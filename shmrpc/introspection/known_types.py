@@ -13,8 +13,8 @@ from typing import Any, Final, get_origin
 from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.extension import Extension, imported
-from shmrpc.values.notation import class_text, union
 from shmrpc.values.standard import ZONE
+from shmrpc.values.type_repr import class_text, union
 
 _ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
 #: Classes whose instances can be sent. A str names a class of a library, as in an extension.

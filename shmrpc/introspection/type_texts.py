@@ -21,7 +21,7 @@ from shmrpc.introspection.type_facts import (
     tag_texts,
 )
 from shmrpc.introspection.type_info import AbstractType
-from shmrpc.values.notation import list_of, tuple_of, union
+from shmrpc.values.type_repr import list_of, tuple_of, union
 
 _BYTES: Final = (mi.BytesType, mi.ByteArrayType, mi.MemoryViewType)
 _ANY_BYTES: Final = "bytes | bytearray | memoryview"

@@ -34,7 +34,7 @@ from shmrpc.pools.transfer.log_forwarding import levels
 from shmrpc.pools.transfer.remote_failure import Failed, of_task, read
 from shmrpc.pools.transfer.shared_values import SharedValues
 from shmrpc.pools.worker.task_runner import TaskStopped
-from shmrpc.values.pickling import Later
+from shmrpc.values.pickling import LazyPickle
 
 if sys.version_info >= (3, 12):
     from asyncio import current_task
@@ -341,7 +341,7 @@ class Engine:
                 self._free(worker)
             else:
                 self._idle.append(worker)  # As _free() does, in short.
-            if type(result) is Later:
+            if type(result) is LazyPickle:
                 result = read(result, known.name)
             if type(result) is Failed:
                 error = result.error()
@@ -485,7 +485,7 @@ class Engine:
                 if worker.retiring:
                     self._retire(worker)
             self.completed += 1
-            if type(result) is Later:
+            if type(result) is LazyPickle:
                 result = read(result, function.name)
             if type(result) is Failed:
                 raise _of_coroutine(result.error(), function.name)

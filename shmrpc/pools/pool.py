@@ -27,7 +27,7 @@ from shmrpc.pools.transfer.functions import Function, is_by_name, reference_of
 from shmrpc.pools.transfer.main_module import ByValue, has_program, take_place
 from shmrpc.pools.transfer.remote_failure import raised
 from shmrpc.pools.worker.task_runner import is_worker
-from shmrpc.values.pickling import go_by_value
+from shmrpc.values.pickling import pickle_main_by_value
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -525,7 +525,7 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
         by_value=not has_program(),
     )
     if settings.by_value:
-        go_by_value()
+        pickle_main_by_value()
     take_place()
     if initializer is not None and not is_by_name(initializer):
         reference_of(initializer, ByValue)  # Which raises for one that cannot be sent.

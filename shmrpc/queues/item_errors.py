@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmrpc.errors import DecodeError, EncodeError
-from shmrpc.values.unsendable import UNSENDABLE, is_unsendable, reason
+from shmrpc.values.encode_errors import UNSENDABLE, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE
 
 #: What encoding an item raises. BufferError is for raw items whose bytes are not contiguous.

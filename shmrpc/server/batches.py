@@ -20,7 +20,7 @@ from shmrpc.server.served_client import RunRequest, ServedClient, Underway
 from shmrpc.server.served_endpoint import ServedEndpoint
 from shmrpc.service.call import Call, handled
 from shmrpc.streams.sending import TIME_SLICE
-from shmrpc.values.unsendable import is_unsendable
+from shmrpc.values.encode_errors import is_unsendable
 from shmrpc.wire.codec import UNREADABLE, Body, body_weight
 from shmrpc.wire.failure import CallRejected, Failure, unreadable_call
 from shmrpc.wire.frames import Header, sub_body

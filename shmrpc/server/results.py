@@ -11,7 +11,7 @@ import msgspec
 
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.signature import Signature
-from shmrpc.values.unsendable import is_unsendable, reason, returned
+from shmrpc.values.encode_errors import is_unsendable, reason, returned
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, encode_inline
 from shmrpc.wire.failure import CallRejected
 

@@ -17,7 +17,7 @@ from shmrpc.service.interceptors import Interceptor, enter_all
 from shmrpc.service.service import Service
 from shmrpc.service.signature import Signature
 from shmrpc.streams.sending import EncodeItem
-from shmrpc.values.unsendable import returned
+from shmrpc.values.encode_errors import returned
 from shmrpc.wire.failure import CallRejected
 
 #: Runs a call with its positional and keyword arguments.

@@ -12,7 +12,7 @@ from shmrpc import _core
 from shmrpc.service.argument_errors import BY_PLACE, misfit
 from shmrpc.service.signature import Signature
 from shmrpc.values.blocks import Unmapped
-from shmrpc.wire.codec import UNREADABLE, Body, Codec, Unclaimed, settle
+from shmrpc.wire.codec import UNREADABLE, Body, Codec, UndeclaredArray, require_converted
 from shmrpc.wire.failure import CallRejected
 from shmrpc.wire.frames import sub_body
 
@@ -116,7 +116,7 @@ class ArgumentDecoders:
 
     def _explain(self, body: Body) -> Sequence[Any]:
         try:
-            arguments, is_open = self._codec.decode_unsettled(body)
+            arguments, is_open = self._codec.decode_for_conversion(body)
         except UNREADABLE as error:
             raise self._signature.unreadable_call(error) from None
         if not isinstance(arguments, list):
@@ -127,7 +127,7 @@ class ArgumentDecoders:
 
     def _explain_with_deadline(self, body: Body) -> Sequence[Any]:
         try:
-            (deadline, *positional), is_open = self._codec.decode_unsettled(body)
+            (deadline, *positional), is_open = self._codec.decode_for_conversion(body)
             if type(deadline) is not int:
                 raise TypeError
         except Unmapped as error:
@@ -144,8 +144,8 @@ class ArgumentDecoders:
         def decode(body: Body) -> Arguments:
             try:
                 positional, keywords = shape(body)
-            except Unclaimed:
-                positional, keywords = self._codec.decode_unsettled(body)[0]
+            except UndeclaredArray:
+                positional, keywords = self._codec.decode_for_conversion(body)[0]
                 return self._bind(positional, keywords, is_open=True)
             except UNREADABLE as error:
                 raise self._signature.unreadable_call(error) from None
@@ -177,7 +177,7 @@ class ArgumentDecoders:
         ]
 
     def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any], is_open: bool = False) -> Arguments:
-        """Bind arguments to parameters as Python does, and validate each. ``is_open``: see `Codec.decode_unsettled`."""
+        """Bind arguments to parameters as Python does, and validate each; with ``is_open`` check foreign arrays."""
         signature = self._signature
         try:
             bound = signature.signature.bind(*positional, **keywords)
@@ -200,8 +200,8 @@ class ArgumentDecoders:
 
     def _settle(self, parameter: str, value: Any) -> None:
         try:
-            settle(value)
-        except Unclaimed as error:
+            require_converted(value)
+        except UndeclaredArray as error:
             raise CallRejected("arguments", f"{self._signature.name}(): parameter {parameter!r}: {error}") from None
 
     def _convert(self, parameter: str, value: Any, kind: Any) -> Any:

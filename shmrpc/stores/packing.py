@@ -19,15 +19,15 @@ from msgspec.msgpack import Ext
 
 from shmrpc.errors import DecodeError
 from shmrpc.stores.class_names import find_class, name_of
-from shmrpc.values import registry, unsendable
+from shmrpc.values import encode_errors, registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.arrays import CLASSED
+from shmrpc.values.decode_context import UNREADABLE, DecodeContext, Reader
 from shmrpc.values.encode import ValueEncoder, enc_hook
+from shmrpc.values.encode_context import MAX_DEPTH, EncodeContext, Writer, write_dict, write_list
 from shmrpc.values.extension import Extension, imported
 from shmrpc.values.mappings import MAPPING
-from shmrpc.values.reading import UNREADABLE, Reader, Reading
 from shmrpc.values.references import STORED
-from shmrpc.values.writing import MAX_DEPTH, Writer, Writing, write_dict, write_list
 
 #: The number of the extension for what is known by the name of its class. It is in stores alone.
 NAMED: Final = 64
@@ -65,14 +65,14 @@ def _state_of(value: Any) -> list[str]:
     return names
 
 
-def _write_enum(value: enum.Enum, writing: Writing) -> Ext:
+def _write_enum(value: enum.Enum, context: EncodeContext) -> Ext:
     cls = type(value)
     name = value._name_
     content = [name] if name is not None and cls.__members__.get(name) is value else value._value_
-    return writing.extension(NAMED, [name_of(cls), content])
+    return context.extension(NAMED, [name_of(cls), content])
 
 
-def _write_derived(value: Any, writing: Writing) -> Any:
+def _write_derived(value: Any, context: EncodeContext) -> Any:
     cls = type(value)
     base = base_of(cls)
     pickled_by_itself = any({"__reduce__", "__reduce_ex__"} & each.__dict__.keys() for each in cls.__mro__[:-1])
@@ -84,10 +84,10 @@ def _write_derived(value: Any, writing: Writing) -> Any:
         )
     plain = base_value(value, base)
     # A tuple is packed as a list: as itself it would be an extension around its items.
-    return writing.extension(NAMED, [name_of(cls), list(plain) if base is tuple else plain])
+    return context.extension(NAMED, [name_of(cls), list(plain) if base is tuple else plain])
 
 
-def _read_named(payload: Any, reading: Reading) -> Any:
+def _read_named(payload: Any, context: DecodeContext) -> Any:
     name, content = payload
     if type(name) is not str:
         raise TypeError(f"expected the name of a class, got {type(name).__name__}")
@@ -121,30 +121,30 @@ _INSTEAD: Final[tuple[tuple[str, str], ...]] = (
 def refused(value: Any) -> TypeError:
     """Makes the error for a value that would come out as something else."""
     cls = type(value)
-    if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := unsendable.instead(value)):
+    if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := encode_errors.instead(value)):
         return TypeError(f"{re.sub('^send ', 'store ', advice)}; or {_registering(cls)}")
     for name, advice in _INSTEAD:
         found = imported(name)
         if found is not None and isinstance(value, found):
             return TypeError(f"{advice}; or {_registering(cls)}")
-    if advice := unsendable.instead(value):
+    if advice := encode_errors.instead(value):
         return TypeError(re.sub(r"\bsend ", "store ", advice))
     return TypeError(f"mark the class {cls.__qualname__} as @shmrpc.shared, or {_registering(cls)}")
 
 
-def _refuse(value: Any, writing: Writing) -> Any:
+def _refuse(value: Any, context: EncodeContext) -> Any:
     raise refused(value)
 
 
 def _counted(write: Writer) -> Writer:
     """Writes a container of the codec's own, which may be as deep as extensions are."""
 
-    def counted(value: Any, writing: Writing) -> Any:
-        if writing._depth == MAX_DEPTH:
+    def counted(value: Any, context: EncodeContext) -> Any:
+        if context._depth == MAX_DEPTH:
             raise RecursionError(f"more than {MAX_DEPTH} containers in each other within one packed value")
-        writing._depth += 1
-        plain = write(value, writing)
-        writing._depth -= 1
+        context._depth += 1
+        plain = write(value, context)
+        context._depth -= 1
         return plain
 
     return counted
@@ -184,10 +184,10 @@ _CHANGEABLE: Final = frozenset({MAPPING, CLASSED})
 def _read_registered(read: Reader) -> Reader:
     """Reads an instance of a registered class; not its fields alone, as calls do where the class is not registered."""
 
-    def read_registered(payload: Any, reading: Reading) -> Any:
+    def read_registered(payload: Any, context: DecodeContext) -> Any:
         if type(payload) is list and payload and not registry.is_known(payload[0]):
             raise ValueError(f"{payload[0]} is not registered here: call shmrpc.register() for it, as its writer did")
-        return read(payload, reading)
+        return read(payload, context)
 
     return read_registered
 
@@ -206,7 +206,7 @@ _EXTENSIONS: Final = (
 )
 
 
-def _read_shown(payload: Any, reading: Reading) -> Any:
+def _read_shown(payload: Any, context: DecodeContext) -> Any:
     """Reads what is packed of an instance, and not the instance: its class is not looked for."""
     name, content, *_ = payload
     is_member = type(content) is list and len(content) == 1 and type(content[0]) is str
@@ -215,8 +215,8 @@ def _read_shown(payload: Any, reading: Reading) -> Any:
 
 def _decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Callable[[bytes], Any]:
     readers = {each.code: (each.name, read_of.get(each.code, each.read)) for each in extensions}
-    reading = Reading(readers, msgspec.msgpack.decode, pickled=False)
-    decode = msgspec.msgpack.Decoder(ext_hook=reading.hook).decode
+    context = DecodeContext(readers, msgspec.msgpack.decode, pickled=False)
+    decode = msgspec.msgpack.Decoder(ext_hook=context.hook).decode
 
     def unpack(data: bytes) -> Any:
         """Makes the value again. Raises DecodeError if it cannot be read here."""

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, SupportsIndex, cast
 
 from shmrpc import _core
-from shmrpc.values.references import Referable
+from shmrpc.values.references import StoredObject
 
 _MISSING: Final = object()
 #: As many items as any list may have.
@@ -47,7 +47,7 @@ class Opened(Protocol):
         """Blocks until a container has changed."""
 
 
-class Shared(Referable):
+class Shared(StoredObject):
     """What all containers of a store have in common."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ from shmrpc import _core
 from shmrpc.errors import DecodeError, EncodeError
 from shmrpc.stores.class_names import find_class, text_of
 from shmrpc.stores.proxies import Shared
-from shmrpc.values.references import may_be_stored
+from shmrpc.values.references import allow_instance
 
 _C = TypeVar("_C", bound=type)
 
@@ -121,7 +121,7 @@ def _shared(cls: Any, is_open: bool) -> Any:
     if not dataclasses.is_dataclass(cls) and inspect.get_annotations(cls) and not hasattr(cls, "__slots__"):
         cls = dataclasses.dataclass(cls)
     _register(SharedClass(cls, _fields_of(cls, is_open), is_open))
-    may_be_stored(cls)
+    allow_instance(cls)
     return cls
 
 

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from shmrpc.values.references import Referable
+from shmrpc.values.references import StoredObject
 
 
 def install() -> None:
@@ -21,19 +21,19 @@ def install() -> None:
     encoders = sys.modules.get("fastapi.encoders")
     by_class = getattr(encoders, "encoders_by_class_tuples", None)
     if encoders is not None and isinstance(by_class, dict) and _for_fastapi not in by_class:
-        by_class[_for_fastapi] = (Referable,)
+        by_class[_for_fastapi] = (StoredObject,)
 
 
 def _default_after(refuse: Any) -> Any:
     @functools.wraps(refuse)
     def default(self: json.JSONEncoder, o: Any) -> Any:
-        return o._copy() if isinstance(o, Referable) else refuse(self, o)
+        return o._copy() if isinstance(o, StoredObject) else refuse(self, o)
 
     default._of_shmrpc = True  # type: ignore[attr-defined]
     return default
 
 
-def _for_fastapi(value: Referable) -> Any:
+def _for_fastapi(value: StoredObject) -> Any:
     return sys.modules["fastapi.encoders"].jsonable_encoder(value._copy())
 
 

@@ -19,7 +19,7 @@ from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 from shmrpc.stores.serializers import install
 from shmrpc.stores.transaction import Transaction
 from shmrpc.stores.value_converter import Values
-from shmrpc.values.references import not_open, on_arrival
+from shmrpc.values.references import set_finder, store_not_open
 
 _H = TypeVar("_H", bound=Handle)
 
@@ -67,11 +67,11 @@ def find(name: str, kind: int, number: int, at: int, identity: int) -> Any:
     """Finds a container of a store that this process has open. Raises LocalProtocolError if it does not."""
     found = _opened.get(name)
     if found is None or found._name.is_closed:
-        raise not_open(name)
+        raise store_not_open(name)
     return found.values.seen(kind, number, at, identity)
 
 
-on_arrival(find)
+set_finder(find)
 
 
 class Opened(StoreUse):

@@ -19,7 +19,7 @@ from shmrpc.stores.packing import pack, refused, unpack
 from shmrpc.stores.proxies import Shared, SharedDict, SharedList, SharedSet
 from shmrpc.stores.records import NewStruct, SharedClass, named, shared_class
 from shmrpc.values import dtypes
-from shmrpc.values.reading import UNREADABLE
+from shmrpc.values.decode_context import UNREADABLE
 from shmrpc.values.registry import entry_of
 from shmrpc.wire.codec import get_codec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from shmrpc.values.unsendable import UNSENDABLE, is_unsendable, reason
+from shmrpc.values.encode_errors import UNSENDABLE, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.failure import CallRejected
 

@@ -14,7 +14,7 @@ from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.errors import EncodeError, TopicFull
 from shmrpc.host.processes import describe_member, describe_stopped
 from shmrpc.objects.handle import Handle, NotConstructible, closes_on_error, open_object
-from shmrpc.values.unsendable import reason
+from shmrpc.values.encode_errors import reason
 from shmrpc.wire.codec import Codec, CodecName, exact_codec
 
 _log = logging.getLogger("shmrpc")

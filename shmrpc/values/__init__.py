@@ -1,4 +1,4 @@
-"""Values that MessagePack does not carry as they are: Python's own types, arrays, buffers, and users' classes."""
+"""Values that MessagePack does not carry unchanged: Python's own types, arrays, buffers and registered classes."""
 
 from shmrpc.values.blocks import Block
 from shmrpc.values.registry import register

@@ -1,6 +1,6 @@
-"""Declared types without aliases: wherever ``type Name = ...`` is used, what it names.
+"""Declared types without aliases, such as ``type Name = ...``.
 
-On CPython 3.12 and later, NumPy's ``NDArray`` is such an alias too.
+On CPython 3.12 and later, NumPy's ``NDArray`` is such an alias, too.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-#: What `get_origin` gives for ``Union[A, B]`` and for ``A | B``.
+#: Results of ``get_origin`` for ``Union[A, B]`` and for ``A | B``.
 UNIONS: Final = (typing.Union, types.UnionType)
 
 
 def type_hints(of: Any) -> dict[str, Any]:
-    """The types that a function or a class declares, without aliases. Raises what `typing.get_type_hints` raises."""
+    """Return the declared types of a function or a class, without aliases. Raises as `typing.get_type_hints` does."""
     return {name: without_aliases(hint) for name, hint in typing.get_type_hints(of, include_extras=True).items()}
 
 
 def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
-    """A type with its type parameters replaced."""
+    """Return a type with its type parameters replaced."""
     if isinstance(kind, TypeVar):
         return given.get(kind, kind)
     parameters = getattr(kind, "__parameters__", ())
@@ -30,12 +30,12 @@ def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def union(kinds: Iterable[Any]) -> Any:
-    """The union of several types."""
+    """Return the union of several types."""
     return functools.reduce(operator.or_, kinds)
 
 
 def without_aliases(kind: Any, within: tuple[Any, ...] = ()) -> Any:
-    """A type without aliases; the very same type if it has none. An alias ``within`` itself becomes Any."""
+    """Return a type without aliases; the same object if it has none. An alias within itself becomes Any."""
     origin, args = get_origin(kind), get_args(kind)
     alias = origin if _is_alias(origin) else kind
     if _is_alias(alias):
@@ -57,4 +57,4 @@ def without_aliases(kind: Any, within: tuple[Any, ...] = ()) -> Any:
 
 
 def _is_alias(kind: Any) -> bool:
-    return type(kind).__name__ == "TypeAliasType"  # Of typing, or of typing_extensions.
+    return type(kind).__name__ == "TypeAliasType"  # The class of typing, or of typing_extensions.

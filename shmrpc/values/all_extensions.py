@@ -1,4 +1,4 @@
-"""All extensions: the codecs make their tables of these, and docs/wire.md lists them."""
+"""Table of all extensions, for the codecs and for docs/wire.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shmrpc.values import (
 )
 from shmrpc.values.extension import Extension
 
-#: The modules that add types. Their classes are tried in this order: NumPy's float64 is a float too.
+#: Modules with extensions. Their classes are tried in this order, because NumPy's float64 is a float, too.
 _MODULES: Final = (
     *(arrays, tensors, jax_arrays, arrow, buffers, standard, mappings, registry, references, pickling),
     foreign_arrays,

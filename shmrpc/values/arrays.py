@@ -1,4 +1,4 @@
-"""NumPy's arrays and scalars. NumPy is never imported to send them, only to receive them."""
+"""Extensions for NumPy's arrays and scalars. NumPy is imported only to receive them, never to send."""
 
 from __future__ import annotations
 
@@ -10,83 +10,82 @@ from msgspec.msgpack import Ext
 
 from shmrpc.values import dtypes
 from shmrpc.values.blocks import LARGE_ARRAY, is_block, length_of_axis, size_of
+from shmrpc.values.decode_context import DecodeContext, library
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
 from shmrpc.values.pickling import write_pickle
-from shmrpc.values.reading import Reading, library
-from shmrpc.values.writing import Writing
 
 NDARRAY: Final = 5
 SCALAR: Final = 6
 CLASSED: Final = 38
 
-#: Classes of NumPy's derived from its arrays, which say nothing of an array but how it behaves. A memmap arrives as one
-#: that has no file, as if it was pickled.
+#: Array classes of NumPy that differ from ndarray only in behaviour. A memmap arrives without a file, as from a pickle.
 _CLASSES: Final = ("numpy.matrix", "numpy.recarray", "numpy._core.defchararray.chararray", "numpy.memmap")
 
-#: The letters of `np.longlong` and `np.ulonglong`: classes of their own, whose dtypes equal those of 64 bits.
+#: Letters of ``np.longlong`` and ``np.ulonglong``, separate classes whose dtypes equal those of 64 bits.
 _TWINS: Final = ("q", "Q")
-#: The kinds of dtypes whose arrays have the buffer protocol.
+#: Kinds of dtypes whose arrays support the buffer protocol.
 _EXPORTED: Final = frozenset("biufcSU")
-#: The most elements of no bytes in one array: the bytes that came do not limit them.
+#: Largest number of elements of no bytes in one array, which the received bytes do not limit.
 _MAX_EMPTY: Final = 65536
 
 
-def write_array(value: Any, writing: Writing) -> Ext:
-    """Write an array: the memory itself, by reference, if it lies in a row or is ours; else a copy without gaps."""
+def write_array(value: Any, context: EncodeContext) -> Ext:
+    """Encode an array: by reference if it is contiguous or lies in memory of shmrpc; otherwise as a contiguous copy."""
     np = sys.modules["numpy"]
     try:
         dtype = dtypes.describe(value.dtype)
     except dtypes.HoldsObjects:
-        if writing.pickled:
-            return write_pickle(value, writing)
+        if context.pickled:
+            return write_pickle(value, context)
         raise
     if value.flags.c_contiguous and value.nbytes >= LARGE_ARRAY and type(dtype) is str and dtype[1] in _EXPORTED:
-        # The commonest, in short: the array gives its memory itself.
-        return Ext(NDARRAY, writing.pack((dtype, value.shape, writing.place(value, value))))
+        # The common case: the array exports its memory itself.
+        return Ext(NDARRAY, context.pack((dtype, value.shape, context.place(value, value))))
     array = np.asarray(value)
-    if array.nbytes < LARGE_ARRAY and not (array.nbytes and _is_ours(array)):
+    if array.nbytes < LARGE_ARRAY and not (array.nbytes and _is_shared(array)):
         memory, strides, offset = _compact(np, array)
         data = memory.tobytes()
     else:
-        memory, strides, offset = _lent(array) or _compact(np, array)
-        data = writing.place(value, memory)
+        memory, strides, offset = _shared_range(array) or _compact(np, array)
+        data = context.place(value, memory)
     payload = [dtype, list(array.shape), data]
     if strides is not None:
         payload += [list(strides), offset]
-    return Ext(NDARRAY, writing.pack(payload))
+    return Ext(NDARRAY, context.pack(payload))
 
 
-def _write_masked(value: Any, writing: Writing) -> Any:
-    """A pickle, if that may be: a masked array is two arrays."""
-    if writing.pickled:
-        return write_pickle(value, writing)
+def _write_masked(value: Any, context: EncodeContext) -> Any:
+    """Encode a masked array, which is two arrays, as a pickle. Raises TypeError if pickles are not allowed."""
+    if context.pickled:
+        return write_pickle(value, context)
     raise TypeError("a masked array cannot be sent: send .filled(), or its .data and .mask")
 
 
-def _write_of_class(value: Any, writing: Writing) -> Ext:
-    """An array of a class of NumPy's that is derived from its arrays: as one of those, and the name of the class."""
-    return Ext(CLASSED, writing.pack([type(value).__name__, write_array(sys.modules["numpy"].asarray(value), writing)]))
+def _write_of_class(value: Any, context: EncodeContext) -> Ext:
+    """Encode an array of a derived class of NumPy: a plain array, and the name of the class."""
+    return Ext(CLASSED, context.pack([type(value).__name__, write_array(sys.modules["numpy"].asarray(value), context)]))
 
 
-def _write_scalar(value: Any, writing: Writing) -> Ext:
+def _write_scalar(value: Any, context: EncodeContext) -> Ext:
     dtype = dtypes.describe(value.dtype)
-    # An empty text has a dtype of no bytes, and `tobytes` gives some all the same.
+    # An empty str has a dtype of no bytes, but ``tobytes`` returns some.
     payload = [dtype, value.tobytes()[: value.dtype.itemsize]]
     if value.dtype.char in _TWINS:
         payload.append(value.dtype.char)
-    return Ext(SCALAR, writing.pack(payload))
+    return Ext(SCALAR, context.pack(payload))
 
 
-def _read_array(payload: Any, reading: Reading) -> Any:
-    """A read-only view of the received memory, or a copy that can be written."""
-    made = _viewed(payload, reading)
-    return made.copy(order="K") if reading.owns else made
+def _read_array(payload: Any, context: DecodeContext) -> Any:
+    """Return a read-only view of the received memory, or a writable copy."""
+    made = _view(payload, context)
+    return made.copy(order="K") if context.owns else made
 
 
-def _viewed(payload: Any, reading: Reading) -> Any:
+def _view(payload: Any, context: DecodeContext) -> Any:
     np: Any = library("numpy", "a NumPy array")
     described, shape, place, *layout = payload
-    dtype, data = dtypes.build(np, described), reading.data(place)
+    dtype, data = dtypes.build(np, described), context.data(place)
     count = math.prod(map(length_of_axis, shape))
     if dtype.itemsize == 0 and count > _MAX_EMPTY:
         raise ValueError(f"{count} elements of no bytes")
@@ -95,13 +94,13 @@ def _viewed(payload: Any, reading: Reading) -> Any:
             raise ValueError(f"{size_of(data)} bytes are not {count} elements of {dtype}")
         return np.ndarray(shape, dtype, buffer=data)
     strides, offset = layout
-    if count * dtype.itemsize > size_of(data):  # Else a stride of 0 would make much of little.
+    if count * dtype.itemsize > size_of(data):  # A stride of 0 would make many elements of few bytes.
         raise ValueError(f"{count} elements of {dtype} do not lie in {size_of(data)} bytes")
     return np.ndarray(shape, dtype, buffer=data, offset=offset, strides=strides)
 
 
-def _read_of_class(payload: Any, reading: Reading) -> Any:
-    """A view of the array as one of the class."""
+def _read_of_class(payload: Any, context: DecodeContext) -> Any:
+    """Return a view of the array as an instance of its class."""
     np: Any = library("numpy", "a NumPy array")
     name, array = payload
     known = {cls.rpartition(".")[2]: cls for cls in _CLASSES}
@@ -111,7 +110,7 @@ def _read_of_class(payload: Any, reading: Reading) -> Any:
     return array.view(getattr(library(module, "a NumPy array"), attribute))
 
 
-def _read_scalar(payload: Any, reading: Reading) -> Any:
+def _read_scalar(payload: Any, context: DecodeContext) -> Any:
     np: Any = library("numpy", "a NumPy scalar")
     described, data, *twin = payload
     dtype = dtypes.build(np, described)
@@ -126,7 +125,7 @@ def _read_scalar(payload: Any, reading: Reading) -> Any:
 
 
 def covering(array: Any) -> tuple[Any, int]:
-    """The bytes from an array's first to its last in memory, and where in them its first element is."""
+    """Return the bytes from an array's first to its last in memory, and the offset of its first element."""
     np = sys.modules["numpy"]
     ways = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     before, after = -sum(way for way in ways if way < 0), sum(way for way in ways if way > 0)
@@ -137,7 +136,7 @@ def covering(array: Any) -> tuple[Any, int]:
 
 
 def base_of(value: Any) -> Any:
-    """The object whose memory an array or a memoryview looks at."""
+    """Return the object that owns the memory of an array or a memoryview."""
     while not is_block(value):
         below = value.obj if isinstance(value, memoryview) else getattr(value, "base", None)
         if below is None:
@@ -146,32 +145,32 @@ def base_of(value: Any) -> Any:
     return value
 
 
-def _is_ours(array: Any) -> bool:
-    """Whether it looks at shared memory, as that of `empty()`: its receiver may be meant to write there."""
+def _is_shared(array: Any) -> bool:
+    """Return True if an array is a view of shared memory, as from ``empty()``, where its receiver may write."""
     return type(base_of(array)).__module__ == "shmrpc._core"
 
 
-def _lent(array: Any) -> tuple[Any, tuple[int, ...], int] | None:
-    """The range of our own memory that an array with gaps looks at; None if a copy of the array is better."""
-    if _in_a_row(array) is not None or not _is_ours(array):
+def _shared_range(array: Any) -> tuple[Any, tuple[int, ...], int] | None:
+    """Return the range of shared memory that an array with gaps views; None if a copy of the array is better."""
+    if _in_c_order(array) is not None or not _is_shared(array):
         return None
     memory, offset = covering(array)
     return (memory, array.strides, offset) if memory.nbytes >= array.nbytes > 0 else None
 
 
 def _compact(np: Any, array: Any) -> tuple[Any, tuple[int, ...] | None, int]:
-    """The bytes without gaps, in the order that they have, copied if need be; strides if that is not C order."""
-    row = array if array.flags.c_contiguous else _in_a_row(array)
+    """Return the elements as contiguous bytes in their own order, and the strides if that is not C order."""
+    row = array if array.flags.c_contiguous else _in_c_order(array)
     if row is None:
         array = array.copy(order="K")
-        row = array if array.flags.c_contiguous else _in_a_row(array)
+        row = array if array.flags.c_contiguous else _in_c_order(array)
     if row is None:
         array = row = np.ascontiguousarray(array)
     return _flat(np, row), None if row is array else array.strides, 0
 
 
-def _in_a_row(array: Any) -> Any:
-    """The same elements with the axes in such an order that they lie in C order; None if there is no such order."""
+def _in_c_order(array: Any) -> Any:
+    """Return a view with the axes in such an order that its elements lie in C order; None if there is no such order."""
     row = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
     return row if row.flags.c_contiguous else None
 
@@ -181,7 +180,7 @@ def _flat(np: Any, array: Any) -> Any:
 
 
 def without_scalars(value: Any) -> Any:
-    """The same value with Python's numbers in place of NumPy's; the very same object if it has none of these."""
+    """Return a value with Python's numbers in place of NumPy's; the same object if it contains none."""
     np = sys.modules.get("numpy")
     return value if np is None else _without_scalars(value, np.generic)
 
@@ -201,7 +200,7 @@ def _without_scalars(value: Any, scalar: type) -> Any:
 
 
 EXTENSIONS: Final = (
-    # Before NumPy's arrays: these are such arrays too.
+    # Before ndarray, the base class of these.
     Extension(
         CLASSED,
         "NumPy array of another class",

@@ -1,7 +1,7 @@
-"""Arrow's buffers, arrays, record batches and tables. pyarrow is never imported to send, only to receive.
+"""Extensions for Arrow buffers, arrays, record batches and tables. pyarrow is imported only to receive them.
 
-A table is received without a copy, so only its outline is checked: the lengths of columns and buffers. A receiver
-that does not trust the sender calls ``.validate(full=True)``, which reads all of it.
+A table is received without a copy, so only the lengths of its columns and buffers are checked. A receiver that does
+not trust the sender calls ``.validate(full=True)``, which reads all of it.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from msgspec.msgpack import Ext
 
 from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block
+from shmrpc.values.decode_context import DecodeContext, library
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading, library
-from shmrpc.values.writing import Writing
 
 ARROW_BUFFER: Final = 8
 
-#: By the address of a living Arrow buffer: the block under it, which Arrow does not tell.
+#: Blocks under living Arrow buffers, by address, because Arrow does not expose them.
 _blocks: Final[dict[int, Block]] = {}
 
 
-def _write_buffer(value: Any, writing: Writing) -> Ext:
+def _write_buffer(value: Any, context: EncodeContext) -> Ext:
     if not value.is_cpu:
         raise TypeError("an Arrow buffer that is not in the CPU's memory cannot be sent: copy it there first")
-    return Ext(ARROW_BUFFER, writing.pack(_data(value, value, writing)))
+    return Ext(ARROW_BUFFER, context.pack(_data(value, value, context)))
 
 
-def _read_buffer(payload: Any, reading: Reading) -> Any:
+def _read_buffer(payload: Any, context: DecodeContext) -> Any:
     pa = _pyarrow("an Arrow buffer")
-    return reading.once(ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
+    return context.once(ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
 
 
-def _data(owner: Any, buffer: Any, writing: Writing) -> bytes | int:
-    return buffer.to_pybytes() if buffer.size < LARGE_ARRAY else writing.place(owner, buffer)
+def _data(owner: Any, buffer: Any, context: EncodeContext) -> bytes | int:
+    return buffer.to_pybytes() if buffer.size < LARGE_ARRAY else context.place(owner, buffer)
 
 
 def _stream_of(value: Any) -> Any:
-    """An IPC stream of a batch or a table. It is written twice: the first time only to measure it."""
+    """Return an IPC stream of a batch or a table. It is written twice, first only to measure its size."""
     pa: Any = sys.modules["pyarrow"]
     try:
         importlib.import_module("pyarrow.ipc")
@@ -78,15 +78,15 @@ def _stream(
     wrap: Callable[[Any], Any] = _same,
     covers: Callable[[type], bool] = _is_arrows,
 ) -> Extension:
-    """The extension of what travels as a stream: ``wrap`` makes what a stream holds, ``take`` takes it out.
+    """Return the extension of a type that travels as an IPC stream, whose columns stay in received memory.
 
-    Its columns stay in received memory.
+    ``wrap`` makes a batch or table of a value, ``take`` reverses it.
     """
 
-    def write(value: Any, writing: Writing) -> Ext:
-        return Ext(code, writing.pack(_data(value, _stream_of(wrap(value)), writing)))
+    def write(value: Any, context: EncodeContext) -> Ext:
+        return Ext(code, context.pack(_data(value, _stream_of(wrap(value)), context)))
 
-    def read(payload: Any, reading: Reading) -> Any:
+    def read(payload: Any, context: DecodeContext) -> Any:
         pa = _pyarrow(f"an {name}")
 
         def opened(data: Data) -> Any:
@@ -95,7 +95,7 @@ def _stream(
             value.validate()
             return value
 
-        return reading.once(code, payload, opened)
+        return context.once(code, payload, opened)
 
     return Extension(code, name, payload, read, {cls: write}, covers=covers)
 
@@ -116,7 +116,7 @@ def _as_table(value: Any) -> Any:
 
 
 def _column(value: Any) -> Any:
-    """The one column of a batch or a table."""
+    """Return the only column of a batch or a table. Raises ValueError."""
     if value.num_columns != 1:
         raise ValueError(f"expected one column, got {value.num_columns}")
     unknown = (value.schema.field(0).metadata or {}).get(b"ARROW:extension:name")
@@ -145,7 +145,7 @@ def _forget(address: int, block: Block) -> None:
 
 
 def block_of_buffer(value: Any) -> Block | None:
-    """The block under a received Arrow buffer, or a slice of one that is still there; None for any other value."""
+    """Return the block under a received Arrow buffer, or under a slice of a living one; None for any other value."""
     pa = sys.modules.get("pyarrow")
     if pa is None or not isinstance(value, pa.Buffer):
         return None

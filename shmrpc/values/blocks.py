@@ -1,4 +1,4 @@
-"""The blocks that large data arrives in, and how large that is."""
+"""Blocks of received memory, and the sizes from which buffers travel in them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = [
     "size_of",
 ]
 
-#: From this size on, in bytes, a buffer is large, and travels beside the body.
+#: Size in bytes from which a buffer travels beside the body.
 LARGE: Final = 32768
-#: The same for what the receiver need not copy.
+#: Size in bytes from which an array, which the receiver need not copy, travels beside the body.
 LARGE_ARRAY: Final = 4096
 
 
 class Block(Protocol):
-    """Received memory: read-only bytes, which stay as long as anything looks at them."""
+    """Received memory: read-only bytes, which stay valid as long as a view of them exists."""
 
     def to_bytes(self) -> bytes:
-        """A copy."""
+        """Return a copy."""
         ...
 
     def release(self) -> None:
@@ -36,37 +36,37 @@ class Block(Protocol):
         ...
 
     def private(self) -> Any:
-        """A writable buffer of the same bytes, which nobody else sees."""
+        """Return a writable buffer of the same bytes, private to this process."""
         ...
 
     def shared(self) -> Any:
-        """A writable buffer of the same bytes, which the sender sees."""
+        """Return a writable buffer of the same bytes, shared with the sender."""
         ...
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 
-#: Where a payload's data is: in the payload, or in a buffer beside it.
+#: Data of a payload: bytes in the payload, or a block beside it.
 Data = bytes | Block
 
 
 def is_block(value: object) -> TypeGuard[Block]:
-    """Whether a value is received memory."""
+    """Return True if a value is received memory."""
     return hasattr(value, "private") and hasattr(value, "shared")
 
 
 def size_of(data: Data) -> int:
-    """The size in bytes."""
+    """Return the size in bytes."""
     return len(data) if isinstance(data, bytes) else memoryview(data).nbytes
 
 
 def bytes_of(data: Data) -> bytes:
-    """The same bytes, copied if they are in a block."""
+    """Return the data as bytes, copied if they are in a block."""
     return data if isinstance(data, bytes) else data.to_bytes()
 
 
 def length_of_axis(value: Any) -> int:
-    """The same number; ValueError if it is not an integer of 0 or more."""
+    """Return the number. Raises ValueError unless it is an integer of 0 or more."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not the length of an axis")
     return value

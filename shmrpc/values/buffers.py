@@ -1,4 +1,4 @@
-"""Bytes, bytearrays, memoryviews and Python's own arrays."""
+"""Extensions for bytes, bytearray, memoryview and array.array."""
 
 from __future__ import annotations
 
@@ -10,79 +10,79 @@ from typing import Any, Final
 from msgspec.msgpack import Ext
 
 from shmrpc.values.blocks import LARGE, Data, bytes_of
+from shmrpc.values.decode_context import DecodeContext
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
-from shmrpc.values.writing import Writing
 
 BYTES: Final = 1
 BYTEARRAY: Final = 2
 MEMORYVIEW: Final = 3
 ARRAY: Final = 4
 
-#: What `memoryview.cast` takes, and the typecodes of `array.array`.
+#: Formats of ``memoryview.cast``, and type codes of ``array.array``.
 _FORMATS: Final = frozenset("cbB?hHiIlLqQnNfdP")
 _TYPECODES: Final = frozenset("bBuwhHiIlLqQfd")
 _OWN_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 
 
-def _write_bytes(value: bytes, writing: Writing) -> Any:
-    """MessagePack's own bin if they are small."""
+def _write_bytes(value: bytes, context: EncodeContext) -> Any:
+    """Return small bytes themselves, which are a MessagePack bin, and an extension for large ones."""
     if len(value) < LARGE:
         return value
-    return Ext(BYTES, writing.pack(writing.place(value, value)))
+    return Ext(BYTES, context.pack(context.place(value, value)))
 
 
-def _write_bytearray(value: bytearray, writing: Writing) -> Ext:
-    data = bytes(value) if len(value) < LARGE else writing.place(value, value)
-    return Ext(BYTEARRAY, writing.pack(data))
+def _write_bytearray(value: bytearray, context: EncodeContext) -> Ext:
+    data = bytes(value) if len(value) < LARGE else context.place(value, value)
+    return Ext(BYTEARRAY, context.pack(data))
 
 
-def _write_memoryview(value: memoryview, writing: Writing) -> Ext:
+def _write_memoryview(value: memoryview, context: EncodeContext) -> Ext:
     form = _native_format(value.format)
     if form is None:
         raise TypeError(f"a memoryview of format {value.format!r} cannot be sent: .cast('B') makes bytes of it")
-    return _write_view(value, value, form, writing)
+    return _write_view(value, value, form, context)
 
 
-def _write_view(owner: Any, view: memoryview, form: str, writing: Writing) -> Ext:
+def _write_view(owner: Any, view: memoryview, form: str, context: EncodeContext) -> Ext:
     size, shape = view.nbytes, view.shape or ()
     if size < LARGE or not view.c_contiguous:
         copy = view.tobytes()
-        data = copy if size < LARGE else writing.place(owner, copy)
+        data = copy if size < LARGE else context.place(owner, copy)
     else:
-        from pickle import PickleBuffer  # Few programs need it.
+        from pickle import PickleBuffer  # Imported on use: few programs need it.
 
-        data = writing.place(owner, PickleBuffer(view).raw())
-    if 0 in shape and len(shape) > 1:  # memoryview.cast() makes none.
+        data = context.place(owner, PickleBuffer(view).raw())
+    if 0 in shape and len(shape) > 1:  # memoryview.cast() cannot build such a view.
         raise TypeError(f"a memoryview of shape {shape} cannot be sent: send the array that it shows, or bytes")
     plain = form == "B" and len(shape) == 1
-    return Ext(MEMORYVIEW, writing.pack(data if plain else [data, form, list(shape)]))
+    return Ext(MEMORYVIEW, context.pack(data if plain else [data, form, list(shape)]))
 
 
 def _native_format(form: str) -> str | None:
-    """The same format as `memoryview.cast` takes it; None if it does not take it."""
+    """Return a format as ``memoryview.cast`` takes it, or None if it does not take it."""
     order, letter = (form[0], form[1:]) if form[:1] in ("@", "=", "<", ">", "!") else ("@", form)
     if letter not in _FORMATS:
         return None
     if order == "@":
         return letter
-    # Arrays of ctypes name the order even where it is the machine's own.
+    # Arrays of ctypes name the byte order even if it is the machine's own.
     same = letter not in "nNP" and struct.calcsize(f"={letter}") == struct.calcsize(f"@{letter}")
     return letter if same and order in ("=", _OWN_ORDER) else None
 
 
-def _write_array(value: array.array[Any], writing: Writing) -> Ext:
+def _write_array(value: array.array[Any], context: EncodeContext) -> Ext:
     size = len(value) * value.itemsize
-    data = value.tobytes() if size < LARGE else writing.place(value, memoryview(value).cast("B"))
-    return Ext(ARRAY, writing.pack([value.typecode, data]))
+    data = value.tobytes() if size < LARGE else context.place(value, memoryview(value).cast("B"))
+    return Ext(ARRAY, context.pack([value.typecode, data]))
 
 
-def _read_memoryview(payload: Any, reading: Reading) -> memoryview[Any]:
-    """A read-only view."""
+def _read_memoryview(payload: Any, context: DecodeContext) -> memoryview[Any]:
+    """Return a read-only view."""
     if not isinstance(payload, list):
-        return memoryview(reading.data(payload)).toreadonly()
+        return memoryview(context.data(payload)).toreadonly()
     place, form, shape = payload
-    view = memoryview(reading.data(place)).toreadonly()
+    view = memoryview(context.data(place)).toreadonly()
     if form not in _FORMATS:
         raise ValueError(f"{form!r} is not a format of a memoryview")
     if len(shape) == 1 and struct.calcsize(form) * shape[0] != view.nbytes:
@@ -90,7 +90,7 @@ def _read_memoryview(payload: Any, reading: Reading) -> memoryview[Any]:
     return view.cast(form) if len(shape) == 1 else view.cast(form, shape)
 
 
-def _read_array(payload: Any, reading: Reading) -> array.array[Any]:
+def _read_array(payload: Any, context: DecodeContext) -> array.array[Any]:
     typecode, place = payload
     if not (isinstance(typecode, str) and typecode in _TYPECODES):
         raise ValueError(f"{typecode!r} is not a typecode")
@@ -100,23 +100,23 @@ def _read_array(payload: Any, reading: Reading) -> array.array[Any]:
         result.frombytes(data)
         return result
 
-    return reading.once((ARRAY, typecode), place, copied)  # type: ignore[no-any-return]
+    return context.once((ARRAY, typecode), place, copied)  # type: ignore[no-any-return]
 
 
-#: Of bytes, a bytearray and an array, the receiver has a copy: the same one wherever the same buffer stands.
+#: Bytes, bytearrays and arrays arrive as copies: one copy for each buffer, however often the value refers to it.
 EXTENSIONS: Final = (
     Extension(
         BYTES,
         "bytes",
         "data: large ones only, small ones are MessagePack's own bin",
-        lambda payload, reading: reading.once(BYTES, payload, bytes_of),
+        lambda payload, context: context.once(BYTES, payload, bytes_of),
         {bytes: _write_bytes},
     ),
     Extension(
         BYTEARRAY,
         "bytearray",
         "data",
-        lambda payload, reading: reading.once(BYTEARRAY, payload, bytearray),
+        lambda payload, context: context.once(BYTEARRAY, payload, bytearray),
         {bytearray: _write_bytearray},
     ),
     Extension(

@@ -1,4 +1,4 @@
-"""The values that an Enum or a Literal allows, anywhere in a type."""
+"""Lists of the values that an Enum or a Literal allows, for error messages."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Final
 from msgspec import inspect as mi
 
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-#: The beginning of a path that leads to a key of a dict.
+#: Beginning of a path to a key of a dict.
 _KEY_IN: Final = "key` in `$"
 _KEY: Final = ("", "key")
 _ITEMS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.CollectionType)
 _CLASSES: Final = (mi.StructType, mi.DataclassType, mi.TypedDictType, mi.NamedTupleType)
-#: How many choices are listed.
+#: Largest number of choices that are listed.
 _MOST: Final = 20
-#: Stands among the choices for a type that allows more than a few values.
+#: Marker among the choices for a type that allows other values.
 _ANYTHING_ELSE: Final = object()
 
 
 def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
-    """What a type allows at a path such as ``.colours[0]``, in words; "" if that cannot be told.
+    """Return the choices of a type at a path such as ``.colours[0]`` as text; "" if they are unknown.
 
-    ``complete``: "" also if something besides these choices is allowed there.
+    With ``complete``, return "" also if the type allows other values there.
     """
     try:
         info = mi.EnumType(kind) if isinstance(kind, type) and issubclass(kind, enum.Enum) else mi.type_info(kind)
         found = list(_choices(info, steps(path)))
-    except Exception:  # A type that msgspec cannot have as a whole.
+    except Exception:  # msgspec does not support the type.
         return ""
     if complete and _ANYTHING_ELSE in found:
         return ""
@@ -44,12 +44,12 @@ def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
 
 
 def steps(path: str) -> list[tuple[str, str]]:
-    """The steps of a path: each the name of a field, or an index."""
+    """Return the steps of a path, each the name of a field or an index."""
     return _STEP.findall(path.removeprefix(_KEY_IN)) + [_KEY] * path.startswith(_KEY_IN)
 
 
 def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:
-    """The choices as texts; _ANYTHING_ELSE for a type that is not a choice."""
+    """Yield the choices as text, and _ANYTHING_ELSE for a type that is not a choice."""
     if isinstance(info, mi.UnionType):
         for each in info.types:
             yield from _choices(each, steps)
@@ -67,13 +67,13 @@ def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:
 
 
 def _member_text(member: enum.Enum) -> str:
-    """A member's value; with its name, unless the value is a text, which says enough."""
+    """Return the value of a member, with its name unless the value is a str."""
     value = member.value
     return repr(value) if isinstance(value, str) else f"{value!r} ({type(member).__name__}.{member.name})"
 
 
 def _parts(info: Any, name: str, index: str) -> list[Any]:
-    """The types of what is found at one step of a path."""
+    """Return the types at one step of a path."""
     if isinstance(info, _CLASSES):
         place = int(index) if index.isdigit() else -1
         return [field.type for number, field in enumerate(info.fields) if name == field.encode_name or place == number]

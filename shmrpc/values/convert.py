@@ -1,4 +1,4 @@
-"""Values as their declared types: also types that msgspec does not know, and instances that came as such."""
+"""Conversion of decoded values to declared types, including types that msgspec does not know."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import msgspec
 
 from shmrpc.values import arrays, defaults, fields, references, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
+from shmrpc.values.error_text import nested, readable, split
 from shmrpc.values.fields import CONTAINERS
-from shmrpc.values.foreign_arrays import ForeignArray, unfit
-from shmrpc.values.wording import nested, readable, split
+from shmrpc.values.foreign_arrays import ForeignArray, mismatch
 
-#: Types that stay as they are: msgspec would make bytes of any text in base64.
+#: Types that are not converted: msgspec would decode any str as base64.
 _BUILTIN: Final = (bytes, bytearray, memoryview)
 _MAX_KEPT: Final = 4096
 
 
 class _Choice(type):
-    """A stand-in for a type that msgspec cannot have. `take` makes its instances, and so checks them."""
+    """Stand-in for a type that msgspec does not support. ``take`` converts and checks values."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
@@ -36,7 +36,7 @@ def _choice(name: str, take: Callable[[Any], Any]) -> _Choice:
 
 
 def dec_hook(kind: Any, value: Any) -> Any:
-    """For msgspec: make a value of a declared type that it does not know. msgspec then checks the class."""
+    """Convert a value to a declared type that msgspec does not know; msgspec checks the class of the result."""
     if type(value) is kind:
         return value
     if isinstance(kind, _Choice):
@@ -55,7 +55,7 @@ def dec_hook(kind: Any, value: Any) -> Any:
 
 
 def _check_array(kind: Any, value: Any) -> None:
-    """Raise ValueError for an array that is not of the declared shape or dtype."""
+    """Raise ValueError for an array that does not have the declared shape or dtype."""
     np: Any = sys.modules["numpy"]
     if not isinstance(value, np.ndarray):
         return
@@ -74,7 +74,7 @@ def _check_array(kind: Any, value: Any) -> None:
 
 @functools.lru_cache(_MAX_KEPT)
 def declared_array(kind: Any) -> tuple[list[tuple[Any, ...]] | None, tuple[type, ...]]:
-    """The lengths that each axis may have (none: any), or None for any axes; and the types that elements may have."""
+    """Return the allowed lengths of each axis (empty: any), or None for any axes; and the allowed types of elements."""
     args = get_args(kind)
     axes = get_args(args[0]) if args and get_origin(args[0]) is tuple else (Ellipsis,)
     lengths = [get_args(axis) if get_origin(axis) is typing.Literal else () for axis in axes]
@@ -88,35 +88,35 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 
 def is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
-    """Whether elements of a dtype are of a declared type."""
+    """Return True if elements of a dtype have a declared type."""
     if issubclass(dtype.type, scalar):
         return True
-    # Two of C's integer types may have equal dtypes. An abstract class has no dtype.
+    # Two integer types of C may have equal dtypes. An abstract class has no dtype.
     return scalar.__module__ == "numpy" and scalar.__name__ in np.sctypeDict and np.dtype(scalar) == dtype
 
 
 class DeclaredTypes:
-    """Declared types for one codec, translated for msgspec and kept."""
+    """Cache of declared types, translated for msgspec, of one codec."""
 
     def __init__(self, *, pickled: bool) -> None:
-        """``pickled``: whether instances of any class can come, and not only of registered ones."""
+        """Create the cache. With ``pickled``, instances of any class can arrive, not only of registered ones."""
         self._pickled = pickled
         self._for_decoding: dict[Any, Any] = {}
         self._for_converting: dict[Any, Any] = {}
-        #: How often something was registered.
+        #: Number of registrations seen.
         self._changes = 0
 
     def forget(self) -> None:
-        """Translate again for converting, since something has been registered."""
+        """Clear the types for conversion, because a class was registered."""
         self._for_converting.clear()
         self._changes += 1
 
     def for_decoding(self, kind: Any) -> Any:
-        """The type for msgspec to decode: usually the declared type itself. TypeError if there is none."""
+        """Return the type for msgspec to decode, usually the declared type. Raises TypeError if there is none."""
         return self._kept(self._for_decoding, kind, instances=False)
 
     def converter(self, kind: Any) -> Callable[[Any], Any]:
-        """A function that does :meth:`convert` for one type, without looking the type up each time."""
+        """Return a function that does :meth:`convert` for one type without a lookup each time."""
         made, wanted = -1, kind
 
         def convert(value: Any) -> Any:
@@ -128,7 +128,7 @@ class DeclaredTypes:
         return convert
 
     def convert(self, value: Any, kind: Any) -> Any:
-        """Make a decoded value one of the declared type; msgspec.ValidationError if it does not fit."""
+        """Convert a decoded value to its declared type. Raises msgspec.ValidationError if it does not fit."""
         if kind is Any:
             return value
         return self._converted(value, self._kept(self._for_converting, kind, instances=True), kind)
@@ -145,14 +145,14 @@ class DeclaredTypes:
                 value = plain
                 return _convert(value, wanted)
         except msgspec.ValidationError as error:
-            raise unfit(readable(error, kind, value), value) from None
+            raise mismatch(readable(error, kind, value), value) from None
 
     def _kept(self, kept: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
         try:
             return kept[kind]
         except KeyError:
             pass
-        except TypeError:  # Something in it cannot be hashed.
+        except TypeError:  # A part of the type cannot be hashed.
             return self._translate(kind, instances)
         defaults.complete(kind)
         if len(kept) >= _MAX_KEPT:
@@ -176,7 +176,7 @@ class DeclaredTypes:
         if issubclass(kind, enum.Enum) and ((instances and self._can_come(kind)) or not _is_known(kind)):
             return _choice(kind.__name__, lambda value: _member(kind, value))
         if instances and (
-            (self._can_come(kind) and fields.names_of(kind) is not None) or references.is_passed_for(kind)
+            (self._can_come(kind) and fields.names_of(kind) is not None) or references.is_allowed_instance(kind)
         ):
             return _choice(kind.__name__, lambda value: self._instance(kind, value))
         return kind
@@ -195,17 +195,17 @@ class DeclaredTypes:
         others = [each for each in translated if each not in ours]
         rest = union(others) if others else None
         if rest is not None:
-            msgspec.msgpack.Decoder(rest)  # TypeError if msgspec cannot have these together.
+            msgspec.msgpack.Decoder(rest)  # Raises TypeError if msgspec cannot combine these.
         name = str(kind).replace("typing.", "")
         made = _choice(name, lambda value: _one_of(name, ours, rest, value))
         return union([made, None]) if optional else made
 
     def _can_come(self, kind: type) -> bool:
-        """Whether an instance can arrive as itself, and not as a map."""
+        """Return True if an instance can arrive as itself instead of as a map."""
         return self._pickled or registry.is_covered(kind)
 
     def _instance(self, kind: type, value: Any) -> Any:
-        """An instance that came as one, its fields checked if the class is registered; or one made of a map."""
+        """Return an instance that arrived as one, with checked fields if registered; or build one from a map."""
         if not isinstance(value, kind):
             return _inner_convert(value, kind)
         entry = registry.entry_of(type(value))
@@ -216,7 +216,7 @@ class DeclaredTypes:
     def _check_fields(self, value: Any, entry: registry.Entry) -> None:
         try:
             hints = type_hints(entry.cls)
-        except Exception:  # Such as a NameError, for a name that only type checkers import.
+        except Exception:  # For example a NameError, for a name imported only by type checkers.
             return
         for name in entry.fields:
             if name in hints and hasattr(value, name):
@@ -224,21 +224,21 @@ class DeclaredTypes:
                     self.convert(getattr(value, name), hints[name])
                 except msgspec.ValidationError as error:
                     raise nested(error, f".{name}") from None
-                except TypeError:  # msgspec cannot have the field's type: leave the value as it came.
+                except TypeError:  # msgspec does not support the type: leave the value unchanged.
                     continue
 
 
 def _convert(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind, builtin_types=_BUILTIN, dec_hook=dec_hook)
-    except ArithmeticError as error:  # Such as a Decimal that does not fit a float.
+    except ArithmeticError as error:  # For example a Decimal that does not fit a float.
         raise msgspec.ValidationError(f"a number does not fit: {error}") from None
-    except TypeError as error:  # Such as a list for an element of a set.
+    except TypeError as error:  # For example a list as an element of a set.
         raise msgspec.ValidationError(f"Expected something else: {error}") from None
 
 
 def _inner_convert(value: Any, kind: Any) -> Any:
-    """Convert within a hook: an error goes to the conversion around it."""
+    """Convert within a hook, with an error that the outer conversion completes."""
     try:
         return _convert(value, kind)
     except msgspec.ValidationError as error:
@@ -246,7 +246,7 @@ def _inner_convert(value: Any, kind: Any) -> Any:
 
 
 def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
-    """Convert for a union: try the types that msgspec does not know, then the others together."""
+    """Convert to a union: try the types that msgspec does not know, then the others together."""
     for each in ours:
         try:
             return _convert(value, each)
@@ -256,7 +256,7 @@ def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
         try:
             return _convert(value, rest)
         except msgspec.ValidationError as error:
-            if split(str(error))[1]:  # It is one of the others, and something in it is wrong.
+            if split(str(error))[1]:  # The value is of one of these types, with an invalid part.
                 raise nested(error) from None
     raise ValueError(f"Expected `{name}`, got `{type(value).__name__}`")
 
@@ -271,7 +271,7 @@ def _member(kind: type[enum.Enum], value: Any) -> enum.Enum:
 
 
 def _is_known(kind: Any) -> bool:
-    """Whether msgspec can have this type."""
+    """Return True if msgspec supports a type."""
     try:
         msgspec.msgpack.Decoder(kind)
     except TypeError:

@@ -1,10 +1,10 @@
-"""The defaults of a dataclass, in instances that msgspec makes.
+"""Defaults of dataclasses in instances that msgspec builds.
 
-msgspec does not call `__init__`. It sets a default only if the instance has no attribute of that name, and a plain
-default is an attribute of the class. So the class answers in the instance's place, and `vars()` and `pickle` do not
-find the field; an attribute of a base class even hides a default factory, or that a field is missing. But msgspec calls
-`__post_init__`, which it looks up when it first meets a class, and keeps. So let it find one that sets what is missing
-and then calls the class's own.
+msgspec does not call ``__init__``. It sets a default only if the instance has no attribute of that name, and a plain
+default is an attribute of the class. So ``vars()`` and ``pickle`` do not find the field in the instance; an attribute
+of a base class even hides a default factory, or a missing field. But msgspec calls ``__post_init__``, which it looks up
+once, when it first sees a class. So this module lets it find a function that sets the missing fields and then calls the
+``__post_init__`` of the class.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from shmrpc import _core
 from shmrpc.values.fields import class_defaults, hints_of, names_of
 
 _POST_INIT: Final = "__post_init__"
-#: Where msgspec keeps what it knows of a class.
+#: Attribute in which msgspec caches its facts about a class.
 _CACHE: Final = "__msgspec_cache__"
 _lock: Final = threading.RLock()
-#: Classes, and generic aliases of them, that msgspec has met with a hook of ours.
+#: Classes, and generic aliases of them, that msgspec has cached with a hook of this module.
 _hooked: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def complete(kind: Any) -> None:
-    """Have msgspec make instances with all their fields from now on, of every dataclass in this type."""
+    """Let msgspec set all fields of instances of every dataclass in this type."""
     met = _classes_in(kind, {})
     with _lock:
         hooks = {cls: hook for cls in set(met.values()) if (hook := _hook(cls)) is not None}
@@ -43,8 +43,8 @@ def complete(kind: Any) -> None:
         try:
             for cls, hook in hooks.items():
                 setattr(cls, _POST_INIT, hook)
-            for each in met:  # A class keeps what msgspec knew of those in its fields.
-                with contextlib.suppress(AttributeError, TypeError):  # Such as a Struct, which has no cache there.
+            for each in met:  # Its cache includes the classes of its fields.
+                with contextlib.suppress(AttributeError, TypeError):  # A Struct, for example, has no such cache.
                     delattr(each, _CACHE)
             for each in (*met, kind):
                 _meet(each)
@@ -60,12 +60,12 @@ def complete(kind: Any) -> None:
 def _meet(kind: Any) -> None:
     try:
         msgspec.msgpack.Decoder(kind)
-    except Exception:  # The use of the type will raise it; msgspec may have met parts of it now.
+    except Exception:  # The use of the type will raise the error; parts of it may be cached now.
         return
 
 
 def _classes_in(kind: Any, met: dict[Any, type]) -> dict[Any, type]:
-    """The classes with fields in a type: by each class, or generic alias of it, as it stands there."""
+    """Return the classes with fields in a type, by the class or generic alias in the type."""
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(kind, typing.NewType):
         return _classes_in(kind.__supertype__, met)
@@ -82,7 +82,7 @@ def _classes_in(kind: Any, met: dict[Any, type]) -> dict[Any, type]:
 
 
 class _Hook:
-    """A `__post_init__` while msgspec looks at the class; another thread may make an instance just then."""
+    """``__post_init__`` while msgspec reads the class; another thread may build an instance just then."""
 
     def __init__(self, function: Callable[[Any], None]) -> None:
         self._function = function
@@ -92,11 +92,11 @@ class _Hook:
 
 
 def _hook(cls: type) -> _Hook | None:
-    """A hook that sets the fields which msgspec leaves to the class; None if there are none."""
+    """Return a hook that sets the fields which msgspec leaves to the class; None if there are none."""
     if not dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct):
         return None
     left = set(class_defaults(cls, names_of(cls) or ()))
-    # `__init__` itself leaves a plain default to the class if it has no parameter for the field.
+    # ``__init__`` itself leaves a plain default to the class if the field is no parameter.
     makers = {each.name: _maker(each) for each in dataclasses.fields(cls) if each.name in left and _is_set(each)}
     if not makers:
         return None

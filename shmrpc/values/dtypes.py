@@ -1,4 +1,4 @@
-"""NumPy's dtypes as they travel."""
+"""Encoding of NumPy's dtypes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import re
 import sys
 from typing import Any, Final
 
-#: What NumPy reads as one dtype of its own; not objects, and not a text with several fields.
+#: Texts that NumPy reads as one of its own dtypes, without objects and without fields.
 _TEXT: Final = re.compile(r"[<>|][biufcSUV]\d+|[<>][mM]8(\[\d*[A-Za-z]+\])?")
 _MAX_KEPT: Final = 1024
 _described: Final[dict[Any, Any]] = {}
 
 
 class HoldsObjects(TypeError):
-    """Elements are Python objects, which mean nothing to another process."""
+    """Error of an array of Python objects, which have no meaning in another process."""
 
 
 def describe(dtype: Any) -> Any:
-    """What travels for a dtype; TypeError for one that cannot."""
+    """Return the encoding of a dtype. Raises TypeError for one that cannot be sent."""
     try:
-        made = _described[dtype]  # Quicker than `functools.lru_cache`.
+        made = _described[dtype]  # Faster than `functools.lru_cache`.
     except KeyError:
         if len(_described) >= _MAX_KEPT:
             _described.clear()
         made = _described[dtype] = _describe(dtype)
-    # The dtype of records equals the one of plain structures.
+    # The dtype of records equals that of plain structures.
     return made if dtype.type.__name__ != "record" else {"record": made}
 
 
@@ -40,12 +40,12 @@ def _describe(dtype: Any) -> Any:
     if dtype.names is None:
         try:
             is_own = sys.modules["numpy"].dtype(dtype.str) == dtype
-        except TypeError:  # There is none of this name.
+        except TypeError:  # NumPy has no dtype of this name.
             is_own = False
         if not is_own:
             raise TypeError(f"the dtype {dtype} is not NumPy's own and cannot be sent: {_not_own(dtype)}")
         return dtype.str
-    # Of each field its dtype, its offset and perhaps its title.
+    # Each field has a dtype, an offset and perhaps a title.
     fields = ((name, *dtype.fields[name]) for name in dtype.names)
     return {
         "fields": [[name, describe(field), *rest] for name, field, *rest in fields],
@@ -58,7 +58,7 @@ def _not_own(dtype: Any) -> str:
 
 
 def build(np: Any, described: Any) -> Any:
-    """The dtype that was described; ValueError or TypeError if there is no such dtype."""
+    """Build the dtype for an encoding. Raises ValueError or TypeError if there is no such dtype."""
     if isinstance(described, str):
         return _build_simple(np, described)
     if "record" in described:

@@ -12,31 +12,39 @@ from msgspec.msgpack import Ext
 
 from shmrpc import _core
 from shmrpc.values import fields, registry, standard
+from shmrpc.values.encode_context import (
+    EncodeContext,
+    ExtKey,
+    InlineEncodeContext,
+    Writer,
+    write_dict,
+    write_list,
+    write_same,
+)
+from shmrpc.values.encode_errors import derived, unregistered, unsupported
 from shmrpc.values.extension import Extension, imported
 from shmrpc.values.pickling import write_pickle
-from shmrpc.values.unsendable import derived, unregistered, unsupported
-from shmrpc.values.writing import ExtKey, InlineWriting, Writer, Writing, write_dict, write_list, write_same
 
-#: How many types are remembered: more than a program has, unless it makes them as it runs.
+#: Number of types whose writers are cached: more than a program has, unless it creates classes while it runs.
 _MAX_TYPES: Final = 4096
 
 
 class NotPlain(OverflowError):
-    """The codec met something that it does not carry, in a field whose declared type rules that out.
+    """Error of a value that the codec cannot carry, in a field whose declared type does not allow it.
 
-    It is an OverflowError, as for an integer that is too large: after either, the value is written again, thoroughly.
+    An OverflowError, as for an integer that is too large: after either, the value is encoded again, thoroughly.
     """
 
 
 def enc_hook(value: Any) -> Any:
-    """For msgspec: what to write for a value that it does not know."""
+    """Return the value that msgspec writes in place of one that it does not know. Raises NotPlain."""
     if type(value) is ExtKey:
         return value.ext
     raise NotPlain(str(unsupported(value)))
 
 
 class ValueEncoder:
-    """Writes values for one codec."""
+    """Encoder of values for one codec."""
 
     def __init__(
         self,
@@ -46,10 +54,11 @@ class ValueEncoder:
         pickled: bool,
         structural: bool = True,
     ) -> None:
-        """``pack`` makes bytes of plain values; ``pickled``: whether to pickle what cannot travel otherwise.
+        """Create an encoder.
 
-        ``structural``: whether instances of classes that are not registered travel as a map of their fields, a tuple
-        or an Enum's value, of which a receiver that declares the class makes them again.
+        ``pack`` encodes plain values. With ``pickled``, values that cannot travel otherwise are pickled. With
+        ``structural``, instances of classes that are not registered travel as a map of their fields, a tuple or the
+        value of an Enum; a receiver that declares the class rebuilds them.
         """
         self._pack = pack
         self._pickled = pickled
@@ -58,44 +67,46 @@ class ValueEncoder:
         self._extensions = tuple(each for each in extensions if declares or not each.declared)
         written = [pair for each in self._extensions for pair in each.writers.items()]
         self._exact = _EXACT | {kind: write for kind, write in written if isinstance(kind, type)}
-        #: What writes values of each type that has been met.
+        #: Writers of the types seen so far.
         self._writers = dict(self._exact)
-        #: How often these were forgotten.
+        #: Number of times that the cache was cleared.
         self._changes = 0
 
     def encode(self, value: Any) -> bytes | _core.Parcel:
-        """The body for a value."""
-        return self._body(value, Writing.plain)
+        """Encode a value as a body."""
+        return self._body(value, EncodeContext.plain)
 
     def encode_all(self, values: Sequence[Any]) -> bytes | _core.Parcel:
-        """The body for an array of values."""
+        """Encode an array of values as a body."""
         return self._body(values, _plain_each)
 
     def encode_inline(self, value: Any) -> bytes:
-        """The bytes for a value, with its large buffers among them."""
-        return self._packed(value, Writing.plain, InlineWriting)[0]
+        """Encode a value as bytes, with its large buffers among them."""
+        return self._packed(value, EncodeContext.plain, InlineEncodeContext)[0]
 
-    def _body(self, value: Any, plain: Callable[[Writing, Any], Any]) -> bytes | _core.Parcel:
-        body, buffers = self._packed(value, plain, Writing)
+    def _body(self, value: Any, plain: Callable[[EncodeContext, Any], Any]) -> bytes | _core.Parcel:
+        body, buffers = self._packed(value, plain, EncodeContext)
         return _core.Parcel(body, buffers) if buffers else body
 
-    def _packed(self, value: Any, plain: Callable[[Writing, Any], Any], make: type[Writing]) -> tuple[bytes, list[Any]]:
+    def _packed(
+        self, value: Any, plain: Callable[[EncodeContext, Any], Any], make: type[EncodeContext]
+    ) -> tuple[bytes, list[Any]]:
         try:
-            writing = make(self._writers, self.classify, self._pack, self._pickled, False)
-            body = self._pack(plain(writing, value))
+            context = make(self._writers, self.classify, self._pack, self._pickled, False)
+            body = self._pack(plain(context, value))
         except OverflowError:
-            writing = make(self._writers, self.classify, self._pack, self._pickled, True)
+            context = make(self._writers, self.classify, self._pack, self._pickled, True)
             try:
-                body = self._pack(plain(writing, value))
+                body = self._pack(plain(context, value))
             except NotPlain as error:
                 raise TypeError(str(error)) from None
-        return body, writing.buffers
+        return body, context.buffers
 
     def is_plain(self, kind: type) -> bool | tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """Whether the codec carries instances of a class as they are.
+        """Return True if the codec carries instances of a class unchanged.
 
-        Two tuples of fields: it carries an instance that has the first ones itself and plain values in the second.
-        None: it does not, and the core may write what is usual of them.
+        Two tuples of field names mean: it carries an instance that has the first fields itself and plain values in the
+        second. None means: it does not, and the native encoder may write the common cases.
         """
         if kind in (msgspec.Raw, Ext):
             return True
@@ -114,18 +125,18 @@ class ValueEncoder:
         return issubclass(kind, enum.Enum) and not self._pickled and fields.is_closed(kind)
 
     def forget(self) -> None:
-        """Look at types anew, since something has been registered."""
+        """Clear the cached writers, because a class was registered."""
         self._changes += 1
         self._writers.clear()
         self._writers.update(self._exact)
 
     def classify(self, value: Any) -> Writer:
-        """What writes values of this one's type."""
+        """Find and cache the writer for the type of a value."""
         kind, changes = type(value), self._changes
         if len(self._writers) >= _MAX_TYPES:
             self.forget()
         writer = self._writer_for(value, kind)
-        if changes == self._changes:  # Else the type may have been registered in the meantime.
+        if changes == self._changes:  # Otherwise the type may have been registered meanwhile.
             self._writers[kind] = writer
         return writer
 
@@ -133,7 +144,7 @@ class ValueEncoder:
         entry = registry.entry_of(kind)
         if entry is not None:
             return entry.write
-        if kind in self._exact:  # It was not a moment ago: another thread has just called `forget`.
+        if kind in self._exact:  # Another thread has just called `forget`.
             return self._exact[kind]
         base, write, covers = next((each for each in self._bases() if issubclass(kind, each[0])), _NO_BASE)
         if base is kind or covers(kind):
@@ -150,11 +161,11 @@ class ValueEncoder:
         return self._adopt(value) or (write_pickle if self._pickled else _refuse)
 
     def _adopt(self, value: Any) -> Writer | None:
-        """Return the writer of a value of an unknown class that can, for example, export its memory; else None."""
+        """Return the writer for a value of an unknown class that, for example, exports its memory; or None."""
         return next(filter(None, (each.adopt(value) for each in self._extensions)), None)
 
     def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
-        """Each class whose instances can be written, what writes them, and whether that covers a derived class."""
+        """Yield each class that can be written, its writer, and the test for derived classes that the writer covers."""
         yield enum.Enum, _write_enum, _never
         for extension in self._extensions:
             for kind, write in extension.writers.items():
@@ -165,16 +176,16 @@ class ValueEncoder:
             yield base, self._exact[base], _never
 
     def _pickles(self, kind: type) -> bool:
-        """Whether instances of a class with fields are pickled: all but those that our own frames are made of."""
+        """Return True if instances of a class with fields are pickled: all except those of shmrpc's own frames."""
         return self._pickled and not kind.__module__.startswith("shmrpc.")
 
 
-def _plain_each(writing: Writing, values: Sequence[Any]) -> list[Any]:
-    return [writing.plain(value) for value in values]
+def _plain_each(context: EncodeContext, values: Sequence[Any]) -> list[Any]:
+    return [context.plain(value) for value in values]
 
 
-def _write_enum(value: enum.Enum, writing: Writing) -> Any:
-    return writing.plain(value._value_)
+def _write_enum(value: enum.Enum, context: EncodeContext) -> Any:
+    return context.plain(value._value_)
 
 
 def _never(kind: type) -> bool:
@@ -184,26 +195,26 @@ def _never(kind: type) -> bool:
 def is_structural(kind: type, base: type | None, names: tuple[str, ...] | None) -> bool:
     """Return True if instances travel as their structure: a map of fields, the items of a NamedTuple, an Enum's value.
 
-    ``base``: the class it is derived from that travels, if there is one; ``names``: its fields.
+    ``base`` is its base class that travels, if any, ``names`` are its fields.
     """
     if base is None:
         return names is not None
     return base is enum.Enum or (base is tuple and hasattr(kind, "_fields"))
 
 
-def _refuse(value: Any, writing: Writing) -> Any:
+def _refuse(value: Any, context: EncodeContext) -> Any:
     raise unsupported(value)
 
 
-def _refuse_derived(base: type, value: Any, writing: Writing) -> Any:
+def _refuse_derived(base: type, value: Any, context: EncodeContext) -> Any:
     raise derived(value, base)
 
 
-def _refuse_unregistered(value: Any, writing: Writing) -> Any:
+def _refuse_unregistered(value: Any, context: EncodeContext) -> Any:
     raise unregistered(value)
 
 
-#: What writes values of exactly these types, MessagePack's own and the codec's.
+#: Writers of exactly these types, MessagePack's own and the codec's.
 _EXACT: Final[dict[type, Writer]] = {
     type(None): write_same,
     bool: write_same,
@@ -217,5 +228,5 @@ _EXACT: Final[dict[type, Writer]] = {
     msgspec.UnsetType: write_same,
     ExtKey: write_same,
 }
-#: For a class that is derived from nothing that can be written.
+#: Entry for a class without a base class that can be written.
 _NO_BASE: Final[tuple[None, Writer, Callable[[type], bool]]] = (None, _refuse, _never)

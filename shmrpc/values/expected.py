@@ -1,4 +1,4 @@
-"""Declared types that the core knows: MessagePack's own, memoryviews, NumPy's arrays, and containers of them."""
+"""Native decoders for declared types: MessagePack's own, memoryviews, NumPy arrays and containers of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shmrpc.values.aliases import UNIONS
 from shmrpc.values.convert import declared_array, is_dtype
 from shmrpc.values.extension import imported
 
-#: The core's name for each type of single values.
+#: Name of each scalar type in the core.
 _SCALARS: Final[dict[Any, str]] = {
     None: "None",
     type(None): "None",
@@ -23,21 +23,21 @@ _SCALARS: Final[dict[Any, str]] = {
     memoryview: "memoryview",
     Any: "any",
 }
-#: A container without the types of what is in it.
+#: Full types of containers declared without item types.
 _BARE: Final[dict[Any, Any]] = {list: list[Any], tuple: tuple[Any, ...], dict: dict[Any, Any]}
-#: The order of the bytes in a number.
+#: Byte order of the machine, in dtypes.
 _ORDER: Final = "<" if sys.byteorder == "little" else ">"
-#: The dtypes of the arrays that the core knows, as they travel.
+#: Dtypes of the arrays that the core decodes, as they are encoded.
 _NUMBERS: Final = [
     *("|b1", "|i1", "|u1"),
     *(_ORDER + text for text in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")),
 ]
-#: Deeper ones are not worth it.
+#: Largest depth of containers that the core decodes.
 _MAX_DEPTH: Final = 8
 
 
 def expected(kind: Any, depth: int = 0) -> _core.Expected | None:
-    """What the core is to read for a declared type; None if it does not know the type."""
+    """Return the native decoder for a declared type, or None if the core does not support the type."""
     if depth == _MAX_DEPTH:
         return None
     while isinstance(kind, typing.NewType):
@@ -47,7 +47,7 @@ def expected(kind: Any, depth: int = 0) -> _core.Expected | None:
     for each in get_args(kind) if get_origin(kind) in UNIONS else (kind,):
         try:
             scalars.append(_SCALARS[each])
-        except (KeyError, TypeError):  # TypeError: something in it cannot be hashed.
+        except (KeyError, TypeError):  # TypeError: a part of the type cannot be hashed.
             containers.append(each)
     if not containers:
         return _core.Expected(scalars)

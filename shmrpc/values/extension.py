@@ -1,4 +1,4 @@
-"""What a module of values adds to MessagePack. :mod:`shmrpc.values.all_extensions` gathers these."""
+"""Extension of MessagePack by a type; :mod:`shmrpc.values.all_extensions` lists all of them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 
 import msgspec
 
-from shmrpc.values.reading import Reader
-from shmrpc.values.writing import Writer
+from shmrpc.values.decode_context import Reader
+from shmrpc.values.encode_context import Writer
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """An extension of MessagePack's: which values travel by it, and how they are written and read."""
+    """Extension of MessagePack: the values that it carries, with the functions that encode and decode them."""
 
-    #: Its number in a body.
+    #: Code of the extension in a body.
     code: int
-    #: What an error calls such a value.
+    #: Name of such a value in errors.
     name: str
-    #: What its payload is, as in the table of docs/wire.md. *Data* is bytes, or the place of a buffer.
+    #: Description of the payload for docs/wire.md. *Data* is bytes, or the index of a buffer.
     payload: str
-    #: Makes the value from its decoded payload.
+    #: Decodes the value from its payload.
     read: Reader
-    #: The writer of the instances of each class; the first class that fits counts. A name such as ``numpy.ndarray``
-    #: stands for a class that is looked for only once the program has imported its module.
+    #: Writers by class; the first class that fits is used. A name such as ``numpy.ndarray`` stands for a class that is
+    #: looked up once the program has imported its module.
     writers: Mapping[type | str, Writer] = {}
-    #: Returns True for a class, derived from one of these, whose instances arrive as its instances too. Those of other
-    #: derived classes are refused, or pickled where pickles are allowed.
+    #: Returns True for a class derived from one of ``writers`` whose instances arrive as instances of it. Instances of
+    #: other derived classes are refused, or pickled where pickles are allowed.
     covers: Callable[[type], bool] = lambda kind: False
-    #: Finds what writes a value of a class that no extension names; None if the value does not travel by this one.
+    #: Returns the writer for a value of a class that no extension names, or None if this extension does not carry it.
     adopt: Callable[[Any], Writer | None] = lambda value: None
-    #: True if only a receiver that declares its types can read it: queues and stores write nothing by it.
+    #: True if only a receiver with declared types can decode it; queues and stores do not use such an extension.
     declared: bool = False
 
 
 def imported(name: str) -> type | None:
-    """The class that a name in :attr:`Extension.writers` stands for; None until the program has imported its module."""
+    """Return the class for a name in :attr:`Extension.writers`, or None until the program has imported its module."""
     module, _, attribute = name.rpartition(".")
     return getattr(sys.modules.get(module), attribute, None)

@@ -1,4 +1,4 @@
-"""Instances that travel as maps: which fields the codec might not carry, and copies whose fields it does."""
+"""Instances that travel as maps: fields that the codec may not carry, and copies with plain fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import msgspec
 
 from shmrpc.values import registry
 from shmrpc.values.aliases import UNIONS, type_hints
-from shmrpc.values.writing import Writing
+from shmrpc.values.encode_context import EncodeContext
 
 #: Types whose values the codec carries in a field.
 _CLOSED: Final = frozenset(
@@ -40,7 +40,7 @@ _CLOSED: Final = frozenset(
         msgspec.msgpack.Ext,
     }
 )
-#: The same for a value that is to arrive as it is: the codec makes a time of any other zone one in UTC.
+#: Types whose values the codec carries unchanged; it converts times of other zones to UTC.
 _EXACT: Final = _CLOSED - {datetime.time, datetime.datetime}
 #: Types that are closed if their arguments are.
 CONTAINERS: Final = frozenset(
@@ -63,7 +63,7 @@ _ABSENT: Final = object()
 
 
 def names_of(cls: type) -> tuple[str, ...] | None:
-    """The fields of a dataclass, a Struct or an attrs class; None for any other."""
+    """Return the fields of a dataclass, a Struct or an attrs class; None for any other class."""
     if issubclass(cls, msgspec.Struct):
         return cls.__struct_fields__
     if dataclasses.is_dataclass(cls):
@@ -73,10 +73,9 @@ def names_of(cls: type) -> tuple[str, ...] | None:
 
 
 def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields whose default is an attribute of the class, so that an instance may lack them.
+    """Return the fields whose default is an attribute of the class, which an instance may lack.
 
-    With ``init=False``, `__init__` does not set such a field, and the codec writes only what the instance itself has.
-    A descriptor, such as a slot, is not a default.
+    With ``init=False``, ``__init__`` does not set such a field, and the codec writes only the fields of the instance.
     """
     if not cls.__dictoffset__ or issubclass(cls, msgspec.Struct):
         return ()
@@ -91,32 +90,32 @@ def is_partly_written(cls: type) -> bool:
 
 
 def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of a class that can hold what the codec does not carry."""
+    """Return the fields of a class that can hold values which the codec does not carry."""
     hints = hints_of(cls)
     return tuple(name for name in names if hints is None or not is_closed(hints.get(name, Any)))
 
 
 def inexact_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of a class that can hold what the codec does not carry as it is: loose ones, and those of times."""
+    """Return the fields of a class that can hold values which the codec does not carry unchanged, such as times."""
     hints = hints_of(cls)
     return tuple(name for name in names if hints is None or not _is_closed(hints.get(name, Any), set(), _EXACT))
 
 
 def hints_of(cls: type) -> dict[str, Any] | None:
-    """The types that a class declares for its fields; None if they cannot be resolved."""
+    """Return the declared types of the fields of a class; None if they cannot be resolved."""
     try:
         return type_hints(cls)
-    except Exception:  # Such as a NameError, for a name that only type checkers import.
+    except Exception:  # For example a NameError, for a name imported only by type checkers.
         return None
 
 
 def is_closed(kind: Any) -> bool:
-    """Return True if the codec carries every value that is declared as this type, times perhaps in another zone."""
+    """Return True if the codec carries every value of a declared type, times perhaps in another zone."""
     return _is_closed(kind, set(), _CLOSED)
 
 
 def _is_closed(kind: Any, seen: set[Any], closed: frozenset[Any]) -> bool:
-    """The same for values of these types. ``seen``: the classes around the type."""
+    """Return True if every value of a type consists of ``closed`` types. ``seen`` are the classes that contain it."""
     if kind is None:
         return True
     origin, args = get_origin(kind), get_args(kind)
@@ -134,7 +133,7 @@ def _is_closed(kind: Any, seen: set[Any], closed: frozenset[Any]) -> bool:
 
 
 def _is_closed_class(cls: type, seen: set[Any], closed: frozenset[Any]) -> bool:
-    if cls in closed or cls in seen:  # A class within itself adds nothing: one loose field elsewhere decides.
+    if cls in closed or cls in seen:  # A recursive class adds nothing: its other fields decide.
         return True
     if registry.is_covered(cls):
         return False
@@ -145,26 +144,26 @@ def _is_closed_class(cls: type, seen: set[Any], closed: frozenset[Any]) -> bool:
     if names is None and (typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))):
         names = tuple(getattr(cls, "_fields", cls.__annotations__))
     elif names is not None and not issubclass(cls, msgspec.Struct):
-        return False  # An instance may be of a derived class with further fields.
+        return False  # A derived class may have further fields.
     hints = hints_of(cls)
     if names is None or hints is None:
         return False
     return all(_is_closed(hints.get(name, Any), seen, closed) for name in names)
 
 
-def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
-    """What makes an instance one that the codec can write: the instance itself, or a copy with plain fields."""
+def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, EncodeContext], Any]:
+    """Return a writer that returns the instance itself if the codec carries it, or a copy with plain fields."""
     if is_partly_written(cls):
         return functools.partial(_write_as_dict, names)
     inexact, defaults = inexact_names(cls, names), frozenset(class_defaults(cls, names))
     is_struct = issubclass(cls, msgspec.Struct)
 
-    def write(value: Any, writing: Writing) -> Any:
+    def write(value: Any, context: EncodeContext) -> Any:
         changed: dict[str, Any] = {}
-        for name in names if writing.thorough else inexact:
+        for name in names if context.thorough else inexact:
             item = getattr(value, name, _ABSENT)
             if item is not _ABSENT and item is not msgspec.UNSET and not _is_plain_time(item):
-                plain = writing.plain(item)
+                plain = context.plain(item)
                 if plain is not item:
                     changed[name] = plain
         if not changed and (not defaults or defaults.issubset(value.__dict__)):
@@ -179,23 +178,23 @@ def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, Writing], Any]:
     return write
 
 
-def _write_as_dict(names: tuple[str, ...], value: Any, writing: Writing) -> dict[str, Any]:
+def _write_as_dict(names: tuple[str, ...], value: Any, context: EncodeContext) -> dict[str, Any]:
     found = ((name, getattr(value, name, _ABSENT)) for name in names)
-    return {name: item if _is_plain_time(item) else writing.plain(item) for name, item in found if item is not _ABSENT}
+    return {name: item if _is_plain_time(item) else context.plain(item) for name, item in found if item is not _ABSENT}
 
 
 def _is_plain_time(value: Any) -> bool:
-    """Return True if the codec carries a time in a field as it is: it converts a time of another zone to UTC."""
+    """Return True if the codec carries a time unchanged: it converts a time of another zone to UTC."""
     if type(value) is not datetime.datetime and type(value) is not datetime.time:
         return False
     return (value.tzinfo is None or value.tzinfo is datetime.UTC) and not value.fold
 
 
 def _copy_with(value: Any, names: tuple[str, ...], changed: dict[str, Any]) -> Any:
-    """A copy, made without `__init__` and `__copy__`."""
+    """Return a copy, made without ``__init__`` and ``__copy__``."""
     try:
         made = object.__new__(type(value))
-    except TypeError:  # An exception that is a dataclass, for example.
+    except TypeError:  # For example an exception that is a dataclass.
         made = copy.copy(value)
     for name in names:
         item = changed.get(name, getattr(value, name, _ABSENT))

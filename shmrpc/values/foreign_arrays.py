@@ -1,8 +1,9 @@
-"""Arrays of other libraries, by DLPack: they travel as NumPy's, and arrive as themselves where their class is declared.
+"""Extension for arrays of other libraries, by DLPack: they arrive as instances of their class where it is declared.
 
-A reader does not know the declared type. So an *open* reading puts a :class:`ForeignArray` where such an array stood,
-the conversion to the declared type makes an instance of it, and :func:`settle` refuses those that are left. Any other
-reading raises :class:`Undeclared`, and nothing but the rare body with such an array pays for all this.
+A decoder does not know the declared type. So :class:`ForeignDecodeContext` puts a :class:`ForeignArray` in the place of
+such an array, the conversion to the declared type turns it into an instance, and :func:`require_converted` refuses the
+remaining ones. Any other context raises :class:`NeedsDeclaredType`, so that bodies without such arrays cost nothing
+extra.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from msgspec.msgpack import Ext
 from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values import fields
 from shmrpc.values.arrays import write_array
+from shmrpc.values.decode_context import DecodeContext
+from shmrpc.values.encode_context import EncodeContext, Writer
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
 from shmrpc.values.standard import TUPLE
-from shmrpc.values.writing import Writer, Writing
 
 FOREIGN_ARRAY: Final = 42
-#: DLPack's number for the CPU's memory.
+#: Device type of the CPU in DLPack.
 _CPU: Final = 1
 
 
-class Undeclared(msgspec.DecodeError):
-    """A body holds an array of another library, and was read without declared types."""
+class NeedsDeclaredType(msgspec.DecodeError):
+    """Error of a body with an array of another library that was decoded without declared types."""
 
 
-class Unclaimed(msgspec.ValidationError):
-    """A value holds an array of another library where its class is not declared."""
+class UndeclaredArray(msgspec.ValidationError):
+    """Error of a value with an array of another library where its class is not declared."""
 
 
 class ForeignArray:
-    """An array of another library that has arrived and is not yet an instance of its class."""
+    """Array of another library that is not an instance of its class before conversion."""
 
     __slots__ = ("array", "name")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, name: str, array: Any) -> None:
-        """``name``: its class, with its module; ``array``: NumPy's array of its elements."""
+        """Create one from the qualified name of the class and a NumPy array of the elements."""
         self.name = name
         self.array = array
 
@@ -50,24 +51,24 @@ class ForeignArray:
         return f"<an array of {self.name[:100]}>"
 
     def as_instance(self, kind: Any) -> Any:
-        """Make an instance of a declared class; ValueError unless it is the array's own and takes the same elements."""
+        """Convert to a declared class. Raises ValueError if it is another class, or does not keep the elements."""
         if not isinstance(kind, type) or _name_of(kind) != self.name or not _has_dlpack(kind):
             name = getattr(kind, "__qualname__", None) or str(kind)
             raise ValueError(f"Expected `{name}`, got `{self.name:.100}`; {self.remedy}")
-        made = self._made(kind)
+        made = self._build(kind)
         if type(made) is not kind:
-            raise self._unlike(kind, f"it gives a {type(made).__qualname__}")
+            raise self._conversion_error(kind, f"it gives a {type(made).__qualname__}")
         try:
             back = sys.modules["numpy"].from_dlpack(made)
         except Exception as error:
-            raise self._unlike(kind, error) from None
+            raise self._conversion_error(kind, error) from None
         array = self.array
         if (back.dtype, back.shape) != (array.dtype, array.shape) or back.tobytes() != array.tobytes():
-            raise self._unlike(kind, "its elements are not those that were sent")
+            raise self._conversion_error(kind, "its elements are not those that were sent")
         return made
 
-    def _made(self, kind: Any) -> Any:
-        """An instance that has memory of its own: a class may write to what it gets, or keep it."""
+    def _build(self, kind: Any) -> Any:
+        """Build an instance with memory of its own, because a class may keep its argument or write to it."""
         package = sys.modules.get(kind.__module__.partition(".")[0])
         own = getattr(kind, "from_dlpack", None)
         makers: list[Callable[[Any], Any] | None] = [own] if own else [getattr(package, "from_dlpack", None), kind]
@@ -82,43 +83,43 @@ class ForeignArray:
                 continue
             if type(made) is kind or make is makers[-1]:
                 return made
-        raise self._unlike(kind, failure)
+        raise self._conversion_error(kind, failure)
 
-    def _unlike(self, kind: type, why: object) -> ValueError:
+    def _conversion_error(self, kind: type, why: object) -> ValueError:
         text = str(why) or type(why).__name__
         return ValueError(f"no equal `{kind.__qualname__}` can be made of its elements ({text:.100}); {self.remedy}")
 
     @property
     def remedy(self) -> str:
-        """Return the advice for the sender."""
+        """Advice for the sender."""
         short = self.name.rpartition(".")[2]
         return f"send numpy.from_dlpack(value), or shmrpc.register({short:.100}, encode, decode) on both sides"
 
 
-class OpenReading(Reading):
-    """A reading of a body whose value is converted to declared types next. Tuples are open too."""
+class ForeignDecodeContext(DecodeContext):
+    """State of decoding a body whose value is converted to declared types next."""
 
     __slots__ = ("_inner_hooks",)
 
     def hook(self, code: int, data: Any) -> Any:
-        """The value of an extension; raises one of UNREADABLE if there is none."""
-        self._inner_hook = self._opened() if code == TUPLE else None
+        """Decode an extension. Raises one of UNREADABLE if it is invalid."""
+        self._inner_hook = self._foreign_hook() if code == TUPLE else None
         return super().hook(code, data)
 
-    def _opened(self) -> Callable[[int, Any], Any]:
+    def _foreign_hook(self) -> Callable[[int, Any], Any]:
         self._inner_hook = None
-        self._deeper()  # Raises if the extensions are too deep.
-        inner = OpenReading(
+        self._nested_hook()  # Raises DecodeError if the extensions are nested too deeply.
+        inner = ForeignDecodeContext(
             self._readers, self._unpack, self.pickled, self._buffers, self._made, self._depth + 1, self.owns
         )
         return inner.hook
 
 
-def settle(value: Any) -> Any:
-    """Return a converted value; raises Unclaimed if an array in it has not become an instance of its class."""
+def require_converted(value: Any) -> Any:
+    """Return a converted value. Raises UndeclaredArray if it contains an array that was not converted."""
     left = next(_left_in(value), None)
     if left is not None:
-        raise Unclaimed(_undeclared(left))
+        raise UndeclaredArray(_undeclared(left))
     return value
 
 
@@ -137,8 +138,8 @@ def _left_in(value: Any) -> Iterator[ForeignArray]:
             yield from _left_in(getattr(value, name, None))
 
 
-def unfit(error: msgspec.ValidationError, value: Any) -> msgspec.ValidationError:
-    """The same error, which tells what arrived and what to send instead if that was an array of another library."""
+def mismatch(error: msgspec.ValidationError, value: Any) -> msgspec.ValidationError:
+    """Return the error, with the class that arrived and the remedy if it was an array of another library."""
     text = str(error)
     if f"got `{ForeignArray.__name__}`" in text:
         found = next(_left_in(value))
@@ -164,8 +165,8 @@ def _adopt(value: Any) -> Writer | None:
     return _write if _has_dlpack(type(value)) else None
 
 
-def _write(value: Any, writing: Writing) -> Ext:
-    """An array of another library as one of NumPy's, which looks at the same memory, and the name of its class."""
+def _write(value: Any, context: EncodeContext) -> Ext:
+    """Encode an array of another library as a NumPy array over the same memory, and the name of its class."""
     kind, np = type(value), sys.modules.get("numpy")
     if np is None:
         _refuse(kind, "this process has not imported NumPy", "import numpy")
@@ -178,7 +179,7 @@ def _write(value: Any, writing: Writing) -> Ext:
         _refuse(kind, f"numpy.from_dlpack() cannot take it: {error or type(error).__name__}")
     if array is None:
         _refuse(kind, "it is not in the CPU's memory", "copy it there")
-    return Ext(FOREIGN_ARRAY, writing.pack([_name_of(kind), write_array(array, writing)]))
+    return Ext(FOREIGN_ARRAY, context.pack([_name_of(kind), write_array(array, context)]))
 
 
 def _refuse(kind: type, why: str, remedy: str = "send an array of NumPy's") -> NoReturn:
@@ -186,14 +187,14 @@ def _refuse(kind: type, why: str, remedy: str = "send an array of NumPy's") -> N
     raise TypeError(f"a {name} cannot be sent: {why}; {remedy}, or shmrpc.register({name}, encode, decode)") from None
 
 
-def _read(payload: Any, reading: Reading) -> ForeignArray:
+def _read(payload: Any, context: DecodeContext) -> ForeignArray:
     np = sys.modules.get("numpy")
     name, array = payload
     if type(name) is not str or np is None or type(array) is not np.ndarray:
         raise ValueError("expected the name of a class and a NumPy array")
     arrived = ForeignArray(name, array)
-    if not isinstance(reading, OpenReading):
-        raise Undeclared(_undeclared(arrived))
+    if not isinstance(context, ForeignDecodeContext):
+        raise NeedsDeclaredType(_undeclared(arrived))
     return arrived
 
 

@@ -1,4 +1,4 @@
-"""JAX's arrays in the CPU's memory. JAX is never imported to send, only to receive."""
+"""Extension for JAX arrays in the CPU's memory. JAX is imported only to receive them, never to send."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 from msgspec.msgpack import Ext
 
 from shmrpc.values.arrays import write_array
+from shmrpc.values.decode_context import DecodeContext, library
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading, library
-from shmrpc.values.writing import Writing
 
 JAX_ARRAY: Final = 39
 
 
-def _write(value: Any, writing: Writing) -> Ext:
-    """Its numbers; not where they are sharded."""
+def _write(value: Any, context: EncodeContext) -> Ext:
+    """Encode the elements of an array, without its sharding."""
     jax, np = sys.modules["jax"], sys.modules["numpy"]
     if isinstance(value, jax.core.Tracer):
         raise TypeError("a JAX tracer has no numbers and cannot be sent: send what the traced function returns")
@@ -26,12 +26,12 @@ def _write(value: Any, writing: Writing) -> Ext:
         raise TypeError(f"a JAX array of {value.dtype} cannot be sent: send jax.random.key_data() of a key")
     try:
         array = np.asarray(value)
-    except RuntimeError as error:  # It was deleted, or donated.
+    except RuntimeError as error:  # The array was deleted or donated.
         raise TypeError(f"a JAX array cannot be sent: {error}") from None
-    return Ext(JAX_ARRAY, writing.pack(write_array(array, writing)))
+    return Ext(JAX_ARRAY, context.pack(write_array(array, context)))
 
 
-def _read(payload: Any, reading: Reading) -> Any:
+def _read(payload: Any, context: DecodeContext) -> Any:
     jnp, np = library("jax.numpy", "a JAX array"), library("numpy", "a JAX array")
     if not isinstance(payload, np.ndarray):
         raise TypeError(f"expected a NumPy array, got {type(payload).__name__}")

@@ -1,4 +1,4 @@
-"""The dicts of the module `collections`."""
+"""Extensions for the dicts of the module ``collections``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
+from shmrpc.values.decode_context import DecodeContext
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
-from shmrpc.values.writing import Writing
 
 MAPPING: Final = 37
 
-#: The factories that a defaultdict can take along.
+#: Factories that a defaultdict can be sent with.
 _FACTORIES: Final = (bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple)
 _MAKERS: Final[dict[str, Callable[[dict[Any, Any]], Any]]] = {
     "Counter": collections.Counter,
@@ -23,19 +23,19 @@ _MAKERS: Final[dict[str, Callable[[dict[Any, Any]], Any]]] = {
 }
 
 
-def _write(value: dict[Any, Any], writing: Writing) -> Ext:
-    return writing.extension(MAPPING, [type(value).__name__, dict(value)])
+def _write(value: dict[Any, Any], context: EncodeContext) -> Ext:
+    return context.extension(MAPPING, [type(value).__name__, dict(value)])
 
 
-def _write_defaultdict(value: collections.defaultdict[Any, Any], writing: Writing) -> Ext:
+def _write_defaultdict(value: collections.defaultdict[Any, Any], context: EncodeContext) -> Ext:
     factory = value.default_factory
     if factory is not None and factory not in _FACTORIES:
         raise TypeError(f"a defaultdict whose factory is {factory!r:.80} cannot be sent: send dict(value)")
     name = None if factory is None else factory.__name__
-    return writing.extension(MAPPING, ["defaultdict", dict(value), name])
+    return context.extension(MAPPING, ["defaultdict", dict(value), name])
 
 
-def _read(payload: Any, reading: Reading) -> Any:
+def _read(payload: Any, context: DecodeContext) -> Any:
     kind, items, *factory = payload
     if not isinstance(items, dict):
         raise TypeError(f"expected a map, got {type(items).__name__}")

@@ -1,4 +1,4 @@
-"""Pickles of what MessagePack does not carry: only for the codec ``"pickle"``."""
+"""Pickles of values that MessagePack does not carry, for the codec ``"pickle"`` only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec.msgpack import Ext
 
 from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values.blocks import LARGE, LARGE_ARRAY, Data, bytes_of, is_block
+from shmrpc.values.decode_context import DecodeContext
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
-from shmrpc.values.writing import Writing
 
 if TYPE_CHECKING:
     import pickle
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PICKLE: Final = 35
 
 _PROTOCOL: Final = 5
-#: The module of a program, as pickles have it.
+#: Name of a program's module in pickles.
 _MAIN: Final = b"__main__"
 #: True if classes of `__main__` travel with their instances, because others cannot import that module.
 _is_by_value = False
@@ -27,8 +27,8 @@ _is_by_value = False
 _has_more = False
 
 
-def go_by_value() -> None:
-    """From now on the classes of this program's ``__main__`` are in the pickles of what is of them.
+def pickle_main_by_value() -> None:
+    """Pickle classes of ``__main__`` with their instances from now on.
 
     For a program that other processes cannot import, such as a notebook.
     """
@@ -36,23 +36,23 @@ def go_by_value() -> None:
     _is_by_value = _has_more = True
 
 
-def expect_classes_by_value() -> None:
-    """From now on what is of classes that have come here by value goes back with these."""
+def allow_cloudpickle() -> None:
+    """Pickle instances of classes that arrived by value with their classes from now on."""
     global _has_more
     _has_more = True
 
 
 def dumps(value: Any) -> bytes:
-    """A pickle with all that belongs to it. Raises what pickling raises."""
+    """Return a pickle that contains all its buffers. Raises the errors of pickling."""
     return dumps_beside(value, None)[0]
 
 
 def dumps_beside(value: Any, least: int | None) -> tuple[bytes, list[memoryview]]:
-    """A pickle, and the buffers of at least so many bytes that lie beside it; None: there are none.
+    """Return a pickle, and the buffers of at least ``least`` bytes beside it; with None there are none.
 
-    A buffer with gaps stays in the pickle. Raises what pickling raises.
+    A buffer that is not contiguous stays in the pickle. Raises the errors of pickling.
     """
-    import pickle  # Few programs need it.
+    import pickle  # Imported on use: few programs need it.
 
     try:
         data, beside = _dump_with(pickle.dumps, value, least)
@@ -63,7 +63,7 @@ def dumps_beside(value: Any, least: int | None) -> tuple[bytes, list[memoryview]
     except Exception as error:
         if not _has_more or is_from_signal_handler(error):
             raise
-    import cloudpickle  # type: ignore[import-untyped]  # Fewer still need this.
+    import cloudpickle  # type: ignore[import-untyped]  # Fewer programs need this.
 
     return _dump_with(cloudpickle.dumps, value, least)
 
@@ -90,14 +90,14 @@ def _loads(data: Data, buffers: list[Any]) -> Any:
     return pickle.loads(bytes_of(data), buffers=buffers)
 
 
-def write_pickle(value: Any, writing: Writing) -> Ext:
-    """Write a pickle in the value's place, unless the writing wants all that the value is a part of in one pickle."""
-    writing.before_pickle()
-    return pickle_whole(value, writing)
+def write_pickle(value: Any, context: EncodeContext) -> Ext:
+    """Encode a value as a pickle, unless the context pickles everything that contains the value at once."""
+    context.before_pickle()
+    return pickle_whole(value, context)
 
 
-def pickle_whole(value: Any, writing: Writing) -> Ext:
-    """Write a pickle; its large buffers travel beside the body."""
+def pickle_whole(value: Any, context: EncodeContext) -> Ext:
+    """Encode a value as a pickle, whose large buffers travel beside the body."""
     try:
         data, beside = dumps_beside(value, LARGE_ARRAY)
     except RecursionError:
@@ -107,13 +107,13 @@ def pickle_whole(value: Any, writing: Writing) -> Ext:
             raise
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(f"a value of type {kind} cannot be pickled: {type(error).__name__}: {error}") from error
-    places = [writing.place(memory, memory) for memory in beside]
-    where = data if len(data) < LARGE else writing.place(data, data)
-    return Ext(PICKLE, writing.pack([where, places]))
+    places = [context.place(memory, memory) for memory in beside]
+    where = data if len(data) < LARGE else context.place(data, data)
+    return Ext(PICKLE, context.pack([where, places]))
 
 
-class Later:
-    """A value that is still in its pickle."""
+class LazyPickle:
+    """Value that is still pickled."""
 
     __slots__ = ("_buffers", "_data")
 
@@ -121,24 +121,24 @@ class Later:
         self._data, self._buffers = data, buffers
 
     def read(self) -> Any:
-        """The value, whose large arrays may be written: its reader has them alone. Raises what reading it raises."""
+        """Load the value, whose large arrays are private and writable. Raises the errors of loading."""
         return _loads(self._data, [each.private() if is_block(each) else each for each in self._buffers])
 
 
-def read_later(payload: Any, reading: Reading) -> Later:
-    """A pickle that is read when its value is needed. Only for the codec of pools."""
+def read_lazily(payload: Any, context: DecodeContext) -> LazyPickle:
+    """Return a pickle that is loaded when its value is needed, for the codec of pools only."""
     place, places = payload
-    return Later(reading.data(place), [reading.data(each) for each in places])
+    return LazyPickle(context.data(place), [context.data(each) for each in places])
 
 
-def _read_pickle(payload: Any, reading: Reading) -> Any:
-    if not reading.pickled:
+def _read_pickle(payload: Any, context: DecodeContext) -> Any:
+    if not context.pickled:
         raise ValueError(
-            "it was pickled; set codec='pickle' on both sides, if you trust the other one: "
-            "whoever sends a pickle can run any code at its receiver"
+            "it was pickled; set codec='pickle' on both sides if you trust the other one: "
+            "the sender of a pickle can run any code at its receiver"
         )
     place, places = payload
-    return _loads(reading.data(place), [reading.data(each) for each in places])
+    return _loads(context.data(place), [context.data(each) for each in places])
 
 
 EXTENSIONS: Final = (

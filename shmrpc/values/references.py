@@ -1,4 +1,4 @@
-"""Objects that lie in a store: they travel as where they lie, and arrive as themselves where that store is open."""
+"""Objects of stores, which travel as references and arrive as proxies where their store is open."""
 
 from __future__ import annotations
 
@@ -6,59 +6,59 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from shmrpc.errors import LocalProtocolError
+from shmrpc.values.decode_context import DecodeContext
+from shmrpc.values.encode_context import EncodeContext, Writer
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
-from shmrpc.values.writing import Writer, Writing
 
 STORED: Final = 36
 
 
-class Referable:
-    """What lies in a store. A class of what travels so is derived from it."""
+class StoredObject:
+    """Base class of objects that lie in a store."""
 
     __slots__ = ()
 
     def _reference(self) -> tuple[str, int, int, int, int]:
-        """The name of its store, its type, its class, where it lies, and its number. Raises TypeError if none."""
+        """Return the name of the store, then type, class, offset and id. Raises TypeError if there is none."""
         raise NotImplementedError
 
-    if TYPE_CHECKING:  # What the native classes have.
+    if TYPE_CHECKING:  # A method of the native classes.
 
         def _copy(self) -> Any: ...
 
 
-#: What finds an object by its reference: whoever has stores sets it.
+#: Returns an object by its reference; None until a store was opened.
 _find: Callable[[str, int, int, int, int], Any] | None = None
-#: The classes whose instances an object may pass for.
-_passed_for: Final[set[type]] = set()
+#: Classes whose instances an object of a store may replace.
+_allowed_classes: Final[set[type]] = set()
 
 
-def on_arrival(find: Callable[[str, int, int, int, int], Any]) -> None:
-    """Finds objects that arrive with this function, which raises what says that their store is not open here."""
+def set_finder(find: Callable[[str, int, int, int, int], Any]) -> None:
+    """Use this function to find objects that arrive. It raises :func:`store_not_open`."""
     global _find
     _find = find
 
 
-def may_be_stored(cls: type) -> None:
-    """An object that arrives may pass for an instance of this class."""
-    _passed_for.add(cls)
+def allow_instance(cls: type) -> None:
+    """Allow objects of stores where an instance of this class is declared."""
+    _allowed_classes.add(cls)
 
 
-def is_passed_for(cls: type) -> bool:
-    """Whether an object that arrives may pass for an instance of this class."""
-    return cls is not object and any(cls in each.__mro__ for each in _passed_for)
+def is_allowed_instance(cls: type) -> bool:
+    """Return True if an object of a store is allowed where an instance of this class is declared."""
+    return cls is not object and any(cls in each.__mro__ for each in _allowed_classes)
 
 
 def _adopt(value: Any) -> Writer | None:
-    return _write if issubclass(type(value), Referable) else None
+    return _write if issubclass(type(value), StoredObject) else None
 
 
-def _write(value: Referable, writing: Writing) -> Any:
-    return writing.extension(STORED, list(value._reference()))
+def _write(value: StoredObject, context: EncodeContext) -> Any:
+    return context.extension(STORED, list(value._reference()))
 
 
-def not_open(name: str) -> LocalProtocolError:
-    """The error for an object of a store that this process does not have open."""
+def store_not_open(name: str) -> LocalProtocolError:
+    """Return the error for an object of a store that this process does not have open."""
     return LocalProtocolError(
         f"an object of store {name!r} arrived, and this process does not have that open: open it with "
         f"shmrpc.store({name!r}) or shmrpc.attach({name!r}) first. An argument of a process or a task arrives "
@@ -66,19 +66,19 @@ def not_open(name: str) -> LocalProtocolError:
     )
 
 
-def _read(payload: Any, reading: Reading) -> Any:
+def _read(payload: Any, context: DecodeContext) -> Any:
     name, *place = payload
     if type(name) is not str or [type(each) for each in place] != [int] * 4 or min(place) < 0:
-        raise ValueError("expected the name of a store and four numbers")
-    if _find is None:  # This program has opened no store.
-        raise not_open(name)
+        raise ValueError("expected the name of a store and four integers")
+    if _find is None:  # This process has opened no store.
+        raise store_not_open(name)
     return _find(name, *place)
 
 
 def without_objects(value: Any) -> Any:
-    """The same value with plain copies in place of objects of stores; the very same object if it has none of these."""
+    """Return a value with copies in place of objects of stores; the same object if it contains none."""
     kind = type(value)
-    if issubclass(kind, Referable):
+    if issubclass(kind, StoredObject):
         return value._copy()
     if kind in (list, tuple):
         items = [without_objects(item) for item in value]

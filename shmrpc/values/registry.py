@@ -1,4 +1,4 @@
-"""Classes that users have registered: their instances arrive as instances of the same class."""
+"""Registered classes, whose instances arrive as instances of the same class."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from msgspec.msgpack import Ext
 
 from shmrpc import errors
 from shmrpc.basics.signals import is_from_signal_handler
+from shmrpc.values.decode_context import DecodeContext
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
-from shmrpc.values.writing import Writing
 
 ENUM: Final = 32
 OBJECT: Final = 33
@@ -25,32 +25,32 @@ CUSTOM: Final = 34
 
 _E = TypeVar("_E", bound=type)
 
-#: Types that the codec writes itself: it would never ask for what is registered.
+#: Types that the codec writes itself, without a look at the registry.
 _NATIVE: Final = (type(None), bool, int, float, str, bytes, list, dict)
 _MISSING: Final = object()
 
 
 class Entry:
-    """A registered class, and how its instances travel."""
+    """Registered class, with the encoding of its instances."""
 
     def __init__(self, cls: Any, name: str) -> None:
         self.cls, self.name = cls, name
 
     def is_the_same(self, other: Entry) -> bool:
-        """Whether both say the same of the same class."""
+        """Return True if both describe the same class in the same way."""
         return type(self) is type(other) and (self.cls, self.name) == (other.cls, other.name)
 
-    #: The names of its fields; none for an Enum, an exception, or a class with functions of its own.
+    #: Names of the fields; none for an Enum, an exception, or a class with converters.
     fields = functools.cached_property[tuple[str, ...]](lambda self: ())
 
-    def write(self, value: Any, writing: Writing) -> Ext:
-        """The extension for an instance."""
+    def write(self, value: Any, context: EncodeContext) -> Ext:
+        """Return the extension for an instance."""
         raise NotImplementedError
 
 
 class _Enum(Entry):
-    def write(self, value: Any, writing: Writing) -> Ext:
-        return writing.extension(ENUM, [self.name, value.name, value.value])
+    def write(self, value: Any, context: EncodeContext) -> Ext:
+        return context.extension(ENUM, [self.name, value.name, value.value])
 
     def make(self, name: Any, value: Any) -> Any:
         found = self.cls.__members__.get(name)
@@ -58,15 +58,15 @@ class _Enum(Entry):
 
 
 class _Object(Entry):
-    """A class whose fields travel."""
+    """Registered class whose fields travel."""
 
-    def write(self, value: Any, writing: Writing) -> Ext:
+    def write(self, value: Any, context: EncodeContext) -> Ext:
         items = {field: getattr(value, field, _MISSING) for field in self.fields}
         present = {field: item for field, item in items.items() if item is not _MISSING and item is not msgspec.UNSET}
-        return writing.extension(OBJECT, [self.name, present])
+        return context.extension(OBJECT, [self.name, present])
 
     def make(self, fields: dict[str, Any]) -> Any:
-        """An instance; fields that the class does not have are left out."""
+        """Build an instance; fields that the class does not have are ignored."""
         raise NotImplementedError
 
 
@@ -84,7 +84,7 @@ class _Dataclass(_Object):
                 value = field.default_factory()
             elif field.init:
                 raise ValueError(f"{self.name}: field {field.name!r} is missing")
-            else:  # One for __post_init__ to set, which the sender's instance lacked too.
+            else:  # A field that __post_init__ sets, and that the sender's instance lacked, too.
                 continue
             object.__setattr__(made, field.name, value)
         return made
@@ -96,7 +96,7 @@ class _Struct(_Object):
     def make(self, fields: dict[str, Any]) -> Any:
         known = {field: fields[field] for field in self.fields if field in fields}
         made = self.cls(**known)
-        if hasattr(self.cls, "__post_init__"):  # It may have changed what was sent.
+        if hasattr(self.cls, "__post_init__"):  # __post_init__ may have changed the fields.
             for field, value in known.items():
                 msgspec.structs.force_setattr(made, field, value)
         return made
@@ -111,27 +111,27 @@ class _NamedTuple(_Object):
 
 
 class _Exception(_Object):
-    def write(self, value: Any, writing: Writing) -> Ext:
-        return writing.extension(OBJECT, [self.name, errors.parts_of(value)])
+    def write(self, value: Any, context: EncodeContext) -> Ext:
+        return context.extension(OBJECT, [self.name, errors.parts_of(value)])
 
     def make(self, fields: dict[str, Any]) -> Any:
         return errors.made_of(self.cls, fields)
 
 
 class Custom(Entry):
-    """A class that is registered with functions of its own."""
+    """Class registered with converters."""
 
     def __init__(self, cls: Any, name: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
         super().__init__(cls, name)
         self.encode, self.decode = encode, decode
 
     def is_the_same(self, other: Entry) -> bool:
-        """Whether both have the same functions, too."""
+        """Return True if both describe the same class with the same converters."""
         both = isinstance(other, Custom) and (self.encode, self.decode) == (other.encode, other.decode)
         return both and super().is_the_same(other)
 
-    def write(self, value: Any, writing: Writing) -> Ext:
-        """What its ``encode`` makes of an instance."""
+    def write(self, value: Any, context: EncodeContext) -> Ext:
+        """Return the extension with the value that ``encode`` returns."""
         try:
             plain = self.encode(value)
         except (TypeError, ValueError, RecursionError):
@@ -140,7 +140,7 @@ class Custom(Entry):
             if is_from_signal_handler(error):
                 raise
             raise TypeError(f"encoding a {self.name} failed: {type(error).__name__}: {error}") from error
-        return writing.extension(CUSTOM, [self.name, plain])
+        return context.extension(CUSTOM, [self.name, plain])
 
 
 _by_type: Final[dict[type, Entry]] = {}
@@ -156,20 +156,20 @@ def register(
     *,
     name: str | None = None,
 ) -> _E:
-    """Let instances of a class arrive as what they are. Both sides register it, under the same name.
+    """Let instances of a class arrive as instances of that class. Both sides register it, under the same name.
 
-    A dataclass, a Struct, a NamedTuple or an Enum needs no more: its fields travel. The receiver makes instances of
-    these without calling ``__init__`` or ``__post_init__``, except a Struct's ``__post_init__``, after which it sets
+    A dataclass, a Struct, a NamedTuple or an Enum needs nothing else: its fields travel. The receiver builds instances
+    of these without calling ``__init__`` or ``__post_init__``, except a Struct's ``__post_init__``, after which it sets
     the fields again. A receiver that has not registered the class gets a dict of the fields, or the Enum's value. Any
-    other class needs ``encode``, which makes an instance into some value that can be sent, and ``decode``, which makes
-    that into an instance; a receiver that has not registered the class cannot read such a value.
+    other class needs ``encode``, which returns a value that can be sent for an instance, and ``decode``, which returns
+    an instance for that value; a receiver that has not registered the class cannot read such a value.
 
-    An exception needs no functions either: its ``args`` and its attributes travel. If an endpoint raises it, it arrives
-    at the caller as this very class, which then is a :class:`shmrpc.RemoteError` too; and as a plain RemoteError if
+    An exception needs no converters either: its ``args`` and its attributes travel. If an endpoint raises it, it
+    arrives at the caller as this class, which is then a :class:`shmrpc.RemoteError`, too; or as a plain RemoteError if
     the caller has not registered it.
 
-    ``name``: what both sides call the class; by default its module and qualified name. Derived classes are not
-    registered with it. Returns ``cls``, and so is a decorator too. Raises TypeError for a class that cannot be
+    ``name`` is the name of the class on both sides, by default its module and qualified name. Derived classes are not
+    registered with it. Returns ``cls``, so that it is a decorator, too. Raises TypeError for a class that cannot be
     registered like this; ValueError if the name belongs to another class, or the class is registered differently.
     """
     if not isinstance(cls, type):
@@ -222,30 +222,30 @@ def on_change(listener: Callable[[], None]) -> None:
 
 
 def entry_of(cls: type) -> Entry | None:
-    """The entry for exactly this class, or for what an endpoint raised if it is a class made for that."""
+    """Return the entry for exactly this class; for a class joined with RemoteError, that of the exception raised."""
     entry = _by_type.get(cls)
     return _by_type.get(errors.own_class(cls)) if entry is None and issubclass(cls, errors.RemoteError) else entry
 
 
 def is_known(name: str) -> bool:
-    """Return whether a class is registered under this name."""
+    """Return True if a class is registered under this name."""
     return name in _by_name
 
 
 def is_covered(cls: type) -> bool:
-    """Whether a class, or one derived from it, is registered."""
+    """Return True if a class, or a class derived from it, is registered."""
     return not typing.is_typeddict(cls) and any(issubclass(known, cls) for known in list(_by_type))
 
 
-def _read_enum(payload: Any, reading: Reading) -> Any:
-    """The member; its value if the class is not registered here."""
+def _read_enum(payload: Any, context: DecodeContext) -> Any:
+    """Return the member; its value if the class is not registered here."""
     name, member, value = _named(payload)
     entry = _by_name.get(name)
     return entry.make(member, value) if isinstance(entry, _Enum) else value
 
 
-def _read_object(payload: Any, reading: Reading) -> Any:
-    """An instance; a dict of its fields if the class is not registered here."""
+def _read_object(payload: Any, context: DecodeContext) -> Any:
+    """Return an instance; a dict of its fields if the class is not registered here."""
     name, fields = _named(payload)
     if not isinstance(fields, dict):
         raise TypeError(f"expected a map of fields, got {type(fields).__name__}")
@@ -253,7 +253,7 @@ def _read_object(payload: Any, reading: Reading) -> Any:
     return entry.make(fields) if isinstance(entry, _Object) else fields
 
 
-def _read_custom(payload: Any, reading: Reading) -> Any:
+def _read_custom(payload: Any, context: DecodeContext) -> Any:
     name, value = _named(payload)
     entry = _by_name.get(name)
     if not isinstance(entry, Custom):
@@ -262,7 +262,7 @@ def _read_custom(payload: Any, reading: Reading) -> Any:
 
 
 def name_in(data: bytes) -> str | None:
-    """The registered name, if a body is one instance of a registered class."""
+    """Return the registered name if a body is one instance of a registered class, otherwise None."""
     try:
         value = _shallow.decode(data)
         if isinstance(value, Ext) and value.code in (OBJECT, CUSTOM):
@@ -272,7 +272,7 @@ def name_in(data: bytes) -> str | None:
     return None
 
 
-#: Decodes without reading extensions.
+#: Decoder that leaves extensions undecoded.
 _shallow: Final = msgspec.msgpack.Decoder()
 
 
@@ -285,5 +285,5 @@ def _named(payload: Any) -> list[Any]:
 EXTENSIONS: Final = (
     Extension(ENUM, "registered Enum", "`[registered name, name of the member, value]`", _read_enum),
     Extension(OBJECT, "registered class", "`[registered name, map of text to its fields]`", _read_object),
-    Extension(CUSTOM, "registered type", "`[registered name, what its function made of it]`", _read_custom),
+    Extension(CUSTOM, "registered type", "`[registered name, value returned by its encoder]`", _read_custom),
 )

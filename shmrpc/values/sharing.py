@@ -1,4 +1,4 @@
-"""Memory that sender and receiver share: arrays built in it, written in place, and given back early."""
+"""Memory shared by sender and receiver: arrays built there, written in place, and released early."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import numpy.typing
 
 _T = TypeVar("_T")
-#: Makes a number of bytes of memory that the peer can be given, with the buffer protocol.
+#: Allocates bytes of memory that can be lent to the peer, with the buffer protocol.
 Allocate = Callable[[int], Any]
 
 
 def empty_array(
     allocate: Allocate, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike
 ) -> numpy.ndarray[Any, Any]:
-    """A NumPy array in shared memory, with whatever contents were there before."""
+    """Allocate a NumPy array in shared memory, with undefined contents."""
     try:
         np = importlib.import_module("numpy")
     except ImportError as error:
@@ -47,7 +47,7 @@ def empty_array(
 
 
 def empty_buffer(allocate: Allocate, size: int) -> memoryview:
-    """Writable bytes in shared memory, with whatever contents were there before."""
+    """Allocate writable bytes in shared memory, with undefined contents."""
     if size < 0:
         raise ValueError(f"size: expected 0 bytes or more, got {size}")
     return memoryview(allocate(size))[:size]
@@ -60,12 +60,12 @@ class _WritableMark:
 
 WRITABLE: Final = _WritableMark()
 
-#: ``Writable[np.ndarray]``: a parameter whose memory the endpoint writes in place, so that the caller sees it.
+#: ``Writable[np.ndarray]`` declares a parameter that the endpoint writes in place, in the caller's memory.
 Writable = Annotated[_T, WRITABLE]
 
 
 def is_writable(kind: Any) -> bool:
-    """Whether a declared type is `Writable`, or that or None."""
+    """Return True if a declared type is ``Writable``, or a union with it."""
     origin = get_origin(kind)
     if origin is Annotated:
         return WRITABLE in get_args(kind)[1:]
@@ -73,7 +73,7 @@ def is_writable(kind: Any) -> bool:
 
 
 def block_of(value: Any) -> Block | None:
-    """The received block under a NumPy array, a memoryview, a tensor or an Arrow buffer; None if there is none."""
+    """Return the received block under an array, a memoryview, a tensor or an Arrow buffer; None if there is none."""
     found = arrow.block_of_buffer(value) or tensors.block_of_tensor(value)
     if found is not None:
         return found
@@ -82,10 +82,10 @@ def block_of(value: Any) -> Block | None:
 
 
 def writable(value: Any) -> Any:
-    """The same array or memoryview, over writable memory that the sender sees.
+    """Return the array or memoryview over writable memory that is shared with the sender.
 
-    A small one, which came in the body, is copied: its sender does not see what is written. TypeError for what is
-    neither an array nor a memoryview.
+    A small one, which arrived in the body, is copied: its sender does not see changes. Raises TypeError for any other
+    value.
     """
     is_array = isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ()))
     if not (is_array or isinstance(value, memoryview)):
@@ -124,7 +124,7 @@ def _shaped(memory: memoryview, like: memoryview) -> memoryview:
 
 
 class Leased(Generic[_T]):
-    """The peer's memory under an array, to be given back before the array is gone; see :func:`leased`."""
+    """Loan of the peer's memory under an array, which can be returned early; see :func:`leased`."""
 
     def __init__(self, value: _T) -> None:
         self._value = value
@@ -133,7 +133,7 @@ class Leased(Generic[_T]):
             raise TypeError(f"expected an array, a tensor, a memoryview or a buffer, got {type(value).__qualname__}")
 
     def release(self) -> None:
-        """Give the memory back now. Nothing happens the second time, or if the array lies in no shared memory."""
+        """Return the memory to its owner now. Idempotent; does nothing for an array outside shared memory."""
         if self._block is not None:
             self._block.release()
 
@@ -147,13 +147,13 @@ class Leased(Generic[_T]):
 
 
 def leased(value: _T, /) -> Leased[_T]:
-    """Give a received array's memory back at the end of a block: ``with shmrpc.leased(image) as image: ...``.
+    """Return a received array's memory at the end of a block: ``with shmrpc.leased(image) as image: ...``.
 
-    Or when you say so: ``lease = shmrpc.leased(image)``, later ``lease.release()``. Without this, the memory goes
-    back when the array and all views of it are gone. Afterwards, do not use the array or a view of it: they show
-    whatever the sender puts there next. ``.copy()`` what you want to keep.
+    Or at any time: ``loan = shmrpc.leased(image)``, later ``loan.release()``. Without this, the memory is returned
+    when the array and all views of it are gone. Do not use the array or a view of it afterwards: they show the data
+    that the sender puts there next. Keep a ``.copy()`` if you need one.
 
-    ``value``: an array, tensor, memoryview or buffer as it came. One that lies in no shared memory, such as a small
-    one, is fine too: nothing happens. Raises TypeError for anything else.
+    ``value`` is an array, tensor, memoryview or buffer as it arrived. One outside shared memory, such as a small one,
+    is accepted and left alone. Raises TypeError for any other value.
     """
     return Leased(value)

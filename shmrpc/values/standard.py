@@ -1,4 +1,4 @@
-"""Types of Python's standard library that MessagePack lacks."""
+"""Extensions for types of Python's standard library that MessagePack lacks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.msgpack import Ext
 
+from shmrpc.values.decode_context import DecodeContext, Reader
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension, imported
 from shmrpc.values.pickling import write_pickle
-from shmrpc.values.reading import Reader, Reading
-from shmrpc.values.writing import Writing
 
 if TYPE_CHECKING:
     import fractions
@@ -46,7 +46,7 @@ _LEAST: Final = -(2**63)
 _MOST: Final = 2**64 - 1
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _IANA_NAME: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,5}")
-#: What an error calls MessagePack's own types.
+#: Names of MessagePack's own types in errors.
 _WIRE_NAMES: Final[dict[type, str]] = {bytes: "bin", float: "float", int: "int", list: "an array", str: "text"}
 
 
@@ -56,27 +56,27 @@ def _checked(payload: Any, kind: type[_T]) -> _T:
     return payload
 
 
-def write_integer(value: int, writing: Writing) -> Any:
-    """MessagePack's own integer if it fits into 64 bits."""
+def write_integer(value: int, context: EncodeContext) -> Any:
+    """Return an integer that fits into 64 bits itself, and an extension for a larger one."""
     if _LEAST <= value <= _MOST:
         return value
     data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
-    return Ext(INTEGER, writing.pack(data))
+    return Ext(INTEGER, context.pack(data))
 
 
-def _read_complex(payload: Any, reading: Reading) -> complex:
+def _read_complex(payload: Any, context: DecodeContext) -> complex:
     real, imaginary = payload
     return complex(_checked(real, float), _checked(imaginary, float))
 
 
 def _collection(code: int, kind: type[Any]) -> Extension:
-    """The extension of a collection that is made of a list."""
+    """Return the extension of a collection that is built from a list."""
 
-    def read(payload: Any, reading: Reading) -> Any:
+    def read(payload: Any, context: DecodeContext) -> Any:
         items = _checked(payload, list)
         try:
             return kind(items)
-        except TypeError:  # A set's element that cannot be hashed here: its class is not registered, it came as a map.
+        except TypeError:  # An element of a set arrived as a map, because its class is not registered.
             return items
 
     return Extension(
@@ -84,34 +84,34 @@ def _collection(code: int, kind: type[Any]) -> Extension:
         kind.__name__,
         "array of the elements",
         read,
-        {kind: lambda value, writing: writing.extension(code, value)},
+        {kind: lambda value, context: context.extension(code, value)},
     )
 
 
 def _span(code: int, kind: type[Any]) -> Extension:
-    """The extension of range or slice; the ends of a slice may be any values."""
+    """Return the extension of range or slice; the ends of a slice may be any values."""
 
-    def read(payload: Any, reading: Reading) -> Any:
+    def read(payload: Any, context: DecodeContext) -> Any:
         start, stop, step = payload
         return kind(start, stop, step)
 
-    def write(value: Any, writing: Writing) -> Ext:
-        return writing.extension(code, [value.start, value.stop, value.step])
+    def write(value: Any, context: EncodeContext) -> Ext:
+        return context.extension(code, [value.start, value.stop, value.step])
 
     return Extension(code, kind.__name__, "`[start, stop, step]`", read, {kind: write})
 
 
-def _write_datetime(value: datetime.datetime, writing: Writing) -> Any:
-    """MessagePack's own timestamp if it is in UTC; else local time, and the zone."""
+def _write_datetime(value: datetime.datetime, context: EncodeContext) -> Any:
+    """Return a datetime in UTC itself, which is a MessagePack timestamp; otherwise local time with the zone."""
     if value.tzinfo is datetime.UTC and not value.fold:
         return value
-    if _needs_pickle(value.tzinfo, writing):
-        return write_pickle(value, writing)
-    return Ext(DATETIME, writing.pack(_with_zone(datetime.datetime, value)))
+    if _needs_pickle(value.tzinfo, context):
+        return write_pickle(value, context)
+    return Ext(DATETIME, context.pack(_with_zone(datetime.datetime, value)))
 
 
 def _time_reader(kind: Any) -> Reader:
-    def read(payload: Any, reading: Reading) -> Any:
+    def read(payload: Any, context: DecodeContext) -> Any:
         if isinstance(payload, str):
             return kind.fromisoformat(payload)
         text, zone, fold = payload
@@ -120,44 +120,44 @@ def _time_reader(kind: Any) -> Reader:
     return read
 
 
-def _read_timedelta(payload: Any, reading: Reading) -> datetime.timedelta:
+def _read_timedelta(payload: Any, context: DecodeContext) -> datetime.timedelta:
     days, seconds, microseconds = payload
     return datetime.timedelta(_checked(days, int), _checked(seconds, int), _checked(microseconds, int))
 
 
-def _write_tzinfo(value: datetime.tzinfo, writing: Writing) -> Ext:
-    if _needs_pickle(value, writing):
-        return write_pickle(value, writing)
-    return Ext(ZONE, writing.pack(_known_zone(value)))
+def _write_tzinfo(value: datetime.tzinfo, context: EncodeContext) -> Ext:
+    if _needs_pickle(value, context):
+        return write_pickle(value, context)
+    return Ext(ZONE, context.pack(_known_zone(value)))
 
 
 def _known_zone(value: datetime.tzinfo) -> Any:
-    """A zone as it travels. Raises TypeError for one that the receiver could not make again."""
+    """Return the encoding of a zone. Raises TypeError for one that the receiver could not rebuild."""
     zone = _zone(value)
     if zone is None:
         raise TypeError(f"the time zone {value!r:.100} cannot be sent: use datetime.timezone or zoneinfo.ZoneInfo(key)")
     return zone
 
 
-def _read_tzinfo(payload: Any, reading: Reading) -> datetime.tzinfo:
+def _read_tzinfo(payload: Any, context: DecodeContext) -> datetime.tzinfo:
     zone = _read_zone(payload)
     if zone is None:
         raise ValueError("there is no zone in it")
     return zone
 
 
-def _write_time(value: datetime.time, writing: Writing) -> Ext:
-    if _needs_pickle(value.tzinfo, writing):
-        return write_pickle(value, writing)
-    return Ext(TIME, writing.pack(_with_zone(datetime.time, value)))
+def _write_time(value: datetime.time, context: EncodeContext) -> Ext:
+    if _needs_pickle(value.tzinfo, context):
+        return write_pickle(value, context)
+    return Ext(TIME, context.pack(_with_zone(datetime.time, value)))
 
 
-def _needs_pickle(zone: datetime.tzinfo | None, writing: Writing) -> bool:
-    return writing.pickled and zone is not None and _zone(zone) is None
+def _needs_pickle(zone: datetime.tzinfo | None, context: EncodeContext) -> bool:
+    return context.pickled and zone is not None and _zone(zone) is None
 
 
 def _with_zone(kind: Any, value: datetime.time | datetime.datetime) -> Any:
-    """A time or a datetime as it travels."""
+    """Return the encoding of a time or a datetime."""
     text = kind.isoformat(value.replace(tzinfo=None))
     if value.tzinfo is None:
         return [text, None, value.fold] if value.fold else text
@@ -165,9 +165,9 @@ def _with_zone(kind: Any, value: datetime.time | datetime.datetime) -> Any:
 
 
 def _zone(value: datetime.tzinfo) -> Any:
-    """A zone as it travels; None if it has neither a fixed offset nor a name that others know."""
+    """Return the encoding of a zone; None if it has neither a fixed offset nor a known name."""
     if type(value) is imported("zoneinfo.ZoneInfo"):
-        return value.key  # type: ignore[attr-defined]  # It is a ZoneInfo. One that was read from a file has no name.
+        return value.key  # type: ignore[attr-defined]  # A ZoneInfo; one that was read from a file has no key.
     if type(value) is not datetime.timezone:
         return None
     offset = value.utcoffset(None)
@@ -181,7 +181,7 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
     if isinstance(zone, str):
         if not _IANA_NAME.fullmatch(zone):
             raise ValueError(f"{zone[:100]!r} is not the name of a time zone")
-        import zoneinfo  # Few programs need it.
+        import zoneinfo  # Imported on use: few programs need it.
 
         try:
             return zoneinfo.ZoneInfo(zone)
@@ -191,18 +191,18 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
     return datetime.timezone(datetime.timedelta(microseconds=_checked(offset, int)), *name)
 
 
-def _write_fraction(value: fractions.Fraction, writing: Writing) -> Ext:
+def _write_fraction(value: fractions.Fraction, context: EncodeContext) -> Ext:
     parts = [value.numerator, value.denominator]
     if max(part.bit_length() for part in parts) > MAX_FRACTION_BITS:
         raise ValueError(f"a Fraction with a part over {MAX_FRACTION_BITS} bits cannot be sent; send its parts")
-    return writing.extension(FRACTION, parts)
+    return context.extension(FRACTION, parts)
 
 
-def _read_fraction(payload: Any, reading: Reading) -> fractions.Fraction:
+def _read_fraction(payload: Any, context: DecodeContext) -> fractions.Fraction:
     numerator, denominator = payload
     if max(_checked(numerator, int).bit_length(), _checked(denominator, int).bit_length()) > MAX_FRACTION_BITS:
         raise ValueError(f"a part is over {MAX_FRACTION_BITS} bits")
-    import fractions  # Few programs need it.
+    import fractions  # Imported on use: few programs need it.
 
     return fractions.Fraction(numerator, denominator)
 
@@ -214,7 +214,7 @@ _PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
 }
 
 
-def _write_path(value: pathlib.PurePath, writing: Writing) -> Ext:
+def _write_path(value: pathlib.PurePath, context: EncodeContext) -> Ext:
     if isinstance(value, pathlib.Path):
         kind = "path"
     else:
@@ -222,38 +222,38 @@ def _write_path(value: pathlib.PurePath, writing: Writing) -> Ext:
     name: str | bytes = str(value)
     try:
         str(name).encode()
-    except UnicodeEncodeError:  # A file's name need not be text.
+    except UnicodeEncodeError:  # The name of a file need not be text.
         name = os.fsencode(name)
-    return Ext(PATH, writing.pack([kind, name]))
+    return Ext(PATH, context.pack([kind, name]))
 
 
-def _read_path(payload: Any, reading: Reading) -> pathlib.PurePath:
-    """A path of the same kind; of the receiver's system if it names a file."""
+def _read_path(payload: Any, context: DecodeContext) -> pathlib.PurePath:
+    """Return a path of the same kind; a concrete one is of the receiver's system."""
     kind, name = payload
     return _PATHS[kind](os.fsdecode(name))
 
 
 EXTENSIONS: Final = (
-    # No writer: an integer's value decides, not its type.
+    # No writer: the value of an integer decides, not its type.
     Extension(
         INTEGER,
         "int",
         "bin: two's complement, most significant byte first",
-        lambda payload, reading: int.from_bytes(_checked(payload, bytes), "big", signed=True),
+        lambda payload, context: int.from_bytes(_checked(payload, bytes), "big", signed=True),
     ),
     Extension(
         COMPLEX,
         "complex",
         "`[real, imaginary]`",
         _read_complex,
-        {complex: lambda value, writing: Ext(COMPLEX, writing.pack([value.real, value.imag]))},
+        {complex: lambda value, context: Ext(COMPLEX, context.pack([value.real, value.imag]))},
     ),
     _collection(SET, set),
     _collection(FROZENSET, frozenset),
     _collection(TUPLE, tuple),
     _span(RANGE, range),
     _span(SLICE, slice),
-    # Before date: a datetime is a date too.
+    # Before date, the base class of datetime.
     Extension(
         DATETIME,
         "datetime",
@@ -265,8 +265,8 @@ EXTENSIONS: Final = (
         DATE,
         "date",
         "ISO 8601 text: `2026-01-02`",
-        lambda payload, reading: datetime.date.fromisoformat(payload),
-        {datetime.date: lambda value, writing: Ext(DATE, writing.pack(datetime.date.isoformat(value)))},
+        lambda payload, context: datetime.date.fromisoformat(payload),
+        {datetime.date: lambda value, context: Ext(DATE, context.pack(datetime.date.isoformat(value)))},
     ),
     Extension(
         TIME,
@@ -281,8 +281,8 @@ EXTENSIONS: Final = (
         "`[days, seconds, microseconds]`",
         _read_timedelta,
         {
-            datetime.timedelta: lambda value, writing: Ext(
-                TIMEDELTA, writing.pack([value.days, value.seconds, value.microseconds])
+            datetime.timedelta: lambda value, context: Ext(
+                TIMEDELTA, context.pack([value.days, value.seconds, value.microseconds])
             )
         },
     ),
@@ -297,8 +297,8 @@ EXTENSIONS: Final = (
         DECIMAL,
         "Decimal",
         "text: `1.10`",
-        lambda payload, reading: decimal.Decimal(_checked(payload, str)),
-        {decimal.Decimal: lambda value, writing: Ext(DECIMAL, writing.pack(decimal.Decimal.__str__(value)))},
+        lambda payload, context: decimal.Decimal(_checked(payload, str)),
+        {decimal.Decimal: lambda value, context: Ext(DECIMAL, context.pack(decimal.Decimal.__str__(value)))},
     ),
     Extension(
         FRACTION, "Fraction", "`[numerator, denominator]`", _read_fraction, {"fractions.Fraction": _write_fraction}
@@ -307,8 +307,8 @@ EXTENSIONS: Final = (
         UUID,
         "UUID",
         "bin of 16 bytes",
-        lambda payload, reading: uuid.UUID(bytes=_checked(payload, bytes)),
-        {uuid.UUID: lambda value, writing: Ext(UUID, writing.pack(value.bytes))},
+        lambda payload, context: uuid.UUID(bytes=_checked(payload, bytes)),
+        {uuid.UUID: lambda value, context: Ext(UUID, context.pack(value.bytes))},
     ),
     Extension(
         PATH,

@@ -1,4 +1,4 @@
-"""PyTorch's tensors in the CPU's memory. PyTorch is never imported to send, only to receive."""
+"""Extension for PyTorch tensors in the CPU's memory. PyTorch is imported only to receive them, never to send."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final
 from msgspec.msgpack import Ext
 
 from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block, length_of_axis, size_of
+from shmrpc.values.decode_context import DecodeContext, library
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading, library
-from shmrpc.values.writing import Writing
 
 TENSOR: Final = 7
 
 
-def _write_tensor(value: Any, writing: Writing) -> Ext:
-    """Its numbers; not its gradient, nor whether it requires one."""
+def _write_tensor(value: Any, context: EncodeContext) -> Ext:
+    """Encode the elements of a tensor, without its gradient and its ``requires_grad``."""
     torch = sys.modules["torch"]
     if value.device.type != "cpu":
         raise TypeError(f"a tensor on {value.device} cannot be sent: call .cpu() first")
@@ -28,32 +28,32 @@ def _write_tensor(value: Any, writing: Writing) -> Ext:
     row = tensor if tensor.is_contiguous() else tensor.permute(order)
     if not row.is_contiguous():
         row = tensor = tensor.contiguous()
-    # As bytes: NumPy lacks some of the types.
+    # Encoded as bytes, because NumPy lacks some of the types.
     try:
         memory = row.reshape(-1).view(torch.uint8).numpy() if row.numel() else b""
     except RuntimeError as error:
         raise TypeError(f"a tensor cannot be sent: {error}") from None
     size = row.numel() * row.element_size()
-    data = bytes(memory) if size < LARGE_ARRAY else writing.place(value, memory)
+    data = bytes(memory) if size < LARGE_ARRAY else context.place(value, memory)
     payload = [str(value.dtype).removeprefix("torch."), list(value.shape), data]
     if row is not tensor:
         payload.append(list(tensor.stride()))
-    return Ext(TENSOR, writing.pack(payload))
+    return Ext(TENSOR, context.pack(payload))
 
 
-def _read_tensor(payload: Any, reading: Reading) -> Any:
-    """A tensor of private memory, since PyTorch has no read-only ones: writing copies the pages of a block."""
+def _read_tensor(payload: Any, context: DecodeContext) -> Any:
+    """Return a tensor of private memory, because PyTorch has no read-only ones: a write copies a page of the block."""
     torch: Any = library("torch", "a PyTorch tensor")
     name, shape, place, *layout = payload
     dtype: Any = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is not a dtype of PyTorch's")
-    count, size = math.prod(map(length_of_axis, shape)), size_of(reading.data(place))
+    count, size = math.prod(map(length_of_axis, shape)), size_of(context.data(place))
     if count * torch.empty(0, dtype=dtype).element_size() != size:
         raise ValueError(f"{size} bytes are not {count} elements of {dtype}")
     if not count:
         return torch.empty(shape, dtype=dtype)
-    row = torch.frombuffer(reading.once(TENSOR, place, _writable), dtype=dtype)
+    row = torch.frombuffer(context.once(TENSOR, place, _writable), dtype=dtype)
     if layout:
         (strides,) = layout
         if sum((n - 1) * length_of_axis(step) for n, step in zip(shape, strides, strict=True)) >= count:
@@ -61,14 +61,14 @@ def _read_tensor(payload: Any, reading: Reading) -> Any:
         tensor = row.as_strided(shape, strides)
     else:
         tensor = row.reshape(shape)
-    data = reading.data(place)
+    data = context.data(place)
     if is_block(data):
         row._shmrpc_block = tensor._shmrpc_block = data
     return tensor
 
 
 def block_of_tensor(value: Any) -> Block | None:
-    """The block that a received tensor was mapped from, or the one that it is a view of; None if there is none."""
+    """Return the block of a received tensor, or of the tensor that it is a view of; None if there is none."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return None

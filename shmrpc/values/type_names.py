@@ -1,4 +1,4 @@
-"""The names of types for people, as source code has them."""
+"""Names of types for people, as in source code."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import msgspec
 
 from shmrpc.values.aliases import UNIONS
-from shmrpc.values.notation import LIBRARIES, class_text, public_name
 from shmrpc.values.sharing import WRITABLE
+from shmrpc.values.type_repr import LIBRARIES, class_text, public_name
 
-#: Modules that are left out in front of a type.
+#: Modules that are left out before the name of a type.
 _SILENT: Final = {"builtins", "typing", "typing_extensions", "collections.abc", "types"}
 
 
 def type_name(kind: Any) -> str:
-    """A type's name; with its module if it is from Python's library or a known one, else without."""
+    """Return the name of a type, with its module if it belongs to Python's library or a known one."""
     if kind is None or kind is type(None):
         return "None"
     if kind is ...:

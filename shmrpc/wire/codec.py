@@ -25,14 +25,14 @@ from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.convert import DeclaredTypes, dec_hook
+from shmrpc.values.decode_context import UNREADABLE, DecodeContext, Unpack
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
+from shmrpc.values.encode_context import ExtKey
+from shmrpc.values.error_text import readable
 from shmrpc.values.expected import expected
-from shmrpc.values.foreign_arrays import OpenReading, Unclaimed, Undeclared, settle
-from shmrpc.values.pickling import PICKLE, read_later
-from shmrpc.values.reading import UNREADABLE, Reading, Unpack
-from shmrpc.values.whole import WholeEncoder
-from shmrpc.values.wording import readable
-from shmrpc.values.writing import ExtKey
+from shmrpc.values.foreign_arrays import ForeignDecodeContext, NeedsDeclaredType, UndeclaredArray, require_converted
+from shmrpc.values.identity_encoder import IdentityEncoder
+from shmrpc.values.pickling import PICKLE, read_lazily
 
 __all__ = [
     "BODIES",
@@ -40,7 +40,7 @@ __all__ = [
     "Body",
     "Codec",
     "CodecName",
-    "Unclaimed",
+    "UndeclaredArray",
     "body_size",
     "body_weight",
     "check_type",
@@ -50,7 +50,7 @@ __all__ = [
     "exact_codec",
     "get_codec",
     "identity_codec",
-    "settle",
+    "require_converted",
     "with_own_buffers",
 ]
 
@@ -105,7 +105,7 @@ class Codec(ABC):
     ) -> None:
         """Create a codec. For ``whole`` see :func:`identity_codec`, for ``structural`` :func:`exact_codec`."""
         if whole:
-            values: ValueEncoder = WholeEncoder(pack, ALL_EXTENSIONS)
+            values: ValueEncoder = IdentityEncoder(pack, ALL_EXTENSIONS)
         else:
             values = ValueEncoder(pack, ALL_EXTENSIONS, pickled=pickled, structural=structural)
         encoder = _core.Encoder(
@@ -126,10 +126,10 @@ class Codec(ABC):
         self._unpack = unpack
         readers = {each.code: (each.name, each.read) for each in ALL_EXTENSIONS}
         if whole:
-            readers[PICKLE] = ("pickle", read_later)
+            readers[PICKLE] = ("pickle", read_lazily)
         self._readers = readers
-        self._reading = Reading(readers, unpack, pickled)
-        self._own_reading = Reading(readers, unpack, pickled, owns=True)
+        self._reading = DecodeContext(readers, unpack, pickled)
+        self._own_reading = DecodeContext(readers, unpack, pickled, owns=True)
         self._decode: Callable[[Any], Any] = functools.partial(unpack, ext_hook=self._reading.hook)
         self.encode, self.encode_all, self.convert = encoder.encode, encoder.encode_all, self._types.convert
         for forget in (values.forget, encoder.forget, self._types.forget):
@@ -159,11 +159,11 @@ class Codec(ABC):
         body.drop_buffers()
         return value
 
-    def decode_unsettled(self, body: Body) -> tuple[Any, bool]:
-        """Decode a value that is converted next. Returns it, and True if :func:`settle` must follow."""
+    def decode_for_conversion(self, body: Body) -> tuple[Any, bool]:
+        """Decode a value that is converted next. Returns it, and True if :func:`require_converted` must follow."""
         try:
             return self.decode(body), False
-        except Undeclared:
+        except NeedsDeclaredType:
             pass
         value = self._open(body)
         drop_buffers(body)
@@ -173,12 +173,12 @@ class Codec(ABC):
         """Decode a body, with a ForeignArray for each array of another library."""
         data, buffers = (body.body, body.buffers) if type(body) is _core.Parcel else (body, None)
         made: dict[Any, Any] | None = None if buffers is None else {}
-        reading = OpenReading(self._readers, self._unpack, self._reading.pickled, buffers, made)
-        return self._unpack(data, ext_hook=reading.hook)
+        context = ForeignDecodeContext(self._readers, self._unpack, self._reading.pickled, buffers, made)
+        return self._unpack(data, ext_hook=context.hook)
 
     def _settled(self, body: Body, convert: Callable[[Any], Any]) -> Any:
         """Decode a body with arrays of other libraries as its declared type."""
-        value = settle(convert(self._open(body)))
+        value = require_converted(convert(self._open(body)))
         drop_buffers(body)
         return value
 
@@ -192,7 +192,7 @@ class Codec(ABC):
 
         try:
             return self._unpack(body, ext_hook=hook), bool(codes)
-        except Undeclared:
+        except NeedsDeclaredType:
             return _UNREAD, True
 
     def _whole(self, parcel: _core.Parcel, known: _core.Expected | None, convert: Callable[[Any], Any]) -> Any:
@@ -240,13 +240,13 @@ class _Msgspec(Codec):
             if type(body) is _core.Parcel:  # Contains extensions, which msgspec may refuse for the declared type.
                 try:
                     return self._whole(body, known, convert)
-                except Undeclared:
+                except NeedsDeclaredType:
                     pass
                 return self._settled(body, convert)
             unfit = None
             try:
                 return quick(body)
-            except Undeclared:
+            except NeedsDeclaredType:
                 pass
             except msgspec.ValidationError as error:
                 unfit = readable(error, kind)
@@ -279,7 +279,7 @@ class _Msgpack(Codec):
         def decode(body: Body) -> Any:
             try:
                 return self._whole(body, None, convert) if type(body) is _core.Parcel else convert(self._decode(body))
-            except Undeclared:
+            except NeedsDeclaredType:
                 pass
             return self._settled(body, convert)
 
@@ -371,7 +371,7 @@ def _check_name(name: CodecName) -> None:
 def identity_codec() -> Codec:
     """Return the codec of pools: ``"pickle"``, with identity kept: an object that is twice in a value arrives as one.
 
-    Pickles are not loaded at once: a :class:`shmrpc.values.pickling.Later` stands for each of them.
+    Pickles are not loaded at once: a :class:`shmrpc.values.pickling.LazyPickle` stands for each of them.
     """
     return _Msgspec(pickled=True, whole=True)
 

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shmrpc.values.encode_context import MAX_DEPTH
 from shmrpc.values.standard import MAX_FRACTION_BITS
-from shmrpc.values.writing import MAX_DEPTH
 from shmrpc.wire.codec import UNREADABLE, Codec, exact_codec, get_codec
 from tests.helpers.value_trips import travelled
 from tests.values.hypothesis_draws import drawn

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shmrpc import _core
-from shmrpc.values import reading
+from shmrpc.values import decode_context
 from shmrpc.values.arrays import base_of, covering
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
@@ -395,7 +395,7 @@ def test_a_numpy_that_cannot_be_loaded_is_not_taken_for_one_that_is_missing(monk
         raise failures.pop()
 
     failures: list[BaseException] = [ImportError("cannot load module more than once"), KeyboardInterrupt()]
-    monkeypatch.setattr(reading, "_modules", {})
+    monkeypatch.setattr(decode_context, "_modules", {})
     with monkeypatch.context() as patch:
         patch.setattr(importlib, "import_module", import_module)
         with pytest.raises(KeyboardInterrupt):

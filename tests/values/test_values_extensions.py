@@ -15,9 +15,9 @@ import pytest
 from shmrpc import values
 from shmrpc.introspection import known_types
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
+from shmrpc.values.decode_context import DecodeContext
+from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
-from shmrpc.values.reading import Reading
-from shmrpc.values.writing import Writing
 from shmrpc.wire import codec as codecs
 from shmrpc.wire.codec import UNREADABLE, Codec
 from tests.helpers.value_trips import carried
@@ -38,11 +38,11 @@ class Marked:
     mark = "m"
 
 
-def write(value: Any, writing: Writing) -> Any:
-    return writing.extension(90, [getattr(value, "value", value)])
+def write(value: Any, context: EncodeContext) -> Any:
+    return context.extension(90, [getattr(value, "value", value)])
 
 
-def read(payload: Any, reading: Reading) -> Degrees:
+def read(payload: Any, context: DecodeContext) -> Degrees:
     return Degrees(*payload)
 
 
@@ -52,7 +52,7 @@ DEGREES = Extension(
     "`[number]`",
     read,
     {Degrees: write, "somebodys_library.Grade": write},
-    adopt=lambda value: (lambda value, writing: write(value.mark, writing)) if hasattr(value, "mark") else None,
+    adopt=lambda value: (lambda value, context: write(value.mark, context)) if hasattr(value, "mark") else None,
 )
 
 

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
-from shmrpc.values.writing import MAX_DEPTH
+from shmrpc.values.encode_context import MAX_DEPTH
 from tests.helpers.server_process import ServerProcess
 from tests.helpers.wire_client import BYTES, CALL, FAILURE, MEMORYVIEW, RESULT, Parcel, WireClient, unpacked
 from tests.helpers.wire_memory import PARCEL, here, parcel

@@ -18,7 +18,7 @@ from shmrpc.client.common.call_engine import CallEngine
 from shmrpc.client.common.call_errors import decode_error
 from shmrpc.client.common.requests import declared_result_type
 from shmrpc.errors import LocalProtocolError
-from shmrpc.wire.codec import UNREADABLE, settle
+from shmrpc.wire.codec import UNREADABLE, require_converted
 
 _F = TypeVar("_F", asyncio.Future[Any], concurrent.futures.Future[Any])
 
@@ -106,7 +106,7 @@ class _CollectedCalls(Generic[_F]):
             try:
                 result = results[index]
                 if type(result) is UnconvertedResult:
-                    result = settle(self._client._codec.convert(result.value, kind))
+                    result = require_converted(self._client._codec.convert(result.value, kind))
                 elif kind is not Any:
                     result = self._client._codec.convert(result, kind)
                 future.set_result(result)

@@ -14,7 +14,7 @@ from shmrpc.client.common.requests import encode_arguments, find_endpoint, rejec
 from shmrpc.client.common.session import Session
 from shmrpc.errors import CallError, ShmrpcError
 from shmrpc.service.call import Call
-from shmrpc.values.unsendable import UNSENDABLE
+from shmrpc.values.encode_errors import UNSENDABLE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.failure import CallRejected, Failure, failure_error
@@ -22,7 +22,7 @@ from shmrpc.wire.frames import opcode, sub_body
 
 
 class UnconvertedResult:
-    """A result to be converted to its declared type, which :func:`shmrpc.wire.codec.settle` then has to look at."""
+    """Result that needs ``require_converted`` after its conversion to the declared type."""
 
     __slots__ = ("value",)
 
@@ -96,7 +96,7 @@ class BatchRequest:
 
     def _read_open(self, body: Body) -> Any:
         """A result that is converted next, to what its own endpoint declares."""
-        value, is_open = self._codec.decode_unsettled(body)
+        value, is_open = self._codec.decode_for_conversion(body)
         return UnconvertedResult(value) if is_open else value
 
     def read(self, body: Body) -> BatchOutcome:

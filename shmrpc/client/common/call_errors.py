@@ -16,7 +16,7 @@ from shmrpc.errors import (
 from shmrpc.transport.connection import CloseReason
 from shmrpc.transport.errors import Backlog, Oversize
 from shmrpc.values.blocks import Unmapped
-from shmrpc.values.unsendable import is_unsendable, reason
+from shmrpc.values.encode_errors import is_unsendable, reason
 from shmrpc.wire.failure import CallRejected
 
 

@@ -11,7 +11,7 @@ from shmrpc.client.common.session import Session
 from shmrpc.service.call import Call
 from shmrpc.streams.sending import OutgoingStream
 from shmrpc.transport.errors import Backlog, ChannelError
-from shmrpc.values.unsendable import UNSENDABLE
+from shmrpc.values.encode_errors import UNSENDABLE
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Codec
 from shmrpc.wire.failure import encode_failure

@@ -20,7 +20,7 @@ from shmrpc import _core
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.processes.spawner import Order
 from shmrpc.pools.worker import task_runner as worker
-from shmrpc.values.pickling import go_by_value
+from shmrpc.values.pickling import pickle_main_by_value
 
 _LARGEST: Final = 1 << 20
 
@@ -53,5 +53,5 @@ def become(control: socket.socket, order: Order, *, prepared: bool) -> None:
     if order.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (order.memory, order.memory))
     if order.by_value:
-        go_by_value()
+        pickle_main_by_value()
     worker.main(control, order.number, lambda: None if prepared else spawn.prepare(pickle.loads(order.preparation)))

@@ -31,7 +31,7 @@ from shmrpc.pools.worker.task_runner import INTERRUPT, SERVICE
 from shmrpc.transport.connection import Connection
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.shm import loop_client as shm_client
-from shmrpc.values.pickling import Later
+from shmrpc.values.pickling import LazyPickle
 from shmrpc.wire.codec import identity_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME
@@ -128,7 +128,7 @@ class RemoteWorker:
     async def prepare(self) -> Any:
         """Has it import the program; the names that it has of that, or what importing has raised."""
         found = await self._client.prepare()
-        return read(found, "prepare") if type(found) is Later else found
+        return read(found, "prepare") if type(found) is LazyPickle else found
 
     async def initialize(self, initializer: Reference | None, args: tuple[Any, ...], levels: logs.Levels) -> Any:
         """Has it call the pool's initializer; None, or what that has raised. Raises EncodeError for the arguments."""
@@ -139,7 +139,7 @@ class RemoteWorker:
                 f"initargs: {_BEFORE.sub('', str(error))}; locks, queues and the like of multiprocessing go to "
                 "children that it starts itself: give workers those of a multiprocessing.Manager()"
             ) from error.__cause__
-        return read(failed, "initializer") if type(failed) is Later else failed
+        return read(failed, "initializer") if type(failed) is LazyPickle else failed
 
     @property
     def takes_tasks(self) -> bool:
@@ -253,7 +253,7 @@ class RemoteWorker:
         number, single = source.function.number, source.single
         async for results in self._client._iter_chunks(unreadable, "chunk", slot, number, single, items):
             # Those that were not pickled are there.
-            yield read_all(results, name) if Later in map(type, results) else results
+            yield read_all(results, name) if LazyPickle in map(type, results) else results
 
     async def _perform_one(self, slot: int, chunk: Chunk, item: Any) -> list[Any]:
         """Has it run a chunk of one long task by a call, which costs less than a stream."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from shmrpc.errors import EncodeError
 from shmrpc.pools.transfer.main_module import MAIN, ByValue, is_at
 from shmrpc.pools.transfer.referents import Referents
-from shmrpc.values.pickling import expect_classes_by_value
+from shmrpc.values.pickling import allow_cloudpickle
 
 #: Functions that a pool knows at a time: of more, those that it has met last.
 _KEPT: Final = 512
@@ -156,6 +156,6 @@ def find(reference: Reference) -> Callable[..., Any]:
     module, name, pickled, buffers = reference
     if module:
         return functools.reduce(getattr, name.split("."), importlib.import_module(module))  # type: ignore[return-value]
-    expect_classes_by_value()
+    allow_cloudpickle()
     # Each buffer is copied into memory that the function may write, as it may its own.
     return pickle.loads(pickled, buffers=map(bytearray, buffers))  # type: ignore[no-any-return]

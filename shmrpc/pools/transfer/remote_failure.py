@@ -7,7 +7,7 @@ import re
 from typing import Any, Final, Self
 
 from shmrpc.errors import DecodeError, EncodeError, RemoteError, ShmrpcError
-from shmrpc.values.pickling import Later, dumps
+from shmrpc.values.pickling import LazyPickle, dumps
 from shmrpc.wire import frames
 from shmrpc.wire.failure import decode_failure, encode_failure
 
@@ -35,10 +35,10 @@ def of_task(error: Exception, name: str) -> Exception:
     return type(error)(_ITEM.sub(rf"{name}() returned \1, which cannot be sent", text))
 
 
-def read(later: Later, name: str) -> Any:
+def read(pickled: LazyPickle, name: str) -> Any:
     """The result of a task of this function. Raises DecodeError if it cannot be read."""
     try:
-        return later.read()
+        return pickled.read()
     except (MemoryError, ShmrpcError):
         raise
     except Exception as error:
@@ -47,12 +47,12 @@ def read(later: Later, name: str) -> Any:
 
 def read_all(results: list[Any], name: str) -> list[Any]:
     """Results of tasks; what has failed in the place of one that cannot be read."""
-    return [_read_or_failed(each, name) if type(each) is Later else each for each in results]
+    return [_read_or_failed(each, name) if type(each) is LazyPickle else each for each in results]
 
 
-def _read_or_failed(later: Later, name: str) -> Any:
+def _read_or_failed(pickled: LazyPickle, name: str) -> Any:
     try:
-        return read(later, name)
+        return read(pickled, name)
     except Exception as error:
         return Failed.of(error)
 

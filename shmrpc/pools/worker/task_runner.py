@@ -34,7 +34,7 @@ from shmrpc.server.server import serve
 from shmrpc.service.call import internal
 from shmrpc.service.service import Service
 from shmrpc.streams.sending import ContextSource
-from shmrpc.values.pickling import Later
+from shmrpc.values.pickling import LazyPickle
 from shmrpc.wire.codec import identity_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME
@@ -196,7 +196,7 @@ class _Tasks:
         self._outside.loop = _get_running_loop()
         try:
             with self._outside:
-                if type(args) is Later:
+                if type(args) is LazyPickle:
                     args = args.read()
                 if reference is not None:
                     _here.state = find(reference)(*args)
@@ -230,7 +230,7 @@ class _Tasks:
         self._slot = slot
         try:
             _set_running_loop(None)  # As self._outside does.
-            if type(args) is Later:
+            if type(args) is LazyPickle:
                 args = self._read(number, args)
             result = self._functions[number](*args)
         except BaseException as error:
@@ -256,7 +256,7 @@ class _Tasks:
         self._slot = slot
         try:
             _set_running_loop(None)
-            args, kwargs = self._read(number, both) if type(both) is Later else both
+            args, kwargs = self._read(number, both) if type(both) is LazyPickle else both
             result = self._functions[number](*args, **kwargs)
         except BaseException as error:
             result = self._failed(error)
@@ -274,10 +274,10 @@ class _Tasks:
             _leave(error)
         return Failed.of(error)
 
-    def _read(self, number: int, later: Later) -> Any:
+    def _read(self, number: int, pickled: LazyPickle) -> Any:
         """The arguments of a task. Raises DecodeError if they cannot be read."""
         try:
-            return later.read()
+            return pickled.read()
         except (MemoryError, ShmrpcError):
             raise
         except Exception as error:
@@ -300,7 +300,7 @@ class _Tasks:
                 break
             self._slot = slot
             try:
-                if type(item) is Later:
+                if type(item) is LazyPickle:
                     item = self._read(number, item)
                 result = function(item) if single else function(*item)
             except BaseException as error:
@@ -317,7 +317,7 @@ class _Tasks:
         if not self._progress.claim(seat):
             return None
         try:
-            args, kwargs = self._read(number, both) if type(both) is Later else both
+            args, kwargs = self._read(number, both) if type(both) is LazyPickle else both
             return await self._functions[number](*args, **kwargs)
         except asyncio.CancelledError:
             raise

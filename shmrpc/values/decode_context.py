@@ -1,4 +1,4 @@
-"""Reading a body's extensions: each goes to the function that makes a value of its payload."""
+"""State of decoding the extensions of a body."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from msgspec.msgpack import Ext
 from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values.blocks import Data, Unmapped
-from shmrpc.values.writing import MAX_DEPTH
+from shmrpc.values.encode_context import MAX_DEPTH
 
-#: What decoding raises for bytes that are not MessagePack, or hold a value that does not fit.
+#: Errors that decoding raises for invalid MessagePack, or for a value that does not fit.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unmapped)
 
-#: Makes the value of a decoded payload.
-Reader = Callable[[Any, "Reading"], Any]
+#: Returns the value for a decoded payload.
+Reader = Callable[[Any, "DecodeContext"], Any]
 #: Decodes MessagePack: ``unpack(data, ext_hook=...)``.
 Unpack = Callable[..., Any]
 
 
-class Reading:
-    """Reads the extensions at one depth: of one body with buffers, or of any body without."""
+class DecodeContext:
+    """State of decoding extensions at one depth: of one body with buffers, or of any body without."""
 
     __slots__ = ("_buffers", "_depth", "_inner_hook", "_made", "_readers", "_unpack", "owns", "pickled")
 
@@ -39,34 +39,35 @@ class Reading:
         depth: int = 0,
         owns: bool = False,
     ) -> None:
-        """``readers``: for each code, the extension's name and what reads it; ``pickled``: whether pickles are read.
+        """Create a context.
 
-        ``owns``: whether arrays are the receiver's own, and can be written.
+        ``readers`` maps codes to the name and the reader of an extension. With ``pickled``, pickles are loaded. With
+        ``owns``, arrays are writable copies.
         """
         self.pickled = pickled
         self.owns = owns
         self._readers = readers
         self._unpack = unpack
-        #: The buffers beside the body; None for a body without.
+        #: Buffers beside the body; None for a body without.
         self._buffers = buffers
-        #: What has been made of these: a buffer that is named twice is copied once.
+        #: Values made of buffers: a buffer that is referred to twice is copied once.
         self._made = made
-        #: The number of extensions around these.
+        #: Number of extensions around these.
         self._depth = depth
-        #: Reads the extensions within these; None until there are some.
+        #: Hook for extensions within these; None until the first.
         self._inner_hook: Callable[[int, Any], Any] | None = None
 
-    def with_buffers(self, buffers: tuple[Any, ...]) -> Reading:
-        """The same for one body with buffers."""
-        return Reading(self._readers, self._unpack, self.pickled, buffers, {}, owns=self.owns)
+    def with_buffers(self, buffers: tuple[Any, ...]) -> DecodeContext:
+        """Return a context for one body with buffers."""
+        return DecodeContext(self._readers, self._unpack, self.pickled, buffers, {}, owns=self.owns)
 
     def hook(self, code: int, data: Any) -> Any:
-        """The value of an extension; raises one of UNREADABLE if there is none."""
+        """Decode an extension. Raises one of UNREADABLE if it is invalid."""
         reader = self._readers.get(code)
         if reader is None:
             return Ext(code, bytes(data))
         name, read = reader
-        inner_hook = self._inner_hook or self._deeper()
+        inner_hook = self._inner_hook or self._nested_hook()
         try:
             return read(self._unpack(data, ext_hook=inner_hook), self)
         except UNREADABLE:
@@ -77,44 +78,44 @@ class Reading:
             what = str(error) or type(error).__name__
             raise msgspec.DecodeError(f"a value cannot be read as {name}: {what}") from error
 
-    def _deeper(self) -> Callable[[int, Any], Any]:
-        # The innermost may be one that holds no others, such as a large int, which the writer does not count.
+    def _nested_hook(self) -> Callable[[int, Any], Any]:
+        # The innermost extension may contain no others, as a large int; the encoder does not count such a one.
         if self._depth > MAX_DEPTH:
             raise msgspec.DecodeError(f"more than {MAX_DEPTH} extensions in each other")
         depth, owns = self._depth + 1, self.owns
-        inner = Reading(self._readers, self._unpack, self.pickled, self._buffers, self._made, depth, owns)
+        inner = DecodeContext(self._readers, self._unpack, self.pickled, self._buffers, self._made, depth, owns)
         self._inner_hook = inner.hook
         return self._inner_hook
 
-    def data(self, place: Any) -> Data:
-        """The bytes that a payload holds or refers to."""
-        if type(place) is bytes:
-            return place
-        if type(place) is not int:
-            raise TypeError(f"expected bin or the place of a buffer, got {type(place).__name__}")
+    def data(self, reference: Any) -> Data:
+        """Return the data that a payload contains or refers to."""
+        if type(reference) is bytes:
+            return reference
+        if type(reference) is not int:
+            raise TypeError(f"expected bin or the index of a buffer, got {type(reference).__name__}")
         if self._buffers is None:
             raise msgspec.DecodeError("the value refers to a buffer, and none has come with it")
-        if not 0 <= place < len(self._buffers):
-            raise ValueError(f"it refers to buffer {place} of {len(self._buffers)}")
-        return self._buffers[place]  # type: ignore[no-any-return]
+        if not 0 <= reference < len(self._buffers):
+            raise ValueError(f"it refers to buffer {reference} of {len(self._buffers)}")
+        return self._buffers[reference]  # type: ignore[no-any-return]
 
-    def once(self, what: Hashable, place: Any, make: Callable[[Data], Any]) -> Any:
-        """What ``make`` makes of the data; the same object each time for the same buffer."""
-        data, made = self.data(place), self._made
-        if type(place) is bytes or made is None:
+    def once(self, kind: Hashable, reference: Any, make: Callable[[Data], Any]) -> Any:
+        """Build a value of the data with ``make``; the same object each time for the same buffer."""
+        data, made = self.data(reference), self._made
+        if type(reference) is bytes or made is None:
             return make(data)
-        key = (what, place)
+        key = (kind, reference)
         if key not in made:
             made[key] = make(data)
         return made[key]
 
 
-#: Modules whose import has ended.
+#: Modules that were imported.
 _modules: Final[dict[str, Any]] = {}
 
 
 def library(module: str, what: str) -> Any:
-    """The module that a value needs; DecodeError if it cannot be imported. ``what``: what the value is."""
+    """Import the module that a value needs. Raises DecodeError, which calls the value ``what``."""
     known = _modules.get(module)
     if known is not None and sys.modules.get(module) is known:
         return known

@@ -1,4 +1,4 @@
-"""Types in Python's own notation: the parts of texts that describe what arrives and what may be sent."""
+"""Types in Python's notation, for descriptions of services."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal, NewType, get_args, get_origin
 
 from shmrpc.values.aliases import UNIONS
 
-#: Libraries whose classes travel. No text names a class of another library: its reader may not have that.
+#: Libraries whose classes travel. Texts name classes of no other library, which the reader may not have.
 LIBRARIES: Final = ("numpy", "pyarrow", "torch")
 
-#: The parameters that are added to a class without any.
+#: Parameters that are added to a class without any.
 _PARAMETERS: Final[dict[str, str]] = {
     "list": "Any",
     "set": "Any",
@@ -33,23 +33,23 @@ _PARAMETERS: Final[dict[str, str]] = {
 
 
 def union(alternatives: Iterable[str]) -> str:
-    """The text of a union."""
+    """Return the text of a union."""
     unique = list(dict.fromkeys(alternatives))
     return "Any" if "Any" in unique else " | ".join(unique)
 
 
 def tuple_of(items: Iterable[str]) -> str:
-    """The text of a tuple with these items."""
+    """Return the text of a tuple with these items."""
     return f"tuple[{', '.join(items) or '()'}]"
 
 
 def list_of(items: Iterable[str]) -> str:
-    """The text of a list whose items may each be any of these."""
+    """Return the text of a list with items of these types."""
     return f"list[{union(items) or 'Any'}]"
 
 
 def class_text(kind: Any) -> str:
-    """The text of a class of Python's or of a known library's, with its parameters; Any for another class."""
+    """Return the text of a class of Python or of a known library, with its parameters; Any for another class."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return class_text(args[0])
@@ -73,7 +73,7 @@ def class_text(kind: Any) -> str:
 
 
 def public_name(cls: object) -> str | None:
-    """A class's name with that of the module to import; None if it is not Python's or a known library's."""
+    """Return the name of a class with the module to import; None if it is not Python's or a known library's."""
     if not isinstance(cls, type):
         return None
     module, name = cls.__module__.partition(".")[0], cls.__name__
@@ -81,14 +81,14 @@ def public_name(cls: object) -> str | None:
         return name
     if module not in LIBRARIES and module not in sys.stdlib_module_names:
         return None
-    # A library seldom defines a class in the module from which its users import it.
+    # Libraries seldom define a class in the module from which it is imported.
     if getattr(sys.modules.get(module), name, None) is cls:
         return f"{module}.{name}"
     return f"{cls.__module__}.{name}" if module not in LIBRARIES and cls.__qualname__ == name else None
 
 
 def _scalar_of_any_shape(shape: Any, dtype: Any) -> str | None:
-    """What an array of any shape holds; None if the shape is declared, or the dtype is unusual."""
+    """Return the scalar type of an array of any shape; None if the shape is declared, or the dtype is unusual."""
     lengths = get_args(shape) if get_origin(shape) is tuple else (shape, ...)
     if len(lengths) != 2 or lengths[1] is not ... or lengths[0] not in (Any, int):
         return None

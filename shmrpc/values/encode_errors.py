@@ -1,4 +1,4 @@
-"""Values that cannot be sent: why not, and what to send instead."""
+"""Errors of values that cannot be sent, with the value to send instead."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.basics.signals import is_from_signal_handler
 
-#: What encoding raises for a value that cannot be sent.
+#: Errors that encoding raises for a value that cannot be sent.
 UNSENDABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def is_unsendable(error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> bool:
-    """Whether an exception from encoding says that the value cannot be sent, and is not a signal handler's."""
+    """Return True if encoding raised the exception because of the value, and no signal handler raised it."""
     return isinstance(error, kinds) and not is_from_signal_handler(error)
 
 
 def reason(error: Exception) -> str:
-    """Why a value could not be encoded."""
+    """Return the reason why a value could not be encoded."""
     if isinstance(error, RecursionError):
         return "it contains itself, or is nested too deeply"
     return str(error)
 
 
 def unsupported(value: Any) -> TypeError:
-    """The error for a value of a type that does not travel."""
+    """Return the error for a value of a type that cannot be sent."""
     kind = type(value)
     advice, _ = _advice(value)
     advice = advice or f"shmrpc.register({kind.__name__}, encode, decode) says how they travel"
@@ -38,14 +38,12 @@ def unsupported(value: Any) -> TypeError:
 
 
 def derived(value: Any, base: type) -> TypeError:
-    """The error for a value of a class derived from one that travels: as an instance of that it would be another."""
+    """Return the error for a value of a class derived from one that travels, which would arrive as its base class."""
     kind, root = type(value), type(value).__module__.partition(".")[0]
     advice = _LIBRARIES.get((root, kind.__name__)) or _LIBRARIES.get((root, base.__name__))
     if advice is None:
         plain = _PLAIN.get(base.__name__)
-        if (
-            base.__name__ == "generic" and value.dtype.type is kind
-        ):  # A number of a library that adds dtypes to NumPy's.
+        if base.__name__ == "generic" and value.dtype.type is kind:  # A scalar of a library that adds dtypes to NumPy.
             advice = f"send float(value), or shmrpc.register({kind.__name__}, float, {kind.__name__})"
         elif plain == f"{base.__name__}(value)":
             advice = f"send {plain}, or shmrpc.register({kind.__name__}, {base.__name__}, {kind.__name__})"
@@ -56,7 +54,7 @@ def derived(value: Any, base: type) -> TypeError:
 
 
 def unregistered(value: Any) -> TypeError:
-    """The error for an instance that only a declared type could make again, where no types are declared."""
+    """Return the error for an instance that only a declared type could rebuild, where no types are declared."""
     kind = type(value)
     if isinstance(value, enum.Enum):
         what, otherwise = "its value", "send its .value"
@@ -72,23 +70,23 @@ def unregistered(value: Any) -> TypeError:
 
 
 def instead(value: Any) -> str:
-    """Return what to send instead of a value; "" if its class simply does not travel."""
+    """Return the advice for a sender; "" if there is none for the class."""
     return _advice(value)[0]
 
 
 def returned(result: Any) -> str:
-    """What an endpoint should do instead of returning this; "" if its class simply does not travel."""
+    """Return the advice for an endpoint that returns such a value; "" if there is none for the class."""
     return _advice(result)[1]
 
 
 def _advice(value: Any) -> tuple[str, str]:
-    """What to do instead of sending a value; and instead of returning it from an endpoint."""
+    """Return the advice for a sender, and for an endpoint that returns the value."""
     advice = _LIBRARIES.get((type(value).__module__.partition(".")[0], type(value).__name__))
     if advice is not None:
         return advice, ""
     if isinstance(value, Awaitable):
         return "await it, and send what that gives", "make the endpoint an async def, and await it there"
-    if isinstance(value, io.IOBase):  # An iterator too.
+    if isinstance(value, io.IOBase):  # Before Iterator, which a file is, too.
         return "read it, and send what was in it", ""
     if isinstance(value, AsyncIterable):
         return _SEND_A_LIST, "declare the result as AsyncIterator[T], and it streams"
@@ -112,7 +110,7 @@ def _advice(value: Any) -> tuple[str, str]:
     return "", ""
 
 
-#: The value to send for an instance of a class derived from one of this name.
+#: Value to send for an instance of a class derived from the class of this name.
 _PLAIN: Final = {
     **{name: f"{name}(value)" for name in ("int", "float", "str", "bytes", "bytearray", "complex")},
     **{name: f"{name}(value)" for name in ("list", "dict", "tuple", "set", "frozenset", "Decimal", "Fraction")},
@@ -124,7 +122,7 @@ _PLAIN: Final = {
     "defaultdict": "dict(value)",
     "Counter": "dict(value)",
 }
-#: The advice for instances, by the package and the name of their class or of its base.
+#: Advice by the package and the name of a class or its base class.
 _LIBRARIES: Final = {
     ("pandas", "Timestamp"): "send value.to_datetime64(), which keeps the nanoseconds",
     ("pandas", "Timedelta"): "send value.to_timedelta64(), which keeps the nanoseconds",

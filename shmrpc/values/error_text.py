@@ -1,4 +1,4 @@
-"""What is wrong with a value, in a Python user's words: the codec speaks of arrays, objects and null."""
+"""Validation errors in Python's terms: msgspec's own speak of arrays, objects and null."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 
 from shmrpc.values.choices import choices_text, steps
 
-#: In an error's text: here ends what is wrong, and begins the inner part of the path. The outer one comes later.
+#: Separates, within the text of an error, the problem from the inner part of the path; the outer part follows later.
 _INNER: Final = "\0"
-#: msgspec's words for types that are not Python's own.
+#: Python's terms for msgspec's.
 _WORDS: Final = {
     "any": "Any",
     "array": "list",
@@ -22,11 +22,11 @@ _WORDS: Final = {
     "object": "dict",
     "uuid": "UUID",
 }
-#: How msgspec begins to say what was expected. What follows may quote a value, and stays as it is.
+#: Beginning of msgspec's message about a type. The rest may quote a value, and stays unchanged.
 _EXPECTED: Final = re.compile(r"Expected `([a-z |]+)`(?:, got `([^`]+)`)?")
-#: The path, at the end and not in a value that is quoted.
+#: Path at the end of a message, outside of quoted values.
 _PATH: Final = re.compile(r" - at `((?:key` in `)?\$[^`]*)`\Z")
-#: How msgspec begins to speak of a dict's field, and how we do.
+#: Beginnings of msgspec's messages about fields of a dict, with Python's terms.
 _FIELDS: Final = {
     "Object missing required field `": "Missing required field `",
     "Object contains unknown field `": "Unknown field `",
@@ -35,9 +35,9 @@ _NOWHERE: Final = object()
 
 
 def readable(error: msgspec.ValidationError, kind: Any, value: Any = _NOWHERE) -> msgspec.ValidationError:
-    """The same error in Python's words: one path, from the outermost value to what is wrong in it; and the choices.
+    """Return the error in Python's terms, with one path from the outermost value, and with the choices.
 
-    ``value``: what does not fit, if it is known.
+    ``value`` is the invalid value, if it is known.
     """
     text = str(error)
     if _INNER in text:
@@ -45,22 +45,22 @@ def readable(error: msgspec.ValidationError, kind: Any, value: Any = _NOWHERE) -
         inner, outer = split(rest.replace(_INNER, ""))
         text = f"{what} - at `${outer}{inner}`" if outer or inner else what
     what, path = split(text)
-    return msgspec.ValidationError(_in_words(what, path, kind, value) + text[len(what) :])
+    return msgspec.ValidationError(_translate_message(what, path, kind, value) + text[len(what) :])
 
 
 def nested(error: msgspec.ValidationError, at: str = "") -> ValueError:
-    """The same error, for the conversion around it to complete the path. ``at``: a step that leads to the value."""
+    """Return the error for an outer conversion, which completes the path. ``at`` is a step that leads to the value."""
     what, path = split(str(error))
     return ValueError(f"{what}{_INNER}{at}{path}")
 
 
 def split(text: str) -> tuple[str, str]:
-    """What is wrong, and the path to it without the ``$``."""
+    """Return the problem, and the path to it without the ``$``."""
     found = _PATH.search(text)
     return (text[: found.start()], found[1].removeprefix("$")) if found else (text, "")
 
 
-def _in_words(what: str, path: str, kind: Any, value: Any) -> str:
+def _translate_message(what: str, path: str, kind: Any, value: Any) -> str:
     if what.startswith("Invalid enum value"):
         choices = choices_text(kind, path)
         return f"{what}, expected {choices}" if choices else what
@@ -71,19 +71,19 @@ def _in_words(what: str, path: str, kind: Any, value: Any) -> str:
     if found is None:
         return what
     wanted, got = found.groups()
-    wanted = f"`{_translated(wanted)}`"
+    wanted = f"`{_translate_types(wanted)}`"
     if got is None:
         return f"Expected {wanted}{what[found.end() :]}"
     wanted = choices_text(kind, path, complete=True) or wanted
-    return f"Expected {wanted}, got `{_name_at(value, path) or _translated(got)}`{what[found.end() :]}"
+    return f"Expected {wanted}, got `{_name_at(value, path) or _translate_types(got)}`{what[found.end() :]}"
 
 
-def _translated(words: str) -> str:
+def _translate_types(words: str) -> str:
     return " | ".join(_WORDS.get(word, word) for word in words.split(" | "))
 
 
 def _name_at(value: Any, path: str) -> str | None:
-    """The type's name of what stands at a path, if it is a collection that the codec calls an array."""
+    """Return the name of the type at a path, if it is a collection that the codec calls an array; otherwise None."""
     for name, index in steps(path):
         if isinstance(value, dict) and name in value:
             value = value[name]

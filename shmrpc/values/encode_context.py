@@ -1,4 +1,4 @@
-"""Writing a value: each part that the codec does not carry is replaced by something that it does, a plain one."""
+"""State of encoding one value: parts that the codec cannot carry are replaced by plain values."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-#: How deep extensions may be nested. The reference package takes 40 KB of stack for each.
+#: Largest depth of nested extensions. The reference package takes 40 KB of stack for each.
 MAX_DEPTH: Final = 100
-#: What the codec writes as an array.
+#: Types that the codec encodes as arrays.
 _ARRAYS: Final = (list, tuple, set, frozenset)
-#: The types of keys that every codec writes as they are.
+#: Types of keys that every codec encodes unchanged.
 PLAIN_KEYS: Final = frozenset({str, float, bool, type(None)})
 
-#: Makes what the codec carries in a value's place.
-Writer = Callable[[Any, "Writing"], Any]
+#: Returns the plain value that the codec encodes in place of a value.
+Writer = Callable[[Any, "EncodeContext"], Any]
 
 
 class ExtKey:
-    """An extension as the key of a map: `Ext` itself cannot be hashed."""
+    """Extension as the key of a map, because ``Ext`` cannot be hashed."""
 
     __slots__ = ("ext",)
 
@@ -27,8 +27,8 @@ class ExtKey:
         self.ext = ext
 
 
-class Writing:
-    """Writes one value into a body, and collects the buffers that travel beside it."""
+class EncodeContext:
+    """State of encoding one value, with the buffers that travel beside its body."""
 
     __slots__ = ("_classify", "_depth", "_held", "_places", "_writers", "buffers", "pack", "pickled", "thorough")
 
@@ -40,10 +40,11 @@ class Writing:
         pickled: bool,
         thorough: bool,
     ) -> None:
-        """``writers``: what writes values of each known type; ``classify`` finds it for any other value.
+        """Create a context.
 
-        ``pack`` makes bytes of a plain value; ``pickled``: whether what cannot travel otherwise is pickled;
-        ``thorough``: look also at fields that by their declared types hold only plain values.
+        ``writers`` maps known types to their writers; ``classify`` finds the writer for any other value. ``pack``
+        encodes a plain value. With ``pickled``, values that cannot travel otherwise are pickled. With ``thorough``,
+        fields are converted, too, that hold only plain values by their declared types.
         """
         self.thorough = thorough
         self.pickled = pickled
@@ -56,11 +57,11 @@ class Writing:
         self._held: list[Any] = []
 
     def plain(self, value: Any) -> Any:
-        """What the codec carries in a value's place; the very same object if it carries the value itself."""
+        """Return the plain value for a value; the same object if the codec carries the value itself."""
         return (self._writers.get(type(value)) or self._classify(value))(value, self)
 
     def extension(self, code: int, content: Any) -> Ext:
-        """An extension that holds a value; for a tuple or a set, an array of its elements."""
+        """Return an extension that holds a value; for a tuple or a set, an array of its elements."""
         if self._depth == MAX_DEPTH:
             raise RecursionError(
                 f"more than {MAX_DEPTH} tuples, sets or registered objects in each other cannot be sent"
@@ -72,7 +73,7 @@ class Writing:
         return made
 
     def plain_items(self, items: Collection[Any]) -> Collection[Any]:
-        """A list with what the codec carries for each element; the very same collection if it carries them all."""
+        """Return a list of the plain values of elements; the same collection if the codec carries all of them."""
         writers, classify, changed = self._writers, self._classify, None
         for index, item in enumerate(items):
             writer = writers.get(type(item)) or classify(item)
@@ -85,10 +86,10 @@ class Writing:
         return items if changed is None else changed
 
     def before_pickle(self) -> None:
-        """Does nothing here: any part of a value may be a pickle. A writing that allows none raises."""
+        """Do nothing: any part of a value may be a pickle. A context that allows none raises."""
 
     def place(self, owner: Any, memory: Any) -> int:
-        """Put a buffer beside the body and give its place there. One whose ``owner`` was seen before travels once."""
+        """Add a buffer beside the body, and return its index. A buffer of an ``owner`` seen before travels once."""
         place = self._places.get(id(owner))
         if place is None:
             place = self._places[id(owner)] = len(self.buffers)
@@ -97,7 +98,7 @@ class Writing:
         return place
 
     def key(self, value: Any) -> Any:
-        """What the codec carries for a map's key. A tuple stays MessagePack's array, which is read as a tuple there."""
+        """Return the plain value for the key of a map. A tuple becomes an array, which is decoded as a tuple there."""
         kind = type(value)
         if kind in PLAIN_KEYS:
             return value
@@ -113,33 +114,33 @@ class Writing:
         return plain
 
 
-class InlineWriting(Writing):
-    """Writes one value into a body with all its buffers."""
+class InlineEncodeContext(EncodeContext):
+    """State of encoding one value into a body that contains its buffers."""
 
     __slots__ = ()
 
     def place(self, owner: Any, memory: Any) -> Any:
-        """The buffer's bytes."""
+        """Return the bytes of the buffer, which stay in the body."""
         return memoryview(memory).tobytes()
 
 
-def write_same(value: Any, writing: Writing) -> Any:
-    """The value itself, which the codec carries."""
+def write_same(value: Any, context: EncodeContext) -> Any:
+    """Return the value itself, which the codec carries."""
     return value
 
 
-def write_list(value: list[Any], writing: Writing) -> Any:
-    """The very same list if the codec carries all that is in it, else a copy."""
-    return writing.plain_items(value)
+def write_list(value: list[Any], context: EncodeContext) -> Any:
+    """Return the list itself if the codec carries all its items, otherwise a copy with plain items."""
+    return context.plain_items(value)
 
 
-def write_dict(value: dict[Any, Any], writing: Writing) -> Any:
-    """The very same dict if the codec carries all that is in it, else a copy."""
-    writers, classify, changed = writing._writers, writing._classify, None
+def write_dict(value: dict[Any, Any], context: EncodeContext) -> Any:
+    """Return the dict itself if the codec carries all its items, otherwise a copy with plain items."""
+    writers, classify, changed = context._writers, context._classify, None
     for key, item in value.items():
         writer = writers.get(type(item)) or classify(item)
         if writer is not write_same:
-            plain = writer(item, writing)
+            plain = writer(item, context)
             if plain is not item:
                 if changed is None:
                     changed = dict(value)
@@ -147,4 +148,4 @@ def write_dict(value: dict[Any, Any], writing: Writing) -> Any:
     result = value if changed is None else changed
     if PLAIN_KEYS.issuperset(map(type, result)):
         return result
-    return {writing.key(key): item for key, item in result.items()}
+    return {context.key(key): item for key, item in result.items()}

@@ -1,0 +1,136 @@
+"""Encoder of pools, which keeps identity: an object that is twice in a value arrives as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from shmrpc import _core
+from shmrpc.values import registry, standard
+from shmrpc.values.encode import ValueEncoder
+from shmrpc.values.encode_context import EncodeContext, Writer, write_same
+from shmrpc.values.encode_errors import is_unsendable
+from shmrpc.values.extension import Extension
+from shmrpc.values.pickling import pickle_whole, write_pickle
+
+#: Types whose copies are indistinguishable from the original.
+_IMMUTABLE: Final = (type(None), bool, int, float, str, bytes, tuple, frozenset)
+#: Types that need no pickle when everything else is pickled.
+_ATOMS: Final = (type(None), bool, int, float, bytes)
+
+
+class _NeedsPickle(Exception):
+    """Signal that a value must be pickled together with everything that contains it."""
+
+
+class _IdentityContext(EncodeContext):
+    """State of encoding values unchanged, and as one pickle those that share objects or need a pickle anywhere."""
+
+    __slots__ = ("_recorded",)
+    _recorded: dict[int, Any]
+
+    def whole(self, value: Any) -> Any:
+        """Return the plain value for a value."""
+        self._recorded = {}
+        placed = len(self.buffers)
+        try:
+            return self.plain(value)
+        except _NeedsPickle:
+            del self.buffers[placed:]
+            del self._held[placed:]
+            self._places = {key: place for key, place in self._places.items() if place < placed}
+            self._depth = 0
+        return pickle_whole(value, self)
+
+    def before_pickle(self) -> None:
+        """Have the whole value pickled: a pickle within it would lose the objects that it shares with the rest."""
+        raise _NeedsPickle
+
+    def record(self, value: Any) -> None:
+        """Record a mutable object; one that was recorded before makes the value a pickle."""
+        if id(value) in self._recorded:
+            raise _NeedsPickle
+        self._recorded[id(value)] = value
+
+
+class _PickleContext(_IdentityContext):
+    """State of encoding each value as a pickle."""
+
+    __slots__ = ()
+
+    def whole(self, value: Any) -> Any:
+        """Return the plain value for a value."""
+        return self.plain(value) if type(value) in _ATOMS else pickle_whole(value, self)
+
+    def record(self, value: Any) -> None:
+        """Do nothing: a pickle keeps identity by itself."""
+
+
+class IdentityEncoder(ValueEncoder):
+    """Encoder of the values that pools send and receive.
+
+    A tuple among the arguments is one value; a list among them holds a value in each item.
+    """
+
+    def __init__(self, pack: Callable[[Any], bytes], extensions: Iterable[Extension]) -> None:
+        super().__init__(pack, extensions, pickled=True)
+        self._exact = {kind: _recording(kind, write) for kind, write in self._exact.items()}
+        self.forget()
+
+    def encode(self, value: Any) -> bytes | _core.Parcel:
+        """Encode a value as a body."""
+        return self._body(value, _whole)
+
+    def encode_all(self, values: Sequence[Any]) -> bytes | _core.Parcel:
+        """Encode an array of arguments as a body."""
+        return self._body(values, _arguments)
+
+    def _packed(
+        self, value: Any, plain: Callable[[Any, Any], Any], make: type[EncodeContext]
+    ) -> tuple[bytes, list[Any]]:
+        try:
+            return super()._packed(value, plain, _IdentityContext)
+        except Exception as error:
+            if not is_unsendable(error):
+                raise
+        return super()._packed(value, plain, _PickleContext)  # A pickle can hold a str with lone surrogates.
+
+    def _writer_for(self, value: Any, kind: type) -> Writer:
+        entry = registry.entry_of(kind)
+        if entry is not None and not isinstance(entry, registry.Custom):
+            return write_pickle  # A pickle names the class; a worker that has not registered it would get a dict.
+        write = super()._writer_for(value, kind)
+        return write if write is write_pickle else _recording(kind, write)
+
+
+def _whole(context: Any, value: Any) -> Any:
+    return context.whole(value)
+
+
+def _arguments(context: Any, values: Sequence[Any]) -> list[Any]:
+    return [_argument(context, value) for value in values]
+
+
+def _argument(context: Any, value: Any) -> Any:
+    if type(value) is list:
+        return [context.whole(item) for item in value]
+    return context.whole([*value] if type(value) is tuple else value)
+
+
+class _Recording:
+    """Writer of mutable objects that records each of them first."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, write: Writer) -> None:
+        self.write = write
+
+    def __call__(self, value: Any, context: Any) -> Any:
+        context.record(value)
+        return self.write(value, context)
+
+
+def _recording(kind: type, write: Writer) -> Writer:
+    if write is write_same or write is standard.write_integer or issubclass(kind, _IMMUTABLE):
+        return write
+    return write if isinstance(write, _Recording) else _Recording(write)

@@ -4,7 +4,7 @@
 mod pair;
 
 use _core::connection::channel::{Channel, SendOutcome};
-use _core::connection::poller::{Expected, Found, Poller};
+use _core::connection::poller::{Expected, PollResult, Poller};
 use _core::packet;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
@@ -33,7 +33,7 @@ fn a_packet_that_is_expected_keeps_no_frame_waiting() {
     let mut poller = Poller::new(1_000_000_000);
     let socket = Expected::Packet(ours.as_raw_fd());
     poller.expect(socket);
-    assert_eq!(poller.find(), Found::Nothing);
+    assert_eq!(poller.poll(), PollResult::Nothing);
     let [server, client] = pair::pair(0);
     poller.add(server, 0);
     send(&client);
@@ -55,11 +55,11 @@ fn send(client: &Channel) {
 /// Takes the next frame; the key of its channel. None once all channels sleep.
 fn take(poller: &mut Poller<usize>) -> Option<usize> {
     let index = loop {
-        match poller.find() {
-            Found::Frame(index) => break index,
-            Found::Broken(_, violation) => panic!("{violation:?}"),
-            Found::Nothing if poller.rest() => return None,
-            Found::Nothing => {} // Its slice was over.
+        match poller.poll() {
+            PollResult::Frame(index) => break index,
+            PollResult::Broken(_, violation) => panic!("{violation:?}"),
+            PollResult::Nothing if poller.park_all() => return None,
+            PollResult::Nothing => {} // Its slice was over.
         }
     };
     let channel = poller.channel(index).unwrap();
@@ -145,21 +145,21 @@ fn serve(channels: [Arc<Channel>; 2], stop: &AtomicBool) {
     }
     // Relaxed: whoever stops us waits for our end.
     while !stop.load(Ordering::Relaxed) {
-        match poller.find() {
-            Found::Frame(index) => {
+        match poller.poll() {
+            PollResult::Frame(index) => {
                 let channel = poller.channel(index).unwrap().clone();
                 pair::receive(&channel);
                 if channel.send(2, 1, b"", || Box::new([])).unwrap() == SendOutcome::PeerWoken {
-                    poller.rang();
+                    poller.record_peer_woken();
                 }
             }
-            Found::Broken(_, violation) => panic!("{violation:?}"),
-            Found::Nothing if poller.rest() => {
+            PollResult::Broken(_, violation) => panic!("{violation:?}"),
+            PollResult::Nothing if poller.park_all() => {
                 // The bell of a thread is a semaphore, on which a poller cannot wait.
                 thread::sleep(Duration::from_micros(50));
                 (0..2).for_each(|index| assert!(poller.wake(index)));
             }
-            Found::Nothing => {}
+            PollResult::Nothing => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A buffer that lies in a block of shared memory, ours or the peer's.
+//! A buffer in a block of shared memory, of this side or of the peer.
 
 use crate::connection::peer_extents::Loan;
 use crate::memory::arena::GRANULE;
@@ -8,45 +8,45 @@ use crate::memory::view::{Mode, View};
 use std::io;
 use std::sync::Arc;
 
-/// What keeps a block from being used for anything else.
+/// The owner of a block, which keeps the block from being reused.
 pub(super) enum BufferOwner {
-    /// It is ours, and we hold it.
+    /// A block of this side, and a hold on it.
     Own(BlockHold),
-    /// It is the peer's, and we have a lease.
+    /// A block of the peer, and a loan of it.
     Loan(Loan),
 }
 
-/// A buffer in shared memory. It stays mapped and unused by others for as long as this lives.
+/// A buffer in shared memory. As long as it lives, the memory stays mapped and is not reused.
 pub struct Buffer {
-    keeper: BufferOwner,
-    /// Where it begins in its extent, in bytes.
+    owner: BufferOwner,
+    /// Offset in the extent, in bytes.
     offset: u64,
     len: usize,
 }
 
 impl Buffer {
-    /// `len` bytes from `start` on of the block that is kept, which has them.
-    pub(super) fn new(keeper: BufferOwner, start: u64, len: u64) -> Self {
-        let place = match &keeper {
+    /// Create a buffer of `len` bytes from `start` on within a block, which has them.
+    pub(super) fn new(owner: BufferOwner, start: u64, len: u64) -> Self {
+        let place = match &owner {
             BufferOwner::Own(hold) => hold.place,
-            BufferOwner::Loan(lease) => lease.place,
+            BufferOwner::Loan(loan) => loan.place,
         };
         Buffer {
-            keeper,
+            owner,
             offset: place.offset + start,
             len: len as usize,
         }
     }
 
-    /// The mapping that it lies in.
+    /// Return the extent that contains the buffer.
     pub fn extent(&self) -> &Arc<Extent> {
-        match &self.keeper {
+        match &self.owner {
             BufferOwner::Own(hold) => &hold.extent,
-            BufferOwner::Loan(lease) => &lease.extent,
+            BufferOwner::Loan(loan) => &loan.extent,
         }
     }
 
-    /// Its length, in bytes.
+    /// Return the length, in bytes.
     #[expect(
         clippy::len_without_is_empty,
         reason = "an empty one is like any other"
@@ -55,22 +55,21 @@ impl Buffer {
         self.len
     }
 
-    /// Where it is mapped. Writable only if it is ours.
+    /// Return the address. The memory is writable only if the block belongs to this side.
     pub fn address(&self) -> *mut u8 {
-        // Within the mapping: checked when it was opened.
+        // Within the mapping, which was checked when the buffer was opened.
         self.extent().base().wrapping_add(self.offset as usize)
     }
 
-    /// Copies all of it.
+    /// Copy the whole buffer.
     ///
-    /// # Safety
-    /// `to` is writable for `len()` bytes.
+    /// # Safety `to` is writable for `len()` bytes.
     pub unsafe fn read(&self, to: *mut u8) {
-        // SAFETY: the caller's promise; the range was checked when it was opened.
+        // SAFETY: the caller's promise; the range was checked when the buffer was opened.
         unsafe { self.extent().read(self.offset, to, self.len) };
     }
 
-    /// Another mapping of it, writable; and where in that it begins.
+    /// Return another, writable mapping of the buffer, and the offset of the buffer in it.
     pub fn map(&self, mode: Mode) -> io::Result<(View, usize)> {
         let into = self.offset % GRANULE;
         let len = (into as usize + self.len).next_multiple_of(GRANULE as usize);

@@ -1,9 +1,9 @@
-//! What the two sides of a connection lend each other: blocks of memory, by reference.
+//! Loans: the two sides of a connection lend each other blocks of memory, by reference.
 //!
-//! Each side has a store of its own, of whose blocks the other one is a holder. A buffer that is sent is copied into a
-//! block, or lies in one already; the peer gets a lease and reads the block where it is. A lease that ends is told by a
-//! frame of its own, [`parcel::RELEASE`]. A buffer that is sent back goes by reference too: its owner holds the block
-//! then as if it had never been away.
+//! Each side has an allocator of its own, and the other side is a holder of its blocks. A buffer that is sent is copied
+//! into a block, or lies in one already; the peer gets a loan and reads the block in place. A frame of its own,
+//! [`parcel::RELEASE`], ends a loan. A buffer that is sent back goes by reference too: its owner then holds the block
+//! as if it had never been lent.
 
 use crate::connection::buffer::{Buffer, BufferOwner};
 use crate::connection::parcel::{self, Entry, Location, RELEASE_SIZE};
@@ -21,31 +21,31 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-/// What the peer knows of our extents.
+/// Extent updates that the peer has not received.
 #[derive(Default)]
 struct PeerUpdates {
-    /// The numbers of those that are gone, of which it still has to hear.
+    /// Numbers of removed extents that were not sent.
     gone: Vec<u32>,
-    /// Whether it can no longer be told.
-    is_over: bool,
+    /// True if the peer no longer receives updates.
+    is_closed: bool,
 }
 
-/// Both sides' memory, as one of them sees it.
+/// The memory of both sides of a connection, as one side has it.
 pub struct Loans {
-    /// News of extents go through it, both ways.
+    /// Socket for extent updates, in both directions.
     socket: OwnFd,
     ours: Arc<BufferAllocator>,
-    /// The peer, as the holder of what is lent of ours.
+    /// The peer as a holder of blocks of this side.
     peer: Holder,
-    /// Held while an extent of ours is made or given back.
+    /// Lock that is held while an extent of this side is added or removed.
     updates: Mutex<PeerUpdates>,
-    /// Into our blocks, for the peer to read.
+    /// Copier into blocks of this side, which the peer reads.
     copier: Copier,
     theirs: Arc<PeerExtents>,
 }
 
 impl Loans {
-    /// What two sides lend each other. `limit`: bytes of either's store.
+    /// Create the loans of a connection. `limit` is the maximum size of the memory of either side, in bytes.
     pub fn new(sender: Weak<dyn ReleaseSender>, socket: OwnedFd, limit: u64) -> Arc<Self> {
         let ours = BufferAllocator::new(limit);
         Arc::new(Loans {
@@ -58,12 +58,13 @@ impl Loans {
         })
     }
 
-    /// Our memory.
+    /// Return the allocator of this side's blocks.
     pub fn allocator(&self) -> &BufferAllocator {
         &self.ours
     }
 
-    /// A buffer of `len` bytes in a block of ours, to be written. Not with the GIL: an extent takes a while to be made.
+    /// Allocate a writable buffer of `len` bytes. Called without the GIL, because the creation of an extent takes a
+    /// while.
     pub fn allocate(self: &Arc<Self>, len: u64) -> Result<Buffer, AllocError> {
         self.allocate_block(len)
             .map(|hold| Buffer::new(BufferOwner::Own(hold), 0, len))
@@ -73,7 +74,7 @@ impl Loans {
         if let Some(block) = self.ours.allocate(len) {
             return Ok(block);
         }
-        // One thread at a time grows the store; those that only use it do not wait meanwhile.
+        // One thread at a time adds an extent; threads that find a free block do not wait meanwhile.
         let mut updates = lock(&self.updates);
         loop {
             if let Some(block) = self.ours.allocate(len) {
@@ -84,10 +85,10 @@ impl Loans {
     }
 
     fn grow(self: &Arc<Self>, len: u64, updates: &mut PeerUpdates) -> Result<(), AllocError> {
-        if updates.is_over {
+        if updates.is_closed {
             return Err(AllocError::PeerClosed { asked: len });
         }
-        // First what is gone: the peer counts what we have.
+        // Removals first, because the peer counts the extents that this side has.
         self.send_removals(updates)
             .map_err(|error| updates.send_error(len, error))?;
         let extent = self.ours.make_extent(len)?;
@@ -104,7 +105,7 @@ impl Loans {
         Ok(())
     }
 
-    /// Tells the peer of extents that are gone, as far as it listens.
+    /// Send the pending removals of extents, as far as the socket has room.
     fn send_removals(&self, updates: &mut PeerUpdates) -> io::Result<()> {
         while let Some(&number) = updates.gone.last() {
             extent_update::send_removed(self.socket.as_fd(), number)?;
@@ -114,13 +115,12 @@ impl Loans {
         Ok(())
     }
 
-    /// Makes these bytes ready to travel: lends the block that they lie in, or copies them into one. None if there is
-    /// no memory for that: they have to go in the frame.
+    /// Lend the block that contains these bytes, or copy them into a block and lend that. Return None if there is no
+    /// memory: the bytes then go in the frame.
     ///
-    /// The lease is the peer's once the frame is sent; one that is not sent is to be taken back by [`Lending::unlend`].
+    /// The loan belongs to the peer once the frame is sent; without that, [`Loans::cancel`] ends it.
     ///
-    /// # Safety
-    /// `from` is readable for `len` bytes.
+    /// # Safety `from` is readable for `len` bytes.
     pub unsafe fn lend(self: &Arc<Self>, from: *const u8, len: usize) -> Option<Entry> {
         let address = from.addr();
         let lent = |(place, start)| Entry {
@@ -135,7 +135,7 @@ impl Loans {
             return Some(entry);
         }
         let block = self.allocate_block(len as u64).ok()?;
-        // SAFETY: the caller's promise, and the block is of this length, and no other thread knows it yet.
+        // SAFETY: the caller's promise; the block has this length, and no other thread knows it.
         unsafe {
             block
                 .extent
@@ -145,14 +145,14 @@ impl Loans {
         Some(lent((self.ours.lend_held(&block, self.peer), 0)))
     }
 
-    /// Takes back what was lent for a frame that was not sent.
+    /// End the loan that was made for a frame that was not sent.
     pub fn cancel(&self, entry: &Entry) {
         if let Location::AtSender(place) = entry.location {
             self.ours.cancel_loan(place, self.peer);
         }
     }
 
-    /// Ends a lease, as the peer has asked.
+    /// End a loan, as a release frame of the peer says.
     pub fn release(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
         let place = parcel::released(payload);
         if !self.ours.end_loan(place, self.peer) {
@@ -162,14 +162,14 @@ impl Loans {
         Ok(())
     }
 
-    /// The buffer in shared memory that an entry of a frame names; None if its bytes lie in the frame.
+    /// Open the buffer in shared memory that an entry of a frame names. Return None if its bytes are in the frame.
     pub fn open(&self, entry: &Entry) -> Result<Option<Buffer>, Violation> {
         let &Entry {
             location,
             start,
             len,
         } = entry;
-        let keeper = match location {
+        let owner = match location {
             Location::InFrame => return Ok(None),
             Location::AtSender(place) => {
                 BufferOwner::Loan(self.theirs.open_loan(self.socket.as_fd(), place, entry)?)
@@ -179,16 +179,16 @@ impl Loans {
                 BufferOwner::Own(hold.ok_or(unknown_block(place))?)
             }
         };
-        Ok(Some(Buffer::new(keeper, start, len)))
+        Ok(Some(Buffer::new(owner, start, len)))
     }
 }
 
 impl Drop for Loans {
-    /// Gives back what the peer has of ours: the connection is over. There are no more allocations here, so what it
-    /// still reads stays as it is. Extents in which neither side has anything leave our memory.
+    /// End all loans to the peer, because the connection is over. There are no more allocations here, so the blocks
+    /// that the peer still reads keep their content. Extents without blocks in use are unmapped.
     fn drop(&mut self) {
         if self.ours.is_ours() {
-            self.theirs.forget();
+            self.theirs.unmap_idle();
             self.ours.remove_holder(self.peer);
             for _two_looks in 0..2 {
                 self.ours.sweep(u64::MAX, 0);
@@ -198,15 +198,15 @@ impl Drop for Loans {
 }
 
 impl PeerUpdates {
-    /// Why the peer could not be told.
+    /// Return the error for an update that could not be sent.
     fn send_error(&mut self, asked: u64, error: io::Error) -> AllocError {
         match error.kind() {
-            // Its end is closed, and stays so.
+            // The peer's end is closed, and stays so.
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                self.is_over = true;
+                self.is_closed = true;
                 AllocError::PeerClosed { asked }
             }
-            // It may hear of the next one: it was slow to read, or a system lacked something.
+            // A later update may succeed: the peer was slow to read, or the system lacked memory.
             _ => AllocError::System { asked, error },
         }
     }
@@ -217,7 +217,7 @@ impl Swept for Loans {
         let Some(sender) = self.theirs.sender() else {
             return;
         };
-        // A violation is remembered, for the receiving thread.
+        // A violation is stored for the receiving thread.
         let _ = sender.collect_releases();
         let mut updates = lock(&self.updates);
         for extent in self.ours.sweep(now, patience) {
@@ -226,7 +226,7 @@ impl Swept for Loans {
             crash::point!(ExtentPunched);
             updates.gone.push(extent.number());
         }
-        // A peer that is not told keeps an address range and no memory.
+        // A peer without the update keeps an address range and no memory.
         let _ = self.send_removals(&mut updates);
     }
 
@@ -259,11 +259,11 @@ mod tests {
         assert_eq!(traces(held_in), (2, 2), "it is held here");
         assert_eq!(traces(lent_in), (1, 1), "it is mapped by the peer alone");
         let mut seen = vec![0; LEN];
-        // SAFETY: it is as long as the buffer.
+        // SAFETY: `seen` is as long as the buffer.
         unsafe { lent.read(seen.as_mut_ptr()) };
         assert!(seen == sent, "what the peer has is as it was");
         drop((held, theirs));
         assert_eq!(traces(held_in), (0, 0));
-        assert_eq!(traces(lent_in), (1, 1), "a lease outlives its connection");
+        assert_eq!(traces(lent_in), (1, 1), "a loan outlives its connection");
     }
 }

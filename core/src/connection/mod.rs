@@ -1,4 +1,4 @@
-//! Two processes and what is between them: frames both ways, and memory that they lend each other.
+//! A connection between two processes: frames in both directions, and memory that the two sides lend each other.
 
 #[cfg(not(loom))]
 pub mod buffer;

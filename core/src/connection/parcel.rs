@@ -1,55 +1,55 @@
-//! The frame of a parcel: a table of buffers, a body, and the buffers that found no room elsewhere.
+//! The frame of a parcel: a table of buffers, a body, and the buffers that are not in shared memory.
 //!
 //! ```text
 //!   u32      number of buffers
 //!   u32      1: the first buffer is the body; 0: the body follows the table
-//!   32 each  a buffer: u32 where it lies, u32 extent, u64 block, u64 start, u64 length
+//!   32 each  a buffer: u32 location, u32 extent, u64 block, u64 start, u64 length
 //!   …        the body
-//!   …        the bytes of the buffers that lie here, one after the other
+//!   …        the bytes of the buffers in the frame, one after the other
 //! ```
 //!
-//! `block` is where the block begins in its extent, and names it; `start` where the buffer begins in the block. All
-//! numbers in the byte order of the machine, offsets and lengths in bytes.
+//! `block` is the offset of the block in its extent, which identifies it; `start` the offset of the buffer in the
+//! block. All numbers are in the byte order of the machine, offsets and lengths in bytes.
 
 use crate::bytes::{u32_at, u64_at};
 use crate::memory::arena::BlockRef;
 use crate::violation::Violation;
 use std::ops::Range;
 
-/// In an opcode: the payload is a parcel's.
+/// Bit of an opcode: the payload is that of a parcel.
 pub const PARCEL: u32 = 0x80;
-/// Opcode of the frame that ends a lease. Payload: u32 extent, u32 0, u64 block.
+/// Opcode of the frame that ends a loan. Payload: u32 extent, u32 0, u64 block.
 pub const RELEASE: u32 = 0xFF;
-/// Bytes of its payload.
+/// Bytes of the payload of a release.
 pub const RELEASE_SIZE: usize = 16;
 
 const HEADER: usize = 8;
 const ENTRY: usize = 32;
 const BODY_IS_A_BUFFER: u32 = 1;
 
-/// Where the bytes of a buffer are.
+/// The location of a buffer's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
     /// In the frame.
     InFrame,
-    /// In a block of the sender's arena: the receiver has a lease of it.
+    /// In a block of the sender, lent to the receiver.
     AtSender(BlockRef),
-    /// In a block of the receiver's arena, of which the sender has a lease.
+    /// In a block of the receiver, which was lent to the sender.
     AtReceiver(BlockRef),
 }
 
 /// A buffer that travels with a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where its bytes are.
+    /// Location of the bytes.
     pub location: Location,
-    /// Where in the block it begins, in bytes; 0 if it lies here.
+    /// Offset in the block, in bytes; 0 if the bytes are in the frame.
     pub start: u64,
-    /// Its length, in bytes.
+    /// Length, in bytes.
     pub len: u64,
 }
 
-/// Begins a payload: the table. The body follows, unless the first buffer is the body.
+/// Begin a payload with the table. The body follows, unless the first buffer is the body.
 pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + entries.len() * ENTRY + room);
     out.extend_from_slice(&(entries.len() as u32).to_ne_bytes());
@@ -75,7 +75,7 @@ pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> 
     out
 }
 
-/// The payload of the frame that ends a lease of the block at `place`.
+/// Return the payload of the frame that ends a loan of the block at `place`.
 pub fn release(place: BlockRef) -> [u8; RELEASE_SIZE] {
     let mut payload = [0; RELEASE_SIZE];
     payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
@@ -83,7 +83,7 @@ pub fn release(place: BlockRef) -> [u8; RELEASE_SIZE] {
     payload
 }
 
-/// The block that such a payload names, whatever it may be.
+/// Return the block that the payload of a release names. The value may be anything.
 pub fn released(payload: &[u8; RELEASE_SIZE]) -> BlockRef {
     BlockRef {
         extent: u32_at(payload, 0),
@@ -91,18 +91,18 @@ pub fn released(payload: &[u8; RELEASE_SIZE]) -> BlockRef {
     }
 }
 
-/// What a payload holds.
+/// The parts of a parcel's payload.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Parsed {
-    /// The buffers, in order; the body among them if it is one.
+    /// Buffers, in order, including the body if it is one.
     pub entries: Vec<Entry>,
-    /// Where in the payload the body is; None: the first buffer is it.
+    /// Range of the body in the payload; None: the first buffer is the body.
     pub body: Option<Range<usize>>,
-    /// Where in it the buffers that lie here begin, one after the other to its end.
+    /// Offset in the payload of the buffers in the frame, which lie one after the other up to its end.
     pub here: usize,
 }
 
-/// Reads a payload, which is private memory. What it says of blocks is still to be checked.
+/// Parse a payload, which is private memory. The blocks that it names are not checked.
 pub fn parse(payload: &[u8]) -> Result<Parsed, Violation> {
     if payload.len() < HEADER {
         return Err(Violation::Table);

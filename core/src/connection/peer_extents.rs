@@ -1,4 +1,4 @@
-//! What a side has of its peer's memory: the extents that it was told of, and its leases in them.
+//! The peer's extents, and this side's loans of blocks in them.
 
 use crate::connection::parcel::{self, Entry, Location, RELEASE_SIZE};
 use crate::crash;
@@ -13,67 +13,67 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Carries the ends of leases from one side to the other.
+/// Sends releases of loans to the peer, and receives those of the peer.
 pub trait ReleaseSender: Send + Sync {
-    /// Tells the peer that a lease has ended, if it can still be told.
+    /// Tell the peer that a loan has ended, if the connection still exists.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]);
-    /// Takes the ends of leases that have come since: there may be memory again.
+    /// Process the releases that have come, because they may free memory.
     fn collect_releases(&self) -> Result<(), Violation>;
 }
 
-/// The peer's extents, and our leases in them.
+/// The peer's extents, and this side's loans in them.
 pub(super) struct PeerExtents {
-    /// What tells the peer of the ends of leases.
+    /// Sender of releases.
     sender: Weak<dyn ReleaseSender>,
-    /// The process that has the leases: a forked child has copies of them, and no right to end one.
+    /// Process that has the loans: a forked child has copies of them, and must not end one.
     process: u32,
-    known: Mutex<ExtentTable>,
+    table: Mutex<ExtentTable>,
 }
 
 struct ExtentTable {
-    /// Those that are mapped.
+    /// Mapped extents.
     extents: Extents,
-    /// Those that the peer has told of, and that are not mapped for lack of room: bytes, and the file.
-    updates: BTreeMap<u32, (u64, Arc<OwnFd>)>,
-    /// The lowest number that a new one may have: they rise. None after the last.
+    /// Extents that the peer has announced and that this process could not map: their sizes in bytes, and their files.
+    unmapped: BTreeMap<u32, (u64, Arc<OwnFd>)>,
+    /// Lowest number of a new extent, because numbers increase; None after the last.
     next: Option<u32>,
-    /// Those that are gone, and may still be mapped for our leases in them.
-    gone: Vec<Weak<Extent>>,
-    /// Bytes that all of these may take together.
+    /// Removed extents, which may still be mapped for loans.
+    removed: Vec<Weak<Extent>>,
+    /// Maximum size of all extents together, in bytes.
     limit: u64,
-    /// By extent and block: our leases, and how far into the extent they reach.
-    leases: BTreeMap<BlockRef, (u32, u64)>,
+    /// Number of loans of each block, and the end of its lent part in the extent.
+    loans: BTreeMap<BlockRef, (u32, u64)>,
 }
 
 impl PeerExtents {
-    /// One without extents, which may take `limit` bytes.
+    /// Create an empty set of extents, of up to `limit` bytes.
     pub(super) fn new(sender: Weak<dyn ReleaseSender>, limit: u64) -> Arc<Self> {
         Arc::new(PeerExtents {
             sender,
             process: std::process::id(),
-            known: Mutex::new(ExtentTable {
+            table: Mutex::new(ExtentTable {
                 extents: Extents::new(),
-                updates: BTreeMap::new(),
+                unmapped: BTreeMap::new(),
                 next: Some(0),
-                gone: Vec::new(),
+                removed: Vec::new(),
                 limit,
-                leases: BTreeMap::new(),
+                loans: BTreeMap::new(),
             }),
         })
     }
 
-    /// What tells the peer of the ends of leases, while the connection lasts.
+    /// Return the sender of releases, while the connection exists.
     pub(super) fn sender(&self) -> Option<Arc<dyn ReleaseSender>> {
         self.sender.upgrade()
     }
 
-    /// Refers to the block of the peer's that these bytes lie in.
+    /// Return an entry that refers to the peer's block with these bytes, if there is one.
     pub(super) fn entry_for(&self, address: usize, len: usize) -> Option<Entry> {
-        let known = lock(&self.known);
-        let (extent, offset) = extent::find(&known.extents, address, len)?;
+        let table = lock(&self.table);
+        let (extent, offset) = extent::find(&table.extents, address, len)?;
         let first = BlockRef { extent, offset: 0 };
-        let (&place, &(_, end)) = known
-            .leases
+        let (&place, &(_, end)) = table
+            .loans
             .range(first..=BlockRef { extent, offset })
             .next_back()?;
         (offset + len as u64 <= end).then_some(Entry {
@@ -83,24 +83,24 @@ impl PeerExtents {
         })
     }
 
-    /// Begins a lease of the block at `place`, in which the buffer `entry` lies. News come out of `socket`.
+    /// Open a loan of the block at `place` for the buffer `entry`. Extent unmapped come from `socket`.
     pub(super) fn open_loan(
         self: &Arc<Self>,
         socket: BorrowedFd<'_>,
         place: BlockRef,
         entry: &Entry,
     ) -> Result<Loan, Violation> {
-        let mut known = lock(&self.known);
+        let mut table = lock(&self.table);
         let number = place.extent;
         let mut unknown = Violation::Extent { number };
-        if !known.extents.contains_key(&number) && !known.updates.contains_key(&number) {
-            // Its owner told us before it named it.
-            if let Some(error) = known.receive_updates(socket)? {
+        if !table.extents.contains_key(&number) && !table.unmapped.contains_key(&number) {
+            // The owner announces an extent before a frame names it.
+            if let Some(error) = table.receive_updates(socket)? {
                 unknown = Violation::DescriptorRefused { number, error };
             }
         }
-        let extent = known.extent(number)?.ok_or(unknown)?.clone();
-        // All of the block is in the extent: so that it can be mapped by itself, it ends with a granule.
+        let extent = table.extent(number)?.ok_or(unknown)?.clone();
+        // The whole block is in the extent: so that it can be mapped by itself, it ends with a granule.
         let start = place.offset.checked_add(entry.start);
         let end = start.and_then(|start| start.checked_add(entry.len));
         let whole = end.and_then(|end| end.checked_next_multiple_of(GRANULE));
@@ -114,39 +114,39 @@ impl PeerExtents {
                 granule: GRANULE,
             });
         }
-        let lease = known.leases.entry(place).or_insert((0, 0));
-        *lease = (lease.0 + 1, lease.1.max(end));
+        let loan = table.loans.entry(place).or_insert((0, 0));
+        *loan = (loan.0 + 1, loan.1.max(end));
         crash::point!(LeaseOpened);
-        drop(known);
-        let ledger = self.clone();
+        drop(table);
+        let peer = self.clone();
         Ok(Loan {
             extent,
             place,
-            ledger,
+            peer,
         })
     }
 
-    /// No lease begins any more: unmaps the extents in which we have none.
-    pub(super) fn forget(&self) {
-        lock(&self.known).extents.clear();
+    /// Unmap the extents without loans. No loan is opened afterwards.
+    pub(super) fn unmap_idle(&self) {
+        lock(&self.table).extents.clear();
     }
 }
 
-/// A lease of a block of the peer's. When it is dropped, the peer is told.
+/// A loan of a block of the peer. Its drop tells the peer.
 pub struct Loan {
     pub(super) extent: Arc<Extent>,
     pub(super) place: BlockRef,
-    ledger: Arc<PeerExtents>,
+    peer: Arc<PeerExtents>,
 }
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        if self.ledger.process != std::process::id() {
+        if self.peer.process != std::process::id() {
             return;
         }
-        lock(&self.ledger.known).end_loan(self.place);
+        lock(&self.peer.table).end_loan(self.place);
         crash::point!(LeaseEnded);
-        if let Some(sender) = self.ledger.sender() {
+        if let Some(sender) = self.peer.sender() {
             sender.send_release(&parcel::release(self.place));
             crash::point!(LeaseTold);
         }
@@ -154,20 +154,20 @@ impl Drop for Loan {
 }
 
 impl ExtentTable {
-    /// Bytes of the extents that are mapped, or would be if there were room.
-    fn taken(&mut self) -> u64 {
-        self.gone.retain(|extent| extent.strong_count() > 0);
-        let gone = self.gone.iter().filter_map(Weak::upgrade);
-        let gone: u64 = gone.map(|extent| extent.size() as u64).sum();
+    /// Return the bytes of the extents, including those that this process could not map.
+    fn total_bytes(&mut self) -> u64 {
+        self.removed.retain(|extent| extent.strong_count() > 0);
+        let removed = self.removed.iter().filter_map(Weak::upgrade);
+        let removed: u64 = removed.map(|extent| extent.size() as u64).sum();
         let here = self.extents.values().map(|extent| extent.size() as u64);
-        let updates = self.updates.values().map(|&(size, _)| size);
-        gone + here.sum::<u64>() + updates.sum::<u64>()
+        let unmapped = self.unmapped.values().map(|&(size, _)| size);
+        removed + here.sum::<u64>() + unmapped.sum::<u64>()
     }
 
-    /// The extent of this number, mapped by now. One that cannot be used is as if it had not been told of; one for
-    /// which this process has no room is tried again at the next time.
+    /// Return the extent of this number, after mapping it. An unusable extent counts as unknown; one that this process
+    /// has no room to map is tried again at the next call.
     fn extent(&mut self, number: u32) -> Result<Option<&Arc<Extent>>, Violation> {
-        if let Some((size, file)) = self.updates.get(&number) {
+        if let Some((size, file)) = self.unmapped.get(&number) {
             let size = *size;
             match Extent::open_shared(number, size as usize, file.clone()) {
                 Ok(opened) => {
@@ -184,30 +184,31 @@ impl ExtentTable {
                 }
                 Err(_) => {}
             }
-            self.updates.remove(&number);
+            self.unmapped.remove(&number);
         }
         Ok(self.extents.get(&number))
     }
 
-    /// Takes all the news that there are. The `errno` if this process could not take the next: it is there still, and
-    /// is tried again with the next frame that names what is not known.
+    /// Receive all pending extent unmapped. Return the `errno` if this process could not receive the next one, which
+    /// stays pending for the next frame that names an unknown extent.
     fn receive_updates(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
         loop {
             match extent_update::receive(socket) {
                 Ok(None) => return Ok(None),
                 Ok(Some(ExtentUpdate::Removed { number })) => {
-                    self.updates.remove(&number);
+                    self.unmapped.remove(&number);
                     if let Some(extent) = self.extents.remove(&number) {
-                        self.gone.push(Arc::downgrade(&extent));
+                        self.removed.push(Arc::downgrade(&extent));
                     }
                 }
                 Ok(Some(ExtentUpdate::Added { number, size, file })) => {
                     let refused = Violation::Extent { number };
-                    let many = self.extents.len() + self.updates.len() >= MAX_EXTENTS;
+                    let many = self.extents.len() + self.unmapped.len() >= MAX_EXTENTS;
                     if many || self.next.is_none_or(|n| number < n) {
                         return Err(refused);
                     }
-                    let (size_of_all, limit) = (size.saturating_add(self.taken()), self.limit);
+                    let (size_of_all, limit) =
+                        (size.saturating_add(self.total_bytes()), self.limit);
                     if size_of_all > limit {
                         return Err(Violation::Memory {
                             size: size_of_all,
@@ -216,10 +217,10 @@ impl ExtentTable {
                     }
                     self.next = number.checked_add(1);
                     crash::point!(ExtentHeard);
-                    self.updates
+                    self.unmapped
                         .insert(number, (size, Arc::new(OwnFd::from(file))));
-                    // One that cannot be used counts as unknown once a frame names it. It may be that none will: the
-                    // news that it is gone may be next.
+                    // An unusable extent counts as unknown once a frame names it. Perhaps none will: its removal may be
+                    // the next update.
                     let _ = self.extent(number);
                 }
                 Err(UpdateError::Os(error)) => return Ok(Some(errno(&error))),
@@ -228,19 +229,19 @@ impl ExtentTable {
         }
     }
 
-    /// A lease has ended.
+    /// End a loan.
     fn end_loan(&mut self, place: BlockRef) {
-        if let Some((count, _)) = self.leases.get_mut(&place) {
+        if let Some((count, _)) = self.loans.get_mut(&place) {
             *count -= 1;
             if *count == 0 {
-                self.leases.remove(&place);
+                self.loans.remove(&place);
             }
         }
     }
 }
 
-/// Whether this process, or its system, has refused a mapping: no more address space, mappings, locked memory or files,
-/// or a rule forbids it. Whether the peer's file can be mapped at all was looked at before.
+/// Return true if this process or its system refused the mapping: no more address space, mappings, locked memory or
+/// files, or a rule forbids it. The peer's file itself was checked before.
 fn is_own_limit(error: &io::Error) -> bool {
     matches!(
         errno(error),

@@ -3,20 +3,22 @@
 //! Behind the header of a [`region`], offsets in bytes:
 //!
 //! ```text
-//!     36  capacity      u32   bytes of one ring, a power of two
-//!     40  first         u32   bytes of it that are in use at first, a power of two
-//!    128  ring 0, client to server: control
-//!    640  ring 1, server to client: control
-//!   2048  ring 0: data
-//!   2048 + capacity  ring 1: data
+//!      36  capacity      u32   bytes of one ring, a power of two
+//!      40  first         u32   bytes of it that are in use at first, a power of two
+//!     128  ring 0, client to server: control
+//!     640  ring 1, server to client: control
+//!    1152  woken at      u64   time at which the server was last woken, in nanoseconds of CLOCK_MONOTONIC
+//!    1280  woken at      u64   the same of the client
+//!    1408  cpu           u32   number of the CPU on which the server has last sent, plus one
+//!    1536  cpu           u32   the same of the client
+//!    2048  ring 0: data
+//!    2048 + capacity  ring 1: data
 //! ```
 //!
-//! Of the data, the first bytes alone have memory at first. A writer fetches more, as its ring grows ([`crate::ring`]).
+//! Only the first bytes of the data have memory at first. A writer allocates more as its ring grows ([`crate::ring`]).
 //!
-//! From 1152 on, each on a pair of lines of its own, are two hints, u64: when the server was last rung, and at 1280 the
-//! client, in nanoseconds of CLOCK_MONOTONIC. From 1408 on, in the same way, two more, u32: one more than the number of the
-//! CPU on which the server has sent last, and at 1536 the client. A side that does not store them leaves zeros, so they
-//! are no part of the signature.
+//! The times and CPUs are hints, each on a pair of cache lines of its own. A side that does not store them leaves
+//! zeros, so they are no part of the signature.
 //!
 //! The control of a ring is four words, each on a pair of cache lines of its own: `tail` +0, `head` +128,
 //! `reader_waits` +256, `writer_waits` +384.
@@ -45,16 +47,16 @@ const AT_CPU: usize = AT_WOKEN + 2 * HINT_SIZE;
 const HINT_SIZE: usize = 128;
 const AT_DATA: usize = 2048;
 
-/// The smallest ring: a header, a word, and some.
+/// Minimum size of a ring, in bytes: a header, a word, and some.
 pub const MIN_CAPACITY: usize = 1024;
-/// The largest ring.
+/// Maximum size of a ring, in bytes.
 pub const MAX_CAPACITY: usize = 1 << 30;
 
-/// Bytes of a ring that have memory from the beginning: what is left of the first page behind the control, and as much for
-/// the other one. It holds what a connection says that makes small calls now and then.
+/// Bytes of a ring that have memory from the beginning: the rest of the first page behind the control, and as much for
+/// the other ring. They suffice for a connection with small calls now and then.
 const FIRST: usize = 2048;
 
-/// What the offsets are.
+/// Signature of the offsets.
 pub const SIGNATURE: u64 = region::signature(&[
     AT_CONTROL,
     CONTROL_SIZE,
@@ -68,7 +70,7 @@ pub const SIGNATURE: u64 = region::signature(&[
     AT_FIRST,
 ]);
 
-/// Why a segment cannot be used.
+/// The reason why a segment cannot be used.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum SegmentError {
@@ -78,18 +80,18 @@ pub enum SegmentError {
     Capacity { capacity: usize },
     #[error("segment has rings that begin with {first} bytes of {capacity}")]
     First { first: usize, capacity: usize },
-    /// The region is not one, or not of this layout.
+    /// The region is invalid, or has another layout.
     #[error("segment {0}")]
     Region(#[from] RegionError),
 }
 
-/// Bytes of a segment whose rings hold `capacity` bytes each.
+/// Return the bytes of a segment whose rings hold `capacity` bytes each.
 pub const fn size_for(capacity: usize) -> usize {
     AT_DATA + RINGS * capacity
 }
 
-/// Bytes of a ring of `capacity` that are to have memory from the beginning: all, where the kernel cannot be asked for
-/// more of it without the risk of a SIGBUS.
+/// Return the bytes of a ring that have memory from the beginning: all, if the kernel cannot allocate more later
+/// without the risk of a SIGBUS.
 fn first(capacity: usize) -> usize {
     match can_set_aside() {
         true => capacity.min(FIRST),
@@ -97,7 +99,7 @@ fn first(capacity: usize) -> usize {
     }
 }
 
-/// What of a segment with such rings is to have memory before it is mapped.
+/// Return the ranges of a segment that need memory before it is mapped.
 pub fn used_at_first(capacity: usize) -> [Range<usize>; 2] {
     let first = first(capacity);
     let second = AT_DATA + capacity;
@@ -115,7 +117,7 @@ fn layout(capacity: usize) -> Result<Layout, SegmentError> {
     })
 }
 
-/// A mapped segment. It stays mapped as long as any ring in it is in use.
+/// A mapped segment. It stays mapped as long as any of its rings is in use.
 pub struct Segment {
     mapping: SharedMapping,
     capacity: usize,
@@ -124,7 +126,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Lays out a new segment in `file`, which has the size for it, holds zeros, and has memory as [`used_at_first`] says.
+    /// Lay out a new segment in `file`, which has its size, holds zeros, and has memory as [`used_at_first`] returns.
     pub fn create(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
         let first = first(capacity);
         let mapping = region::create(file, layout(capacity)?, |mapping| {
@@ -140,7 +142,7 @@ impl Segment {
         }))
     }
 
-    /// Maps a segment that the peer has laid out with rings of `capacity` bytes, and checks its header.
+    /// Map a segment that the peer has laid out with rings of `capacity` bytes, and check its header.
     pub fn open(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
         let mapping = region::open(file, layout(capacity)?)?;
         // Relaxed, both: covered by the header. Read once.
@@ -157,26 +159,26 @@ impl Segment {
         }))
     }
 
-    /// When a side was last rung.
+    /// Return the time at which a side was last woken.
     pub fn woken_at(&self, is_client: bool) -> &AtomicU64 {
         let place = usize::from(is_client);
         self.mapping.u64_at(AT_WOKEN + place * HINT_SIZE)
     }
 
-    /// One more than the number of the CPU on which a side has sent last; 0 if that is not known.
+    /// Return the number of the CPU on which a side has last sent, plus one; 0 if unknown.
     #[inline]
     pub fn cpu(&self, is_client: bool) -> &AtomicU32 {
         let place = usize::from(is_client);
         self.mapping.u32_at(AT_CPU + place * HINT_SIZE)
     }
 
-    /// Marks it as cut off, since something else of its connection was.
+    /// Mark the segment as truncated, because another file of its connection was.
     pub fn cut_off(&self) {
         self.mapping.cut_off();
     }
 }
 
-/// Which of the two rings.
+/// The direction of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Ring 0.
@@ -185,7 +187,7 @@ pub enum Direction {
     ServerToClient,
 }
 
-/// One ring of a segment.
+/// A ring of a segment.
 #[derive(Clone)]
 pub struct MappedRing {
     segment: Arc<Segment>,
@@ -194,7 +196,7 @@ pub struct MappedRing {
 }
 
 impl MappedRing {
-    /// The ring of `segment` in this direction.
+    /// Return the ring of `segment` in this direction.
     pub fn new(segment: Arc<Segment>, direction: Direction) -> Self {
         let number = match direction {
             Direction::ClientToServer => 0,

@@ -1,4 +1,4 @@
-//! Gives idle memory back: one thread for all arenas of the process, which lives while there are any extents.
+//! The sweeper: a thread that gives idle memory back to the system. One per process, alive while there are extents.
 
 use crate::clock;
 use crate::crash;
@@ -8,31 +8,31 @@ use std::sync::{Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// For how long an extent has to be free before it is given back, in nanoseconds.
+/// Idle time after which an extent is removed, in nanoseconds.
 const PATIENCE: u64 = if cfg!(feature = "crashpoints") {
     20_000_000 // A test does not wait for long.
 } else {
     5_000_000_000
 };
-/// Between two looks.
+/// Pause between two sweeps.
 const PAUSE: Duration = Duration::from_millis(if cfg!(feature = "crashpoints") {
     10
 } else {
     1000
 });
 
-/// An owner of memory that may fall idle.
+/// An owner of memory that may become idle.
 pub trait Swept: Send + Sync {
-    /// Gives back what has been free for `patience` nanoseconds at `now`.
+    /// Remove the memory that has been free for `patience` nanoseconds at `now`.
     fn sweep(&self, now: u64, patience: u64);
-    /// Whether there may be anything to give back, now or later. If not, it is watched no more.
+    /// Return false if there will be no memory to remove; it is then no longer swept.
     fn is_swept(&self) -> bool;
 }
 
-/// Those of this process.
+/// The owners of this process.
 static WATCHED: PerProcess<Mutex<Vec<Weak<dyn Swept>>>> = PerProcess::empty();
 
-/// Gives the idle memory of `swept` back from now on, until it has none.
+/// Sweep the idle memory of `swept` from now on, until it has none.
 pub fn watch(swept: Weak<dyn Swept>) {
     let Ok(mut all) = WATCHED.get().map(lock) else {
         return; // Without a page to know this process by nothing is given back before the connection ends.
@@ -40,7 +40,7 @@ pub fn watch(swept: Weak<dyn Swept>) {
     all.push(swept);
     if all.len() == 1 {
         let thread = thread::Builder::new().name("shmrpc-sweeper".to_owned());
-        // Without a thread nothing is given back before the connection ends.
+        // Without the thread, memory is removed only at the end of the connection.
         if thread.spawn(sweep_all).is_err() {
             all.clear();
         }

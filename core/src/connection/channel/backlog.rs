@@ -1,4 +1,4 @@
-//! Frames that wait for room.
+//! The backlog: frames that wait for room in the ring.
 
 use super::Channel;
 use super::sending::{BEHIND_BYTES, BEHIND_FRAMES};
@@ -10,8 +10,8 @@ use crate::violation::Violation;
 use std::sync::atomic::Ordering;
 
 impl Channel {
-    /// Keeps a frame for which there is no room, and wakes the peer: the ring may be full of ends of leases, for which
-    /// it was not woken.
+    /// Queue a frame for which there is no room, and wake the peer, because the ring may be full of releases, for which
+    /// the peer was not woken.
     pub(super) fn keep_frame(
         &self,
         writer: &mut FrameWriter<MappedRing>,
@@ -26,30 +26,30 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends what is kept, as far as there is room. True if anything went.
+    /// Send queued frames, as far as there is room. Return true if anything was sent.
     pub fn flush(&self) -> Result<bool, Violation> {
-        // Relaxed: a frame is kept and flushed under the lock; a stale hint is corrected by the bell that the peer
-        // rings for room.
+        // Relaxed: frames are queued and flushed under the lock; a stale hint is corrected by the wake-up that the peer
+        // sends for room.
         if !self.stalled.load(Ordering::Relaxed) {
             return Ok(false);
         }
         self.progress(&mut lock(&self.writer))
     }
 
-    /// Whether frames are kept because there is no room.
+    /// Return true if frames are queued.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         // Relaxed: see `flush`.
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Whether a frame is kept that somebody waits for. Nobody waits for the end of a lease, or for what is left of a
-    /// call that was cancelled.
+    /// Return true if a caller waits for a queued frame. No caller waits for a release, or for the remaining frames of
+    /// a cancelled call.
     pub fn is_awaited(&self) -> bool {
         self.is_stalled() && lock(&self.writer).is_awaited()
     }
 
-    /// Whether so much waits for the peer to read that it is asked for nothing more until it does.
+    /// Return true if so much is queued that the server takes no more requests from the peer until it reads.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.is_stalled() && {
@@ -58,13 +58,13 @@ impl Channel {
         }
     }
 
-    /// What the peer has not taken yet.
+    /// Return the frames that the peer has not read.
     pub fn unread(&self) -> Result<Unread, Violation> {
         lock(&self.writer).unread()
     }
 
-    /// Takes back the frame that began `id`, if it is still kept and nothing of it went. `begins`: whether an opcode
-    /// begins a call.
+    /// Remove the frame that began `id`, if it is still queued and nothing of it was sent. `begins` returns true for an
+    /// opcode that begins a call. Return true if the frame was removed.
     pub fn take_back(&self, id: u64, begins: impl Fn(u32) -> bool) -> bool {
         if !self.is_stalled() {
             return false;
@@ -80,14 +80,13 @@ impl Channel {
         true
     }
 
-    /// Takes back all that is kept of the call `id`, which nobody waits for any more, but for a frame of which
-    /// something went.
+    /// Remove all queued frames of the call `id`, for which no caller waits, except a frame that was partly sent.
     pub fn take_back_all(&self, id: u64) {
         if !self.is_stalled() {
             return;
         }
         let mut writer = lock(&self.writer);
-        // An end of a lease belongs to no call, whatever id the peer may give one.
+        // A release belongs to no call, even if the peer gives a call its id.
         let unsent = writer.cancel_all_pending(id, |opcode| opcode != RELEASE);
         self.note_backlog(&writer);
         drop(writer);
@@ -110,7 +109,7 @@ impl Channel {
         self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
     }
 
-    /// Before we sleep: sends what is kept, or says that we wait for room.
+    /// Before a sleep: send queued frames, or announce that this side waits for room.
     pub fn await_room(&self) -> Result<(), Violation> {
         if !self.is_stalled() {
             return Ok(());

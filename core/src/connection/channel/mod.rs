@@ -1,7 +1,7 @@
-//! One connection as one side sees it: a ring to write, a ring to read, and the bells.
+//! A channel: one side of a connection, with a ring to write, a ring to read, and the wakers.
 //!
-//! A channel may be used from many threads: one at a time sends, one at a time receives, and neither keeps the other
-//! waiting for more than a copy.
+//! Many threads may use a channel: one at a time sends, one at a time receives, and neither blocks the other for longer
+//! than a copy.
 
 mod backlog;
 mod parcels;
@@ -33,50 +33,51 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// The longest that a wait keeps a loop from turning, in nanoseconds.
+/// Maximum time for which a wait blocks an event loop, in nanoseconds.
 pub const SLICE: u64 = 300_000;
-/// How often a spinning wait looks at the clock, in looks at the ring.
+/// Number of polls of the ring between two readings of the clock, in a spinning wait.
 pub(crate) const LOOKS_PER_CLOCK: u32 = 32;
 
 /// One side of a connection.
 pub struct Channel {
     writer: Mutex<FrameWriter<MappedRing>>,
     receiver: Mutex<Receiver>,
-    /// Whether frames are kept because there is no room. Only ever a hint to look.
+    /// True if frames are queued. Only a hint.
     stalled: AtomicBool,
     shutdown: ShutdownFlag,
-    /// What the peer did wrong as we sent; the receiving thread is told.
+    /// Violation of the peer that a sender has found, for the receiving thread.
     fault: OnceLock<Violation>,
     max_frame: usize,
-    /// Bytes of payload that may wait for room.
+    /// Maximum bytes of payload in the queue.
     max_kept: u64,
     wakers: Wakers,
     segment: Arc<Segment>,
     sleep: SleepMode,
     loans: Arc<Loans>,
     is_client: bool,
-    /// How many leases had ended when a wait for one more was.
+    /// Number of ended loans at the end of the last wait for memory without success.
     missed_returned: AtomicU64,
-    /// When the peer was last there: a wait ended, or it was looked whether it is. In nanoseconds; only ever a hint.
+    /// Time of the last sign of life of the peer, in nanoseconds. Only a hint.
     last_heard: AtomicU64,
-    /// What we have told the peer of the CPU that we send on.
+    /// CPU on which this side sends, as the peer knows it.
     cpu: AtomicU32,
 }
 
-/// A payload of up to this many bytes is kept whatever waits before it: it belongs to a call that is under way.
+/// A payload of up to this many bytes is queued even over the limit, because it belongs to a running call.
 const TINY: usize = 64;
 
-/// The largest body, in bytes, that does not go by reference: the ring is for what is small, and a frame of more than
-/// half of it would go in pieces.
+/// Maximum size of a body in the ring, in bytes. A larger one goes by reference, because a frame of more than half the
+/// ring would go in pieces.
 pub const LARGE_BODY: usize = (32 << 10) - HEADER;
 
 impl Channel {
-    /// The side of `segment` that writes in `direction`.
+    /// Create the side of `segment` that writes in `direction`.
     ///
-    /// `spin` is the longest a wait may spin, in nanoseconds; `max_frame` the largest payload accepted, in bytes;
-    /// `news` the socket for news of extents; `max_memory` bytes of either side's arena, and of payloads of ours that
-    /// wait for room, or one largest frame behind those of a peer that is not yet behind, if that is more: a peer whose
-    /// call was taken is not cut off for the size of its answer.
+    /// `spin` is the maximum time for which a wait spins, in nanoseconds; `max_frame` the largest payload accepted, in
+    /// bytes; `news` the socket for extent updates; `max_memory` the maximum size of either side's memory, in bytes,
+    /// and of the payloads that are queued. At least one frame of the maximum size can be queued behind those of a peer
+    /// that is not yet behind, so that a peer whose call was taken is not disconnected because of the size of its
+    /// reply.
     #[allow(clippy::too_many_arguments)] // In one place.
     pub fn new(
         segment: Arc<Segment>,
@@ -130,22 +131,22 @@ impl Channel {
         })
     }
 
-    /// The memory that both sides lend each other.
+    /// Return the loans of the connection.
     pub fn loans(&self) -> &Arc<Loans> {
         &self.loans
     }
 
-    /// The largest payload, in bytes.
+    /// Return the largest payload, in bytes.
     pub fn max_frame(&self) -> usize {
         self.max_frame
     }
 
-    /// Our bell, for the loop's reader to silence. False if the peer has ended it.
+    /// Drain the socket of the event loop's wake-ups. Return false if the peer has closed it.
     pub fn drain_wakeups(&self) -> bool {
         self.wakers.loop_waker.drain()
     }
 
-    /// Sends a frame. `keep` makes the payload last, should there be no room now.
+    /// Send a frame. `keep` creates a payload that outlives the call if there is no room now.
     #[inline]
     pub fn send(
         &self,
@@ -157,11 +158,11 @@ impl Channel {
         self.publish(opcode, id, payload, keep, FrameRole::Other)
     }
 
-    /// Sends a frame.
+    /// Send a frame.
     ///
-    /// Of calls without an answer a server that stops tells by the highest id which ones it has taken. So calls are
-    /// begun in the order of their ids. Threads draw their ids before they come here, and may overtake each other; a
-    /// loop draws and sends in one go.
+    /// A server that stops reports the one-way calls that it has taken by their highest id. So calls are begun in the
+    /// order of their ids. Threads draw their ids before they come here, and may overtake each other; an event loop
+    /// draws an id and sends without interruption.
     #[inline]
     pub fn publish(
         &self,
@@ -186,7 +187,7 @@ impl Channel {
         })?;
         if !sent {
             let (kept, len, max) = (writer.kept(), payload.len(), self.max_kept);
-            // One alone may be as large as a frame can be, and the tiny ones never add up to much.
+            // A single frame may have the maximum size, and tiny ones never add up to much.
             if kept > 0 && len > TINY && (kept + len) as u64 > max {
                 return Err(SendError::Backlog { kept, len, max });
             }
@@ -208,7 +209,7 @@ impl Channel {
         }
     }
 
-    /// Wakes the peer as its flag said.
+    /// Wake the peer in the way that its flag named.
     fn ring(&self, how: u32) {
         if how == flags::AWAKE {
             return;
@@ -227,7 +228,7 @@ impl Channel {
         self.ring(how);
     }
 
-    /// Wakes the peer, also if it is patient: it has items that wait for it.
+    /// Wake the peer even if it is patient, because items wait for it.
     pub fn nudge(&self) {
         self.wake_reader(&lock(&self.writer));
     }
@@ -237,26 +238,26 @@ impl Channel {
         SendError::Oversize { len, max }
     }
 
-    /// What the peer did wrong as we sent to it.
+    /// Return the violation of the peer that a sender has found.
     #[inline]
     pub fn fault(&self) -> Option<Violation> {
         self.fault.get().copied()
     }
 
-    /// Wakes the thread that sleeps on this channel, or keeps the next one from falling asleep.
+    /// Wake the thread that sleeps on this channel, or let the next sleep end at once.
     pub fn interrupt(&self) {
         self.wakers.interrupt();
         self.check_semaphores();
     }
 
-    /// Ends the connection if a semaphore was cut off.
+    /// Mark the connection as truncated if a semaphore is.
     fn check_semaphores(&self) {
         if self.wakers.is_cut_off() {
             self.segment.cut_off();
         }
     }
 
-    /// Ends the sending, wakes the thread that sleeps on this channel, and keeps others from falling asleep.
+    /// Close the sending side, wake the thread that sleeps on this channel, and prevent further sleeps.
     pub fn close(&self) {
         self.shutdown.close(|| {
             crash::point!(ChannelClosed);
@@ -264,13 +265,13 @@ impl Channel {
         });
     }
 
-    /// The receiving end, for one frame: peek, then take.
+    /// Return the receiving end, locked: for one frame, peek and then take.
     #[inline]
     pub fn receiver(&self) -> MutexGuard<'_, Receiver> {
         lock(&self.receiver)
     }
 
-    /// After a frame was taken, or none was there: wakes the writer if it waits for room.
+    /// Wake the writer if it waits for room, after a frame was taken or none was there.
     #[inline]
     pub fn release(&self, receiver: &Receiver) {
         if receiver.reader.is_half_empty() {

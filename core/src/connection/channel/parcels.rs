@@ -1,4 +1,4 @@
-//! Bodies with buffers, by reference where there is memory for that.
+//! Sending bodies with buffers, by reference if there is memory.
 
 use super::{Channel, FrameRole, LARGE_BODY, LOOKS_PER_CLOCK, SendError, SendOutcome};
 use crate::clock;
@@ -13,13 +13,13 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that may be away before a client waits for some to come back.
+/// Lent bytes from which on a client waits for some to be released.
 const AHEAD: u64 = 4 << 20;
-/// How long it waits for the next lease to end, and for all of them, in nanoseconds.
+/// Maximum wait for the next release, and for all of them, in nanoseconds.
 const MOMENT: u64 = 300_000;
 const LONGEST: u64 = 2_000_000;
 
-/// A payload that may have to be kept.
+/// A payload that may have to be queued.
 struct Shared(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Shared {
@@ -28,7 +28,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// What was lent for a frame: taken back, should it not be sent.
+/// Loans for a frame: cancelled if it is not sent.
 struct Lent<'a> {
     loans: &'a Loans,
     entries: Vec<Entry>,
@@ -43,11 +43,11 @@ impl Drop for Lent<'_> {
 }
 
 impl Channel {
-    /// Sends a body with the buffers that it refers to. Those go by reference where there is memory for them, and so
-    /// does a large body. `keep` makes a body last that goes alone in the frame; `role` is as in [`Channel::publish`].
+    /// Send a body with the buffers that it refers to. Buffers and a large body go by reference if there is memory for
+    /// them. `keep` creates a payload that outlives the call, for a body alone in the frame; `role` is as in
+    /// [`Channel::publish`].
     ///
-    /// # Safety
-    /// Each of `buffers` is readable for its length.
+    /// # Safety Each of `buffers` is readable for its length.
     pub unsafe fn send_parcel(
         &self,
         opcode: u32,
@@ -112,10 +112,10 @@ impl Channel {
         Ok(sent)
     }
 
-    /// Takes the ends of leases that have come. If much is away, a client waits a moment for some of it to come back: a
-    /// sender far ahead of its peer gains nothing, and memory that has just been used is still in the caches.
+    /// Process the releases that have come. If many bytes are lent, a client waits a moment for releases: a sender far
+    /// ahead of its peer gains nothing, and memory that was just used is still in the caches.
     ///
-    /// A server does not: it has others to serve.
+    /// A server does not wait, because it has other clients.
     fn wait_for_memory(&self) -> Result<(), Violation> {
         self.collect_releases()?;
         if !self.is_client {
@@ -143,7 +143,7 @@ impl Channel {
                 end = (now + MOMENT).min(start + LONGEST);
             }
             if now > end {
-                // Until the next one comes back the peer keeps what it got: no use in waiting again.
+                // The peer keeps its loans: until the next release another wait would not help.
                 self.missed_returned.store(returned, Ordering::Relaxed);
                 return Ok(());
             }
@@ -151,7 +151,7 @@ impl Channel {
         }
     }
 
-    /// What a frame that was not sent would have lent is ours alone again.
+    /// End the loans of a frame that was not sent.
     pub(super) fn cancel_loans(&self, opcode: u32, payload: &[u8]) {
         if opcode & PARCEL != 0 {
             let parsed = parcel::parse(payload).expect("a table of our own");

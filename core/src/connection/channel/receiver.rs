@@ -11,26 +11,26 @@ use crate::wait::cpu_contention::CpuContention;
 use crate::wait::spin::SpinBudget;
 use std::sync::Arc;
 
-/// The receiving end and what it knows of its rhythm.
+/// The receiving end, with the measurements that decide how long it spins.
 pub struct Receiver {
     pub(super) loans: Arc<Loans>,
     pub(super) reader: FrameReader<MappedRing>,
     pub(super) spin: SpinBudget,
     pub(super) contention: CpuContention,
-    /// When we last sent, or last got a frame, in nanoseconds.
+    /// Time at which this side last sent or received a frame, in nanoseconds.
     pub(super) since: u64,
-    /// When we last got a frame, if we have not sent since.
+    /// Time at which this side last received a frame, if it has not sent since, in nanoseconds.
     pub(super) working_since: Option<u64>,
-    /// When we last said that we sleep.
+    /// Time at which this side last announced a sleep, in nanoseconds.
     pub(super) parked_at: u64,
-    /// Whether the peer had to be woken for what we sent last.
+    /// True if the peer had to be woken for the last sent frame.
     pub(super) woke_peer: bool,
-    /// A false RELEASE: its frame is taken, so no later look would find it again.
+    /// Violation of a malformed RELEASE, whose frame is already taken.
     pub(super) broken: Option<Violation>,
 }
 
 impl Receiver {
-    /// See [`FrameReader::peek`]. Ends of leases are taken on the way.
+    /// Peek at the next frame (see [`FrameReader::peek`]), and process the releases before it.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
         if let Some(violation) = self.broken {
@@ -61,7 +61,7 @@ impl Receiver {
         self.loans.release(&payload)
     }
 
-    /// See [`FrameReader::came`].
+    /// See [`FrameReader::received_bytes`].
     #[inline]
     pub fn received_bytes(&self) -> usize {
         self.reader.received_bytes()
@@ -88,7 +88,7 @@ impl Receiver {
         self.reader.discard();
     }
 
-    /// See [`FrameReader::take`]. What was taken counts only if the memory was there.
+    /// Take the payload of the frame that `peek` found (see [`FrameReader::take`]). Fails if the memory was truncated.
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) -> Result<(), Violation> {
         self.reader.take(payload);

@@ -1,4 +1,4 @@
-//! Ends of loans, carried by a channel.
+//! Releases of loans, sent and received over a channel.
 
 use super::Channel;
 use crate::connection::parcel::{RELEASE, RELEASE_SIZE};
@@ -7,8 +7,8 @@ use crate::sync::lock;
 use crate::violation::Violation;
 
 impl ReleaseSender for Channel {
-    /// A peer that sleeps is not woken for that: it looks before it takes more memory, and as often as idle memory is
-    /// given back.
+    /// Send a release. A sleeping peer is not woken: it receives releases before it allocates memory, and at each
+    /// sweep.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
         if self.shutdown.is_closed() {
             return;
@@ -34,7 +34,7 @@ impl ReleaseSender for Channel {
                 self.release(&receiver);
                 Ok(())
             }
-            Err(_) => Ok(()), // Somebody looks at this moment.
+            Err(_) => Ok(()), // Another thread does it now.
         }
     }
 }

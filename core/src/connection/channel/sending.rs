@@ -1,29 +1,31 @@
-//! What becomes of a frame that is sent.
+//! Results of sending a frame.
 
 use crate::violation::Violation;
 use thiserror::Error;
 
-/// Bytes of payload, and frames, that wait for a peer's room before it counts as behind: a server asks it for nothing
-/// more. Up to there it reads on, or it would not hear what takes nothing, a CANCEL above all, from a client that reads
-/// nothing: a thread that has left a stream, say. What a stream may send ahead is 128 KiB, so that is for a few of
-/// them; and a frame that is kept takes about 100 bytes besides its payload, so the frames are 800 KiB at most.
+/// Bytes of queued payloads, and number of queued frames, from which on a peer counts as behind: a server takes no more
+/// requests from it. Below that the server reads on; otherwise it would miss frames that need no reply, above all a
+/// CANCEL, from a client that does not read, such as a thread that has left a stream. A stream may send 128 KiB ahead,
+/// so the limit allows a few streams; and a queued frame takes about 100 bytes besides its payload, so the frames take
+/// at most 800 KiB.
 pub(super) const BEHIND_BYTES: usize = 512 << 10;
 pub(super) const BEHIND_FRAMES: usize = 8192;
 
-/// Why a frame was not sent. Nothing of it was; but for a violation or after the end, the channel goes on.
+/// The reason why a frame was not sent. Nothing of it was sent; except after a violation or the end, the channel
+/// remains usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum SendError {
     #[error("the channel is closed")]
     Closed,
-    /// It has closed its end of the bell.
+    /// The peer has closed its end of the loop waker.
     #[error("the peer has left")]
     PeerLeft,
     #[error("a call with a higher id was begun before")]
     Overtaken,
     #[error("{len} bytes, the limit is {max}")]
     Oversize { len: usize, max: usize },
-    /// There is no room for it now, and too much waits for room already.
+    /// There is no room for the frame now, and too many bytes are queued.
     #[error(
         "{kept} bytes wait for the peer to read them; with {len} more they are over the limit of {max}"
     )]
@@ -32,24 +34,24 @@ pub enum SendError {
     Violation(#[from] Violation),
 }
 
-/// What a frame is to the call that it belongs to.
+/// The role of a frame in its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameRole {
-    /// It begins the call.
+    /// The frame begins the call.
     Begin,
-    /// An item of a stream: a peer that is patient is not woken for it.
+    /// An item of a stream, for which a patient peer is not woken.
     StreamItem,
-    /// Any other.
+    /// Any other frame.
     Other,
 }
 
-/// What became of a frame.
+/// The result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// It is in the ring, and the peer was awake.
+    /// The frame is in the ring, and the peer was awake.
     PeerAwake,
-    /// It is in the ring, and the peer had to be woken.
+    /// The frame is in the ring, and the peer had to be woken.
     PeerWoken,
-    /// There was no room. It is kept and goes out as the peer reads.
+    /// The frame is queued for lack of room, and goes out as the peer reads.
     Queued,
 }

@@ -1,11 +1,11 @@
-//! How a side sleeps.
+//! The ways in which a side sleeps.
 
 use crate::wait::flags;
 
-/// How this side sleeps.
+/// The way in which a side sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SleepMode {
-    /// In an event loop that has the bell among its readers.
+    /// In an event loop that watches the socket of the loop waker.
     Loop,
     /// In a thread, on the semaphore.
     Thread,

@@ -1,4 +1,4 @@
-//! How a side waits for the other one: it spins for as long as it pays, then it sleeps.
+//! Waiting for the other side: spinning for as long as it pays, and then sleeping.
 
 use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, SendOutcome, SleepMode};
 use crate::clock;
@@ -14,21 +14,23 @@ use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// For how long the peer may be quiet before a sender looks whether it is still there, in nanoseconds. By then it
-/// sleeps and has to be rung, which costs more than the look.
+/// Time of silence, in nanoseconds, after which a sender checks whether the peer still exists. By then the peer sleeps
+/// and must be woken, which costs more than the check.
 const QUIET: u64 = 1_000_000;
 
-/// The CPU that we run on, as a side tells it: one more than its number, 0 if that is not known.
+/// Return the number of the current CPU plus one, as a side stores it; 0 if unknown.
 #[inline]
 fn our_cpu() -> u32 {
     scheduling::cpu().map_or(0, |number| number.wrapping_add(1))
 }
 
 impl Channel {
-    /// Looks before a request is sent: the time, or that the peer has left, if it has been quiet for long enough.
+    /// Check before a request is sent whether the peer has left, if it has been silent for long enough. Return the
+    /// time.
     ///
-    /// What is not sent to a peer that has left is certainly not executed. Its bell ends as its process dies, before or
-    /// after its other descriptors, and with the connection: no frame is taken after that.
+    /// A request that is not sent to a peer that has left was certainly not executed. The peer's end of the loop waker
+    /// closes when its process dies, before or after its other descriptors, and with the connection: no frame is taken
+    /// afterwards.
     #[inline]
     pub fn check_peer(&self) -> Result<u64, SendError> {
         let now = clock::now();
@@ -37,16 +39,16 @@ impl Channel {
             if self.wakers.loop_waker.is_closed() {
                 return Err(SendError::PeerLeft);
             }
-            // Relaxed: a hint. A sender that never waits, as of one-way calls, does not look each time.
+            // Relaxed: a hint. A sender that never waits, for example of one-way calls, need not check each time.
             self.last_heard.store(now, Ordering::Relaxed);
         }
         Ok(now)
     }
 
-    /// Looks for a frame for as long as it pays. `sent` is what became of the frame that it answers, which was sent at
-    /// `start`, in nanoseconds.
+    /// Spin for a frame for as long as it pays. `sent` is the outcome of the request, which was sent at `start`, in
+    /// nanoseconds.
     ///
-    /// Returns whether a frame is there and the time at the last look at the clock.
+    /// Return true if a frame is there, and the last reading of the clock.
     pub fn spin(&self, sent: SendOutcome, start: u64) -> Result<(bool, u64), Violation> {
         let longest = match self.sleep {
             SleepMode::Loop => SLICE,
@@ -58,8 +60,8 @@ impl Channel {
         }
         receiver.since = start;
         receiver.woke_peer = sent == SendOutcome::PeerWoken;
-        // A peer that had to be woken has not even begun: its answer is slept for. A large frame needs us to push: as
-        // long as it moves, it pays to stay.
+        // A peer that had to be woken has not even begun, so its reply is worth a sleep. A large frame needs this side
+        // to flush it: as long as it moves, it pays to stay.
         let mut budget = match sent {
             SendOutcome::PeerAwake if receiver.contention.must_sleep(start) => 0,
             SendOutcome::PeerAwake => receiver.spin.budget().min(longest),
@@ -69,7 +71,7 @@ impl Channel {
         let mut now = start;
         let mut idle_since = start;
         let mut looks = 0u32;
-        // A peer on our CPU cannot answer as long as we look.
+        // A peer on this CPU cannot reply while this side spins.
         let mut offers = self.is_on_our_cpu();
         loop {
             let came = receiver.received_bytes();
@@ -114,7 +116,7 @@ impl Channel {
         }
     }
 
-    /// Tells the peer on which CPU we send; that changes seldom.
+    /// Store the CPU on which this side sends, if it has changed.
     #[inline]
     pub(super) fn publish_cpu(&self) {
         let cpu = our_cpu();
@@ -127,7 +129,7 @@ impl Channel {
         }
     }
 
-    /// Whether the peer has sent last on the CPU that we run on, as it says.
+    /// Return true if the peer, by its own word, has last sent on the current CPU.
     #[inline]
     pub fn is_on_our_cpu(&self) -> bool {
         // Relaxed: a hint.
@@ -135,7 +137,7 @@ impl Channel {
         theirs != 0 && theirs == our_cpu()
     }
 
-    /// Whether the peer has something to read, and needs our CPU to do so. Not while somebody sends to it.
+    /// Return true if the peer has frames to read and needs the current CPU for that. False while a thread sends to it.
     pub fn needs_our_cpu(&self) -> bool {
         let has_some = |unread: Unread| unread.in_ring > 0;
         self.is_on_our_cpu()
@@ -145,7 +147,7 @@ impl Channel {
                 .is_ok_and(|mut writer| writer.unread().is_ok_and(has_some))
     }
 
-    /// Notes, for the rhythm, that a frame came after a sleep.
+    /// Record for the spin budget that a frame came after a sleep.
     pub fn record_wake(&self, receiver: &mut Receiver) {
         let now = clock::now();
         let gap = now - receiver.since;
@@ -156,8 +158,8 @@ impl Channel {
         self.record_arrival(receiver, gap, now, u64::from(slept.is_some()));
     }
 
-    /// How long ago the peer has rung, if it did since we said that we sleep. None if it does not say so; what it says
-    /// may be false.
+    /// Return the time since the peer woke this side, if it did after the sleep was announced, in nanoseconds. None if
+    /// the peer did not store it; the value may be false.
     pub fn woken_ago(&self, receiver: &Receiver, now: u64) -> Option<u64> {
         // Relaxed: a hint.
         let at = self
@@ -168,7 +170,7 @@ impl Channel {
         is_new.then(|| now.checked_sub(at)).flatten()
     }
 
-    /// A frame came at `now`, `gap` after we began to wait; this many sleeps of ours were in between.
+    /// Record a frame that came at `now`, `gap` after the wait began, with `sleeps` sleeps of this side in between.
     #[inline]
     fn record_arrival(&self, receiver: &mut Receiver, gap: u64, now: u64, sleeps: u64) {
         let woke_peer = std::mem::take(&mut receiver.woke_peer);
@@ -179,11 +181,11 @@ impl Channel {
         self.last_heard.store(now, Ordering::Relaxed);
     }
 
-    /// Announces that we sleep. False if there is something to do first.
+    /// Announce a sleep. Return false if there is something to do first.
     ///
-    /// With `reading` false we sleep for room alone and leave what comes in the ring, if the peer is still behind. If we
-    /// are `patient`, in a loop, the peer does not wake us for items of streams; it wakes us for what comes behind them
-    /// from now on, also if this says false: then we are to take what is there now.
+    /// With `reading` false, sleep for room alone, and leave incoming frames in the ring if the peer is still behind. A
+    /// `patient` side, in an event loop, is not woken for items of streams; it is woken for frames behind them from now
+    /// on, even if this returns false: the caller must then take what is there.
     pub fn park(&self, reading: bool, patient: bool) -> Result<bool, Violation> {
         self.await_room()?;
         if !reading {
@@ -209,14 +211,15 @@ impl Channel {
         Ok(!arrived)
     }
 
-    /// Wakes a peer that waits for room, after all reads. Whether these have taken what was there when we last looked.
+    /// Wake a peer that waits for room, after all reads. Return true if the reads have taken everything that was there
+    /// at the last load of the tail.
     pub fn wake_waiting_writer(&self) -> bool {
         let receiver = lock(&self.receiver);
         self.wake_writer(&receiver);
         receiver.is_at_end()
     }
 
-    /// Wakes the writer if it waits for room, before a sleep: [`Channel::release`] does so on the way.
+    /// Wake the writer if it waits for room, before a sleep; [`Channel::release`] does so without the fence.
     fn wake_writer(&self, receiver: &Receiver) {
         if receiver.reader.is_half_empty() {
             let how = flags::take_wake_token(receiver.reader.memory().writer_waits());
@@ -224,13 +227,13 @@ impl Channel {
         }
     }
 
-    /// Withdraws the announcement: we are awake and need not be rung for what comes.
+    /// Withdraw the announcement: this side is awake.
     pub fn unpark(&self) {
         flags::withdraw(lock(&self.receiver).reader.memory().reader_waits());
     }
 
-    /// Blocks the thread until a frame is there, the peer rings, a signal comes, or `limit` has passed; not at all once
-    /// the channel is closed. True if a frame is there.
+    /// Block the thread until a frame, a wake-up or a signal comes or `limit` has passed; not at all once the channel
+    /// is closed. Return true if a frame is there.
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true, false)? {

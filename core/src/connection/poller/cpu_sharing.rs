@@ -1,54 +1,54 @@
-//! Giving the CPU to peers that run on it too.
+//! Sharing the CPU with peers that run on the same one.
 
 use super::{Entry, LAG, Poller};
 use crate::clock;
 use crate::wait::cpu_contention::YieldResult;
 
 impl<K> Poller<K> {
-    /// Lets the peers that need our CPU run, if one of them has had too little; the time afterwards.
+    /// Yield the CPU to peers that need it, if one of them has had too little. Return the time afterwards.
     ///
-    /// Whoever calls from another CPU has the next frame ready before we have looked around, and keeps us from ever waiting. A
-    /// peer on our CPU would run only when the kernel takes it away from us.
+    /// A peer on another CPU has its next frame ready before the poller has looked at all channels, and so keeps the
+    /// poller from ever waiting. A peer on this CPU would run only when the kernel preempts the poller.
     #[inline]
-    pub(super) fn give_way(&mut self, now: u64) -> u64 {
+    pub(super) fn yield_to_peers(&mut self, now: u64) -> u64 {
         let is_early = self.found - self.looked < self.hot.len() as u64;
-        if is_early || !self.spinning || self.ways.is_costly(now) {
+        if is_early || !self.spinning || self.yield_contention.is_costly(now) {
             return now;
         }
         self.looked = self.found;
         let (mut count, mut behind) = (0, 0);
-        for entry in self.waiting_here() {
+        for entry in self.peers_on_this_cpu() {
             count += 1;
-            behind = behind.max(self.found.saturating_sub(entry.content));
+            behind = behind.max(self.found.saturating_sub(entry.satisfied_until));
         }
-        // Those that have sent something instead are not done yet. And where all wait here, they have our CPU as soon as there
-        // is nothing to do.
+        // Peers that have sent something instead are not finished. And if all peers wait for this CPU, they get it as
+        // soon as the poller has nothing to do.
         if count == 0 || count == self.hot.len() {
             return now;
         }
-        self.gives_way = behind > if self.gives_way { 0 } else { LAG };
-        if !self.gives_way {
+        self.is_yielding = behind > if self.is_yielding { 0 } else { LAG };
+        if !self.is_yielding {
             return now;
         }
-        if self.ways.yield_cpu() != YieldResult::Yielded {
-            self.forgive();
+        if self.yield_contention.yield_cpu() != YieldResult::Yielded {
+            self.clear_debts();
         }
         clock::now()
     }
 
-    /// Nobody has taken our CPU, or somebody who computes has: nobody is owed anything any more.
+    /// Cancel the debts to all peers, because none has taken the CPU, or another process computes on it.
     #[cold]
-    fn forgive(&mut self) {
-        self.gives_way = false;
+    fn clear_debts(&mut self) {
+        self.is_yielding = false;
         for &index in &self.hot {
             if let Some(entry) = &mut self.entries[index] {
-                entry.content = entry.content.max(self.found);
+                entry.satisfied_until = entry.satisfied_until.max(self.found);
             }
         }
     }
 
-    /// The peers that need our CPU to read what they were answered.
-    pub(super) fn waiting_here(&self) -> impl Iterator<Item = &Entry<K>> {
+    /// Return the peers that need this CPU to read their replies.
+    pub(super) fn peers_on_this_cpu(&self) -> impl Iterator<Item = &Entry<K>> {
         let hot = self
             .hot
             .iter()

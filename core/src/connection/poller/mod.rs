@@ -1,12 +1,12 @@
-//! Many channels and one waiter: the receiving side of a server.
+//! A poller: many channels and one waiter, the receiving side of a server.
 //!
-//! A channel is *hot* while frames come often enough to be worth looking for, and *cold* otherwise. Hot channels are
-//! looked at in turn, starting after the one that was served last, so that none starves. Cold ones have announced that
-//! they sleep: a frame on one rings its bell in the loop. Turns are fair by time: a channel that has taken much of it
-//! is looked at after those that have taken less. While a poller is awake for its hot channels it also glances at the
-//! cold ones now and then, so that they need not wait until the loop turns.
+//! A channel is *hot* while its frames come often enough to poll for them, and *cold* otherwise. Hot channels are
+//! polled in turn, starting after the one that was served last, so that none starves. Cold channels have announced a
+//! sleep: a frame wakes the event loop. The order is fair by time: a channel that has used much time is served after
+//! those that have used less. While a poller polls its hot channels, it also checks the cold ones now and then, so that
+//! they need not wait for the next iteration of the loop.
 //!
-//! The loop must turn all the same: after [`SLICE`] the poller says so.
+//! The loop must run nevertheless: after [`SLICE`] the poller returns.
 
 mod cpu_sharing;
 mod parking;
@@ -22,49 +22,49 @@ use std::hint::spin_loop;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// How much more of the time than another one a channel may have taken before it waits for that one, in nanoseconds.
-const AHEAD: u64 = 100_000;
-/// The most that a channel which took little may have saved up, in nanoseconds.
-const SAVED: u64 = 1_000_000;
-/// A peer on our CPU is due one frame of so many for each hot channel: a third of an equal share.
+/// Advance in used time, in nanoseconds, from which on a channel waits for the others.
+const MAX_LEAD: u64 = 100_000;
+/// Maximum credit of a channel that has used little time, in nanoseconds.
+const MAX_CREDIT: u64 = 1_000_000;
+/// A peer on this CPU is entitled to one frame out of this many for each hot channel: a third of an equal share.
 const SHARE: u64 = 3;
-/// How far behind that it may be, in frames of all channels, before it is given our CPU. By then the kernel has mostly moved
-/// it to another one, which is better for all; it moves none that has run a moment ago.
+/// Shortfall, in frames of all channels, from which on a peer on this CPU gets it. By then the kernel has usually moved
+/// it to another CPU, which is better for all; it does not move a task that has just run.
 const LAG: u64 = 2_000;
-/// The most frames of all for which it may be owed its share.
-const OWED: u64 = 20_000;
-/// How often an awake poller glances at its cold channels, in nanoseconds.
-const GLANCE: u64 = 10_000;
+/// Maximum number of frames for which a peer may claim its share.
+const MAX_DEBT: u64 = 20_000;
+/// Interval between checks of the cold channels, in nanoseconds.
+const COLD_CHECK_INTERVAL: u64 = 10_000;
 
 struct Entry<K> {
     channel: Arc<Channel>,
     key: K,
-    /// When the last frame came, in nanoseconds.
+    /// Time of the last frame, in nanoseconds.
     last: u64,
     hot: bool,
-    /// How much of the caller's time its frames have taken, in nanoseconds; it counts on from where others are.
+    /// Time of the caller that its frames have used, in nanoseconds, plus the offset at which it was added.
     taken: u64,
-    /// The number of frames, of all that were found, up to which it has had its share.
-    content: u64,
+    /// Number of frames, of all channels, up to which it has had its share.
+    satisfied_until: u64,
 }
 
-/// What is about to come.
+/// The event that is about to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A frame, on any channel.
     Frame,
-    /// A packet, out of this socket, for somebody else to take. One that is closed by now has none.
+    /// A packet from this socket, for another reader. A closed socket has none.
     Packet(RawFd),
 }
 
-/// What a poller found.
+/// The result of a call to poll.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum PollResult {
     /// A whole frame on this channel.
     Frame(usize),
-    /// This channel's peer broke the rules.
+    /// A violation by this channel's peer.
     Broken(usize, Violation),
-    /// Nothing for longer than it pays to look, or the slice is over.
+    /// Nothing within the spin budget, or the slice is over.
     Nothing,
 }
 
@@ -72,42 +72,42 @@ pub enum Found {
 pub struct Poller<K> {
     entries: Vec<Option<Entry<K>>>,
     hot: Vec<usize>,
-    /// Where in `hot` to look first.
+    /// Position in `hot` to poll first.
     turn: usize,
-    /// When this slice began; 0 between slices.
+    /// Beginning of the slice, in nanoseconds; 0 between slices.
     slice: u64,
     slice_over: bool,
-    glanced: u64,
-    /// The rhythm of all channels together: one waiter waits for them all.
+    cold_checked_at: u64,
+    /// Spin budget of all channels together, because one waiter waits for all.
     spin: SpinBudget,
     contention: CpuContention,
-    /// What came of giving way, which says nothing about waits.
-    ways: CpuContention,
-    /// When we began to wait for the next frame, in nanoseconds; 0 while the last one is worked on.
+    /// Contention that was observed while yielding to peers, which says nothing about waits.
+    yield_contention: CpuContention,
+    /// Beginning of the wait for the next frame, in nanoseconds; 0 while the last frame is processed.
     since: u64,
-    /// Whose frame the caller works on, and since when.
+    /// Channel whose frame the caller processes, and the time since when.
     served: Option<(usize, u64)>,
-    /// How many frames were found, and how many it had been when we last looked who needs our CPU.
+    /// Number of frames found, and its value at the last check for peers that need this CPU.
     found: u64,
     looked: u64,
-    /// Whether we let others run until nobody is behind.
-    gives_way: bool,
-    /// How much time the one that was served last had taken before.
+    /// True while the poller yields until no peer falls short.
+    is_yielding: bool,
+    /// Used time of the channel that was served last, before its frame.
     reached: u64,
-    /// Since when nothing has moved, in nanoseconds; 0 if the next look is the first one of a wait.
+    /// Time since when nothing has moved, in nanoseconds; 0 before the first poll of a wait.
     idle_since: u64,
-    /// Sleeps that the wait includes, ours and that of the peer whom we have answered.
+    /// Number of sleeps in the wait: of this side, and of the peer that was replied to.
     sleeps: u64,
-    /// Whether part of a large frame has moved since we last asked.
+    /// True if a part of a large frame has moved since the last check.
     moved: bool,
-    /// What is about to come, whatever the rhythm was.
+    /// Event that is about to come, regardless of the spin budget.
     expects: Option<Expected>,
-    /// Whether to look for more than what is there.
+    /// True if the poller may spin for frames that are not there.
     pub spinning: bool,
 }
 
 impl<K> Poller<K> {
-    /// A poller that looks for up to `limit` nanoseconds in vain before it rests.
+    /// Create a poller that spins for up to `limit` nanoseconds before it parks.
     pub fn new(limit: u64) -> Self {
         Poller {
             entries: Vec::new(),
@@ -115,15 +115,15 @@ impl<K> Poller<K> {
             turn: 0,
             slice: 0,
             slice_over: false,
-            glanced: 0,
+            cold_checked_at: 0,
             spin: SpinBudget::new(limit),
             contention: CpuContention::default(),
-            ways: CpuContention::default(),
+            yield_contention: CpuContention::default(),
             since: 0,
             served: None,
             found: 0,
             looked: 0,
-            gives_way: false,
+            is_yielding: false,
             reached: 0,
             idle_since: 0,
             sleeps: 0,
@@ -133,7 +133,7 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Adds a channel, hot at first. Its number is the lowest one free.
+    /// Add a channel, which is hot at first. Return its number, the lowest free one.
     pub fn add(&mut self, channel: Arc<Channel>, key: K) -> usize {
         let entry = Entry {
             channel,
@@ -141,7 +141,7 @@ impl<K> Poller<K> {
             last: clock::now(),
             hot: true,
             taken: self.reached,
-            content: self.found,
+            satisfied_until: self.found,
         };
         let index = match self.entries.iter().position(Option::is_none) {
             Some(index) => index,
@@ -156,25 +156,25 @@ impl<K> Poller<K> {
         index
     }
 
-    /// Forgets a channel; its key goes back to the caller.
+    /// Remove a channel, and return its key.
     pub fn remove(&mut self, index: usize) -> Option<K> {
         let entry = self.entries.get_mut(index)?.take()?;
-        self.cool(index);
+        self.remove_hot(index);
         crash::point!(ChannelRemoved);
         Some(entry.key)
     }
 
-    /// The keys of all channels.
+    /// Return the keys of all channels.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.entries.iter().flatten().map(|entry| &entry.key)
     }
 
-    /// The key of a channel.
+    /// Return the key of a channel.
     pub fn key(&self, index: usize) -> Option<&K> {
         self.entries.get(index)?.as_ref().map(|entry| &entry.key)
     }
 
-    /// The channel of this number.
+    /// Return the channel of this number.
     pub fn channel(&self, index: usize) -> Option<&Arc<Channel>> {
         self.entries
             .get(index)?
@@ -182,18 +182,18 @@ impl<K> Poller<K> {
             .map(|entry| &entry.channel)
     }
 
-    /// The peer that was answered last had to be woken for that.
-    pub fn rang(&mut self) {
+    /// Record that the peer that was replied to last had to be woken.
+    pub fn record_peer_woken(&mut self) {
         self.sleeps += 1;
     }
 
-    /// Something is about to come: the next look goes on for as long as a sleep would cost, if it goes on at all.
+    /// Expect an event: the next call to poll spins for as long as a sleep would cost, if it spins at all.
     pub fn expect(&mut self, expected: Expected) {
         self.expects = Some(expected);
     }
 
-    /// Looks for the next frame on any channel, for as long as it pays.
-    pub fn find(&mut self) -> Found {
+    /// Find the next frame on any channel, and spin for as long as it pays.
+    pub fn poll(&mut self) -> PollResult {
         let start = clock::now();
         if let Some((index, began)) = self.served.take()
             && let Some(Some(entry)) = self.entries.get_mut(index)
@@ -205,8 +205,8 @@ impl<K> Poller<K> {
         if self.slice == 0 {
             self.slice = start;
         }
-        // What others had of our CPU was no waiting.
-        let mut now = self.give_way(start);
+        // The time that peers have had the CPU is no wait.
+        let mut now = self.yield_to_peers(start);
         if self.since == 0 {
             self.since = now;
         }
@@ -228,13 +228,13 @@ impl<K> Poller<K> {
             (false, None) => self.spin.budget(),
         };
         loop {
-            // First, since there may always be a frame.
+            // First, because there may always be a frame.
             if now - self.slice > SLICE {
                 self.slice_over = true;
-                return Found::Nothing;
+                return PollResult::Nothing;
             }
-            match self.look(now) {
-                Found::Nothing => {}
+            match self.poll_hot(now) {
+                PollResult::Nothing => {}
                 found => return found,
             }
             if std::mem::take(&mut self.moved) {
@@ -242,9 +242,9 @@ impl<K> Poller<K> {
                 budget = self.spin.limit();
             }
             if now.saturating_sub(self.idle_since) >= budget {
-                return Found::Nothing;
+                return PollResult::Nothing;
             }
-            if offers && self.waiting_here().count() == self.hot.len() {
+            if offers && self.peers_on_this_cpu().count() == self.hot.len() {
                 let offer = self.contention.yield_cpu();
                 offers = offer == YieldResult::Yielded;
                 if offer == YieldResult::Costly {
@@ -261,19 +261,19 @@ impl<K> Poller<K> {
                     budget = 0; // One more look.
                 }
                 if socket.is_some_and(packet::is_there) {
-                    return Found::Nothing;
+                    return PollResult::Nothing;
                 }
             }
             spin_loop();
         }
     }
 
-    /// One look at every hot channel, and sometimes at the cold ones.
+    /// Poll every hot channel once, and sometimes the cold ones.
     #[inline]
-    fn look(&mut self, now: u64) -> Found {
-        if now - self.glanced > GLANCE {
-            self.glanced = now;
-            self.glance(now);
+    fn poll_hot(&mut self, now: u64) -> PollResult {
+        if now - self.cold_checked_at > COLD_CHECK_INTERVAL {
+            self.cold_checked_at = now;
+            self.check_cold(now);
         }
         let count = self.hot.len();
         let entries = &self.entries;
@@ -283,7 +283,7 @@ impl<K> Poller<K> {
                 .map_or(u64::MAX, |entry| entry.taken)
         };
         let least = self.hot.iter().map(taken).min().unwrap_or(0);
-        // The one that has taken the least of those that are ahead of others: its place, index and time.
+        // Channel with the least used time of those that are ahead of others: its position, number and time.
         let mut ahead: Option<(usize, usize, u64)> = None;
         for step in 0..count {
             let mut place = self.turn + step;
@@ -295,13 +295,13 @@ impl<K> Poller<K> {
                 continue;
             };
             if let Some(violation) = entry.channel.fault() {
-                return Found::Broken(index, violation);
+                return PollResult::Broken(index, violation);
             }
-            // A peer that leaves many answers unread is not asked for more questions.
+            // A peer that leaves many replies unread gets no more requests served.
             if entry.channel.is_stalled() {
                 match entry.channel.flush() {
                     Ok(moved) => self.moved |= moved,
-                    Err(violation) => return Found::Broken(index, violation),
+                    Err(violation) => return PollResult::Broken(index, violation),
                 }
                 if entry.channel.is_behind() {
                     continue;
@@ -312,7 +312,7 @@ impl<K> Poller<K> {
             match receiver.peek() {
                 Ok(Some(_)) => {
                     drop(receiver);
-                    if entry.taken <= least + AHEAD {
+                    if entry.taken <= least + MAX_LEAD {
                         return self.serve(place, index, now);
                     }
                     if ahead.is_none_or(|(_, _, taken)| entry.taken < taken) {
@@ -323,26 +323,29 @@ impl<K> Poller<K> {
                     self.moved |= receiver.received_bytes() != came;
                     entry.channel.release(&receiver);
                 }
-                Err(violation) => return Found::Broken(index, violation),
+                Err(violation) => return PollResult::Broken(index, violation),
             }
         }
         match ahead {
             Some((place, index, _)) => self.serve(place, index, now),
-            None => Found::Nothing,
+            None => PollResult::Nothing,
         }
     }
 
-    /// It is this channel's turn.
+    /// Serve this channel: record its frame and advance the turn.
     #[inline]
-    fn serve(&mut self, place: usize, index: usize, now: u64) -> Found {
+    fn serve(&mut self, place: usize, index: usize, now: u64) -> PollResult {
         if let Some(entry) = &mut self.entries[index] {
             entry.last = now;
-            entry.taken = entry.taken.max(self.reached.saturating_sub(SAVED));
+            entry.taken = entry.taken.max(self.reached.saturating_sub(MAX_CREDIT));
             self.reached = entry.taken;
             self.found += 1;
             let share = SHARE * self.hot.len() as u64;
-            let content = entry.content.max(self.found.saturating_sub(OWED)) + share;
-            entry.content = content.min(self.found + LAG);
+            let satisfied_until = entry
+                .satisfied_until
+                .max(self.found.saturating_sub(MAX_DEBT))
+                + share;
+            entry.satisfied_until = satisfied_until.min(self.found + LAG);
         }
         let sleeps = std::mem::take(&mut self.sleeps).min(2);
         self.spin.record(now.saturating_sub(self.since), sleeps);
@@ -354,6 +357,6 @@ impl<K> Poller<K> {
         };
         self.served = Some((index, now));
         crash::point!(ChannelFound);
-        Found::Frame(index)
+        PollResult::Frame(index)
     }
 }

@@ -1,4 +1,4 @@
-//! Hot and cold channels.
+//! Parking: turning hot channels cold, and waking cold ones.
 
 use super::Poller;
 use crate::clock;
@@ -6,7 +6,7 @@ use crate::connection::channel::Channel;
 use crate::crash;
 
 impl<K> Poller<K> {
-    /// A channel's bell rang: looks at it from now on. False if its peer has ended the bell.
+    /// Make a channel hot, whose wake-up has come. Return false if its peer has closed the loop waker.
     pub fn wake(&mut self, index: usize) -> bool {
         let Some(Some(entry)) = self.entries.get_mut(index) else {
             return true;
@@ -27,8 +27,8 @@ impl<K> Poller<K> {
         rings
     }
 
-    /// Looks at this channel no more; the turn stays with the one that has it.
-    pub(super) fn cool(&mut self, index: usize) {
+    /// Remove a channel from the hot ones; the next turn stays the same.
+    pub(super) fn remove_hot(&mut self, index: usize) {
         let Some(place) = self.hot.iter().position(|&hot| hot == index) else {
             return;
         };
@@ -41,8 +41,8 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Wakes cold channels that have something, and lays silent hot ones to rest.
-    pub(super) fn glance(&mut self, now: u64) {
+    /// Make cold channels with frames hot, and park silent hot ones.
+    pub(super) fn check_cold(&mut self, now: u64) {
         let limit = self.spin.limit();
         for index in 0..self.entries.len() {
             let Some(entry) = &mut self.entries[index] else {
@@ -50,9 +50,9 @@ impl<K> Poller<K> {
             };
             if entry.hot {
                 let silent = now.saturating_sub(entry.last) > limit;
-                if silent && self.hot.len() > 1 && rests(&entry.channel) {
+                if silent && self.hot.len() > 1 && try_park(&entry.channel) {
                     entry.hot = false;
-                    self.cool(index);
+                    self.remove_hot(index);
                 }
             } else if !matches!(entry.channel.receiver().peek(), Ok(None)) {
                 entry.channel.unpark();
@@ -62,9 +62,9 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Before the loop goes on: true if every channel sleeps and a bell will ring, false if the loop is to call again
-    /// on its next turn.
-    pub fn rest(&mut self) -> bool {
+    /// Park all channels before the loop continues. Return true if each will wake the loop, false if the loop must call
+    /// the poller again in its next iteration.
+    pub fn park_all(&mut self) -> bool {
         self.slice = 0;
         self.served = None;
         if std::mem::take(&mut self.slice_over) {
@@ -74,7 +74,7 @@ impl<K> Poller<K> {
         let entries = &mut self.entries;
         self.hot.retain(|&index| match &mut entries[index] {
             Some(entry) => {
-                entry.hot = !rests(&entry.channel);
+                entry.hot = !try_park(&entry.channel);
                 entry.hot
             }
             None => false,
@@ -84,7 +84,7 @@ impl<K> Poller<K> {
     }
 }
 
-/// Whether the channel could be parked. A broken one could not: the next look says why.
-fn rests(channel: &Channel) -> bool {
+/// Park a channel. Return false if that is not possible; the next poll reports a violation.
+fn try_park(channel: &Channel) -> bool {
     channel.park(!channel.is_behind(), false).unwrap_or(false)
 }

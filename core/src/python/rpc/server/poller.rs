@@ -1,7 +1,7 @@
 //! `Poller`: frames of many channels.
 
 use crate::connection::channel::{self, FrameRole, SendError, SendOutcome};
-use crate::connection::poller::{self, Expected, Found};
+use crate::connection::poller::{self, Expected, PollResult};
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::rpc::body::Body;
 use crate::python::rpc::channel::Channel;
@@ -81,14 +81,18 @@ impl Poller {
 
     /// Receives frames, and runs the requests that the core may run, until a frame needs Python.
     #[inline]
-    fn receive<'py>(&self, py: Python<'py>, mut found: Found) -> PyResult<Option<FrameTuple<'py>>> {
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        mut found: PollResult,
+    ) -> PyResult<Option<FrameTuple<'py>>> {
         let (mut body, mut reply_body) = (Scratch::new(), OutgoingBody::new());
         loop {
             let reply = match self.run(py, found, &mut body, &mut reply_body)? {
                 PollOutcome::Frame(frame) => return Ok(Some(frame)),
                 PollOutcome::Nothing => return Ok(None),
                 PollOutcome::Finished => {
-                    found = py.detach(|| self.lock().find());
+                    found = py.detach(|| self.lock().poll());
                     continue;
                 }
                 PollOutcome::Reply(reply) => reply,
@@ -115,12 +119,12 @@ impl Poller {
 
     /// Looks for the next frame, after a reply was sent.
     #[inline]
-    fn find_after(&self, sent: &Result<SendOutcome, SendError>) -> Found {
+    fn find_after(&self, sent: &Result<SendOutcome, SendError>) -> PollResult {
         let mut inner = self.lock();
         if let Ok(SendOutcome::PeerWoken) = sent {
-            inner.rang();
+            inner.record_peer_woken();
         }
-        inner.find()
+        inner.poll()
     }
 
     /// Receives the frame that was found, and runs it if the core may.
@@ -128,15 +132,15 @@ impl Poller {
     fn run<'py>(
         &self,
         py: Python<'py>,
-        found: Found,
+        found: PollResult,
         body: &mut Vec<u8>,
         reply_body: &mut OutgoingBody,
     ) -> PyResult<PollOutcome<'py>> {
         let inner = self.lock();
         let (index, violation) = match found {
-            Found::Nothing => return Ok(PollOutcome::Nothing),
-            Found::Frame(index) => (index, None),
-            Found::Broken(index, violation) => (index, Some(violation)),
+            PollResult::Nothing => return Ok(PollOutcome::Nothing),
+            PollResult::Frame(index) => (index, None),
+            PollResult::Broken(index, violation) => (index, Some(violation)),
         };
         let (Some(client), Some(channel)) = (inner.key(index), inner.channel(index)) else {
             return Ok(PollOutcome::Nothing);
@@ -196,7 +200,7 @@ impl Poller {
         let sent =
             py.detach(|| payload.send(&reply.channel, self.reply_opcode, id, FrameRole::Other));
         if let Ok(SendOutcome::PeerWoken) = sent {
-            self.lock().rang();
+            self.lock().record_peer_woken();
         }
         reply.check_sent(py, sent)?;
         Ok(PollOutcome::Finished)
@@ -319,7 +323,7 @@ impl Poller {
     ///
     /// A channel whose peer broke the rules comes as (key, fault, 0, ChannelError).
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let found = py.detach(|| self.lock().find());
+        let found = py.detach(|| self.lock().poll());
         self.receive(py, found)
     }
 
@@ -357,6 +361,6 @@ impl Poller {
     /// Prepares for the event loop to go on. Returns True if a bell will ring for the next frame, False if the loop has to
     /// call again on its next turn.
     fn rest(&self) -> bool {
-        self.lock().rest()
+        self.lock().park_all()
     }
 }

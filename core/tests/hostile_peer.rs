@@ -732,8 +732,8 @@ fn members_that_write_over_what_they_share() {
 }
 
 #[test]
-fn members_that_write_over_a_name() {
-    scripts("names", 8, scaled(200, 10_000), hostile::names::names);
+fn members_that_overwrite_an_object() {
+    scripts("objects", 8, scaled(200, 10_000), hostile::objects::objects);
 }
 
 #[test]
@@ -1047,7 +1047,7 @@ fn the_corpus_breaks_nothing() {
         ("release", hostile::release),
         ("news", hostile::extent_updates),
         ("shared_heap", hostile::shared_heap::shared_heap),
-        ("names", hostile::names::names),
+        ("objects", hostile::objects::objects),
         ("queue", hostile::queue::queue),
         ("topic", hostile::topic::topic),
         ("store", hostile::store::store),

@@ -1,6 +1,6 @@
 //! Topics of several processes, some of which are killed or stopped.
 //!
-//! The others are this program once more: the test `another_process`, which does what its environment says.
+//! The other processes run this program, too: the test `another_process`, whose role is in the environment.
 
 use _core::objects::kinds;
 use _core::objects::memory::ObjectAddress;
@@ -10,7 +10,7 @@ use _core::objects::shape::Shape;
 use _core::objects::topic::{
     ITEMS, Message, Publication, ROOM, Subscription, TakeResult, TopicMembership,
 };
-use _core::objects::waiting::{self, Interrupted, Waited};
+use _core::objects::waiting::{self, Interrupted, WaitOutcome};
 use _core::topic::Policy;
 use _core::topic::log_layout::PublisherLimits;
 use _core::topic::publisher::{NoRoom, OnFull};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// More than anything takes.
+/// More time than any step takes.
 const LONG: Duration = Duration::from_secs(60);
 const ROLE: &str = "SHMRPC_TOPIC_ROLE";
 const NAME: &str = "SHMRPC_TOPIC_NAME";
@@ -68,7 +68,7 @@ fn opened(name: &str) -> Topic {
     }
 }
 
-/// What the record of this number has; some are large.
+/// Returns the payload of the record of this number; some are large.
 fn payload(seq: u64) -> Vec<u8> {
     let len = match seq % 50 {
         7 => 20_000 + (seq % 3) as usize * 10_000,
@@ -79,7 +79,7 @@ fn payload(seq: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Publishes a record, and waits for room; who is the slowest, if it was in vain.
+/// Publishes a record, and waits for room. Returns the slowest subscriber if there is none within `limit`.
 fn publish(publishing: &Arc<Publication>, seq: u64, limit: Duration) -> Result<(), NoRoom> {
     let bytes = payload(seq);
     let mut slowest = None;
@@ -102,13 +102,13 @@ fn publish(publishing: &Arc<Publication>, seq: u64, limit: Duration) -> Result<(
         || Ok::<(), Infallible>(()),
     );
     match waited {
-        Ok(Waited::Taken) => Ok(()),
+        Ok(WaitOutcome::Succeeded) => Ok(()),
         Ok(_) => Err(slowest.expect("it was refused")),
         Err(Interrupted::Object(error)) => panic!("{error}"),
     }
 }
 
-/// What is there, or what there is to hear of. None if nothing comes.
+/// Takes what a subscription receives within `limit`, and checks the payloads. Returns None if nothing arrives.
 fn take(
     subscription: &Subscription,
     limit: Duration,
@@ -134,7 +134,7 @@ fn take(
         || Ok::<(), Infallible>(()),
     );
     match waited {
-        Ok(Waited::Taken) => {}
+        Ok(WaitOutcome::Succeeded) => {}
         Ok(_) => return None,
         Err(Interrupted::Object(error)) => panic!("{error}"),
     }
@@ -156,15 +156,15 @@ fn take(
     Some((taken, checked.collect()))
 }
 
-/// A process that does what its role says; killed when it is dropped.
+/// A process with a role, killed when this is dropped.
 struct Other {
     child: Child,
-    /// Open, so that it can say what it likes.
+    /// Kept open, so that the process can write to it.
     _lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Other {
-    /// It has said that it is ready.
+    /// Starts a process, and waits until it is ready.
     fn start(role: &str, name: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["another_process", "--exact", "--ignored", "--nocapture"])
@@ -182,7 +182,7 @@ impl Other {
     }
 
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        // SAFETY: no memory is involved; the child has not been waited for.
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
     }
 
@@ -232,7 +232,7 @@ fn another_process() {
                 publish(&publishing, seq, LONG).unwrap();
             }
         }
-        // It computes, and looks at its messages never; its watcher attaches it.
+        // The other process computes, and never looks at its messages; its watcher attaches it.
         "publishes a few and ends" => {
             let publishing = topic.membership().publish(LIMITS).unwrap();
             while !publishing.is_attached_by_all(OnFull::Fail).unwrap() {
@@ -272,12 +272,12 @@ fn another_process() {
     }
 }
 
-/// How many records of each publisher were read: from the first one on, without a gap.
+/// The number of records read of each publisher, from the first one on, without a gap.
 #[derive(Default)]
 struct Tally(HashMap<(usize, u64), u64>);
 
 impl Tally {
-    /// Reads what comes; how many, and of how many records a publisher was that is gone.
+    /// Reads what arrives. Returns the number of records, and how many a publisher had that is gone.
     fn read(&mut self, subscription: &Subscription) -> (usize, Option<u64>) {
         let (taken, messages) = take(subscription, LONG).expect("something happens");
         for (source, seq) in &messages {
@@ -298,7 +298,7 @@ impl Tally {
         }
     }
 
-    /// Reads until so many publishers are gone; how many, and how many records of each.
+    /// Reads until `count` publishers are gone. Returns the number of records, and how many each publisher had.
     fn read_until_gone(&mut self, subscription: &Subscription, count: usize) -> (usize, Vec<u64>) {
         let (mut all, mut each) = (0, Vec::new());
         while each.len() < count {
@@ -311,7 +311,7 @@ impl Tally {
 }
 
 #[test]
-fn what_a_publisher_has_published_is_read_whole_after_it_was_killed() {
+fn records_of_a_killed_publisher_are_read_whole() {
     let name = new_name();
     let topic = opened(&name);
     let subscribed = topic
@@ -327,7 +327,7 @@ fn what_a_publisher_has_published_is_read_whole_after_it_was_killed() {
             assert_eq!(gone, None);
             seen += read;
         }
-        // In the midst of it, whatever they do then.
+        // In the middle of whatever they do.
         for other in others {
             other.kill();
         }
@@ -337,7 +337,7 @@ fn what_a_publisher_has_published_is_read_whole_after_it_was_killed() {
 }
 
 #[test]
-fn one_that_does_not_look_is_attached_before_a_short_publisher_ends() {
+fn a_busy_subscriber_is_attached_before_a_short_publisher_ends() {
     let name = new_name();
     let topic = opened(&name);
     let subscribed = topic
@@ -353,7 +353,7 @@ fn one_that_does_not_look_is_attached_before_a_short_publisher_ends() {
 }
 
 #[test]
-fn a_publisher_goes_on_when_the_one_that_it_waits_for_is_killed() {
+fn a_publisher_continues_when_the_subscriber_that_it_waits_for_is_killed() {
     let name = new_name();
     let topic = opened(&name);
     let publishing = topic.membership().publish(LIMITS).unwrap();
@@ -376,7 +376,7 @@ fn a_publisher_goes_on_when_the_one_that_it_waits_for_is_killed() {
     assert_eq!(publishing.subscribers().unwrap(), []);
 }
 
-/// More than there is room for at once: what is written is published before it is waited for.
+/// A batch that has no room at once: what is written is published before the wait for room.
 #[test]
 fn a_batch_of_any_size_is_published_and_read() {
     let name = new_name();
@@ -398,7 +398,7 @@ fn a_batch_of_any_size_is_published_and_read() {
         },
         || Ok::<(), Infallible>(()),
     );
-    assert!(matches!(waited, Ok(Waited::Taken)), "{waited:?}");
+    assert!(matches!(waited, Ok(WaitOutcome::Succeeded)), "{waited:?}");
     while publishing
         .subscribers()
         .unwrap()
@@ -411,7 +411,7 @@ fn a_batch_of_any_size_is_published_and_read() {
 }
 
 #[test]
-fn one_that_is_stopped_is_named_if_it_is_waited_for_and_costs_nothing_if_not() {
+fn a_stopped_subscriber_is_named_if_its_policy_blocks_and_is_ignored_otherwise() {
     let name = new_name();
     let topic = opened(&name);
     let publishing = topic.membership().publish(LIMITS).unwrap();
@@ -445,7 +445,7 @@ fn one_that_is_stopped_is_named_if_it_is_waited_for_and_costs_nothing_if_not() {
 }
 
 #[test]
-fn after_all_were_killed_the_next_one_begins_anew() {
+fn a_topic_whose_members_were_all_killed_begins_anew() {
     let name = new_name();
     for _ in 0..3 {
         let publisher = Other::start("publishes", &name);

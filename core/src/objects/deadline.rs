@@ -1,4 +1,4 @@
-//! How long operations wait for another process that has the owner lock of a queue or a store.
+//! Time limits of waits for another process that has the owner lock of a queue or a store.
 
 use crate::clock;
 
@@ -8,7 +8,7 @@ pub const RECOVERY_TIMEOUT: u64 = 1_000_000_000;
 pub const OWNER_LOCK_TIMEOUT: u64 = 100_000_000;
 /// The same after a recent wait timed out: the many tasks of a loop must not block the loop one after the other.
 pub const SHORT_OWNER_LOCK_TIMEOUT: u64 = 1_000_000;
-/// How long, in nanoseconds, operations use the short timeout after a wait has timed out.
+/// The time, in nanoseconds, for which operations use the short timeout after a wait has timed out.
 pub const SHORT_TIMEOUT_PERIOD: u64 = 1_000_000_000;
 
 /// Returns the deadline of a wait that begins now, in nanoseconds of CLOCK_MONOTONIC; 0, which never waits, for no timeout.

@@ -4,15 +4,16 @@
 
 use super::error::ObjectError;
 use super::layout::AT_EVENT;
-use super::membership::{Membership, Parts};
+use super::membership::Membership;
 use super::object::Object;
+use super::parts::Parts;
 use super::watcher::Watched;
 use crate::crash;
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-/// The wait set of those that wait for the event.
+/// The wait set of an event.
 pub const WAITERS: usize = 0;
 
 /// The membership of this process in an event.
@@ -44,11 +45,11 @@ impl EventMembership {
         })
     }
 
-    /// Sets the event, and wakes all that wait for it.
+    /// Sets the event, and wakes all its waiters.
     pub fn set(&self) -> Result<(), ObjectError> {
         self.check()?;
         let set = |now: u64| (now & 1 == 0).then(|| now.wrapping_add(3));
-        // Release: what is before it is seen by the threads that are woken. Relaxed: it is set already.
+        // Release: what is before it is seen by the woken threads. Relaxed: the event is set already.
         if self
             .event()
             .fetch_update(Ordering::Release, Ordering::Relaxed, set)

@@ -5,9 +5,9 @@ use super::event::EventMembership;
 use super::holder::Holder;
 use super::lifecycle::audit;
 use super::members::Member;
-use super::membership::Parts;
 use super::memory::{ObjectAddress, ObjectMemory};
 use super::object::{Kinds, Leftover, Object, downcast_ref};
+use super::parts::Parts;
 use super::queue::QueueMembership;
 use super::registry::{Handle, Registry};
 use super::semaphore::SemaphoreMembership;
@@ -61,12 +61,12 @@ pub fn leave_all() {
     REGISTRY.leave_all();
 }
 
-/// Returns true if this process ends, in another thread than this one: its waits end without a word to their users.
+/// Returns true if this process exits, in another thread than this one: its waits must not raise errors.
 pub fn is_exiting_elsewhere() -> bool {
     REGISTRY.is_exiting_elsewhere()
 }
 
-/// What can be seen of an object without being its member.
+/// A description of an object: its shape, its members and their use of it.
 #[derive(Debug)]
 pub struct Report {
     /// The shape.

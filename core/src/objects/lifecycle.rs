@@ -3,9 +3,9 @@
 use super::error::ObjectError;
 use super::layout::AT_MEMBERS;
 use super::lock_file::{LockFile, ObjectMembers};
-use super::membership::Parts;
 use super::memory::{ObjectAddress, ObjectMemory};
 use super::object::{Kinds, Object};
+use super::parts::Parts;
 use super::watcher::{Chore, Watch, Watched};
 use crate::crash;
 use crate::sync::lock;
@@ -57,7 +57,7 @@ pub(super) fn inspect(
     kinds.build(Parts::new(address, memory, lock_file, members)?)
 }
 
-/// Gives back what dead members held.
+/// Recovers the slots of dead members.
 pub(super) fn recover_dead(object: &dyn Object) {
     let membership = object.membership();
     let members = membership.members();
@@ -92,7 +92,7 @@ pub(super) fn recover_dead(object: &dyn Object) {
     }
 }
 
-/// Gives back what the last member of a slot held, whose lock this process has.
+/// Recovers what the last member of a slot held. This process has the lock of the slot.
 fn recover_slot(object: &dyn Object, slot: u32) {
     object.recover_slot(slot);
     for set in object.membership().sets() {
@@ -100,14 +100,13 @@ fn recover_slot(object: &dyn Object, slot: u32) {
     }
 }
 
-/// Prepares a sleep: lets the watcher give back what dead members held, and checks that no process that is no member holds
-/// what the sleeper waits for.
+/// Prepares a sleep: lets the watcher recover dead members from now on, and audits the object.
 pub fn prepare_to_sleep(object: &dyn Object) -> Result<(), ObjectError> {
     object.membership().watch()?;
     audit(object)
 }
 
-/// Poisons the object if the own entry was overwritten, or its memory holds what members would wait for in vain.
+/// Poisons the object if the own entry was overwritten, or its memory holds what would block members for ever.
 pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
     let membership = object.membership();
     membership.check()?;

@@ -101,7 +101,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
                 if is_used != with_remains || !members.locks.try_lock_slot(slot)? {
                     continue;
                 }
-                // What the last holder of the lock has stored. The kernel orders it too.
+                // The state that the last holder of the lock has stored. The kernel orders it, too.
                 let found = members.state(slot);
                 members.slot = slot;
                 members.self_id = MemberId::new((found >> 32).wrapping_add(1) & 0xffff_ffff, slot);
@@ -132,7 +132,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         // Release: a process that sees the slot in use sees which member has it.
         let used = self.self_id.0 & GENERATION | USED;
         self.entry(self.slot).store(used, Ordering::Release);
-        // SeqCst: our entry is before our look at who watches, in the order of `watch`.
+        // SeqCst: our entry is before our look for watching members, in the order of `watch`.
         fence(Ordering::SeqCst);
     }
 
@@ -207,7 +207,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         member.ok()?.holder
     }
 
-    /// Returns what stands in the own entry if another process has overwritten it: others would not learn of our death.
+    /// Returns the corruption of the own entry if another process has overwritten it: others would not learn of our death.
     pub fn find_corruption(&self) -> Option<Corruption> {
         if self.slot == SLOTS {
             return None;
@@ -227,7 +227,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         })
     }
 
-    /// Returns true if a slot in use has this id, whether its member is alive or is to be recovered.
+    /// Returns true if a slot in use has this id, whether its member is alive or awaits recovery.
     pub fn is_member(&self, id: MemberId) -> bool {
         let is_slot_of = |slot| self.is_used(slot) && self.id_at(slot) == id;
         id.slot().is_some_and(is_slot_of)

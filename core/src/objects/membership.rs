@@ -3,7 +3,8 @@
 use super::error::ObjectError;
 use super::layout::{AT_POISON, SLEEPERS};
 use super::lock_file::{FileId, LockFile, ObjectMembers};
-use super::memory::{ObjectAddress, ObjectMemory, poison_words};
+use super::memory::poison_words;
+use super::parts::Parts;
 use super::shape::Shape;
 use super::watcher::{self, Watch, Watched};
 use crate::fork_guard::Origin;
@@ -17,7 +18,6 @@ use crate::wait::wait_set::mapped::{LoopSlot as LoopSlotOf, MappedWaitSet};
 use crate::wait::wait_set::{Slot, WaitSet as WaitSetOf, WaitSetError};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, Weak};
@@ -33,44 +33,6 @@ pub type WaitSet = WaitSetOf<MappedWaitSet<Arc<SharedMapping>, IsAlive>>;
 pub type ThreadSlot = Slot<MappedWaitSet<Arc<SharedMapping>, IsAlive>>;
 /// The slot of an event loop in a wait set.
 pub type LoopSlot = LoopSlotOf<Arc<SharedMapping>, IsAlive>;
-
-/// The parts of a membership, before it is complete.
-pub struct Parts {
-    pub(super) name: String,
-    /// The name of the memory.
-    pub(super) memory_name: String,
-    pub(super) shape: Shape,
-    pub(super) mapping: Arc<SharedMapping>,
-    /// The file of the memory.
-    pub(super) file: Arc<OwnedFd>,
-    pub(super) members: Arc<ObjectMembers>,
-    lock_file: Arc<LockFile>,
-    doorbell_stem: PathBuf,
-    origin: Origin,
-}
-
-impl Parts {
-    pub(super) fn new(
-        address: &ObjectAddress,
-        memory: ObjectMemory,
-        lock_file: Arc<LockFile>,
-        members: ObjectMembers,
-    ) -> Result<Self, ObjectError> {
-        let origin = Origin::here();
-        let origin = origin.map_err(ObjectError::os("this process cannot be told from others"))?;
-        Ok(Parts {
-            name: address.name.clone(),
-            memory_name: memory.name,
-            shape: memory.shape,
-            mapping: memory.mapping,
-            file: Arc::new(OwnedFd::from(memory.file)),
-            members: Arc::new(members),
-            lock_file,
-            doorbell_stem: address.doorbell_stem(),
-            origin,
-        })
-    }
-}
 
 /// The membership of this process in an object. Each kind of object has one, and adds what the kind needs.
 pub struct Membership {
@@ -99,9 +61,9 @@ pub struct Membership {
     pub(super) has_woken: AtomicBool,
     /// Competition for the CPU on which a thread of this process spins. Held by the one that spins.
     pub(super) contention: Mutex<CpuContention>,
-    /// How often in a row a thread has spun after a wake-up without success.
+    /// The number of times in a row that a thread has spun after a wake-up without success.
     pub(super) failed_spins: AtomicUsize,
-    /// How often in a row a loop has spun before its sleep, or would have, without success.
+    /// The number of times in a row that a loop has spun before its sleep, or would have, without success.
     pub(super) failed_loop_spins: AtomicUsize,
 
     // Other members.
@@ -292,14 +254,14 @@ impl Membership {
         });
         // Relaxed: a hint.
         self.has_woken.store(woken, Relaxed);
-        // As in `wake_next`: the process to which it was handed over may be stopped.
+        // The process to which it was handed over may be stopped: see `wake_next`.
         let others_sleep = handed_over || woken && self.sets[set].sleepers() > 1;
         if others_sleep && !self.is_recheck_requested.load(Relaxed) {
             self.request_recheck();
         }
     }
 
-    /// Wakes the next sleeper of a wait set, of which this process is about to leave.
+    /// Wakes the next sleeper of a wait set, without a recheck by the watcher.
     pub(super) fn wake_one(&self, set: usize) {
         self.sets[set].wake_one();
     }
@@ -452,7 +414,7 @@ impl Membership {
 
     /// Notes that this process leaves: from now on its operations raise an error.
     pub(super) fn mark_left(&self) {
-        // Relaxed: released by what gives permits back.
+        // Relaxed: released by the exchange that releases permits.
         self.left.store(true, Ordering::Relaxed);
     }
 
@@ -471,7 +433,8 @@ impl Membership {
         }
     }
 
-    /// Releases the entry lock, so that others can join. The first member notifies those that wait for the object.
+    /// Releases the entry lock, so that others can join. The first member notifies processes that wait for the
+    /// object to appear.
     pub(super) fn admit_others(&self, is_first: bool) -> io::Result<()> {
         // Before others join: if this process dies now, the next one is the first again.
         if is_first {

@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How often memory is created again that a clean-up has taken before it was locked.
+/// The number of attempts to create memory that a clean-up takes before it is locked.
 const CREATE_ATTEMPTS: usize = 100;
 
 /// The address of an object.

@@ -7,7 +7,7 @@
 //! * `holder`, [`error`], [`deadline`], `files`: helpers;
 //! * [`members`], [`lock_file`], `layout`, `shape`, `memory`: identity and liveness of members; the memory of an object;
 //! * `watcher`: the thread that learns of deaths; it sees the trait `Watched`;
-//! * [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind implements the trait
+//! * [`parts`], [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind implements the trait
 //!   [`Object`](object::Object);
 //! * [`registry`]: the objects that are open; it is given the kinds at construction;
 //! * [`semaphore`], [`event`], [`queue`], [`topic`], [`store`]: the kinds;
@@ -39,6 +39,8 @@ pub mod membership;
 pub mod memory;
 #[cfg(not(loom))]
 pub mod object;
+#[cfg(not(loom))]
+pub mod parts;
 #[cfg(not(loom))]
 pub mod queue;
 #[cfg(not(loom))]

@@ -1,9 +1,10 @@
-//! The interface of an object of any kind to what all kinds have in common.
+//! The interface by which the code for all kinds uses an object of one kind.
 
 use super::error::ObjectError;
 use super::members::MemberId;
-use super::membership::{Membership, Parts};
+use super::membership::Membership;
 use super::memory::ObjectMemory;
+use super::parts::Parts;
 use super::watcher::Chore;
 use crate::sync::AtomicU64;
 use std::any::Any;
@@ -11,7 +12,7 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-/// An object of which this process is a member. Methods with a body are for kinds that need them.
+/// An object of which this process is a member. A kind implements the methods with a body only if it needs them.
 pub trait Object: Any + Send + Sync {
     /// Returns the membership.
     fn membership(&self) -> &Membership;
@@ -28,7 +29,7 @@ pub trait Object: Any + Send + Sync {
         Ok(())
     }
 
-    /// Notes that `items` were lost with memory of which all members were killed.
+    /// Notes the number of items that were lost because all members were killed.
     fn note_lost_items(&self, items: u64) {
         let _ = items;
     }
@@ -43,7 +44,7 @@ pub trait Object: Any + Send + Sync {
         false
     }
 
-    /// Gives back all that this process has, which leaves. Returns a guard that the caller holds until it has left.
+    /// Gives back all that this process holds, because it leaves. Returns a guard that the caller holds until it has left.
     fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
         None
     }
@@ -56,12 +57,12 @@ pub trait Object: Any + Send + Sync {
 
     // --- other members ---
 
-    /// Gives back what the dead member of a slot held, without the owner lock.
+    /// Recovers what the dead member of a slot held, as far as that needs no owner lock.
     fn recover_slot(&self, slot: u32) {
         let _ = slot;
     }
 
-    /// Gives back what needs the owner lock. Returns false if that must be tried again.
+    /// Recovers the contents, which needs the owner lock. Returns false if the caller must try again.
     fn recover_contents(&self, slot: u32) -> bool {
         let _ = slot;
         true
@@ -73,14 +74,14 @@ pub trait Object: Any + Send + Sync {
     /// Reacts to a ring of the watcher's doorbell, after dead members were recovered.
     fn after_recovery(&self) {}
 
-    /// Poisons the object if its memory holds what its members would wait for in vain.
+    /// Poisons the object if its memory holds what would block its members for ever.
     fn audit(&self) -> Result<(), ObjectError> {
         Ok(())
     }
 
     // --- waiting ---
 
-    /// Returns true if a sleeper of a wait set would find what it waits for.
+    /// Returns true if a sleeper of a wait set could proceed now.
     fn is_available(&self, set: usize) -> bool {
         let _ = set;
         false

@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// How long another process may hold the entry lock of an object.
+/// The time for which another process may hold the entry lock of an object.
 const ENTRY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same for a process that leaves: the next member, or a clean-up, removes what this process cannot.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often this process tries to open an object whose lock file or memory others remove.
+/// The number of attempts to open an object whose lock file or memory others remove.
 const OPEN_ATTEMPTS: usize = 100;
 
 /// An object that this process has open.
@@ -38,6 +38,9 @@ struct Open {
 
 /// The open objects by the paths of their lock files.
 type Objects = HashMap<PathBuf, Open>;
+
+/// An object that was just created or joined, and the name of its memory.
+type Entered = (Arc<dyn Object>, String);
 
 /// The registry of a process.
 pub struct Registry {
@@ -117,10 +120,10 @@ impl Registry {
     fn objects(&'static self) -> Result<&'static Mutex<Objects>, ObjectError> {
         self.objects
             .get()
-            .map_err(ObjectError::os("this process cannot be told from others"))
+            .map_err(ObjectError::os("this process has no identity of its own"))
     }
 
-    /// Returns true if this process ends, in another thread than this one: its waits end without a word to their users.
+    /// Returns true if this process exits, in another thread than this one: its waits must not raise errors.
     pub fn is_exiting_elsewhere(&self) -> bool {
         let exiting = self.exit_thread.get();
         exiting.is_some_and(|&exiting| exiting != thread::current().id())
@@ -212,7 +215,7 @@ impl Registry {
         address: &ObjectAddress,
         shape: Option<Shape>,
         objects: &Objects,
-    ) -> Result<Option<(Arc<dyn Object>, String)>, ObjectError> {
+    ) -> Result<Option<Entered>, ObjectError> {
         let failed = |what: &str| {
             let path = address.lock_file.display();
             ObjectError::os(format!("its lock file {path} {what}"))
@@ -230,7 +233,7 @@ impl Registry {
             crash::point!(DoorEntered);
             if !lock_file
                 .is_current()
-                .map_err(failed("cannot be looked at"))?
+                .map_err(failed("cannot be inspected"))?
             {
                 continue; // Its last member has removed it.
             }
@@ -256,7 +259,7 @@ impl Registry {
         lock_file: &Arc<LockFile>,
         text: &[u8],
         shape: Option<Shape>,
-    ) -> Result<(Arc<dyn Object>, String), ObjectError> {
+    ) -> Result<Entered, ObjectError> {
         let memory = ObjectMemory::open(address, text)?;
         check_shape(memory.shape, shape)?;
         if let Some(corruption) = find_poison(&memory.mapping) {
@@ -269,14 +272,14 @@ impl Registry {
     }
 
     /// Becomes the first member of an object, whose entry lock this process has, in memory that dead members have left or in
-    /// new memory. After an error nothing is left of what was made.
+    /// new memory. After an error, removes what it has created.
     fn become_first(
         &self,
         address: &ObjectAddress,
         lock_file: &Arc<LockFile>,
         text: &[u8],
         shape: Shape,
-    ) -> Result<(Arc<dyn Object>, String), ObjectError> {
+    ) -> Result<Entered, ObjectError> {
         let mut lost_items = 0;
         let found = self.take_over(address, text, shape, &mut lost_items)?;
         let join = |memory: ObjectMemory| {
@@ -298,7 +301,7 @@ impl Registry {
                 })
             })
             .inspect_err(|_| {
-                // The entry lock is held still: those that wait for it open another lock file then.
+                // The entry lock is held still: processes that wait for it then open another lock file.
                 if let Ok(true) = lock_file.is_current() {
                     remove_doorbells(&address.doorbell_stem());
                     let _ = lock_file.remove();
@@ -349,7 +352,7 @@ impl Registry {
     }
 }
 
-/// Lets others join. The first member notifies those that wait for the object.
+/// Lets others join. The first member notifies processes that wait for the object to appear.
 fn admit_others(
     address: &ObjectAddress,
     object: &dyn Object,

@@ -4,9 +4,9 @@
 //!
 //! ```text
 //!   memory   its bytes
-//!   queue    the wait set of those that wait until all items are done; from the next multiple of 64 KiB on the queue
+//!   queue    the wait set of members that wait until all items are done; from the next multiple of 64 KiB on the queue
 //!   topic    its directory
-//!   store    the wait set of those that wait for a message; with a single writer, what its readers look at; from the next
+//!   store    the wait set of members that wait for a message; with a single writer, the table of readers; from the next
 //!            multiple of 64 KiB on the store
 //! ```
 
@@ -31,7 +31,7 @@ pub const RAW: u64 = 1 << 63;
 pub const OWNED: u64 = 1;
 /// The bytes that the items of a queue, or the values of a store, may have.
 pub const QUEUE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 34;
-/// The maximum size of a memory: what one range of the guard against SIGBUS counts, without the pages before it.
+/// The maximum size of a memory: the longest range of the guard against SIGBUS, without the pages before it.
 pub const MOST_BYTES: u64 = (1 << 36) - (1 << 20);
 
 /// The kind and the sizes of an object.
@@ -156,7 +156,7 @@ impl Shape {
         matches!(self.kind, Kind::Store | Kind::Memory) && !self.is_owned()
     }
 
-    /// Returns where the readers of a single-writer store say what they look at.
+    /// Returns where the table of readers of a single-writer store begins.
     pub fn readers_at(self) -> usize {
         (self.data() + size_for(SLEEPERS)).next_multiple_of(64)
     }

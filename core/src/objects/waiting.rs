@@ -1,4 +1,4 @@
-//! Waiting of a thread for what an object has: it spins for a moment, then sleeps in a wait set.
+//! Waits of a thread: it spins for a moment, then sleeps in a wait set.
 
 use super::error::ObjectError;
 use super::lifecycle::prepare_to_sleep;
@@ -37,9 +37,9 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
+pub enum WaitOutcome {
     /// The thread has what it waited for.
-    Taken,
+    Succeeded,
     /// The deadline has passed.
     TimedOut,
     /// The waits were stopped.
@@ -67,8 +67,8 @@ fn runs_signal_handlers() -> bool {
     unsafe { libc::gettid() == libc::getpid() }
 }
 
-/// Blocks this thread until `take` returns true, which has taken then what the thread waits for, or until `deadline`, or
-/// until `stop` is set. The thread that sets `stop` wakes all sleepers afterwards.
+/// Blocks this thread until `take` returns true because it has taken the target of the wait, or until `deadline`, or until
+/// `stop` is set. The thread that sets `stop` wakes all sleepers afterwards.
 ///
 /// The thread sleeps in this wait set. The argument of `take` is true if the wait is long. `check_interrupt` is called after
 /// each wake-up; its error ends the wait.
@@ -79,16 +79,16 @@ pub fn wait<E>(
     stop: &AtomicBool,
     mut take: impl FnMut(bool) -> Result<bool, ObjectError>,
     check_interrupt: impl FnMut() -> Result<(), E>,
-) -> Result<Waited, Interrupted<E>> {
+) -> Result<WaitOutcome, Interrupted<E>> {
     if spin(object, Some(set), deadline, stop, &mut take)? {
-        return Ok(Waited::Taken);
+        return Ok(WaitOutcome::Succeeded);
     }
     let ended = sleep(object, set, deadline, stop, take, check_interrupt);
     match ended {
-        Ok(Waited::Taken) => {}
+        Ok(WaitOutcome::Succeeded) => {}
         _ if object.sole_spinner(set).is_some() => pass_on(object, set),
-        Ok(Waited::TimedOut) => {}
-        // A woken thread may not have looked for what it was woken for.
+        Ok(WaitOutcome::TimedOut) => {}
+        // A woken thread may end without a look at the reason of its wake-up.
         _ => drop(object.membership().wake_next(set)),
     }
     ended
@@ -101,7 +101,7 @@ fn sleep<E>(
     stop: &AtomicBool,
     mut take: impl FnMut(bool) -> Result<bool, ObjectError>,
     mut check_interrupt: impl FnMut() -> Result<(), E>,
-) -> Result<Waited, Interrupted<E>> {
+) -> Result<WaitOutcome, Interrupted<E>> {
     prepare_to_sleep(object)?;
     let membership = object.membership();
     // Relaxed: the thread that sets it wakes the sleepers afterwards.
@@ -115,7 +115,7 @@ fn sleep<E>(
     };
     let ended = loop {
         if is_stopped() {
-            break Ok(Waited::Stopped);
+            break Ok(WaitOutcome::Stopped);
         }
         let limit = deadline.map_or(LONGEST_SLEEP, |deadline| {
             deadline.saturating_duration_since(Instant::now())
@@ -124,8 +124,8 @@ fn sleep<E>(
             // The process may have been stopped past the deadline, and not have looked since.
             let found = take(begun.elapsed() >= LONG_WAIT);
             break match found {
-                Ok(true) => Ok(Waited::Taken),
-                Ok(false) => Ok(Waited::TimedOut),
+                Ok(true) => Ok(WaitOutcome::Succeeded),
+                Ok(false) => Ok(WaitOutcome::TimedOut),
                 Err(error) => Err(error.into()),
             };
         }
@@ -133,7 +133,7 @@ fn sleep<E>(
         let limit = change.map_or(limit, |left| limit.min(left.max(TICK)));
         let nap = naps.next().map(|nap| FIRST_NAP * NAP_FACTOR.pow(nap));
         let limit = limit.min(nap.unwrap_or(LONGEST_SLEEP));
-        // Not checked again afterwards: what was taken is ours, also if waits were stopped since.
+        // Not checked again afterwards: a taken item is ours, also if waits were stopped since.
         let mut is_taken = false;
         let slept = slot.sleep(limit, || {
             let is_over = is_stopped() || membership.has_left();
@@ -142,7 +142,7 @@ fn sleep<E>(
             is_over || is_taken
         });
         match slept {
-            Ok(_) if is_taken => break Ok(Waited::Taken),
+            Ok(_) if is_taken => break Ok(WaitOutcome::Succeeded),
             Ok(_) => {}
             Err(error) => break Err(membership.slot_error(set, error).into()),
         }
@@ -157,7 +157,7 @@ fn sleep<E>(
     ended
 }
 
-/// Passes on what may have been left to this thread, which no longer waits for it.
+/// Passes a permit on that may have been left to this thread, which no longer waits.
 fn pass_on(object: &dyn Object, set: usize) {
     // SeqCst: the end of our spin is before our last look. See `sole_spinner.rs`.
     fence(Ordering::SeqCst);

@@ -56,7 +56,7 @@ impl Chore {
 
 /// An object that the watcher can watch.
 pub trait Watched: Send + Sync {
-    /// Returns what the watcher has of the object.
+    /// Returns the watcher's state of the object.
     fn watch_state(&self) -> &Mutex<Watch>;
     /// Returns the members.
     fn members(&self) -> &ObjectMembers;
@@ -66,7 +66,7 @@ pub trait Watched: Send + Sync {
     fn mark_watched(&self);
     /// Returns true if the recovery of a dead member must be tried again.
     fn is_recovery_pending(&self) -> bool;
-    /// Gives back what dead members held.
+    /// Recovers the slots of dead members.
     fn recover_dead(&self);
     /// Reacts to a member that has joined, died or rung.
     fn update_members(&self);
@@ -76,7 +76,7 @@ pub trait Watched: Send + Sync {
     fn perform(&self, chore: Chore);
 }
 
-/// What the watcher of this process has of an object: nothing, before a thread here sleeps for the object.
+/// The watcher's state of an object: empty before a thread of this process sleeps for the object.
 pub struct Watch {
     stem: PathBuf,
     doorbell: Option<Doorbell>,

@@ -4,7 +4,7 @@
 #![allow(dead_code)] // Each of the programs that have this module uses a part of it.
 
 pub mod descriptors;
-pub mod names;
+pub mod objects;
 pub mod queue;
 pub mod reading;
 pub mod shared_heap;

@@ -7,9 +7,9 @@ use _core::objects::semaphore::permits::Permits;
 use _core::shared_heap::VecWords;
 use std::io;
 
-/// How many slots there are any members for.
+/// The number of slots for which there are members.
 const USED: usize = 3;
-/// Where the permits lie, behind those.
+/// The offset of the permits, behind the slots.
 const PERMITS: usize = USED * MEMBER_SIZE;
 
 type Memory = std::sync::Arc<VecWords>;
@@ -206,7 +206,7 @@ fn a_permit_that_is_acquired_as_its_process_leaves_is_released() {
         let left = Arc::new(crate::model::AtomicU64::new(0));
         let (member, has_left) = (leaving.clone(), left.clone());
         let taking = thread::spawn(move || {
-            // As `SemaphoreMembership::acquire`: Relaxed.
+            // Relaxed, like `SemaphoreMembership::acquire`.
             let taken = member.permits.try_acquire(0, member.id());
             if taken && has_left.load(crate::model::Ordering::Relaxed) == 1 {
                 let _ = member.permits.release(0, member.id());

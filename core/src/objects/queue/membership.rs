@@ -7,7 +7,8 @@ use crate::objects::deadline::{
 };
 use crate::objects::error::ObjectError;
 use crate::objects::lock_file::ObjectMembers;
-use crate::objects::membership::{Membership, Parts};
+use crate::objects::membership::Membership;
+use crate::objects::parts::Parts;
 use crate::objects::watcher::Watched;
 use crate::queue::{PutOutcome, Queue, TrimState, Wakeups, WritersToWake};
 use crate::shared_heap::HeapError;
@@ -16,11 +17,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The wait set of those that wait for an item.
+/// The wait set of readers that wait for an item.
 pub const ITEMS: usize = 0;
-/// The wait set of those that wait for room.
+/// The wait set of writers that wait for room.
 pub const ROOM: usize = 1;
-/// The wait set of those that wait until all items are done.
+/// The wait set of members that wait until all items are done.
 pub const DONE: usize = 2;
 
 /// The queue of an object, in memory.
@@ -32,7 +33,7 @@ pub struct QueueMembership {
     queue: ObjectQueue,
     /// Items that were lost when all members were killed, before this process.
     pub(super) lost_items: AtomicU64,
-    /// What was seen when memory was last to be reclaimed.
+    /// The state of the last attempt to reclaim memory.
     pub(super) reclaim_look: Mutex<TrimState>,
     /// True if memory of the queue is free, and the watcher is to check whether it can be reclaimed.
     has_spare_memory: AtomicBool,

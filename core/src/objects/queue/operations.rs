@@ -206,7 +206,7 @@ impl QueueMembership {
     // --- what can be seen ---
 
     /// Returns the number of waiting items: a hint.
-    pub fn len(&self) -> Result<u64, ObjectError> {
+    pub fn count_items(&self) -> Result<u64, ObjectError> {
         let queue = self.watched_queue()?;
         match self.expire_claims(queue, 0) {
             Ok(()) | Err(ObjectError::Changing { .. }) => Ok(queue.len()),

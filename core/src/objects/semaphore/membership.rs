@@ -9,7 +9,8 @@ use crate::memory::mapping::SharedMapping;
 use crate::memory::region::Kind;
 use crate::objects::error::ObjectError;
 use crate::objects::layout::{AT_FAIRNESS, AT_PERMITS, AT_SPINNER};
-use crate::objects::membership::{Membership, Parts};
+use crate::objects::membership::Membership;
+use crate::objects::parts::Parts;
 use crate::objects::sole_spinner::has_spinner;
 use crate::objects::watcher::Watched;
 use crate::shared_heap::{Corruption, Field};
@@ -20,12 +21,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// The wait set of those that wait for a permit.
+/// The wait set of members that wait for a permit.
 pub const PERMITS: usize = 0;
-/// The wait set of those that wait for a signal.
+/// The wait set of members that wait for a signal.
 pub const SIGNALS: usize = 1;
-/// How often in a row a release may leave the permit to a spinning thread while others sleep: then the alternation of two
-/// running processes ends.
+/// The number of times in a row that a release may leave the permit to a spinning thread while others sleep. After these
+/// the alternation of two running processes ends.
 const MOST_HANDOVERS: usize = 400;
 
 /// The membership of this process in an object with permits.
@@ -35,11 +36,11 @@ pub struct SemaphoreMembership {
     pub(super) fairness: Fairness,
     /// The indices of the permits that this process holds, where there is more than one permit.
     held: Mutex<Vec<u32>>,
-    /// The index where a free permit is looked for first: a hint.
+    /// The index at which the search for a free permit begins: a hint.
     next_index: AtomicUsize,
     lock_owner: LockOwner,
     pub(super) abandoned: AbandonedPermits,
-    /// How often in a row a release has left the permit to a spinning thread.
+    /// The number of times in a row that a release has left the permit to a spinning thread.
     handovers: AtomicUsize,
 }
 
@@ -88,7 +89,7 @@ impl SemaphoreMembership {
         self.unless_cut_off(acquired)
     }
 
-    /// Returns for how long permits are reserved for those that have waited for long, or None if they are not.
+    /// Returns for how long permits are reserved for long waiters, or None if they are not.
     pub fn reserved_for(&self) -> Option<Duration> {
         self.fairness.reserved_for()
     }

@@ -3,8 +3,9 @@
 use super::membership::{PERMITS, SIGNALS, SemaphoreMembership};
 use crate::objects::error::ObjectError;
 use crate::objects::members::MemberId;
-use crate::objects::membership::{Membership, Parts};
+use crate::objects::membership::Membership;
 use crate::objects::object::Object;
+use crate::objects::parts::Parts;
 use crate::objects::watcher::Watched;
 use crate::shared_heap::{Corruption, Field};
 use crate::sync::AtomicU64;
@@ -12,7 +13,7 @@ use std::sync::{Arc, MutexGuard, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// How often a permit whose holder is no member is looked at again, and the pause before each look.
+/// The number of further looks at a permit whose holder is no member, and the pause before each.
 const ORPHAN_LOOKS: usize = 10;
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Acquire;
 
-/// How often an operation moves to another copy. A member that keeps to the rules makes one once in a while.
+/// The number of times that an operation moves to another copy. A member that keeps to the rules makes one rarely.
 pub const MOVE_ATTEMPTS: usize = 16;
 
 /// Makes the error for a store that is replaced without end.
@@ -24,7 +24,7 @@ pub fn replaced_too_often() -> ObjectError {
     ObjectError::from_errno("it was replaced by a copy again and again", libc::EBUSY)
 }
 
-/// Returns how many container numbers a copy skips, so that no number is given twice.
+/// Returns the number of container ids that a copy skips, so that no number is given twice.
 pub fn skipped_ids() -> Result<u64, ObjectError> {
     Ok(ids_to_skip(random()? as u64))
 }

@@ -10,7 +10,8 @@ use crate::objects::holder::Holder;
 use crate::objects::layout::AT_CONTENTS;
 use crate::objects::lock_file::ObjectMembers;
 use crate::objects::members::MemberId;
-use crate::objects::membership::{Membership, Parts};
+use crate::objects::membership::Membership;
+use crate::objects::parts::Parts;
 use crate::objects::watcher::Watched;
 use crate::shared_heap::HeapError;
 use crate::store::{Store, StoreError};
@@ -22,11 +23,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The wait set of those that wait for the owner lock, because a transaction holds it for long.
+/// The wait set of members that wait for the owner lock, because a transaction holds it for long.
 pub const TRANSACTIONS: usize = 0;
-/// The wait set of those that wait for a change.
+/// The wait set of members that wait for a change.
 pub const CHANGES: usize = 1;
-/// The wait set of those that wait for a message.
+/// The wait set of members that wait for a message.
 pub const MESSAGES: usize = 2;
 
 /// The store of an object, in memory.

@@ -34,9 +34,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
-/// How long another process may hold the entry lock: it may be making a copy.
+/// The time for which another process may hold the entry lock: it may be making a copy.
 const ENTRY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long, in nanoseconds, other threads of this process may take to finish what they are doing.
+/// The time, in nanoseconds, in which other threads of this process must finish their operations.
 const PAUSE_TIMEOUT: u64 = 1_000_000_000;
 
 impl StoreMembership {
@@ -54,7 +54,7 @@ impl StoreMembership {
             store.mark_replaced(holder.0);
             crash::point!(ReplaceBegun);
             if store.holder() != holder.0 {
-                store.cancel_replacement(); // It has continued just now.
+                store.cancel_replacement(); // The member has continued just now.
                 return Ok(false);
             }
             self.move_to_copy(holder.0).map(|()| true)

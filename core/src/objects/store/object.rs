@@ -75,7 +75,7 @@ impl Object for StoreMembership {
         let is_gone = |member| MemberId(member).slot() == Some(slot);
         let store = self.unchecked_store();
         if self.shape().is_owned() && is_gone(store.owner_header().owner) {
-            store.notify_all_readers(); // It may have died between a commit and its notification.
+            store.notify_all_readers(); // The owner may have died between a commit and its notification.
         }
         let recovered = self.following(|store| {
             let recovered = store.recover(is_gone, clock::now() + RECOVERY_TIMEOUT);

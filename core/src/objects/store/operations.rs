@@ -116,7 +116,7 @@ impl StoreMembership {
                 let done = operate(store, Some(open), deadline_after(timeout));
                 done.map_err(|error| self.map_error(error))
             }
-            // It can read what is committed, and cannot wait for the owner lock.
+            // The operation can read what is committed, and cannot wait for the owner lock.
             Scope::BesideSibling => {
                 drop(open);
                 match operate(store, None, deadline_after(0)) {

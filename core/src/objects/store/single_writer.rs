@@ -33,9 +33,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::thread;
 
-/// How long, in nanoseconds, a new owner waits until all readers have its contents.
+/// The time, in nanoseconds, for which a new owner waits until all readers have its contents.
 const FOLLOW_TIMEOUT: u64 = 1_000_000_000;
-/// How long, in nanoseconds, a reader reads before it checks whether the owner is alive.
+/// The time, in nanoseconds, for which a reader reads before it checks whether the owner is alive.
 const READ_SLICE: u64 = 5_000_000;
 
 impl StoreMembership {
@@ -83,7 +83,7 @@ impl StoreMembership {
         // SeqCst: the mark is before our look at who watches, and a reader watches before its look at the mark.
         fence(SeqCst);
         crash::point!(ContentsFound);
-        // What earlier owners looked at and waited for is over.
+        // Pins and waits of earlier owners are over.
         let _ = current.release_former_owners(us, deadline_after(RECOVERY_TIMEOUT));
         self.notify_watchers();
         current.notify_all_readers(); // The last owner may have died between a commit and its notification.

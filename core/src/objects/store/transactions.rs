@@ -12,8 +12,8 @@ use crate::shared_heap::HeapError;
 use crate::store::{OpenTransaction, StoreError};
 use std::thread;
 
-/// How long, in nanoseconds, a transaction waits for a single operation of another process, before it checks whether that
-/// process makes progress.
+/// The time, in nanoseconds, for which a transaction waits for a single operation of another process before it checks
+/// whether that process makes progress.
 pub const OPERATION_TIMEOUT: u64 = 5_000_000;
 
 /// The outcome of an attempt to begin a transaction.
@@ -141,7 +141,7 @@ fn try_begin(
         let StoreError::Heap(HeapError::Busy { holder }) = error else {
             return Err(error);
         };
-        // It has begun after we looked for it, or its end wakes us.
+        // The transaction has begun after we looked for one, or its end wakes us.
         if store.is_long() {
             return Ok(Err(Begun::AfterAnother));
         }

@@ -1,11 +1,12 @@
-//! The membership of this process in a topic: the directory, the logs of publishers, and what this process publishes and
-//! reads.
+//! The membership of this process in a topic: the directory, the logs of publishers, and the publication and the
+//! subscriptions of this process.
 
 use crate::memory::mapping::SharedMapping;
 use crate::memory::sealed;
 use crate::objects::holder::Holder;
 use crate::objects::members::MemberId;
-use crate::objects::membership::{Membership, Parts};
+use crate::objects::membership::Membership;
+use crate::objects::parts::Parts;
 use crate::objects::watcher::Watched;
 use crate::sync::lock;
 use crate::topic::directory::{Capacity, Directory, ListingInfo};
@@ -19,12 +20,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// The wait set of those that wait for a message.
+/// The wait set of subscribers that wait for a message.
 pub const ITEMS: usize = 0;
 /// The wait set of publishers that wait for room.
 pub const ROOM: usize = 1;
 
-/// How often a log that cannot be opened is looked for again, and the pause before each look.
+/// The number of further attempts to open a log, and the pause before each.
 const LOG_LOOKS: usize = 10;
 pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
@@ -124,8 +125,8 @@ impl TopicMembership {
         }
     }
 
-    /// Maps the log of a publisher, and notes its process. The error says why the log cannot be opened; None if the publisher
-    /// is gone.
+    /// Maps the log of a publisher, and notes its process. The error is the reason why the log cannot be opened, or None if the
+    /// publisher is gone.
     pub(super) fn open_log(
         &self,
         listed: &ListingInfo,

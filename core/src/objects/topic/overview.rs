@@ -1,4 +1,4 @@
-//! What can be seen of a topic: its publishers and its subscribers.
+//! An overview of a topic: its publishers and its subscribers.
 
 use super::membership::TopicMembership;
 use crate::objects::error::ObjectError;
@@ -92,7 +92,7 @@ impl TopicMembership {
     pub(super) fn subscribers_of(&self, publishers: &[(usize, u64, u64)]) -> Vec<SubscriberSeen> {
         let directory = self.directory();
         let seen = |each: SeatInfo| {
-            // It may begin behind the last record.
+            // A joining subscriber may begin behind the last record.
             if each.claim.state() == SeatState::Joining {
                 return None;
             }

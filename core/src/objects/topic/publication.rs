@@ -140,8 +140,8 @@ impl Publication {
         Ok(self.publisher()?.is_attached_by_all(on_full))
     }
 
-    /// Publishes as many of these records as there is room for. A record is its form, its payload, and true if the payload is
-    /// to be aligned.
+    /// Publishes as many of these records as there is room for. A record is its form, its payload, and true if the payload
+    /// must be aligned.
     #[inline]
     pub fn publish<'a>(
         &self,

@@ -16,7 +16,7 @@ use crate::objects::registry::Handle;
 use crate::objects::semaphore::SemaphoreMembership;
 use crate::objects::shape::{OWNED, Shape};
 use crate::objects::topic::Overview;
-use crate::objects::waiting::{self, Interrupted, Waited};
+use crate::objects::waiting::{self, Interrupted, WaitOutcome};
 use crate::python::objects::loop_waiter::LoopWaiter;
 use crate::python::objects::topics::publisher::seen_subscribers;
 use crate::python::support::buffer::fill;
@@ -160,18 +160,18 @@ impl SharedObject {
             match waited {
                 Err(_) if self.sleeps_on() => {
                     sleep_until(deadline);
-                    Ok(Waited::TimedOut)
+                    Ok(WaitOutcome::TimedOut)
                 }
                 waited => waited,
             }
         });
         match waited {
-            Ok(Waited::Taken) => Ok(Some(true)),
-            Ok(Waited::TimedOut) => Ok(Some(false)),
-            Ok(Waited::Stopped) if self.closed.load(Ordering::Relaxed) => {
+            Ok(WaitOutcome::Succeeded) => Ok(Some(true)),
+            Ok(WaitOutcome::TimedOut) => Ok(Some(false)),
+            Ok(WaitOutcome::Stopped) if self.closed.load(Ordering::Relaxed) => {
                 Err(self.failed(py, ObjectError::Left))
             }
-            Ok(Waited::Stopped) => Ok(None),
+            Ok(WaitOutcome::Stopped) => Ok(None),
             Err(Interrupted::Object(error)) => Err(self.failed(py, error)),
             Err(Interrupted::Caller(error)) => Err(error),
         }

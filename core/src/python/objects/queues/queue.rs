@@ -744,7 +744,7 @@ impl Queue {
             }
             count
         };
-        let len = self.membership.len();
+        let len = self.membership.count_items();
         let len = len.map_err(|error| failed(py, &self.membership, error))?;
         Ok(len + here + lock(&self.returned).len() as u64)
     }

@@ -1,4 +1,4 @@
-//! A name whose memory another member writes over, and what a member does with it.
+//! A member that uses a shared object whose memory another member overwrites.
 
 use super::Script;
 use _core::memory::mapping::SharedMapping;
@@ -10,7 +10,7 @@ use _core::objects::memory::ObjectAddress;
 use _core::objects::object::{Object, downcast_ref};
 use _core::objects::semaphore::{PERMITS, SIGNALS, SemaphoreMembership};
 use _core::objects::shape::Shape;
-use _core::objects::waiting::{self, Interrupted, Waited};
+use _core::objects::waiting::{self, Interrupted, WaitOutcome};
 use _core::shared_heap::Words;
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a member waits, at most.
+/// The longest wait of a member.
 const SOON: Duration = Duration::from_micros(50);
 
-/// What a member does while another one writes what the bytes say.
-pub fn names(bytes: &[u8]) {
+/// Opens an object and uses it as the bytes say, while its memory is overwritten as they say.
+pub fn objects(bytes: &[u8]) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("fuzzed-{}-{number}", std::process::id());
@@ -41,20 +41,20 @@ pub fn names(bytes: &[u8]) {
     for _ in 0..2 {
         match kinds::open(&address, Some(shape)) {
             Ok(handle) => {
-                let handle = handle.expect("it is made");
+                let handle = handle.expect("it is created");
                 let path = memory_of(&address).expect("it has memory");
                 let file = File::options().read(true).write(true).open(path);
                 let file = file.expect("it is ours");
-                use_it(&**handle.object(), &mut script, &file);
+                use_object(&**handle.object(), &mut script, &file);
             }
-            Err(error) => panic!("nobody has it open: {error}"),
+            Err(error) => panic!("no other process has it open: {error}"),
         }
-        assert_eq!(memory_of(&address), None, "the last member takes it away");
+        assert_eq!(memory_of(&address), None, "the last member removes it");
         assert!(!address.lock_file.exists());
     }
 }
 
-/// The memory of a name.
+/// Returns the path of the memory of an object.
 fn memory_of(address: &ObjectAddress) -> Option<PathBuf> {
     let stem = format!("shmrpc.{}@", address.name);
     let mut files = fs::read_dir("/dev/shm").expect("a directory").flatten();
@@ -64,7 +64,7 @@ fn memory_of(address: &ObjectAddress) -> Option<PathBuf> {
     })
 }
 
-fn use_it(object: &dyn Object, script: &mut Script, file: &File) {
+fn use_object(object: &dyn Object, script: &mut Script, file: &File) {
     // ThreadSanitizer has a lock of its own around some atomic accesses. A fault within, whose handler uses atomics too,
     // would wait for itself.
     let may_cut_off = std::env::var_os("TSAN_OPTIONS").is_none();
@@ -75,26 +75,26 @@ fn use_it(object: &dyn Object, script: &mut Script, file: &File) {
     while !script.is_over() {
         let done = match script.byte() % 12 {
             0..3 => {
-                if let Some(word) = words.word(somewhere(script, size)) {
-                    let value = claim(script, word.load(Ordering::Relaxed));
+                if let Some(word) = words.word(offset(script, size)) {
+                    let value = corrupt(script, word.load(Ordering::Relaxed));
                     word.store(value, Ordering::Relaxed);
                 }
                 Ok(())
             }
-            3 => try_take(object, want(script)).map(drop),
+            3 => try_take(object, wait_target(script)).map(drop),
             4 => {
                 let none = || Ok::<(), Infallible>(());
-                let (want, deadline) = (want(script), Some(Instant::now() + SOON));
+                let (target, deadline) = (wait_target(script), Some(Instant::now() + SOON));
                 match waiting::wait(
                     object,
-                    want.set(),
+                    target.set(),
                     deadline,
                     &AtomicBool::new(false),
-                    |_| try_take(object, want),
+                    |_| try_take(object, target),
                     none,
                 ) {
-                    Ok(Waited::Taken | Waited::TimedOut) => Ok(()),
-                    Ok(Waited::Stopped) => unreachable!("nobody stops it"),
+                    Ok(WaitOutcome::Succeeded | WaitOutcome::TimedOut) => Ok(()),
+                    Ok(WaitOutcome::Stopped) => unreachable!("no thread stops it"),
                     Err(Interrupted::Object(error)) => Err(error),
                     Err(Interrupted::Caller(never)) => match never {},
                 }
@@ -128,46 +128,46 @@ fn use_it(object: &dyn Object, script: &mut Script, file: &File) {
     }
 }
 
-/// What a member waits for.
+/// The target of a wait.
 #[derive(Clone, Copy)]
-enum Want {
+enum WaitTarget {
     Permit,
     Signal,
     Event(u64),
 }
 
-impl Want {
+impl WaitTarget {
     fn set(self) -> usize {
         match self {
-            Want::Permit => PERMITS,
-            Want::Signal => SIGNALS,
-            Want::Event(_) => WAITERS,
+            WaitTarget::Permit => PERMITS,
+            WaitTarget::Signal => SIGNALS,
+            WaitTarget::Event(_) => WAITERS,
         }
     }
 }
 
-/// Takes what is wanted, if the object has such and it is there.
-fn try_take(object: &dyn Object, want: Want) -> Result<bool, ObjectError> {
+/// Takes the target of a wait. Returns false if there is none, or the object has no such targets.
+fn try_take(object: &dyn Object, target: WaitTarget) -> Result<bool, ObjectError> {
     let semaphore = downcast_ref::<SemaphoreMembership>(object);
     let event = downcast_ref::<EventMembership>(object);
-    match (want, semaphore, event) {
-        (Want::Permit, Some(semaphore), _) => semaphore.try_acquire(),
-        (Want::Signal, Some(semaphore), _) => semaphore.try_take_signal(),
-        (Want::Event(since), _, Some(event)) => event.was_set_since(since),
+    match (target, semaphore, event) {
+        (WaitTarget::Permit, Some(semaphore), _) => semaphore.try_acquire(),
+        (WaitTarget::Signal, Some(semaphore), _) => semaphore.try_take_signal(),
+        (WaitTarget::Event(since), _, Some(event)) => event.was_set_since(since),
         _ => object.membership().check().map(|()| false),
     }
 }
 
-fn want(script: &mut Script) -> Want {
+fn wait_target(script: &mut Script) -> WaitTarget {
     match script.byte() % 3 {
-        0 => Want::Permit,
-        1 => Want::Signal,
-        _ => Want::Event(u64::from(script.byte())),
+        0 => WaitTarget::Permit,
+        1 => WaitTarget::Signal,
+        _ => WaitTarget::Event(u64::from(script.byte())),
     }
 }
 
-/// An offset: mostly of a field, of the first of many.
-fn somewhere(script: &mut Script, size: u64) -> u64 {
+/// Returns an offset, mostly of a field, or of the first of many equal ones.
+fn offset(script: &mut Script, size: u64) -> u64 {
     let index = u64::from(script.byte()) * 8;
     match script.byte() {
         0..64 => index % 128,
@@ -179,8 +179,8 @@ fn somewhere(script: &mut Script, size: u64) -> u64 {
     }
 }
 
-/// A value: near what is there, or not at all.
-fn claim(script: &mut Script, found: u64) -> u64 {
+/// Returns a value, often near the one found.
+fn corrupt(script: &mut Script, found: u64) -> u64 {
     match script.byte() {
         0..32 => 0,
         32..64 => u64::MAX,

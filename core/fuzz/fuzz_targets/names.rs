@@ -1,7 +1,0 @@
-//! A name whose memory another member writes over.
-#![no_main]
-
-#[path = "../../tests/hostile/mod.rs"]
-mod hostile;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::names::names(bytes));

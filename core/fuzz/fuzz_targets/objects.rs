@@ -1,0 +1,7 @@
+//! A shared object whose memory another member overwrites.
+#![no_main]
+
+#[path = "../../tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::objects::objects(bytes));

@@ -120,7 +120,7 @@ class WaitQueue:
         self._name.prepare()
         if self._sleeper is None:
             self._sleeper = self._name.sleeper(self._wait_set)
-        self._sleeper.line_up()
+        self._sleeper.draw_ticket()
         if not self._is_listening:
             self._loop.add_reader(self._sleeper.fileno(), self.poll)
             self._is_listening = True
@@ -171,7 +171,7 @@ class WaitQueue:
         """Make the attempts of the waiting tasks in order, until one fails."""
         assert self._sleeper is not None
         while self._serve_first():
-            self._sleeper.line_up()  # The next task came later than the one that was served.
+            self._sleeper.draw_ticket()  # The next task came later than the one that was served.
 
     def _serve_first(self) -> bool:
         """Make the attempt of the first task. Return True if that task no longer waits."""

@@ -76,7 +76,7 @@ from shmrpc.errors import (
     WaitTimeout,
     WorkerDied,
 )
-from shmrpc.server.executors import make_processes_by as _make_processes_by
+from shmrpc.server.executors import set_process_factory as _set_process_factory
 from shmrpc.service.call import Call, current_call
 from shmrpc.service.marks import endpoint
 from shmrpc.service.service import Group, Service
@@ -147,7 +147,7 @@ _HOMES = {name: module for module, names in _LATER.items() for name in names.spl
 
 
 # A server's processes are a pool, and a pool's workers are servers: each is made known to the other here.
-_make_processes_by(lambda: _importlib.import_module("shmrpc.pools.handler_processes").HandlerProcesses())
+_set_process_factory(lambda: _importlib.import_module("shmrpc.pools.handler_processes").HandlerProcesses())
 
 __all__ = [
     "ApplicationError",

@@ -20,7 +20,7 @@ from shmrpc.cli.options import (
 )
 from shmrpc.errors import ShmrpcError
 from shmrpc.host import resource_limits
-from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
+from shmrpc.server.call_limiter import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.server.server import DEFAULT_GRACE
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.runner import run_here

@@ -326,9 +326,9 @@ class Engine:
                 retries -= begun
                 self.check()
                 continue
-            except (EncodeError, DecodeError, RemoteError) as misfit:
+            except (EncodeError, DecodeError, RemoteError) as describe_argument_errors:
                 self._left(worker, 0)
-                raise of_task(misfit, known.name) from misfit.__cause__
+                raise of_task(describe_argument_errors, known.name) from describe_argument_errors.__cause__
             except BaseException:  # Nobody knows how far it came.
                 self._stop(worker, 0)
                 raise

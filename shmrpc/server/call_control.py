@@ -8,7 +8,7 @@ from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.served_client import RunRequest, ServedClient, Underway
+from shmrpc.server.served_client import InFlightCall, RunRequest, ServedClient
 from shmrpc.streams.receiving import IncomingStream
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
@@ -16,7 +16,7 @@ from shmrpc.wire.failure import decode_failure
 from shmrpc.wire.frames import opcode
 
 #: What a frame does to a stream from the client.
-_Act = Callable[[Underway, IncomingStream, Body], None]
+_Act = Callable[[InFlightCall, IncomingStream, Body], None]
 
 
 def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
@@ -36,9 +36,9 @@ def _to_input(number: int, act: _Act) -> RunRequest:
     """Runs a frame to a stream from the client; the first is 1. Its call may have ended, or never begun, by now."""
 
     def run(body: Body, client: ServedClient, call_id: int) -> None:
-        under = client.calls.get(call_id)
-        if under is not None and number <= len(under.inputs):
-            act(under, under.inputs[number - 1], body)
+        in_flight = client.calls.get(call_id)
+        if in_flight is not None and number <= len(in_flight.inputs):
+            act(in_flight, in_flight.inputs[number - 1], body)
 
     return run
 
@@ -48,29 +48,29 @@ def _credit(body: Body, client: ServedClient, call_id: int) -> None:
     if size is None:
         client.peer.fault("it sent credit that is no number of bytes")
         return
-    under = client.calls.get(call_id)
-    if under is not None and under.outgoing is not None:
-        under.outgoing.grant(size)
+    in_flight = client.calls.get(call_id)
+    if in_flight is not None and in_flight.outgoing is not None:
+        in_flight.outgoing.grant(size)
 
 
 def _misplaced(body: Body, client: ServedClient, call_id: int) -> None:
     client.peer.fault("it sent part of a stream to where none is")
 
 
-def _item(under: Underway, incoming: IncomingStream, body: Body) -> None:
+def _item(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
     try:
         incoming.feed((0, body))
     except RemoteProtocolError as error:
-        under.client.peer.fault(str(error))
+        in_flight.client.peer.fault(str(error))
 
 
-def _end(under: Underway, incoming: IncomingStream, body: Body) -> None:
+def _end(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
     incoming.finish()
 
 
-def _abort(under: Underway, incoming: IncomingStream, body: Body) -> None:
+def _abort(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
     error = decode_failure(body)
-    under.aborted = weakref.ref(error)
+    in_flight.aborted = weakref.ref(error)
     incoming.finish(error)
 
 

@@ -13,14 +13,14 @@ from typing import Any, Final
 from shmrpc import _core
 from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.basics.deadlines import Deadlines
-from shmrpc.server.eager import Eager, Raised, Suspended
+from shmrpc.server.call_limiter import CallLimiter, CallLimits
+from shmrpc.server.eager_start import EagerStarter, RaisedExit, Suspended
 from shmrpc.server.executors import Executors
-from shmrpc.server.failures import Failures
-from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.limits import Limiter, Limits
-from shmrpc.server.results import Encoded, unencodable
-from shmrpc.server.served_client import RunRequest, ServedClient, Underway
-from shmrpc.service.call import Call, check_metadata, inheriting, running_here
+from shmrpc.server.failure_log import FailureLog
+from shmrpc.server.program_exit import is_program_exit
+from shmrpc.server.result_checks import EncodedResult, encode_rejection
+from shmrpc.server.served_client import InFlightCall, RunRequest, ServedClient
+from shmrpc.service.call import Call, check_metadata, deadlines_seen, thread_call_state
 from shmrpc.service.interceptors import Interceptor
 from shmrpc.transport.errors import Backlog, Oversize
 from shmrpc.wire import frames
@@ -31,7 +31,7 @@ from shmrpc.wire.frames import Header
 logger = logging.getLogger("shmrpc.server")
 
 #: In the place of a result that comes later.
-LATER: Final = object()
+PENDING: Final = object()
 
 
 class CallRunner:
@@ -40,64 +40,68 @@ class CallRunner:
     def __init__(
         self,
         codec: Codec,
-        limits: Limits,
+        limits: CallLimits,
         interceptors: Sequence[Interceptor],
         *,
         validate_results: bool,
         set_busy: Callable[[bool], None],
-        between: Callable[[], None],
+        after_call: Callable[[], None],
         tells_of_holds: bool,
     ) -> None:
-        """``set_busy``: see :class:`Limiter`. ``between`` is called after each call that has ended.
+        """``set_busy``: see :class:`CallLimiter`. ``after_call`` is called after each call that has ended.
 
         Many calls may end in one turn of the loop, and others wait meanwhile.
         """
         self.codec = codec
-        self.limiter = Limiter(limits, self._begin_waiting, self.fail, set_busy)
+        self.limiter = CallLimiter(limits, self._run_waiting, self.fail, set_busy)
         self.interceptors = tuple(interceptors)
         #: Whether a result that is not of its declared type fails its call. In debug mode a warning is logged.
         self.validate_results = validate_results
-        self.looks_at_results = validate_results or sys.flags.dev_mode or asyncio.get_running_loop().get_debug()
+        self.checks_results = validate_results or sys.flags.dev_mode or asyncio.get_running_loop().get_debug()
         self.executors = Executors()
-        self.failures = Failures()
-        self.running = running_here()
-        self.deadlines: Deadlines[Underway] = Deadlines(self._expire)
+        self.failure_log = FailureLog()
+        self.current_call = thread_call_state()
+        self.deadlines: Deadlines[InFlightCall] = Deadlines(self._expire)
         #: Gives each call a context of its own.
-        self.isolation = _core.CallContexts(contextvars.copy_context())
-        self.start = (eager := Eager(self.isolation, self.held)).run
+        self.contexts = _core.CallContexts(contextvars.copy_context())
+        self.start = (eager := EagerStarter(self.contexts, self.report_blocking)).run
         self._eager = eager
         #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
-        self.kept: list[Any] = [None]
+        self.last_result: list[Any] = [None]
         #: All calls that are under way, one-way ones of clients that have gone included.
-        self._under_way: set[Underway] = set()
+        self._in_flight: set[InFlightCall] = set()
         #: Endpoints that the log has named for holding the loop.
-        self._held: set[str] = set()
-        self._between = between
+        self._reported: set[str] = set()
+        self._after_call = after_call
         self._tells_of_holds = tells_of_holds
 
-    def take_context(self) -> None:
+    def capture_context(self) -> None:
         """Lets calls see the context variables that are set here, as by a lifespan, from now on."""
-        self.isolation.rebase(contextvars.copy_context())
+        self.contexts.rebase(contextvars.copy_context())
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
         """Cancels the calls under way and drops those that wait; the tasks that have still to end."""
         self.limiter.close()
-        tasks = [under.task for under in self._under_way if under.task is not None]
+        tasks = [in_flight.task for in_flight in self._in_flight if in_flight.task is not None]
         for task in tasks:
             task.cancel()
         return tasks
 
     def still_running(self) -> list[str]:
         """The endpoint of each call whose handler has not ended, cancelled or not. From any thread."""
-        calls = [under.call for under in list(self._under_way) if under.task is not None and not under.task.done()]
+        calls = [
+            in_flight.call
+            for in_flight in list(self._in_flight)
+            if in_flight.task is not None and not in_flight.task.done()
+        ]
         calls += self.executors.working
         names = [f"{call.service}.{call.endpoint}" for call in calls]
-        here = self.held_by()  # A plain function, which holds the loop.
+        here = self.blocking_endpoint()  # A plain function, which holds the loop.
         return names if here is None else [*names, f"{here[0]}.{here[1]}"]
 
-    def held_by(self) -> tuple[str, str] | None:
+    def blocking_endpoint(self) -> tuple[str, str] | None:
         """The service and the endpoint whose frame is being run, from any thread; None if there is none."""
-        frame = self.running.frame
+        frame = self.current_call.frame
         if type(frame) is Call:
             return frame.service, frame.endpoint
         if type(frame) is tuple and frame[1] & 0xFF in frames.REQUESTS and frame[1] >> 8 < len(frame[0].names):
@@ -109,36 +113,36 @@ class CallRunner:
         self._eager.close()
         self.deadlines.close()
         self.executors.close()
-        self.failures.close()
+        self.failure_log.close()
 
-    def begin(self, endpoint: str, client: ServedClient, call_id: int, header: Header, size: int) -> Underway:
+    def begin(self, endpoint: str, client: ServedClient, call_id: int, header: Header, size: int) -> InFlightCall:
         """The call that a header describes; the rejection if its time is over, or its metadata cannot be any."""
         if header.deadline is not None:
-            check_time(endpoint, header.deadline)
+            check_deadline(endpoint, header.deadline)
         if header.metadata:
             try:
                 check_metadata(header.metadata)
             except TypeError as error:
                 raise CallRejected("arguments", f"{endpoint}(): {error}") from None
         call = Call(client, endpoint, call_id, header.deadline, header.metadata)
-        self.running.frame = call
-        return Underway(client, call, size, one_way=header.one_way)
+        self.current_call.frame = call
+        return InFlightCall(client, call, size, one_way=header.one_way)
 
-    def run(self, under: Underway, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
+    def run(self, in_flight: InFlightCall, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
         """Runs a call's coroutine: its answer's body, or None if the answer comes later, or is none."""
         try:
-            result = self.start(coroutine, under.call)
+            result = self.start(coroutine, in_flight.call)
             if type(result) is Suspended:
-                self.suspend(under, result.task)
+                self.suspend(in_flight, result.task)
                 return None
-            return self._answer(under, result)
+            return self._answer(in_flight, result)
         except BaseException as error:
-            self._fail(under, error)
-            if is_for_the_program(error):
+            self._fail(in_flight, error)
+            if is_program_exit(error):
                 raise
         return None
 
-    def start_plain(
+    def start_coroutine(
         self,
         coroutine: Coroutine[Any, Any, Any],
         client: ServedClient,
@@ -147,60 +151,60 @@ class CallRunner:
         deadline: int | None,
         size: int,
     ) -> Any:
-        """Runs the coroutine of a call that is only arguments and a result: the result, or LATER."""
-        self.running.frame = call = Call(client, name, call_id, deadline)
+        """Runs the coroutine of a call that is only arguments and a result: the result, or PENDING."""
+        self.current_call.frame = call = Call(client, name, call_id, deadline)
         result = self.start(coroutine, call)
         if type(result) is Suspended:
-            self.suspend(Underway(client, call, size), result.task)
-            return LATER
+            self.suspend(InFlightCall(client, call, size), result.task)
+            return PENDING
         return result
 
-    def suspend(self, under: Underway, task: asyncio.Task[Any]) -> None:
+    def suspend(self, in_flight: InFlightCall, task: asyncio.Task[Any]) -> None:
         """Lets a call go on in its task, and sends the answer when that has ended."""
-        under.task = task
-        self._under_way.add(under)
-        self.limiter.started(under)
-        if under.call.deadline is not None:
-            self.deadlines.add(under, under.call.deadline)
-        task.add_done_callback(functools.partial(self._resumed, under))
+        in_flight.task = task
+        self._in_flight.add(in_flight)
+        self.limiter.add(in_flight)
+        if in_flight.call.deadline is not None:
+            self.deadlines.add(in_flight, in_flight.call.deadline)
+        task.add_done_callback(functools.partial(self._resumed, in_flight))
 
-    def _resumed(self, under: Underway, task: asyncio.Task[Any]) -> None:
-        under.call._ended = True
-        if under.call.deadline is not None:
-            self.deadlines.discard(under)
+    def _resumed(self, in_flight: InFlightCall, task: asyncio.Task[Any]) -> None:
+        in_flight.call._ended = True
+        if in_flight.call.deadline is not None:
+            self.deadlines.discard(in_flight)
         try:
             result = task.result()
-            if type(result) is Raised:
+            if type(result) is RaisedExit:
                 try:
                     raise result.error
                 finally:
                     del result  # Its error has this frame in its traceback.
-            answer = self._answer(under, result)
-            if answer is not None and not under.silent:
-                under.client.send(frames.RESULT, under.call.id, answer)
+            answer = self._answer(in_flight, result)
+            if answer is not None and not in_flight.is_abandoned:
+                in_flight.client.send(frames.RESULT, in_flight.call.id, answer)
         except BaseException as error:
-            self._fail(under, error)
-            if is_for_the_program(error):
+            self._fail(in_flight, error)
+            if is_program_exit(error):
                 raise
         finally:
-            self._under_way.discard(under)
-            self.limiter.ended(under)
+            self._in_flight.discard(in_flight)
+            self.limiter.remove(in_flight)
             # An exception of the task has this frame in its traceback.
-            under.task = None
+            in_flight.task = None
             del task
-            self._between()
+            self._after_call()
 
-    def _answer(self, under: Underway, result: Any) -> Body | None:
+    def _answer(self, in_flight: InFlightCall, result: Any) -> Body | None:
         """The body of the plain answer; None if none is wanted, or it was sent here with its metadata."""
-        if under.one_way:
+        if in_flight.one_way:
             return None
-        call = under.call
-        answer = result.body if type(result) is Encoded else self.encode_result(call.endpoint, result)
-        if not call._reply_metadata or not (left := under.metadata):
+        call = in_flight.call
+        answer = result.body if type(result) is EncodedResult else self.encode_result(call.endpoint, result)
+        if not call._reply_metadata or not (left := in_flight.unsent_metadata):
             return answer
-        if not under.silent:
+        if not in_flight.is_abandoned:
             metadata = frames.encode_metadata(left)
-            under.client.send(frames.RESULT_WITH, call.id, frames.prepend(b"\x92" + metadata, answer))
+            in_flight.client.send(frames.RESULT_WITH, call.id, frames.prepend(b"\x92" + metadata, answer))
         return None
 
     def encode_result(self, endpoint: str, result: Any) -> Body:
@@ -208,29 +212,31 @@ class CallRunner:
         try:
             return self.codec.encode(result)
         except Exception as error:
-            raise unencodable(endpoint, result, error) from None
+            raise encode_rejection(endpoint, result, error) from None
 
-    def _fail(self, under: Underway, error: BaseException) -> None:
-        call = under.call
-        if under.expired and isinstance(error, asyncio.CancelledError):
-            error = expired(call.endpoint)
-        if under.one_way:
-            self.failures.note_one_way(call.service, call.endpoint, error)
-        elif under.silent:
-            self.failures.note(call.service, call.endpoint, error)
+    def _fail(self, in_flight: InFlightCall, error: BaseException) -> None:
+        call = in_flight.call
+        if in_flight.is_expired and isinstance(error, asyncio.CancelledError):
+            error = deadline_rejection(call.endpoint)
+        if in_flight.one_way:
+            self.failure_log.log_one_way(call.service, call.endpoint, error)
+        elif in_flight.is_abandoned:
+            self.failure_log.log(call.service, call.endpoint, error)
         else:
-            self.fail(under.client, call.id, error, under)
+            self.fail(in_flight.client, call.id, error, in_flight)
 
     def describe(self, service: str, endpoint: str, error: BaseException) -> Failure:
         """The failure of one call of a batch, which is logged here."""
         failure = describe_failure(_cancelled() if isinstance(error, asyncio.CancelledError) else error)
-        self.failures.note(service, endpoint, error)
+        self.failure_log.log(service, endpoint, error)
         return failure
 
-    def fail(self, client: ServedClient, call_id: int, error: BaseException, under: Underway | None = None) -> None:
-        """Answers that a call has failed. ``under``: the call, if it is more than the frame being run."""
+    def fail(
+        self, client: ServedClient, call_id: int, error: BaseException, in_flight: InFlightCall | None = None
+    ) -> None:
+        """Answers that a call has failed. ``in_flight``: the call, if it is more than the frame being run."""
         if isinstance(error, CallRejected) and error.one_way:
-            self.failures.note_one_way(client.service, "", error)
+            self.failure_log.log_one_way(client.service, "", error)
             return
         if isinstance(error, Backlog):
             client.peer.fault(str(error))
@@ -242,51 +248,51 @@ class CallRunner:
                 "at the server",
             )
         told = _cancelled() if isinstance(error, asyncio.CancelledError) else error
-        metadata = under.metadata_of_failure if under is not None else None
+        metadata = in_flight.unsent_failure_metadata if in_flight is not None else None
         client.send(frames.FAILURE, call_id, encode_failure(told, client.max_frame, metadata))
-        if under is None:
-            here = self.held_by()
-            self.failures.note(client.service, "?" if here is None else here[1], error)
-        elif under.aborted is None or under.aborted() is not error:  # Else it is the caller's own.
-            self.failures.note(client.service, under.call.endpoint, error)
+        if in_flight is None:
+            here = self.blocking_endpoint()
+            self.failure_log.log(client.service, "?" if here is None else here[1], error)
+        elif in_flight.aborted is None or in_flight.aborted() is not error:  # Else it is the caller's own.
+            self.failure_log.log(client.service, in_flight.call.endpoint, error)
 
     def fail_in_core(self, client: ServedClient, call_id: int, error: BaseException) -> None:
         """Answers that a call has failed which the core ran; raises what is for the program."""
         self.fail(client, call_id, error)
-        if is_for_the_program(error):
+        if is_program_exit(error):
             raise error
 
-    def note_one_way_in_core(self, client: ServedClient, endpoint: str, error: BaseException) -> None:
+    def log_one_way_in_core(self, client: ServedClient, endpoint: str, error: BaseException) -> None:
         """Takes note that a one-way call has failed which the core ran; raises what is for the program."""
-        self.failures.note_one_way(client.service, endpoint, error)
-        if is_for_the_program(error):
+        self.failure_log.log_one_way(client.service, endpoint, error)
+        if is_program_exit(error):
             raise error
 
-    def _begin_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
+    def _run_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
         """Runs the request of a call that has waited for its turn."""
-        self.isolation.renew()
+        self.contexts.renew()
         try:
             answer = run(body, client, call_id)
             if answer is not None:
                 client.send(frames.RESULT, call_id, answer)
         except BaseException as error:
             self.fail(client, call_id, error)
-            if is_for_the_program(error):
+            if is_program_exit(error):
                 raise
         finally:
-            self.isolation.leave()
-            self.running.frame = None
-            self.kept[0] = None  # Nothing else frees it here, and the next result may be long in coming.
+            self.contexts.leave()
+            self.current_call.frame = None
+            self.last_result[0] = None  # Nothing else frees it here, and the next result may be long in coming.
 
-    def _expire(self, under: Underway) -> None:
-        if under.task is not None and under.task.cancel():
-            under.expired = True
+    def _expire(self, in_flight: InFlightCall) -> None:
+        if in_flight.task is not None and in_flight.task.cancel():
+            in_flight.is_expired = True
 
-    def held(self, service: str, endpoint: str, seconds: float) -> None:
+    def report_blocking(self, service: str, endpoint: str, seconds: float) -> None:
         """Logs that an endpoint has held the loop for long, once for each endpoint."""
         name = f"{service}.{endpoint}"
-        if self._tells_of_holds and name not in self._held:
-            self._held.add(name)
+        if self._tells_of_holds and name not in self._reported:
+            self._reported.add(name)
             logger.warning(
                 "%s() held the server's loop for %.0f ms: nobody else was served meanwhile. "
                 "Give it @service.endpoint(run_in='thread'), or run_in='process' if it computes",
@@ -294,27 +300,27 @@ class CallRunner:
                 seconds * 1e3,
             )
 
-    def gone(self, client: ServedClient) -> None:
+    def abandon_calls(self, client: ServedClient) -> None:
         """Abandons the calls of a client that is gone, but for its one-way calls."""
-        self.limiter.leave(client)
-        for under in client.calls.values():
-            if not under.one_way:
-                self._abandon(under)
+        self.limiter.remove_client(client)
+        for in_flight in client.calls.values():
+            if not in_flight.one_way:
+                self._abandon(in_flight)
 
     def cancel(self, client: ServedClient, call_id: int) -> None:
         """Abandons a call that its client has cancelled."""
-        if not self.limiter.give_up(client, call_id):
-            under = client.calls.get(call_id)
-            if under is not None:
-                self._abandon(under)
+        if not self.limiter.remove_waiting(client, call_id):
+            in_flight = client.calls.get(call_id)
+            if in_flight is not None:
+                self._abandon(in_flight)
             # Of a call that has ended, too: its answer may wait for room.
             client.sharing.take_back(call_id)
 
-    def _abandon(self, under: Underway) -> None:
+    def _abandon(self, in_flight: InFlightCall) -> None:
         # A handler that has ended in this very turn of the loop counts as one that has ended, but nobody hears of it.
-        if under.task is not None:
-            under.task.cancel()
-            under.silent = True
+        if in_flight.task is not None:
+            in_flight.task.cancel()
+            in_flight.is_abandoned = True
 
 
 def _cancelled() -> asyncio.CancelledError:
@@ -322,14 +328,14 @@ def _cancelled() -> asyncio.CancelledError:
     return asyncio.CancelledError("the endpoint was cancelled at the server")
 
 
-def expired(endpoint: str) -> CallRejected:
+def deadline_rejection(endpoint: str) -> CallRejected:
     """The rejection of a call whose deadline has passed."""
     return CallRejected("deadline", f"{endpoint}() had not ended by its deadline")
 
 
-def check_time(endpoint: str, deadline: int) -> None:
+def check_deadline(endpoint: str, deadline: int) -> None:
     """Rejects a call whose time is over. From the first with a deadline on, calls made here look for one to inherit."""
     if host_nanoseconds() >= deadline:
-        raise expired(endpoint)
-    if not inheriting:
-        inheriting.append(True)
+        raise deadline_rejection(endpoint)
+    if not deadlines_seen:
+        deadlines_seen.append(True)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shmrpc.errors import ShmrpcError
-from shmrpc.server.batches import batch_of_any, batch_of_one
+from shmrpc.server.batch_calls import batch_of_any, batch_of_one
 from shmrpc.server.call_control import control_table
 from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.fast_path import short_calls
-from shmrpc.server.native_path import core_handlers
-from shmrpc.server.requests import no_endpoint
-from shmrpc.server.served_client import RunRequest, ServedClient, Tables
+from shmrpc.server.fast_path import fast_path_handlers
+from shmrpc.server.native_path import native_handlers
+from shmrpc.server.requests import unknown_endpoint
+from shmrpc.server.served_client import DispatchTables, RunRequest, ServedClient
 from shmrpc.server.served_endpoint import ServedEndpoint
-from shmrpc.server.slow_path import general_calls
+from shmrpc.server.slow_path import slow_path_handlers
 from shmrpc.service.service import Service
 from shmrpc.transport.listener import Inbox, Offer, Peer
 from shmrpc.wire import frames
@@ -41,18 +41,18 @@ class Dispatcher:
         self._description: Description | None = None
         endpoints = [ServedEndpoint(service, endpoint, runner) for endpoint in service.endpoints.values()]
         self._names = [endpoint.name for endpoint in endpoints]
-        control: dict[int, RunRequest] = {frames.PEER_FAULT: _broken, frames.RESULT: _broken}
+        control: dict[int, RunRequest] = {frames.PEER_FAULT: _report_fault, frames.RESULT: _report_fault}
         control |= control_table(runner, max((len(each.signature.inputs) for each in endpoints), default=0))
         requests: dict[int, RunRequest] = {
             frames.DESCRIBE: self._describe,
             opcode(frames.BATCH, frames.ANY_ENDPOINT): batch_of_any(service.name, endpoints, runner),
         }
         for number, endpoint in enumerate(endpoints):
-            runners = {**general_calls(endpoint, runner), frames.BATCH: batch_of_one(endpoint, runner)}
+            runners = {**slow_path_handlers(endpoint, runner), frames.BATCH: batch_of_one(endpoint, runner)}
             if endpoint.is_plain:
-                runners |= short_calls(endpoint, runner)
+                runners |= fast_path_handlers(endpoint, runner)
             requests |= {opcode(kind, number): run for kind, run in runners.items()}
-        self._serving = _tables(control, requests, self._unknown)._replace(handlers=core_handlers(endpoints, runner))
+        self._serving = _tables(control, requests, self._unknown)._replace(handlers=native_handlers(endpoints, runner))
         self._draining = _tables(control, {}, self._refuse)
         shapes = {number: endpoint.shape for number, endpoint in enumerate(service.endpoints.values())}
         streaming = {number: shape for number, shape in shapes.items() if shape != frames.Shape()}
@@ -70,18 +70,18 @@ class Dispatcher:
 
     def _lost(self, client: ServedClient, error: ShmrpcError) -> None:
         self.clients.discard(client)
-        self._runner.gone(client)
+        self._runner.abandon_calls(client)
 
     def drain(self) -> None:
         """Tells the clients to go, and refuses new calls."""
         for client in self.clients:
-            client.use(self._draining)
+            client.use_tables(self._draining)
         self.listener.drain()
 
     def close(self) -> None:
         """Stops at once."""
         for client in self.clients:
-            self._runner.gone(client)
+            self._runner.abandon_calls(client)
         self.listener.close("the server stopped")
 
     def _describe(self, body: Body, client: ServedClient, call_id: int) -> Body:
@@ -92,13 +92,13 @@ class Dispatcher:
         return self._runner.encode_result("describe", self._description)
 
     def _unknown(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
-        raise no_endpoint(self._service.name)
+        raise unknown_endpoint(self._service.name)
 
     def _refuse(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
         raise CallRejected("draining", f"the server of {self._service.name!r} is shutting down: the call was not begun")
 
 
-def _broken(body: Any, client: ServedClient, call_id: int) -> None:
+def _report_fault(body: Any, client: ServedClient, call_id: int) -> None:
     client.peer.fault(str(body) if isinstance(body, Exception) else "it sent a result")
 
 
@@ -113,15 +113,18 @@ class _Table(dict[int, RunRequest]):
         return self._missing
 
 
-def _tables(control: Mapping[int, RunRequest], requests: Mapping[int, RunRequest], missing: RunRequest) -> Tables:
+def _tables(
+    control: Mapping[int, RunRequest], requests: Mapping[int, RunRequest], missing: RunRequest
+) -> DispatchTables:
     """The tables of these runners; ``control`` are those for what belongs to a call that is under way."""
-    checked = {opcode: _once(run) for opcode, run in requests.items()}
-    return Tables(
-        _Table({**control, **requests}, missing).__getitem__, _Table({**control, **checked}, _once(missing)).__getitem__
+    checked = {opcode: _reject_reused_id(run) for opcode, run in requests.items()}
+    return DispatchTables(
+        _Table({**control, **requests}, missing).__getitem__,
+        _Table({**control, **checked}, _reject_reused_id(missing)).__getitem__,
     )
 
 
-def _once(run: RunRequest) -> RunRequest:
+def _reject_reused_id(run: RunRequest) -> RunRequest:
     """Runs a request unless its id is that of a call that has not ended: nobody could tell their answers apart."""
 
     def run_once(body: Body, client: ServedClient, call_id: int) -> Body | None:

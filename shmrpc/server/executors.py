@@ -28,7 +28,7 @@ class Processes(Protocol):
 _makers: list[Callable[[], Processes]] = []
 
 
-def make_processes_by(maker: Callable[[], Processes]) -> None:
+def set_process_factory(maker: Callable[[], Processes]) -> None:
     """Says how the processes of a server are made: by a pool, whose workers are servers, so the package says it."""
     _makers[:] = [maker]
 

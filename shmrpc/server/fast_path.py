@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shmrpc.server.call_runner import LATER, CallRunner, check_time
-from shmrpc.server.results import unencodable
+from shmrpc.server.call_runner import PENDING, CallRunner, check_deadline
+from shmrpc.server.result_checks import encode_rejection
 from shmrpc.server.served_client import RunRequest, ServedClient
 from shmrpc.server.served_endpoint import ServedEndpoint
 from shmrpc.service.arguments import Arguments
@@ -18,7 +18,7 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, body_weight
 
 
-def short_calls(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
+def fast_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
     """By kind, what runs the requests to a plain endpoint."""
     function = endpoint.function
     run = _run_coroutine if endpoint.is_coroutine else _run_function
@@ -40,14 +40,14 @@ def _run_function(
     runner: CallRunner, name: str, call: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
 ) -> RunRequest:
     """Decode, call, encode."""
-    encode, kept = runner.codec.encode, runner.kept
+    encode, last_result = runner.codec.encode, runner.last_result
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body:
-        kept[0] = result = call(*decode(body))
+        last_result[0] = result = call(*decode(body))
         try:
             return encode(result)
         except Exception as error:
-            raise unencodable(name, result, error) from None
+            raise encode_rejection(name, result, error) from None
 
     return run
 
@@ -56,17 +56,17 @@ def _run_timed_function(
     runner: CallRunner, name: str, function: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
 ) -> RunRequest:
     """The same where a deadline stands before the arguments."""
-    encode, kept = runner.codec.encode, runner.kept
+    encode, last_result = runner.codec.encode, runner.last_result
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body:
         deadline, *arguments = decode(body)
-        check_time(name, deadline)
+        check_deadline(name, deadline)
         # The deadline is for current_call() to find in the frame.
-        kept[0] = result = function(*arguments)
+        last_result[0] = result = function(*arguments)
         try:
             return encode(result)
         except Exception as error:
-            raise unencodable(name, result, error) from None
+            raise encode_rejection(name, result, error) from None
 
     return run
 
@@ -80,7 +80,7 @@ def _run_coroutine(
     timed: bool = False,
 ) -> RunRequest:
     """Runs an ``async def``, which often ends without suspending. ``timed``: a deadline stands before the arguments."""
-    encode, kept, limiter = runner.codec.encode, runner.kept, runner.limiter
+    encode, last_result, limiter = runner.codec.encode, runner.last_result, runner.limiter
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
         if limiter.is_full(client):
@@ -89,14 +89,14 @@ def _run_coroutine(
         args, deadline = decode(body), None
         if timed:
             deadline, *args = args
-            check_time(name, deadline)
-        result = runner.start_plain(call(*args), client, name, call_id, deadline, body_weight(body))
-        if result is LATER:
+            check_deadline(name, deadline)
+        result = runner.start_coroutine(call(*args), client, name, call_id, deadline, body_weight(body))
+        if result is PENDING:
             return None
-        kept[0] = result
+        last_result[0] = result
         try:
             return encode(result)
         except Exception as error:
-            raise unencodable(name, result, error) from None
+            raise encode_rejection(name, result, error) from None
 
     return run

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 
 from shmrpc import _core
 from shmrpc.basics.clock import AHEAD
-from shmrpc.server.call_runner import LATER, CallRunner
+from shmrpc.server.call_runner import PENDING, CallRunner
 from shmrpc.server.served_endpoint import ServedEndpoint
-from shmrpc.service.call import inheriting
+from shmrpc.service.call import deadlines_seen
 from shmrpc.wire import frames
 
 
-def core_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _core.HandlerTable:
+def native_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _core.HandlerTable:
     """What runs the calls of those endpoints that the core can run, by their numbers."""
-    coroutines = _core.CoroutineRunner(is_full=runner.limiter.is_full, start=runner.start_plain, later=LATER)
+    coroutines = _core.CoroutineRunner(is_full=runner.limiter.is_full, start=runner.start_coroutine, later=PENDING)
     return _core.HandlerTable(
         [_handler(endpoint, coroutines) if endpoint.is_plain else None for endpoint in endpoints],
         encoder=runner.codec.encoder,
-        contexts=runner.isolation,
-        current_call=runner.running,
-        inheriting=inheriting,
+        contexts=runner.contexts,
+        current_call=runner.current_call,
+        inheriting=deadlines_seen,
         clock_ahead=AHEAD,
         encode=runner.encode_result,
         fail=runner.fail_in_core,
-        note=runner.note_one_way_in_core,
+        note=runner.log_one_way_in_core,
         positional=frames.CALL,
         keywords=frames.CALL_KEYWORDS,
         timed=frames.CALL_DEADLINE,

@@ -14,7 +14,7 @@ from shmrpc.wire.failure import CallRejected
 from shmrpc.wire.frames import Header, sub_body
 
 #: Reads a request's body: header, positional arguments, keyword arguments.
-Read = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
+ReadRequest = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
 
 NO_HEADER: Final = Header()
 _EMPTY_MAP: Final = b"\x80"
@@ -41,7 +41,7 @@ def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
     return read
 
 
-def with_header(signature: Signature, codec: Codec, decoders: ArgumentDecoders) -> Read:
+def header_request_reader(signature: Signature, codec: Codec, decoders: ArgumentDecoders) -> ReadRequest:
     """Reads the body of a CALL_WITH. A rejection says whether anybody waits to hear of it."""
     read_header = header_reader(codec)
 
@@ -62,7 +62,7 @@ def with_header(signature: Signature, codec: Codec, decoders: ArgumentDecoders) 
     return read
 
 
-def with_deadline(decode: Callable[[Body], Sequence[Any]]) -> Read:
+def deadline_request_reader(decode: Callable[[Body], Sequence[Any]]) -> ReadRequest:
     """Reads the body of a CALL_DEADLINE."""
 
     def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
@@ -72,6 +72,6 @@ def with_deadline(decode: Callable[[Body], Sequence[Any]]) -> Read:
     return read
 
 
-def no_endpoint(service: str) -> CallRejected:
+def unknown_endpoint(service: str) -> CallRejected:
     """The rejection of a request to an endpoint that is not there."""
     return CallRejected("endpoint", f"service {service!r} has no endpoint of this number")

@@ -23,7 +23,7 @@ from shmrpc.wire.failure import CallRejected
 RunRequest = Callable[[Body, "ServedClient", int], Body | None]
 
 
-class Underway(msgspec.Struct, eq=False):
+class InFlightCall(msgspec.Struct, eq=False):
     """A call whose handler is suspended, or is a stream."""
 
     client: ServedClient
@@ -33,45 +33,45 @@ class Underway(msgspec.Struct, eq=False):
     #: Whether no answer was ever wanted.
     one_way: bool = False
     #: Whether no answer is wanted any more.
-    silent: bool = False
+    is_abandoned: bool = False
     #: Whether its deadline has passed.
-    expired: bool = False
+    is_expired: bool = False
     task: asyncio.Task[object] | None = None
     inputs: list[IncomingStream] = []
     outgoing: OutgoingStream | None = None
     #: The error with which the client has aborted a stream of its own.
     aborted: weakref.ref[BaseException] | None = None
     #: Whether the client takes metadata before the first item.
-    reads_metadata: bool = False
+    accepts_early_metadata: bool = False
     #: Metadata for the client that was sent before the first item.
-    told: Metadata = {}
+    sent_metadata: Metadata = {}
 
-    def tell_metadata(self) -> None:
+    def send_metadata(self) -> None:
         """Sends the handler's metadata before the first item of a stream.
 
         Raises the rejection if that cannot be metadata.
         """
-        if self.call._reply_metadata and not self.silent:
+        if self.call._reply_metadata and not self.is_abandoned:
             told = self._checked(self.call._reply_metadata)
             self.client.send(frames.METADATA, self.call.id, frames.encode_metadata(told))
-            self.told = told
+            self.sent_metadata = told
 
     @property
-    def metadata(self) -> Metadata:
+    def unsent_metadata(self) -> Metadata:
         """The handler's metadata that the answer is to bring: what was not sent before.
 
         Raises the rejection for what cannot be metadata.
         """
         metadata = self._checked(self.call._reply_metadata or {})
-        if not self.told:
+        if not self.sent_metadata:
             return metadata
-        return {key: value for key, value in metadata.items() if self.told.get(key) != value}
+        return {key: value for key, value in metadata.items() if self.sent_metadata.get(key) != value}
 
     @property
-    def metadata_of_failure(self) -> Metadata:
+    def unsent_failure_metadata(self) -> Metadata:
         """The same for a failure; empty if it cannot be metadata, since the failure matters more."""
         try:
-            return self.metadata
+            return self.unsent_metadata
         except CallRejected:
             return {}
 
@@ -90,7 +90,7 @@ class Underway(msgspec.Struct, eq=False):
         return self.outgoing is not None or bool(self.inputs)
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingCall(msgspec.Struct, frozen=True):
     """A call that waits for its turn."""
 
     run: RunRequest
@@ -98,7 +98,7 @@ class Waiting(msgspec.Struct, frozen=True):
     one_way: bool
 
 
-class Tables(NamedTuple):
+class DispatchTables(NamedTuple):
     """Two ways to find what runs a request, by its opcode."""
 
     plain: Callable[[int], RunRequest]
@@ -111,7 +111,7 @@ class Tables(NamedTuple):
 class ServedClient:
     """A client, and its calls under way. It is a :class:`shmrpc.service.call.CallPeer`."""
 
-    def __init__(self, peer: Peer, service: str, names: list[str], state: object, tables: Tables) -> None:
+    def __init__(self, peer: Peer, service: str, names: list[str], state: object, tables: DispatchTables) -> None:
         self.peer = peer
         #: The way of a plain answer, which the pump takes.
         self.channel = peer.channel
@@ -127,27 +127,27 @@ class ServedClient:
         self.names = names
         self.tables = tables
         #: What runs a request with this opcode: one of the two tables.
-        self.run_of = tables.plain
+        self.find_handler = tables.plain
         #: By call id: what is under way, and what waits to begin, in order.
-        self.calls: dict[int, Underway] = {}
-        self.waiting: dict[int, Waiting] = {}
+        self.calls: dict[int, InFlightCall] = {}
+        self.waiting: dict[int, WaitingCall] = {}
         #: The calls that the core runs by itself.
         self.serving = tables.handlers and _core.ClientRequests(tables.handlers, self.calls, self.waiting)
         #: Bytes of the requests that are under way, and of those that wait.
         self.bytes = 0
         self.waiting_bytes = 0
 
-    def use(self, tables: Tables) -> None:
+    def use_tables(self, tables: DispatchTables) -> None:
         """Runs its requests by these tables from now on."""
         self.tables = tables
         if tables.handlers is None and self.serving is not None:
             self.serving.close()
-        self.choose_table()
+        self.select_table()
 
-    def choose_table(self) -> None:
+    def select_table(self) -> None:
         """Chooses the table anew, as a call has begun or ended: only while there are calls an id can be used twice."""
         tables = self.tables
-        self.run_of = tables.checked if self.calls or self.waiting else tables.plain
+        self.find_handler = tables.checked if self.calls or self.waiting else tables.plain
 
     def endpoint_name(self, opcode: int) -> str:
         """Name of the endpoint that a request's opcode means."""

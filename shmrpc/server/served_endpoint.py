@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.results import Check, check_of, checked_encode, checked_function
-from shmrpc.server.served_client import Underway
-from shmrpc.server.writable import WritableArguments
+from shmrpc.server.result_checks import ResultCheck, checked_encode, checked_function, make_result_check
+from shmrpc.server.served_client import InFlightCall
+from shmrpc.server.writable_arguments import WritableArguments
 from shmrpc.service.arguments import ArgumentDecoders
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, enter_all
@@ -21,7 +21,7 @@ from shmrpc.values.encode_errors import returned
 from shmrpc.wire.failure import CallRejected
 
 #: Runs a call with its positional and keyword arguments.
-Invoke = Callable[[Underway, Sequence[Any], Mapping[str, Any]], Coroutine[Any, Any, Any]]
+Invoke = Callable[[InFlightCall, Sequence[Any], Mapping[str, Any]], Coroutine[Any, Any, Any]]
 
 
 class ServedEndpoint:
@@ -39,7 +39,7 @@ class ServedEndpoint:
         #: Whether a call is over before anything else can happen.
         self.is_inline = self.is_plain and not endpoint.is_coroutine
         self.decoders = ArgumentDecoders(signature, codec)
-        check = check_of(endpoint, codec, refuse=runner.validate_results) if runner.looks_at_results else None
+        check = make_result_check(endpoint, codec, refuse=runner.validate_results) if runner.checks_results else None
         self.function = endpoint.function
         if check is not None and not signature.streams and endpoint.run_in != "process":  # Which pickles the function.
             self.function = checked_function(endpoint, check)
@@ -51,21 +51,21 @@ class ServedEndpoint:
 
 
 def _invoker(
-    service: Service, endpoint: Endpoint, function: Callable[..., Any], check: Check | None, runner: CallRunner
+    service: Service, endpoint: Endpoint, function: Callable[..., Any], check: ResultCheck | None, runner: CallRunner
 ) -> Invoke:
     """What runs a call where its endpoint wants it."""
     if endpoint.signature.streams:
         return _streaming(service, endpoint, check, runner)
     executors = runner.executors
 
-    async def in_loop(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def in_loop(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = function(*args, **kwargs)
         return await result if endpoint.is_coroutine else result
 
-    async def in_thread(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def in_thread(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return await executors.threads(service, endpoint).call(function, args, kwargs)
 
-    async def in_process(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def in_process(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = await executors.in_process(function, args, kwargs)
         if check is not None:
             check(result)
@@ -74,18 +74,18 @@ def _invoker(
     return {"loop": in_loop, "thread": in_thread, "process": in_process}[endpoint.run_in]
 
 
-def _streaming(service: Service, endpoint: Endpoint, check: Check | None, runner: CallRunner) -> Invoke:
+def _streaming(service: Service, endpoint: Endpoint, check: ResultCheck | None, runner: CallRunner) -> Invoke:
     """What sends the items of a stream to the caller."""
     in_thread, executors = endpoint.run_in == "thread", runner.executors
     encode: EncodeItem = runner.codec.encoder if check is None else checked_encode(runner.codec.encode, check)
 
-    async def stream(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        assert under.outgoing is not None
+    async def stream(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        assert in_flight.outgoing is not None
         items = _items_of(endpoint.name, endpoint.function(*args, **kwargs), in_thread=in_thread)
         if in_thread:
             items = executors.threads(service, endpoint).iterate(items)
-        before_first = under.tell_metadata if under.reads_metadata else None
-        await under.outgoing.pump(items, encode, before_first=before_first)
+        before_first = in_flight.send_metadata if in_flight.accepts_early_metadata else None
+        await in_flight.outgoing.pump(items, encode, before_first=before_first)
 
     return stream
 
@@ -93,10 +93,10 @@ def _streaming(service: Service, endpoint: Endpoint, check: Check | None, runner
 def _writing_in_place(signature: Signature, invoke: Invoke) -> Invoke:
     """Gives a handler the caller's own memory to write, for the time of the call."""
 
-    async def lend(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def lend(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         arguments = WritableArguments(signature)
         try:
-            return await invoke(under, *arguments.give(args, kwargs))
+            return await invoke(in_flight, *arguments.give(args, kwargs))
         finally:
             arguments.end()
 
@@ -106,10 +106,10 @@ def _writing_in_place(signature: Signature, invoke: Invoke) -> Invoke:
 def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
     """Runs each call inside the interceptors, the first one outermost."""
 
-    async def intercept(under: Underway, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def intercept(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         async with AsyncExitStack() as stack:
-            await enter_all(stack, interceptors, under.call)
-            return await invoke(under, args, kwargs)
+            await enter_all(stack, interceptors, in_flight.call)
+            return await invoke(in_flight, args, kwargs)
 
     return intercept
 

@@ -16,11 +16,16 @@ from typing import Any, Final
 from shmrpc.basics.checks import check_seconds
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import LocalProtocolError
+from shmrpc.server.call_limiter import (
+    DEFAULT_MAX_IN_FLIGHT,
+    DEFAULT_MAX_PER_CONNECTION,
+    DEFAULT_MAX_WAITING,
+    CallLimits,
+)
 from shmrpc.server.call_runner import CallRunner
 from shmrpc.server.dispatch import Dispatcher
-from shmrpc.server.eager import HOLD
-from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.limits import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING, Limits
+from shmrpc.server.eager_start import BLOCKING_THRESHOLD
+from shmrpc.server.program_exit import is_program_exit
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.transport.addresses import At, inboxes
@@ -35,9 +40,9 @@ logger = logging.getLogger("shmrpc.server")
 #: Seconds that calls under way have to end when a server drains.
 DEFAULT_GRACE: Final = 30.0
 #: Seconds that handlers have to end once they are cancelled.
-CLOSING: Final = 5.0
-#: Seconds between two looks whether the answers have been read.
-_DRAIN_LOOK: Final = 0.005
+CLOSE_TIMEOUT: Final = 5.0
+#: Seconds after_call two looks whether the answers have been read.
+_DRAIN_POLL_INTERVAL: Final = 0.005
 
 
 class Server:
@@ -49,7 +54,7 @@ class Server:
         open_inboxes: Sequence[OpenInbox],
         codec: CodecName,
         interceptors: Sequence[Interceptor],
-        limits: Limits,
+        limits: CallLimits,
         *,
         adopting: bool,
         validate_results: bool,
@@ -78,7 +83,7 @@ class Server:
         self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
         #: The service whose lifespan is just ending.
-        self._leaving = ""
+        self._ending_lifespan = ""
         self._dispatchers: list[Dispatcher] = []
 
     @property
@@ -136,7 +141,7 @@ class Server:
             self._interceptors,
             validate_results=self._validate_results,
             set_busy=self._set_busy,
-            between=self._between,
+            after_call=self._after_call,
             tells_of_holds=self.tells_of_holds,
         )
         for service in self.services:
@@ -151,7 +156,7 @@ class Server:
                 await inbox.open()
             for service in self.services:
                 state = await self._enter_lifespan(service)
-                runner.take_context()
+                runner.capture_context()
                 for dispatcher in self._dispatchers:
                     if dispatcher.listener.service == service.name:
                         dispatcher.begin(state)
@@ -174,7 +179,7 @@ class Server:
         for inbox in self._inboxes:
             inbox.set_spinning(not busy)
 
-    def _between(self) -> None:
+    def _after_call(self) -> None:
         for inbox in self._inboxes:
             inbox.glance()
 
@@ -208,37 +213,37 @@ class Server:
             dispatcher.drain()
         end = time.monotonic() + grace
         if self.in_flight or self.waiting:
-            logger.info("stopping: waiting up to %g s for %s", grace, self._under_way())
-        while (self.in_flight or self.waiting or self._is_awaited()) and time.monotonic() < end:
-            await asyncio.sleep(_DRAIN_LOOK)
+            logger.info("stopping: waiting up to %g s for %s", grace, self._describe_in_flight())
+        while (self.in_flight or self.waiting or self._has_pending_replies()) and time.monotonic() < end:
+            await asyncio.sleep(_DRAIN_POLL_INTERVAL)
         if self.in_flight or self.waiting:
-            logger.warning("stopping now: after %g s there are still %s", grace, self._under_way())
+            logger.warning("stopping now: after %g s there are still %s", grace, self._describe_in_flight())
         await self.close()
 
-    def _under_way(self) -> str:
+    def _describe_in_flight(self) -> str:
         """What a draining server waits for, in words."""
         clients = [client for dispatcher in self._dispatchers for client in dispatcher.clients]
-        names = Counter(f"{c.service}.{under.call.endpoint}" for c in clients for under in c.calls.values())
-        calls = _listed(names)
+        names = Counter(f"{c.service}.{in_flight.call.endpoint}" for c in clients for in_flight in c.calls.values())
+        calls = _join_counts(names)
         count, waiting = self.in_flight, self.waiting
         return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
-    def _is_awaited(self) -> bool:
+    def _has_pending_replies(self) -> bool:
         """Whether answers still wait for their readers."""
         return any(dispatcher.listener.is_awaited for dispatcher in self._dispatchers)
 
     def still_running(self) -> list[str]:
         """What the end of the server waits for, in words. From any thread."""
         calls = Counter(self._runner.still_running() if self._runner is not None else ())
-        running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_listed(calls)}"] if calls else []
-        if self._leaving:
-            running.append(f"the lifespan of service {self._leaving!r}")
+        running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_join_counts(calls)}"] if calls else []
+        if self._ending_lifespan:
+            running.append(f"the lifespan of service {self._ending_lifespan!r}")
         return running
 
     async def close(self) -> None:
         """Stops: gives the names back, tells the clients, and cancels suspended handlers. Again: nothing.
 
-        A handler that has not ended :data:`CLOSING` seconds later is not waited for any longer. A lifespan is.
+        A handler that has not ended :data:`CLOSE_TIMEOUT` seconds later is not waited for any longer. A lifespan is.
         """
         dispatchers, self._dispatchers = self._dispatchers, []
         runner, tasks = self._runner, []
@@ -250,10 +255,10 @@ class Server:
                 inbox.close()
             runner.close()
         try:
-            if tasks and runner is not None and (await asyncio.wait(tasks, timeout=CLOSING))[1]:
-                calls = _listed(Counter(runner.still_running()))
+            if tasks and runner is not None and (await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT))[1]:
+                calls = _join_counts(Counter(runner.still_running()))
                 logger.error(
-                    "closed, and %g s after they were cancelled these calls have not ended: %s", CLOSING, calls
+                    "closed, and %g s after they were cancelled these calls have not ended: %s", CLOSE_TIMEOUT, calls
                 )
         finally:
             try:
@@ -263,7 +268,7 @@ class Server:
                     await inbox.wait_closed()
                 await self._lifespans.aclose()
             finally:
-                self._leaving = ""
+                self._ending_lifespan = ""
                 for service in self.services:
                     service.servers.discard(self)
 
@@ -279,37 +284,42 @@ class Server:
                 f"makes one of an async def that yields once; it gave {manager!r}"
             )
         state = await self._lifespans.enter_async_context(manager)
-        self._lifespans.callback(setattr, self, "_leaving", service.name)
+        self._lifespans.callback(setattr, self, "_ending_lifespan", service.name)
         return state
 
     def _pump(self, inbox: Poller) -> None:
         """Takes frames and answers them until there are no more."""
         runner = self._runner
         assert runner is not None
-        running, send_next, kept, fail = runner.running, inbox.send_next, runner.kept, runner.fail
+        current_call, send_next, last_result, fail = (
+            runner.current_call,
+            inbox.send_next,
+            runner.last_result,
+            runner.fail,
+        )
         began = time.monotonic()
-        isolation = runner.isolation
-        isolate = isolation.renew
+        contexts = runner.contexts
+        renew_context = contexts.renew
         try:
             frame: Any = inbox.next()
             while frame is not None:
-                running.frame = frame
+                current_call.frame = frame
                 client, opcode, call_id, body = frame
-                isolate()
+                renew_context()
                 try:
-                    answer = client.run_of(opcode)(body, client, call_id)
+                    answer = client.find_handler(opcode)(body, client, call_id)
                     if answer is None:
                         frame = inbox.next()
                     else:
                         frame = send_next(client.channel, frames.RESULT, call_id, answer)
                         if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
-                            kept[0] = None
+                            last_result[0] = None
                             frame = inbox.next()
                     continue
                 except BaseException as error:
-                    kept[0] = None
+                    last_result[0] = None
                     fail(client, call_id, error)
-                    if is_for_the_program(error):
+                    if is_program_exit(error):
                         raise
                 # Not within the clause: the fault of a peer that breaks the rules would have this error as its context,
                 # whose traceback has this frame, and they would keep the connection.
@@ -317,14 +327,14 @@ class Server:
         finally:
             seconds = time.monotonic() - began
             # The pump lets the loop turn soon after: if it took long, the last call did.
-            held_by = runner.held_by() if seconds > HOLD else None
-            running.frame = None
-            isolation.leave()
-        if held_by is not None:
-            runner.held(*held_by, seconds)
+            blocking_endpoint = runner.blocking_endpoint() if seconds > BLOCKING_THRESHOLD else None
+            current_call.frame = None
+            contexts.leave()
+        if blocking_endpoint is not None:
+            runner.report_blocking(*blocking_endpoint, seconds)
 
 
-def _listed(names: Counter[str]) -> str:
+def _join_counts(names: Counter[str]) -> str:
     """The endpoints, each with its count."""
     return ", ".join(f"{name} ({count})" for name, count in names.most_common())
 
@@ -377,7 +387,7 @@ def serve(
     ``run_in="process"`` that cannot be pickled. What entering it raises: :meth:`Server.__aenter__`.
     """
     options = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
-    limits = Limits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
+    limits = CallLimits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))
     return Server(
         services,
         inboxes(at, options),

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from shmrpc.server.job import Job
-from shmrpc.service.call import Call, handled
+from shmrpc.server.executor_job import Job
+from shmrpc.service.call import Call, current_call_var
 
 logger = logging.getLogger("shmrpc.server")
 
 #: Seconds for which calls may wait for a thread, one after the other, before the log says so.
-PATIENCE: Final = 1.0
+WARN_AFTER: Final = 1.0
 #: Stands for StopIteration, which means something else to a coroutine.
 _END: Final = object()
 
@@ -68,11 +68,11 @@ class ThreadPool:
                 await self._begin(functools.partial(context.run, close)).result()
 
     def _begin(self, work: Callable[[], Any]) -> Job:
-        call = handled.get()
+        call = current_call_var.get()
         job = Job(self._executor, work if call is None else functools.partial(self._work, call, work), self._ended)
         self._jobs[job] = call.endpoint if call is not None else "?"
         if len(self._jobs) > self._size and self._warning is None:
-            self._warning = self._loop.call_later(PATIENCE, self._warn)
+            self._warning = self._loop.call_later(WARN_AFTER, self._warn)
         return job
 
     def _work(self, call: Call, work: Callable[[], Any]) -> Any:
@@ -93,7 +93,7 @@ class ThreadPool:
         """Logs that calls have waited for a thread, once until none waits any more."""
         endpoints = Counter(self._jobs.values())
         names = ", ".join(f"{name}() ({count})" for name, count in endpoints.most_common(5))
-        calling = self._in_calls()
+        calling = self._count_threads_in_calls()
         deadlock = ""
         if calling:
             deadlock = (
@@ -105,13 +105,13 @@ class ThreadPool:
             "There are more with %s",
             self._size,
             self._whose,
-            PATIENCE,
+            WARN_AFTER,
             names,
             deadlock,
             self._remedy,
         )
 
-    def _in_calls(self) -> int:
+    def _count_threads_in_calls(self) -> int:
         """How many of the threads wait for calls of their own."""
         frames = sys._current_frames()
         return sum(_is_in_call(frames.get(thread)) for thread in self._threads)

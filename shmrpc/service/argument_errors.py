@@ -12,17 +12,19 @@ from shmrpc.basics.suggestions import closest_match
 #: What a client's ``with_options`` takes. Many try them as keywords of a call.
 CALL_OPTIONS: Final = ("timeout", "metadata", "reply_metadata")
 #: The kinds of parameters whose arguments can come in order.
-BY_PLACE: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL_KINDS: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
 
 
-def misfit(endpoint: str, signature: Signature, positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+def describe_argument_errors(
+    endpoint: str, signature: Signature, positional: Sequence[Any], keywords: Mapping[str, Any]
+) -> str:
     """All that is wrong with arguments that cannot be bound to parameters."""
     parameters = signature.parameters.values()
     kinds = {p.kind for p in parameters}
-    by_place = [p.name for p in parameters if p.kind in BY_PLACE]
+    by_place = [p.name for p in parameters if p.kind in POSITIONAL_KINDS]
     by_name = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     placed = by_place[: len(positional)]
     given = {*placed, *(keyword for keyword in keywords if keyword in by_name)}
@@ -52,7 +54,9 @@ def misfit(endpoint: str, signature: Signature, positional: Sequence[Any], keywo
         wrong.append(f"unexpected keyword argument {keyword!r}" + (f"; did you mean {meant!r}?" if meant else ""))
     if options:
         others = {keyword: value for keyword, value in keywords.items() if keyword not in options}
-        call = f"client.with_options({_written((), options)}).{endpoint}({_written(positional, others)})"
+        call = (
+            f"client.with_options({_format_arguments((), options)}).{endpoint}({_format_arguments(positional, others)})"
+        )
         wrong.append(f"an option of the call is given as {call}")
     if missing:
         plural = "s" * (len(missing) > 1)
@@ -60,12 +64,14 @@ def misfit(endpoint: str, signature: Signature, positional: Sequence[Any], keywo
     return "; ".join(wrong)
 
 
-def _written(positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+def _format_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
     """Arguments as they stand in a call."""
-    return ", ".join([*map(shown, positional), *(f"{name}={shown(value)}" for name, value in keywords.items())])
+    return ", ".join(
+        [*map(short_repr, positional), *(f"{name}={short_repr(value)}" for name, value in keywords.items())]
+    )
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """The repr of an argument, shortened."""
     try:
         return _repr.repr(value)

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from shmrpc import _core
-from shmrpc.service.argument_errors import BY_PLACE, misfit
+from shmrpc.service.argument_errors import POSITIONAL_KINDS, describe_argument_errors
 from shmrpc.service.signature import Signature
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, UndeclaredArray, require_converted
@@ -100,7 +100,7 @@ class ArgumentDecoders:
     def _kinds_by_count(self, before: tuple[Any, ...]) -> list[Any]:
         """The type of the array for each length that a short one can have; None for those that do not fit."""
         parameters, types = self._signature.parameters, self._signature.types
-        positional = [p for p in parameters if p.kind in BY_PLACE]
+        positional = [p for p in parameters if p.kind in POSITIONAL_KINDS]
         required = sum(p.default is p.empty for p in positional)
         if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
             return []
@@ -182,7 +182,7 @@ class ArgumentDecoders:
         try:
             bound = signature.signature.bind(*positional, **keywords)
         except TypeError as error:
-            why = misfit(signature.endpoint, signature.signature, positional, keywords) or str(error)
+            why = describe_argument_errors(signature.endpoint, signature.signature, positional, keywords) or str(error)
             raise CallRejected("arguments", f"{signature.name}{signature.signature}: {why}") from None
         for name, value in bound.arguments.items():
             kind = signature.types[name]
@@ -211,7 +211,7 @@ class ArgumentDecoders:
             return self._codec.convert(value, kind)
         except (msgspec.ValidationError, RecursionError) as error:
             raise CallRejected(
-                "arguments", self._signature.unfit(f"parameter {parameter!r}", error, value, kind)
+                "arguments", self._signature.describe_mismatch(f"parameter {parameter!r}", error, value, kind)
             ) from None
 
 

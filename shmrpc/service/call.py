@@ -117,20 +117,20 @@ class Call(msgspec.Struct, eq=False):
 
 
 #: The call for which a handler's task or thread works.
-handled: ContextVar[Call | None] = ContextVar("shmrpc_call", default=None)
+current_call_var: ContextVar[Call | None] = ContextVar("shmrpc_call", default=None)
 
 #: Services of shmrpc's own in this process, of whose calls the program does not know.
-internal: Final[set[str]] = set()
+internal_services: Final[set[str]] = set()
 
 #: Not empty once this process has handled a call with a deadline: from then on calls look for one to inherit.
-inheriting: list[bool] = []
+deadlines_seen: list[bool] = []
 
 
 #: By thread, what its loop runs between taking a frame and answering it.
 _running: dict[int, _core.CurrentCall] = {}
 
 
-def running_here() -> _core.CurrentCall:
+def thread_call_state() -> _core.CurrentCall:
     """What the calling thread's loop runs."""
     return _running.setdefault(threading.get_ident(), _core.CurrentCall())
 
@@ -140,7 +140,7 @@ def find_call() -> Call | None:
     here = _running.get(threading.get_ident())
     frame = None if here is None else here.frame
     if here is None or frame is None:
-        return handled.get()
+        return current_call_var.get()
     if type(frame) is tuple:
         caller, opcode, call_id, deadline = frame
         if deadline is not None and type(deadline) is not int:  # It is the body of a frame that Python runs.
@@ -156,14 +156,14 @@ def current_call() -> Call:
     handler, and in one that runs in another process (``run_in="process"``).
     """
     call = find_call()
-    if call is None or call.service in internal:
+    if call is None or call.service in internal_services:
         raise LocalProtocolError("there is no current call: this code is not run by an endpoint of this process")
     return call
 
 
-def nearest_deadline(own: int | None) -> int | None:
+def earliest_deadline(own: int | None) -> int | None:
     """The sooner of a call's own deadline and the one that it inherits from the call that is handled here."""
-    call = find_call() if inheriting else None
+    call = find_call() if deadlines_seen else None
     inherited = call.deadline if call is not None and not call._ended else None
     if own is None or inherited is None:
         return own if inherited is None else inherited

@@ -19,7 +19,7 @@ from shmrpc.wire.frames import Shape
 RunIn = Literal["loop", "thread", "process"]
 
 
-class Options(msgspec.Struct, frozen=True):
+class EndpointOptions(msgspec.Struct, frozen=True):
     """The options of ``@endpoint(...)``."""
 
     name: str | None = None
@@ -32,9 +32,9 @@ class Options(msgspec.Struct, frozen=True):
 class Endpoint:
     """A function under the name by which it is called."""
 
-    def __init__(self, service: str, name: str, function: Callable[..., Any], options: Options) -> None:
+    def __init__(self, service: str, name: str, function: Callable[..., Any], options: EndpointOptions) -> None:
         self.name = name
-        self.function = function = _called(function)
+        self.function = function = _unwrap_callable(function)
         self.run_in: RunIn = options.run_in
         #: Threads of its own; None if it shares those of its service.
         self.threads = options.threads
@@ -48,7 +48,7 @@ class Endpoint:
     @property
     def shape(self) -> Shape:
         """Which of its sides are streams."""
-        return Shape(self.signature.streams, tuple(self.signature.input_places.items()))
+        return Shape(self.signature.streams, tuple(self.signature.input_positions.items()))
 
     def _check_run_in(self) -> None:
         what = f"endpoint {self.signature.name!r}"
@@ -91,7 +91,7 @@ class Endpoint:
             ) from None
 
 
-def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap_callable(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function behind a callable, so that its types are seen, and whether it is async."""
     if isinstance(function, staticmethod):
         return function.__func__
@@ -116,15 +116,16 @@ def check_function(service: str, function: Any) -> None:
         )
     if not callable(function):
         raise TypeError(f"{what} {function!r}")
-    owner = class_of(function)
-    if owner and takes_self(function):
+    owner = defining_class(function)
+    if owner and self_parameter(function):
         raise TypeError(
-            f"{what} the method {owner}.{function.__name__}, which needs an object for its {takes_self(function)!r}; "
+            f"{what} the method {owner}.{function.__name__}, which needs an object for its "
+            f"{self_parameter(function)!r}; "
             f"mark it with @shmrpc.endpoint, and offer the methods of an object: service.include({owner}())"
         )
 
 
-def class_of(function: Any) -> str:
+def defining_class(function: Any) -> str:
     """The name of the class in whose body a plain function was defined; "" if in none."""
     if not isinstance(function, types.FunctionType):
         return ""
@@ -132,7 +133,7 @@ def class_of(function: Any) -> str:
     return "" if owner == "<locals>" else owner
 
 
-def takes_self(function: types.FunctionType) -> str:
+def self_parameter(function: types.FunctionType) -> str:
     """The name of a method's ``self`` or ``cls``; "" for another function."""
     first = function.__code__.co_varnames[: min(1, function.__code__.co_argcount)]
     return first[0] if first and first[0] in ("self", "cls") else ""

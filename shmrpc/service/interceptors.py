@@ -52,10 +52,10 @@ def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
     if inspect.isasyncgenfunction(interceptor) or inspect.iscoroutinefunction(interceptor):
         made = "a plain def that yields once" if plain else "an async def that yields once"
         raise TypeError(f"{what}: make it {made}, decorated with {decorator}")
-    check_takes_one(what, interceptor, "interceptor(call)")
+    check_takes_one_argument(what, interceptor, "interceptor(call)")
 
 
-def check_takes_one(what: str, function: Callable[..., Any], call: str) -> None:
+def check_takes_one_argument(what: str, function: Callable[..., Any], call: str) -> None:
     """TypeError that begins with ``what`` for a function that takes no single argument. ``call``: how it is called."""
     try:
         signature = inspect.signature(function)
@@ -79,7 +79,7 @@ async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], 
             raise TypeError(f"interceptor {interceptor!r}: expected a context manager, got {manager!r}")
 
 
-def enter_all_plain(stack: AsyncExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
+def enter_all_sync(stack: AsyncExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
     """The same without a loop."""
     for interceptor in interceptors:
         manager: object = interceptor(call)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from shmrpc.service.endpoints import Options, RunIn, class_of, takes_self
+from shmrpc.service.endpoints import EndpointOptions, RunIn, defining_class, self_parameter
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -34,13 +34,13 @@ def endpoint(
 
     def mark(function: _F) -> _F:
         _check_method(function)
-        setattr(function, _MARK, Options(name, run_in, threads))
+        setattr(function, _MARK, EndpointOptions(name, run_in, threads))
         return function
 
     return mark if function is None else mark(function)
 
 
-def marked(source: object) -> Iterator[tuple[Callable[..., Any], Options]]:
+def iter_marked(source: object) -> Iterator[tuple[Callable[..., Any], EndpointOptions]]:
     """Each marked method of an object, and what its mark says, a name included; none of a class.
 
     Raises TypeError for a mark that would be lost.
@@ -62,30 +62,30 @@ def _check_method(function: Any) -> None:
         raise TypeError(f"@shmrpc.endpoint: expected a method, got a {type(function).__name__}; make it a method")
     if not isinstance(function, (staticmethod, classmethod)) and not callable(function):
         raise TypeError(f"@shmrpc.endpoint: expected a method, got {function!r}")
-    if isinstance(function, types.FunctionType) and not class_of(function) and not takes_self(function):
+    if isinstance(function, types.FunctionType) and not defining_class(function) and not self_parameter(function):
         raise TypeError(
             f"@shmrpc.endpoint marks methods, and {function.__qualname__}() is none: "
             "for a function it is @service.endpoint, of the service that offers it"
         )
 
 
-def _mark_of(cls: type, attribute: str) -> Options | None:
+def _mark_of(cls: type, attribute: str) -> EndpointOptions | None:
     """What ``@endpoint`` was told of a member of a class; nothing is evaluated, as a property would be.
 
     TypeError if the mark would be lost: on a property, or on a method that is overridden by one without.
     """
     static = inspect.getattr_static(cls, attribute, None)
-    options = _own_mark(static)
+    options = _direct_mark(static)
     if options is not None:
         return options
     if isinstance(static, (property, functools.cached_property)):
         getter = static.fget if isinstance(static, property) else static.func
-        if _own_mark(getter) is not None:
+        if _direct_mark(getter) is not None:
             raise TypeError(
                 f"{cls.__qualname__}.{attribute} is marked @shmrpc.endpoint, and is a property: make it a method"
             )
     for base in cls.__mro__[1:]:
-        if callable(static) and _own_mark(base.__dict__.get(attribute)) is not None:
+        if callable(static) and _direct_mark(base.__dict__.get(attribute)) is not None:
             raise TypeError(
                 f"{cls.__qualname__}.{attribute} overrides an endpoint of {base.__qualname__} and is none itself: "
                 "mark it with @shmrpc.endpoint too"
@@ -93,10 +93,10 @@ def _mark_of(cls: type, attribute: str) -> Options | None:
     return None
 
 
-def _own_mark(static: Any) -> Options | None:
+def _direct_mark(static: Any) -> EndpointOptions | None:
     inner = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
     for each in (static, inner):
         options = getattr(each, "__dict__", {}).get(_MARK)
-        if isinstance(options, Options):
+        if isinstance(options, EndpointOptions):
             return options
     return None

@@ -15,9 +15,9 @@ import msgspec
 from shmrpc.basics.checks import check_count
 from shmrpc.errors import LocalProtocolError
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.service.endpoints import Endpoint, Options, RunIn, check_function
-from shmrpc.service.interceptors import Interceptor, check_interceptors, check_takes_one
-from shmrpc.service.marks import marked
+from shmrpc.service.endpoints import Endpoint, EndpointOptions, RunIn, check_function
+from shmrpc.service.interceptors import Interceptor, check_interceptors, check_takes_one_argument
+from shmrpc.service.marks import iter_marked
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -69,15 +69,15 @@ class Group:
         cannot be one; LocalProtocolError while the service is being served.
         """
         if function is None:
-            return lambda function: self.endpoint_of(function, Options(name, run_in, threads))
-        return self.endpoint_of(function, Options(name, run_in, threads))
+            return lambda function: self.add_endpoint(function, EndpointOptions(name, run_in, threads))
+        return self.add_endpoint(function, EndpointOptions(name, run_in, threads))
 
-    def endpoint_of(self, function: _F, options: Options) -> _F:
+    def add_endpoint(self, function: _F, options: EndpointOptions) -> _F:
         """Adds one endpoint."""
         self._service.check_open()
         check_function(self._service.name, function)
         name = getattr(function, "__name__", "") if options.name is None else options.name
-        if not _is_name(name):
+        if not _is_valid_name(name):
             raise ValueError(
                 f"endpoint name {name!r}: expected an identifier without a leading underscore; "
                 "give one with @service.endpoint(name=...)"
@@ -96,7 +96,7 @@ class Group:
 
     def group(self, prefix: str) -> Group:
         """A group of endpoints: those of ``service.group("math")`` are called as ``client.math.add(1, 2)``."""
-        if not isinstance(prefix, str) or not all(map(_is_name, prefix.split("."))):
+        if not isinstance(prefix, str) or not all(map(_is_valid_name, prefix.split("."))):
             raise ValueError(f"prefix {prefix!r}: expected identifiers without a leading underscore, joined by dots")
         return Group(self._service, f"{self._prefix}{prefix}.")
 
@@ -111,14 +111,14 @@ class Group:
         taken, LocalProtocolError while the service is being served.
         """
         target = self.group(prefix) if prefix else self
-        offered = list(_endpoints_of(source) if isinstance(source, Service) else marked(source))
+        offered = list(_iter_endpoints(source) if isinstance(source, Service) else iter_marked(source))
         if not offered:
             hint = f": make one, as in include({source.__name__}())" if isinstance(source, type) else ""
             raise TypeError(f"include() expected an object with methods marked @shmrpc.endpoint, got {source!r}{hint}")
         for function, options in offered:
             inner, _, last = str(options.name).rpartition(".")
             group = target.group(inner) if inner else target
-            group.endpoint_of(function, msgspec.structs.replace(options, name=last))
+            group.add_endpoint(function, msgspec.structs.replace(options, name=last))
 
 
 class Service(Group):
@@ -198,15 +198,15 @@ def _check_lifespan(service: str, lifespan: Any) -> None:
         raise TypeError(f"{what}, got an async generator function: decorate it with contextlib.asynccontextmanager")
     if inspect.iscoroutinefunction(lifespan) or inspect.isgeneratorfunction(lifespan):
         raise TypeError(f"{what}: make it an async def that yields once, decorated with contextlib.asynccontextmanager")
-    check_takes_one(what, lifespan, "lifespan(service)")
+    check_takes_one_argument(what, lifespan, "lifespan(service)")
 
 
-def _endpoints_of(service: Service) -> Iterator[tuple[Callable[..., Any], Options]]:
+def _iter_endpoints(service: Service) -> Iterator[tuple[Callable[..., Any], EndpointOptions]]:
     """The endpoints of another service, each inside that one's interceptors."""
     for each in service.endpoints.values():
         interceptors = (*service.interceptors, *each.interceptors)
-        yield each.function, Options(each.name, each.run_in, each.threads, interceptors)
+        yield each.function, EndpointOptions(each.name, each.run_in, each.threads, interceptors)
 
 
-def _is_name(name: object) -> bool:
+def _is_valid_name(name: object) -> bool:
     return isinstance(name, str) and name.isidentifier() and not name.startswith("_")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from shmrpc.service import stream_types
-from shmrpc.service.argument_errors import BY_PLACE, shown
+from shmrpc.service.argument_errors import POSITIONAL_KINDS, short_repr
 from shmrpc.values import is_writable
 from shmrpc.values.aliases import type_hints
 from shmrpc.values.type_names import type_name
@@ -41,7 +41,7 @@ class Signature:
         #: The type of its result, or of each item that it streams.
         self.result: Any = hints.get("return", Any)
         #: Whether it streams to the caller.
-        self.streams = stream_types.streams(function, self.result)
+        self.streams = stream_types.is_streaming(function, self.result)
         #: The parameters that take a stream from the caller, and the type of an item of each.
         self.inputs = {
             name: stream_types.input_item(hints[name])
@@ -64,7 +64,7 @@ class Signature:
         self._check_defaults()
 
     @property
-    def input_places(self) -> dict[str, int]:
+    def input_positions(self) -> dict[str, int]:
         """The place of each stream among the positional arguments; -1 if it can come by keyword alone."""
         parameters = self.signature.parameters
         return {
@@ -80,7 +80,7 @@ class Signature:
     @property
     def positional_names(self) -> list[str]:
         """The parameters that can come in order."""
-        return [p.name for p in self.parameters if p.kind in BY_PLACE]
+        return [p.name for p in self.parameters if p.kind in POSITIONAL_KINDS]
 
     def _check_streams(self, function: Callable[..., Any], types: dict[str, Any]) -> None:
         for parameter in self.parameters:
@@ -104,7 +104,7 @@ class Signature:
                 hint = f"declare {type_name(kind)} | None" if default is None else "one of the two is wrong"
                 raise TypeError(
                     f"parameter {parameter.name!r} is declared as {type_name(kind)}, but its default is "
-                    f"{shown(default)}: {hint}"
+                    f"{short_repr(default)}: {hint}"
                 ) from None
             except Exception:  # As an object that says "not given".
                 continue
@@ -120,16 +120,17 @@ class Signature:
         """The rejection of a body that is not what a call's has to be."""
         return unreadable_call(f"{self.name}(): the arguments cannot be read", why)
 
-    def unfit(self, what: str, error: Exception, value: Any, kind: Any) -> str:
+    def describe_mismatch(self, what: str, error: Exception, value: Any, kind: Any) -> str:
         """The words for a value that is not of its declared type."""
         why = str(error)
-        return f"{self.name}(): {what}: {why[0].lower()}{why[1:]} ({shown(value)}); it is declared as {type_name(kind)}"
+        why = f"{why[0].lower()}{why[1:]}"
+        return f"{self.name}(): {what}: {why} ({short_repr(value)}); it is declared as {type_name(kind)}"
 
 
 def result_type(function: Callable[..., Any]) -> Any:
     """What a function declares as its result, or as the items that it streams; Any if it does not."""
     result = _type_hints(function).get("return", Any)
-    return stream_types.output_item(result) if stream_types.streams(function, result) else result
+    return stream_types.output_item(result) if stream_types.is_streaming(function, result) else result
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:

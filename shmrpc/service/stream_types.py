@@ -26,10 +26,10 @@ _OUTPUTS: Final = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Gener
 _YIELDED: Final = (*_OUTPUTS, Iterable)
 _AWAITED: Final = (Awaitable, Coroutine)
 #: What no frame can carry, wherever it stands in a type.
-_NO_VALUES: Final = (*_OUTPUTS, *_AWAITED)
+_UNSENDABLE_TYPES: Final = (*_OUTPUTS, *_AWAITED)
 
 
-def streams(function: Callable[..., Any], result: Any) -> bool:
+def is_streaming(function: Callable[..., Any], result: Any) -> bool:
     """Whether a function with this declared result streams to its caller."""
     return _yields(function) or (not inspect.iscoroutinefunction(function) and _origin(result) in _OUTPUTS)
 
@@ -68,7 +68,7 @@ def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
                 f"parameter {parameter.name!r} takes a stream: its default has to be None or an async iterator, "
                 f"not {default!r}"
             )
-    within = _within(item)
+    within = _find_unsendable(item)
     if within is None:
         return
     name = _origin(within).__name__
@@ -76,7 +76,7 @@ def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
         advice = "callers cannot send what is to be awaited: declare what it gives"
     elif is_input(kind):
         advice = f"the items of a stream have to be values, so that no {name} can be in them"
-    elif _origin(kind) not in _NO_VALUES:
+    elif _origin(kind) not in _UNSENDABLE_TYPES:
         advice = f"a stream has to be a parameter of its own, declared AsyncIterator[T]: no {name} can be in it"
     else:
         advice = "declare a parameter that takes a stream as AsyncIterator[T]; callers may send any iterable"
@@ -98,11 +98,11 @@ def check_result(function: Callable[..., Any], result: Any) -> None:
             )
         if _origin(result) in _AWAITED:
             raise TypeError(f"{what}: of an async def, declare what awaiting it gives")
-    elif streams(function, result):
+    elif is_streaming(function, result):
         result = output_item(result)
     elif _origin(result) in _AWAITED:
         raise TypeError(f"{what}: make it an async def that awaits it, and declare what that gives")
-    within = _within(result)
+    within = _find_unsendable(result)
     if within is not None:
         raise TypeError(f"{what}: no {_origin(within).__name__} can be within a result or an item of a stream")
 
@@ -112,17 +112,17 @@ def _yields(function: Callable[..., Any]) -> bool:
 
 
 def _item(kind: Any, of: tuple[Any, ...]) -> Any:
-    kind = _bare(kind)
+    kind = _without_annotation(kind)
     arguments = get_args(kind) if get_origin(kind) in of else ()
     return arguments[0] if arguments else Any
 
 
 def _origin(kind: Any) -> Any:
-    kind = _bare(kind)
+    kind = _without_annotation(kind)
     return get_origin(kind) or kind
 
 
-def _bare(kind: Any) -> Any:
+def _without_annotation(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
@@ -134,12 +134,12 @@ def _without_none(kind: Any) -> Any:
     return members[0] if len(members) == 1 else kind
 
 
-def _within(kind: Any) -> Any:
+def _find_unsendable(kind: Any) -> Any:
     """The first type in this one that is no value; None if there is none."""
-    kind = _bare(kind)
-    if _origin(kind) in _NO_VALUES:
+    kind = _without_annotation(kind)
+    if _origin(kind) in _UNSENDABLE_TYPES:
         return kind
     if get_origin(kind) in (Literal, Callable):
         return None
-    found = map(_within, get_args(kind))
+    found = map(_find_unsendable, get_args(kind))
     return next((each for each in found if each is not None), None)

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Final
 
 from shmrpc import _core
-from shmrpc.server.server import CLOSING, Server
+from shmrpc.server.server import CLOSE_TIMEOUT, Server
 from shmrpc.service.service import Service
 from shmrpc.supervisor.config import Config
 from shmrpc.supervisor.ending import AT_ONCE, LastResort, StopSignals
@@ -28,9 +28,9 @@ _TIME_SLICE: Final = 100_000
 class Runner:
     """Runs a server in a loop until it is told to stop, and ends the process if it does not stop in time.
 
-    To stop gently it has ``grace`` seconds, and :data:`~shmrpc.server.server.CLOSING` more for what is cancelled then
-    and for the lifespans; to stop at once, :data:`~shmrpc.supervisor.ending.AT_ONCE`. ``on_drain`` is called when it
-    begins to stop gently.
+    To stop gently it has ``grace`` seconds, and :data:`~shmrpc.server.server.CLOSE_TIMEOUT` more for what is cancelled
+    then and for the lifespans; to stop at once, :data:`~shmrpc.supervisor.ending.AT_ONCE`. ``on_drain`` is called when
+    it begins to stop gently.
     """
 
     def __init__(self, server: Server, grace: float, on_drain: Callable[[], None] = lambda: None) -> None:
@@ -75,7 +75,7 @@ class Runner:
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._stop_at_once if at_once else self.drain)
-        self._last_resort.within(AT_ONCE if at_once else self._grace + CLOSING)
+        self._last_resort.within(AT_ONCE if at_once else self._grace + CLOSE_TIMEOUT)
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until told to stop. Raises what entering the server raises."""
@@ -102,7 +102,7 @@ class Runner:
 
     def drain(self) -> None:
         """Stop gently, see :meth:`Server.drain`; at once if it does not serve yet. Again: nothing."""
-        self._last_resort.within(self._grace + CLOSING)
+        self._last_resort.within(self._grace + CLOSE_TIMEOUT)
         if self._is_ready:
             self._told.set()
         else:

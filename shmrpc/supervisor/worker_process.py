@@ -20,7 +20,7 @@ import msgspec
 
 from shmrpc.host import fork
 from shmrpc.host.processes import explain_no_progress
-from shmrpc.server.server import CLOSING
+from shmrpc.server.server import CLOSE_TIMEOUT
 from shmrpc.supervisor import messages
 from shmrpc.supervisor.config import Config
 from shmrpc.supervisor.ending import AT_ONCE, FORCED
@@ -233,7 +233,7 @@ class WorkerProcess:
                 self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
-            self._end_in(self._grace + CLOSING + _MARGIN, self.quit)
+            self._end_in(self._grace + CLOSE_TIMEOUT + _MARGIN, self.quit)
 
     def quit(self) -> None:
         """Let it end at once."""

@@ -34,7 +34,7 @@ async def test_the_remote_traceback_begins_at_the_endpoint(client: shmrpc.Client
             await call
         assert isinstance(caught.value, shmrpc.RemoteError)
         assert "shmrpc/server/server.py" not in caught.value.remote_traceback
-        assert "shmrpc/server/eager.py" not in caught.value.remote_traceback
+        assert "shmrpc/server/eager_start.py" not in caught.value.remote_traceback
         assert "tests/helpers/services.py" in caught.value.remote_traceback
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import shmrpc
 from shmrpc import access_log
-from shmrpc.server import failures
+from shmrpc.server import failure_log
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import eventually, eventually_in_loop
 
@@ -84,7 +84,7 @@ UNSENDABLE = threading.Lock()
 
 @pytest.fixture(autouse=True)
 def no_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(failures.logger, "disabled", True)  # Pytest keeps what is logged, tracebacks and all.
+    monkeypatch.setattr(failure_log.logger, "disabled", True)  # Pytest keeps what is logged, tracebacks and all.
     gc.collect()
     given.clear()
     gc.disable()

@@ -48,7 +48,7 @@ async def test_plain_ones_need_nothing_of_python_but_the_function(monkeypatch: p
 
     async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
         monkeypatch.setattr(type(client), "_notify", fail)
-        monkeypatch.setattr(slow_path, "_tell", fail)
+        monkeypatch.setattr(slow_path, "_call_one_way", fail)
         for i in range(300):
             await client.notify(hear, i)
             await client.notify("hear", i, True)

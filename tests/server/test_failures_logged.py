@@ -11,7 +11,7 @@ import pytest
 
 import shmrpc
 import shmrpc.testing
-from shmrpc.server import failures
+from shmrpc.server import failure_log
 from tests.helpers.failing_service import OutOfStock
 from tests.helpers.server_process import eventually_in_loop
 
@@ -132,7 +132,7 @@ async def test_a_filter_of_the_log_that_fails_costs_no_answer(
     def broken(record: logging.LogRecord) -> bool:
         raise RuntimeError(record.getMessage())
 
-    monkeypatch.setattr(failures.logger, "filters", [broken])
+    monkeypatch.setattr(failure_log.logger, "filters", [broken])
     await fails(client, "plain")
     await fails(client, "unsendable")
 
@@ -201,7 +201,7 @@ async def test_in_batches(client: shmrpc.Client, caplog: pytest.LogCaptureFixtur
 async def test_a_storm_is_one_traceback_and_a_number(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    monkeypatch.setattr(failures, "QUIET", 3600.0)
+    monkeypatch.setattr(failure_log, "QUIET_PERIOD", 3600.0)
     caplog.set_level(logging.ERROR, "shmrpc.server")
     async with shmrpc.testing.connect(service) as client:
         for number in range(100):
@@ -218,7 +218,7 @@ async def test_a_storm_is_one_traceback_and_a_number(
 async def test_a_storm_that_goes_on_is_told_in_numbers(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "QUIET", 0.001)
+    monkeypatch.setattr(failure_log, "QUIET_PERIOD", 0.001)
     caplog.set_level(logging.ERROR, "shmrpc.server")
     async with shmrpc.serve(service), shmrpc.connect(service.name) as client:
         async with asyncio.timeout(30):

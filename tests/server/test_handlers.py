@@ -9,7 +9,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.server.eager import Eager, Suspended
+from shmrpc.server.eager_start import EagerStarter, Suspended
 
 
 async def test_asyncio_timeout_works_in_a_handler(client: shmrpc.Client) -> None:
@@ -77,25 +77,25 @@ class Recorder:
 _CALL = shmrpc.Call(None, "tested")  # type: ignore[arg-type]
 
 
-async def _outside_a_task(eager: Eager, coroutine: object) -> object:
+async def _outside_a_task(eager: EagerStarter, coroutine: object) -> object:
     """Runs it as a callback of the loop does: with no task around."""
     future = asyncio.get_running_loop().create_future()
 
     def callback() -> None:
-        eager.isolation.renew()
+        eager.contexts.renew()
         try:
             future.set_result(eager.run(coroutine, _CALL))  # type: ignore[arg-type]
         except BaseException as error:
             future.set_exception(error)
         finally:
-            eager.isolation.leave()
+            eager.contexts.leave()
 
     asyncio.get_running_loop().call_soon(callback)
     return await future
 
 
 async def test_eager_steps() -> None:
-    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
+    eager, record = EagerStarter(_core.CallContexts(contextvars.copy_context())), Recorder()
     assert await _outside_a_task(eager, record.at_once()) == 1
     suspended = await _outside_a_task(eager, record.later())
     assert isinstance(suspended, Suspended)
@@ -106,7 +106,7 @@ async def test_eager_steps() -> None:
 
 
 async def test_eager_cancellation_reaches_the_coroutine_at_once_and_later() -> None:
-    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
+    eager, record = EagerStarter(_core.CallContexts(contextvars.copy_context())), Recorder()
     for wait in (0, 0.01):
         suspended = await _outside_a_task(eager, record.shielded())
         assert isinstance(suspended, Suspended)
@@ -120,7 +120,7 @@ async def test_eager_cancellation_reaches_the_coroutine_at_once_and_later() -> N
 
 
 async def test_eager_errors_and_task_groups() -> None:
-    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
+    eager, record = EagerStarter(_core.CallContexts(contextvars.copy_context())), Recorder()
     failing = await _outside_a_task(eager, record.fails())
     assert isinstance(failing, Suspended)
     with pytest.raises(ValueError, match="late"):
@@ -132,7 +132,7 @@ async def test_eager_errors_and_task_groups() -> None:
 
 
 async def test_a_coroutine_cancelled_within_its_first_step_hears_of_it() -> None:
-    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
+    eager, record = EagerStarter(_core.CallContexts(contextvars.copy_context())), Recorder()
     for _ in range(2):
         suspended = await _outside_a_task(eager, record.cancels_itself_and_waits())
         assert isinstance(suspended, Suspended)
@@ -143,7 +143,7 @@ async def test_a_coroutine_cancelled_within_its_first_step_hears_of_it() -> None
 
 
 async def test_cancelling_reaches_what_is_waited_for() -> None:
-    eager, record = Eager(_core.CallContexts(contextvars.copy_context())), Recorder()
+    eager, record = EagerStarter(_core.CallContexts(contextvars.copy_context())), Recorder()
     for wait in (0, 0.01):
         other = asyncio.create_task(record.shielded())
         await asyncio.sleep(0.001)
@@ -174,6 +174,6 @@ async def test_context_variables_that_cannot_be_compared() -> None:
         return before is None
 
     variable.set(Incomparable())
-    eager = Eager(_core.CallContexts(contextvars.copy_context()))
+    eager = EagerStarter(_core.CallContexts(contextvars.copy_context()))
     assert [await _outside_a_task(eager, sets()) for _ in range(3)] == [False] * 3
     eager.close()

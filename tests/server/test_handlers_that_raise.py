@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 import shmrpc
-from shmrpc.server import failures
+from shmrpc.server import failure_log
 from tests.helpers.server_process import PATIENCE, Script, ServerProcess, eventually_in_loop
 
 service = shmrpc.Service("tested.raising")
@@ -292,7 +292,7 @@ def expected_type(form: str, kind: str) -> tuple[str, ...]:
 @pytest.fixture(autouse=True)
 def each_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are the same as one before."""
-    monkeypatch.setattr(failures, "QUIET", 0)
+    monkeypatch.setattr(failure_log, "QUIET_PERIOD", 0)
 
 
 def is_logged(caplog: pytest.LogCaptureFixture, kind: str) -> bool:

@@ -292,8 +292,8 @@ async def test_who_holds_the_loop_is_named_once(
     with caplog.at_level(logging.WARNING, "shmrpc.server"):
         async with shmrpc.serve(service), shmrpc.connect("tested.held") as client:
             with monkeypatch.context() as patch:  # A busy machine holds the loop too, for as long as one tenth of it.
-                for module in ("shmrpc.server.server", "shmrpc.server.eager"):
-                    patch.setattr(f"{module}.HOLD", 10.0)
+                for module in ("shmrpc.server.server", "shmrpc.server.eager_start"):
+                    patch.setattr(f"{module}.BLOCKING_THRESHOLD", 10.0)
                 await client.call(endpoint, 0.01)
             assert not caplog.records
             for _ in range(3):

@@ -203,7 +203,7 @@ def test_what_hangs_is_named_and_holds_up_no_end(case: Case, ended: dict[str, En
 async def test_closing_waits_for_no_handler_that_will_not_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("shmrpc.server.server.CLOSING", 0.05)
+    monkeypatch.setattr("shmrpc.server.server.CLOSE_TIMEOUT", 0.05)
     left: list[str] = []
     release = asyncio.Event()
 

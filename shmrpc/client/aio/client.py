@@ -41,7 +41,7 @@ from shmrpc.client.common.requests import (
     make_result_decoder,
     name_and_endpoints,
 )
-from shmrpc.service.call import Call, inheriting, nearest_deadline
+from shmrpc.service.call import Call, deadlines_seen, earliest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
@@ -227,8 +227,8 @@ class Client(CallEngine[LoopReconnector]):
         """
         session, options = self._reconnector.current_session(), self._options
         has_deadline = options.timeout_nanoseconds is not None
-        if inheriting and options.inherits_deadline:
-            has_deadline |= nearest_deadline(None) is not None
+        if deadlines_seen and options.inherits_deadline:
+            has_deadline |= earliest_deadline(None) is not None
         if session is None or options.needs_slow_path or has_deadline:
             return None
         try:
@@ -396,7 +396,7 @@ class Client(CallEngine[LoopReconnector]):
         async def call(*args: Any, **kwargs: Any) -> Any:
             deadline = None if allowed is None else clock() + allowed
             if inherits_deadline:
-                deadline = nearest_deadline(deadline)
+                deadline = earliest_deadline(deadline)
             if deadline is not None and kwargs:
                 return await general(name, decode, *args, **kwargs)
             call_id = next_id()

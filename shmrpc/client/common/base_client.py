@@ -22,7 +22,7 @@ from shmrpc.client.common.requests import (
     reject_streams,
 )
 from shmrpc.client.common.session import Session
-from shmrpc.service.call import Call, Metadata, inheriting, nearest_deadline
+from shmrpc.service.call import Call, Metadata, deadlines_seen, earliest_deadline
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.values.sharing import empty_array, empty_buffer
 from shmrpc.wire import frames
@@ -241,8 +241,8 @@ class BaseClient(Generic[_L]):
             timed=opcode(frames.CALL_DEADLINE, number),
             timeout=options.timeout_nanoseconds,
             clock_ahead=AHEAD,
-            inheriting=inheriting if options.inherits_deadline else None,
-            nearest=nearest_deadline,
+            inheriting=deadlines_seen if options.inherits_deadline else None,
+            nearest=earliest_deadline,
         )
 
     def _new_call(self, name: str) -> Call:
@@ -253,8 +253,8 @@ class BaseClient(Generic[_L]):
         if options.timeout == math.inf:
             deadline = None
         elif options.timeout is None:
-            deadline = nearest_deadline(None)
+            deadline = earliest_deadline(None)
         else:
-            deadline = nearest_deadline(host_nanoseconds() + int(options.timeout * 1e9))
+            deadline = earliest_deadline(host_nanoseconds() + int(options.timeout * 1e9))
         metadata = dict(options.metadata) if options.metadata else None
         return Call(session, name, 0, deadline, metadata, options.reply_metadata)

@@ -34,8 +34,8 @@ from shmrpc.client.threads.reconnector import ThreadReconnector
 from shmrpc.client.threads.session import ThreadSession, stopped_error
 from shmrpc.client.threads.stream_call import StreamCall
 from shmrpc.client.threads.stream_exchange import ThreadStreamExchange
-from shmrpc.service.call import Call, nearest_deadline
-from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_plain
+from shmrpc.service.call import Call, earliest_deadline
+from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_sync
 from shmrpc.service.service import Service
 from shmrpc.streams.items import ItemDecoder
 from shmrpc.transport.addresses import Transport, find
@@ -309,7 +309,7 @@ class Client(CallEngine[ThreadReconnector]):
                 raise stopped_error(session.service)
             deadline = None if allowed is None else clock() + allowed
             if inherits_deadline:
-                deadline = nearest_deadline(deadline)
+                deadline = earliest_deadline(deadline)
             is_elsewhere = reconnector.session is not session or (reconnector.reconnect and session.is_draining())
             if is_elsewhere or (deadline is not None and kwargs):
                 return self._call(name, decode, *args, **kwargs)
@@ -353,7 +353,7 @@ class Client(CallEngine[ThreadReconnector]):
         return run(lambda: self._call_slow_path(name, decode, args, kwargs))
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
-        enter_all_plain(stack, self._options.interceptors, call)
+        enter_all_sync(stack, self._options.interceptors, call)
 
     def _stream(self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """A call whose answer is a stream."""

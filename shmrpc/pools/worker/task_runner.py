@@ -31,7 +31,7 @@ from shmrpc.pools.transfer.functions import Reference, find
 from shmrpc.pools.transfer.main_module import names_here
 from shmrpc.pools.transfer.remote_failure import Failed
 from shmrpc.server.server import serve
-from shmrpc.service.call import internal
+from shmrpc.service.call import internal_services
 from shmrpc.service.service import Service
 from shmrpc.streams.sending import ContextSource
 from shmrpc.values.pickling import LazyPickle
@@ -386,7 +386,7 @@ def main(control: socket.socket, number: int, prepare: Callable[[], None]) -> No
     """
     global _here
     _here = Worker(number)
-    internal.add(SERVICE)
+    internal_services.add(SERVICE)
     # What a task cannot give back is told to who waits for it.
     logging.getLogger("shmrpc.server.failures").addFilter(
         lambda record: not record.getMessage().startswith(f"{SERVICE}.")

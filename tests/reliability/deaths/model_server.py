@@ -23,7 +23,7 @@ import numpy as np
 import uvloop
 
 import shmrpc
-from shmrpc.server import failures
+from shmrpc.server import failure_log
 from tests.helpers.array_service import Bytes, numbered, sum_of
 
 service = shmrpc.Service("tested.model")
@@ -245,7 +245,7 @@ class _Child:
     async def run(self) -> None:
         """Serves until it is told to stop."""
         logging.getLogger().addHandler(self._complaints)
-        vars(failures)["QUIET"] = 0  # Each is logged, and counted here.
+        vars(failure_log)["QUIET_PERIOD"] = 0  # Each is logged, and counted here.
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._complaints.texts.append(str(context)))
         self._told = loop.create_future()

@@ -22,7 +22,7 @@ import pytest
 
 import shmrpc
 from shmrpc import _core
-from shmrpc.server.native_path import core_handlers
+from shmrpc.server.native_path import native_handlers
 from tests.helpers.array_lies import ARRAY
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually
@@ -210,7 +210,7 @@ async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pyt
     called.clear()
 
     def none_of_them(endpoints: Any, runner: Any) -> _core.HandlerTable:
-        return core_handlers([], runner)
+        return native_handlers([], runner)
 
     def lie(core: WireClient, python: WireClient) -> None:
         right, sides = templates(core), (Sender(core), Sender(python))
@@ -227,7 +227,7 @@ async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pyt
     async with shmrpc.serve(service):
         core = await asyncio.to_thread(WireClient, "tested")
         with met_elsewhere():
-            monkeypatch.setattr("shmrpc.server.dispatch.core_handlers", none_of_them)
+            monkeypatch.setattr("shmrpc.server.dispatch.native_handlers", none_of_them)
             async with shmrpc.serve(service):
                 python = await asyncio.to_thread(WireClient, "tested")
                 began = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from shmrpc.basics.checks import check_count
-from shmrpc.server.served_client import RunRequest, ServedClient, Underway, Waiting
+from shmrpc.server.served_client import InFlightCall, RunRequest, ServedClient, WaitingCall
 from shmrpc.wire.codec import Body, body_weight
 from shmrpc.wire.failure import CallRejected
 
@@ -17,7 +17,7 @@ DEFAULT_MAX_PER_CONNECTION: Final = 1_000
 DEFAULT_MAX_WAITING: Final = 10_000
 
 
-class Limits(msgspec.Struct, frozen=True):
+class CallLimits(msgspec.Struct, frozen=True):
     """How many calls may be under way at a server, and wait. Raises ValueError for a number that is out of range."""
 
     #: Suspended handlers of the server, and of one connection.
@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True):
         check_count("max_waiting", self.max_waiting, 0)
 
 
-class Limiter:
+class CallLimiter:
     """Holds the calls of a server to its limits: counts those under way, and keeps the line of those that wait.
 
     ``begin`` begins a call that has waited, ``refuse`` answers one that has waited in vain, and ``set_busy`` is told
@@ -43,7 +43,7 @@ class Limiter:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: CallLimits,
         begin: Callable[[ServedClient, int, RunRequest, Body], None],
         refuse: Callable[[ServedClient, int, CallRejected], None],
         set_busy: Callable[[bool], None],
@@ -59,20 +59,20 @@ class Limiter:
         #: Calls that need the loop to turn: suspended handlers, and streams that only let the others have a turn.
         self._busy = 0
         #: Clients of whom calls wait. Each has its turn before any has its second.
-        self._line: dict[ServedClient, None] = {}
+        self._waiting_clients: dict[ServedClient, None] = {}
 
     @property
-    def places(self) -> int:
+    def max_per_client(self) -> int:
         """Handlers that may be suspended for one client."""
         return min(self._limits.max_in_flight, self._limits.max_per_connection)
 
     def close(self) -> None:
         """Drops the calls that wait."""
-        for client in self._line:
+        for client in self._waiting_clients:
             client.waiting.clear()
             client.waiting_bytes = 0
-            client.choose_table()
-        self._line.clear()
+            client.select_table()
+        self._waiting_clients.clear()
         self.waiting = 0
 
     def is_full(self, client: ServedClient) -> bool:
@@ -89,25 +89,25 @@ class Limiter:
 
         A client with less than its fair share of the line displaces the newest waiting call of the busiest client.
         """
-        if self.waiting >= self._limits.max_waiting and not self._make_room(client):
+        if self.waiting >= self._limits.max_waiting and not self._displace_waiting(client):
             raise self._overloaded(client, one_way)
         size = body_weight(body)
         if client.waiting and client.waiting_bytes + size > self._limits.max_bytes:
             raise self._overloaded(client, one_way)
         self.waiting += 1
-        client.waiting[call_id] = Waiting(run, body, one_way)
+        client.waiting[call_id] = WaitingCall(run, body, one_way)
         client.waiting_bytes += size
-        client.choose_table()
-        self._line[client] = None
+        client.select_table()
+        self._waiting_clients[client] = None
 
-    def _make_room(self, client: ServedClient) -> bool:
-        share = self._limits.max_waiting // (len(self._line) + (client not in self._line))
+    def _displace_waiting(self, client: ServedClient) -> bool:
+        share = self._limits.max_waiting // (len(self._waiting_clients) + (client not in self._waiting_clients))
         if len(client.waiting) >= share:
             return False
-        longest = max(self._line, key=lambda each: len(each.waiting))
+        longest = max(self._waiting_clients, key=lambda each: len(each.waiting))
         call_id, waiting = next(reversed(longest.waiting.items()))
         rejected = self._overloaded(longest, waiting.one_way)
-        self.give_up(longest, call_id)
+        self.remove_waiting(longest, call_id)
         self._refuse(longest, call_id, rejected)
         return True
 
@@ -120,7 +120,7 @@ class Limiter:
             one_way=one_way,
         )
 
-    def give_up(self, client: ServedClient, call_id: int) -> bool:
+    def remove_waiting(self, client: ServedClient, call_id: int) -> bool:
         """Drops a call that waits; False if it is none."""
         waiting = client.waiting.pop(call_id, None)
         if waiting is None:
@@ -128,36 +128,36 @@ class Limiter:
         self.waiting -= 1
         client.waiting_bytes -= body_weight(waiting.body)
         if not client.waiting:
-            self._line.pop(client, None)
-            client.choose_table()
+            self._waiting_clients.pop(client, None)
+            client.select_table()
         return True
 
-    def leave(self, client: ServedClient) -> None:
+    def remove_client(self, client: ServedClient) -> None:
         """Drops what waits of a client that is gone, but for its one-way calls."""
         for call_id in [call_id for call_id, waiting in client.waiting.items() if not waiting.one_way]:
-            self.give_up(client, call_id)
+            self.remove_waiting(client, call_id)
 
-    def started(self, under: Underway) -> None:
+    def add(self, in_flight: InFlightCall) -> None:
         """Counts a call that goes on after its first step."""
-        client = under.client
-        client.calls[under.call.id] = under
-        client.run_of = client.tables.checked
-        client.bytes += under.size
+        client = in_flight.client
+        client.calls[in_flight.call.id] = in_flight
+        client.find_handler = client.tables.checked
+        client.bytes += in_flight.size
         self.in_flight += 1
-        if not under.is_stream:
+        if not in_flight.is_stream:
             self.change_busy(1)
 
-    def ended(self, under: Underway) -> None:
+    def remove(self, in_flight: InFlightCall) -> None:
         """Counts a call no longer, and begins those that wait for its place."""
-        client = under.client
-        del client.calls[under.call.id]
+        client = in_flight.client
+        del client.calls[in_flight.call.id]
         if not client.calls:
-            client.choose_table()
-        client.bytes -= under.size
+            client.select_table()
+        client.bytes -= in_flight.size
         self.in_flight -= 1
-        while self._line and self._begin_next():
+        while self._waiting_clients and self._begin_next():
             pass
-        if not under.is_stream:
+        if not in_flight.is_stream:
             self.change_busy(-1)
 
     def change_busy(self, change: int) -> None:
@@ -167,16 +167,16 @@ class Limiter:
             self._set_busy(self._busy > 0)
 
     def _begin_next(self) -> bool:
-        for client in self._line:
+        for client in self._waiting_clients:
             if not self.is_full(client):
                 break
         else:
             return False
         call_id = next(iter(client.waiting))
         waiting = client.waiting[call_id]
-        self.give_up(client, call_id)
+        self.remove_waiting(client, call_id)
         if client.waiting:  # To the end of the line.
-            self._line.pop(client)
-            self._line[client] = None
+            self._waiting_clients.pop(client)
+            self._waiting_clients[client] = None
         self._begin(client, call_id, waiting.run, waiting.body)
         return True

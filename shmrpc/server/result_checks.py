@@ -18,16 +18,16 @@ from shmrpc.wire.failure import CallRejected
 logger = logging.getLogger("shmrpc.server")
 
 #: Is given a result, or an item of a stream.
-Check = Callable[[Any], None]
+ResultCheck = Callable[[Any], None]
 
 
-class Encoded(msgspec.Struct, eq=False):
+class EncodedResult(msgspec.Struct, eq=False):
     """A result that is encoded already."""
 
     body: Body
 
 
-def unencodable(name: str, result: Any, error: Exception) -> Exception:
+def encode_rejection(name: str, result: Any, error: Exception) -> Exception:
     """The rejection of a result that cannot be encoded; the error itself if a signal's handler raised it."""
     if not is_unsendable(error, (Exception,)):
         return error
@@ -40,7 +40,7 @@ def unencodable(name: str, result: Any, error: Exception) -> Exception:
     )
 
 
-def check_of(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Check | None:
+def make_result_check(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> ResultCheck | None:
     """What checks an endpoint's results: raises the rejection, or warns of the first. None if no type is declared."""
     check = _result_check(endpoint.signature, codec)
     if check is None or refuse:
@@ -60,7 +60,7 @@ def check_of(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Check | None:
     return warn
 
 
-def _result_check(signature: Signature, codec: Codec) -> Check | None:
+def _result_check(signature: Signature, codec: Codec) -> ResultCheck | None:
     """Raises a rejection for a result, or an item, of another type; None if none is declared.
 
     It looks at what a caller would get. So it takes as long as encoding and decoding.
@@ -81,7 +81,7 @@ def _result_check(signature: Signature, codec: Codec) -> Check | None:
             else:
                 _check_large(codec, value, kind, decode)
         except (*UNREADABLE, RecursionError) as error:
-            raise CallRejected("encode", signature.unfit(what, error, value, kind)) from None
+            raise CallRejected("encode", signature.describe_mismatch(what, error, value, kind)) from None
 
     return check
 
@@ -94,7 +94,7 @@ def _check_large(codec: Codec, value: Any, kind: Any, decode: Callable[[Body], A
         decode(encode_inline(value))
 
 
-def checked_function(endpoint: Endpoint, check: Check) -> Callable[..., Any]:
+def checked_function(endpoint: Endpoint, check: ResultCheck) -> Callable[..., Any]:
     """The endpoint's function, whose result is checked."""
     function = endpoint.function
 
@@ -111,7 +111,7 @@ def checked_function(endpoint: Endpoint, check: Check) -> Callable[..., Any]:
     return check_async if endpoint.is_coroutine else check_plain
 
 
-def checked_encode(encode: Callable[[Any], Body], check: Check) -> Callable[[Any], Body]:
+def checked_encode(encode: Callable[[Any], Body], check: ResultCheck) -> Callable[[Any], Body]:
     """Encodes items that have passed the check."""
 
     def encode_checked(item: Any) -> Body:

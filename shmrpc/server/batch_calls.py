@@ -13,12 +13,12 @@ import msgspec
 
 from shmrpc import _core
 from shmrpc.server.call_runner import CallRunner
-from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.server.requests import header_reader, no_endpoint
-from shmrpc.server.results import Encoded
-from shmrpc.server.served_client import RunRequest, ServedClient, Underway
+from shmrpc.server.program_exit import is_program_exit
+from shmrpc.server.requests import header_reader, unknown_endpoint
+from shmrpc.server.result_checks import EncodedResult
+from shmrpc.server.served_client import InFlightCall, RunRequest, ServedClient
 from shmrpc.server.served_endpoint import ServedEndpoint
-from shmrpc.service.call import Call, handled
+from shmrpc.service.call import Call, current_call_var
 from shmrpc.streams.sending import TIME_SLICE
 from shmrpc.values.encode_errors import is_unsendable
 from shmrpc.wire.codec import UNREADABLE, Body, body_weight
@@ -107,7 +107,7 @@ def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: Call
 
         def prepare(endpoint: ServedEndpoint | None, args: msgspec.Raw, kwargs: msgspec.Raw) -> _Prepared:
             if endpoint is None:
-                raise no_endpoint(service)
+                raise unknown_endpoint(service)
             return endpoint, *endpoint.decoders.parts(body, args, kwargs)
 
         calls = list(map(split, parts))
@@ -122,25 +122,25 @@ def _run(runner: CallRunner, name: str, read: Callable[[Body], _Batch]) -> RunRe
             runner.limiter.wait(client, call_id, run, body)
             return None
         batch = read(body)
-        under = runner.begin(name, client, call_id, batch.header, body_weight(body))
-        return runner.run(under, _answer(runner, under, batch))
+        in_flight = runner.begin(name, client, call_id, batch.header, body_weight(body))
+        return runner.run(in_flight, _answer(runner, in_flight, batch))
 
     return run
 
 
-async def _answer(runner: CallRunner, under: Underway, batch: _Batch) -> Encoded:
+async def _answer(runner: CallRunner, in_flight: InFlightCall, batch: _Batch) -> EncodedResult:
     """Runs the calls; the body of the answer. A result that cannot be carried is a failure of its own."""
 
     def describe(call: Any, error: BaseException) -> Failure:
-        return runner.describe(under.call.service, batch.name_of(call), error)
+        return runner.describe(in_flight.call.service, batch.name_of(call), error)
 
     if batch.is_inline:
-        function = batch.function or functools.partial(_call_one, runner, under, batch.prepare)
+        function = batch.function or functools.partial(_call_one, runner, in_flight, batch.prepare)
         results, failures = await _call_each(function, batch.calls, describe)
     else:
-        results, failures = await _gather(runner, under, batch, describe)
+        results, failures = await _gather(runner, in_flight, batch, describe)
     try:
-        return Encoded(runner.codec.encode_all((results, failures)))
+        return EncodedResult(runner.codec.encode_all((results, failures)))
     except Exception as error:
         if not is_unsendable(error, (Exception,)):
             raise
@@ -150,12 +150,12 @@ async def _answer(runner: CallRunner, under: Underway, batch: _Batch) -> Encoded
         except CallRejected as error:
             results[index] = None
             failures[index] = describe(batch.calls[index], error)
-    return Encoded(runner.codec.encode_all((results, failures)))
+    return EncodedResult(runner.codec.encode_all((results, failures)))
 
 
 async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]], describe: _Describe) -> _Outcomes:
     """Calls a plain function with each of the arguments, in a context for each; the loop has its turn now and then."""
-    isolation = _core.CallContexts(contextvars.copy_context())
+    contexts = _core.CallContexts(contextvars.copy_context())
     results: list[Any] = []
     failures: dict[int, Failure] = {}
     _turns.wanted += 1
@@ -163,18 +163,18 @@ async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]],
         slice_end = _turns.slice_end()
         while len(results) < len(calls):
             try:
-                isolation.call_each(function, calls, results, slice_end)
+                contexts.call_each(function, calls, results, slice_end)
             except BaseException as error:
-                if is_for_the_program(error):
+                if is_program_exit(error):
                     raise
                 failures[len(results)] = describe(calls[len(results)], error)
                 results.append(None)
             if time.monotonic_ns() > slice_end:
-                isolation.leave()
+                contexts.leave()
                 await asyncio.sleep(0)
                 slice_end = _turns.slice_end()
     finally:
-        isolation.leave()
+        contexts.leave()
         _turns.wanted -= 1
     return results, failures
 
@@ -192,32 +192,32 @@ class _Turns:
 _turns: Final = _Turns()
 
 
-def _call_one(runner: CallRunner, under: Underway, prepare: Callable[..., _Prepared], *parts: Any) -> Any:
+def _call_one(runner: CallRunner, in_flight: InFlightCall, prepare: Callable[..., _Prepared], *parts: Any) -> Any:
     """Makes one call ready, and calls its plain function."""
     endpoint, args, kwargs = prepare(*parts)
-    call = _handle_part(under, endpoint)
-    if runner.running.frame is not None:  # Before the batch has let the loop turn, it is what runs.
-        runner.running.frame = call
+    call = _set_part_call(in_flight, endpoint)
+    if runner.current_call.frame is not None:  # Before the batch has let the loop turn, it is what runs.
+        runner.current_call.frame = call
     try:
         return endpoint.function(*args, **kwargs)
     finally:
         call._ended = True
 
 
-async def _gather(runner: CallRunner, under: Underway, batch: _Batch, describe: _Describe) -> _Outcomes:
+async def _gather(runner: CallRunner, in_flight: InFlightCall, batch: _Batch, describe: _Describe) -> _Outcomes:
     """Runs each call in a task of its own."""
-    places = asyncio.Semaphore(runner.limiter.places)
+    places = asyncio.Semaphore(runner.limiter.max_per_client)
 
     async def one(parts: Sequence[Any]) -> Any:
         async with places:
             endpoint, args, kwargs = batch.prepare(*parts)
             if endpoint.has_streams:
                 raise CallRejected("arguments", f"{endpoint.name}() streams, and so cannot be called in a batch")
-            call = _handle_part(under, endpoint)
+            call = _set_part_call(in_flight, endpoint)
             try:
-                return await endpoint.invoke(Underway(under.client, call, 0), args, kwargs)
+                return await endpoint.invoke(InFlightCall(in_flight.client, call, 0), args, kwargs)
             except (SystemExit, KeyboardInterrupt) as error:  # No task can keep one: it would end the loop.
-                if is_for_the_program(error):
+                if is_program_exit(error):
                     raise
                 return error
             finally:
@@ -232,9 +232,9 @@ async def _gather(runner: CallRunner, under: Underway, batch: _Batch, describe: 
     return [None if index in failures else result for index, result in enumerate(results)], failures
 
 
-def _handle_part(under: Underway, endpoint: ServedEndpoint) -> Call:
+def _set_part_call(in_flight: InFlightCall, endpoint: ServedEndpoint) -> Call:
     """The call that a handler sees for one of a batch."""
-    batch = under.call
-    call = Call(under.client, endpoint.name, batch.id, batch.deadline, batch._metadata)
-    handled.set(call)
+    batch = in_flight.call
+    call = Call(in_flight.client, endpoint.name, batch.id, batch.deadline, batch._metadata)
+    current_call_var.set(call)
     return call

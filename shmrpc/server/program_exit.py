@@ -8,7 +8,7 @@ import threading
 from shmrpc.basics.signals import is_from_signal_handler
 
 
-def is_for_the_program(error: BaseException) -> bool:
+def is_program_exit(error: BaseException) -> bool:
     """Whether a signal's handler raised this while an endpoint ran, as Ctrl-C does: it is to end the program.
 
     What an endpoint raises by itself is its call's failure, ``sys.exit()`` included. The two are told apart by the

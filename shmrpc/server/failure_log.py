@@ -12,14 +12,14 @@ from shmrpc.values import registry
 from shmrpc.wire.failure import CallRejected, traceback_of
 
 #: Its parent is the server's logger: a program that configures that one configures this one too.
-logger = logging.getLogger("shmrpc.server.failures")
+logger = logging.getLogger("shmrpc.server.failure_log")
 
 #: Seconds for which the same failure is only counted.
-QUIET: Final = 10.0
+QUIET_PERIOD: Final = 10.0
 #: The kinds of rejections that are a mistake of the endpoint's: what it returned cannot be sent.
 _MISTAKES: Final = frozenset({"encode", "size"})
 #: What has failed; the class of the exception, and where it was raised.
-_Sort = tuple[str, str]
+_FailureKey = tuple[str, str]
 
 
 def is_expected(error: BaseException) -> bool:
@@ -31,7 +31,7 @@ def is_expected(error: BaseException) -> bool:
     return registry.entry_of(type(error)) is not None
 
 
-class Failures:
+class FailureLog:
     """Logs the failures of a server's calls with their tracebacks, and counts those that are the same.
 
     Two are the same if they are of one endpoint and of one class, raised in one line of the program.
@@ -40,14 +40,14 @@ class Failures:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         #: Those that are only counted for now: the count since the last message, and the timer of the next one.
-        self._quiet: dict[_Sort, tuple[int, asyncio.Handle]] = {}
+        self._quiet: dict[_FailureKey, tuple[int, asyncio.Handle]] = {}
 
-    def note(self, service: str, endpoint: str, error: BaseException) -> None:
+    def log(self, service: str, endpoint: str, error: BaseException) -> None:
         """Logs a failed call whose caller is told, or has gone."""
         if not is_expected(error):
             self._log(f"{service}.{endpoint}() failed", error)
 
-    def note_one_way(self, service: str, endpoint: str, error: BaseException) -> None:
+    def log_one_way(self, service: str, endpoint: str, error: BaseException) -> None:
         """Logs a failed call of which nobody waits to hear. ``endpoint``: "" if it is not known."""
         what = f"{service}.{endpoint}()" if endpoint else f"a call of service {service}"
         self._log(f"{what}, called one way, failed", error)
@@ -57,17 +57,17 @@ class Failures:
         for key, (count, handle) in self._quiet.items():
             handle.cancel()
             if count:
-                self._tell(key, count)
+                self._log_count(key, count)
         self._quiet.clear()
 
     def _log(self, what: str, error: BaseException) -> None:
-        key = (what, _sort_of(error))
+        key = (what, _class_and_location(error))
         known = self._quiet.get(key)
         if known is not None:
             self._quiet[key] = known[0] + 1, known[1]
             return
-        if QUIET:
-            self._quiet[key] = 0, self._loop.call_later(QUIET, self._end_quiet, key)
+        if QUIET_PERIOD:
+            self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet, key)
         if isinstance(error, CallRejected) and error.kind in _MISTAKES:  # Its traceback has our own frames alone.
             _write(f"{what}: {error}")
             return
@@ -76,13 +76,13 @@ class Failures:
             words = f": its {type(error).__qualname__} ended that call, and nothing else"
         _write(what + words, error)
 
-    def _end_quiet(self, key: _Sort) -> None:
+    def _end_quiet(self, key: _FailureKey) -> None:
         count, _ = self._quiet.pop(key)
         if count:  # It may go on like this.
-            self._tell(key, count)
-            self._quiet[key] = 0, self._loop.call_later(QUIET, self._end_quiet, key)
+            self._log_count(key, count)
+            self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet, key)
 
-    def _tell(self, key: _Sort, count: int) -> None:
+    def _log_count(self, key: _FailureKey, count: int) -> None:
         what, sort = key
         _write(f"{what} {count} more time{'' if count == 1 else 's'}: {sort}")
 
@@ -101,7 +101,7 @@ def _write(message: str, error: BaseException | None = None) -> None:
         logger.handle(record)
 
 
-def _sort_of(error: BaseException) -> str:
+def _class_and_location(error: BaseException) -> str:
     """The class of an exception, and where it was raised."""
     trace, where = error.__traceback__, ""
     while trace is not None:

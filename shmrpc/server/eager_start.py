@@ -2,7 +2,7 @@
 
 Most handlers never suspend, and a Task with its turn of the loop costs more than such a handler. But a
 handler that does suspend must have been in its Task from its first line on: ``asyncio.timeout()``, task
-groups and ``current_task()`` ask for it. So a *spare* Task is kept that has not begun: the first step runs
+groups and ``current_task()`` ask for it. So a *spare_task* Task is kept that has not begun: the first step runs
 as if inside it; a coroutine that suspends takes it over, and one that ends leaves it for
 the next. The means are those that asyncio documents for third-party tasks. (``asyncio.eager_task_factory``
 of Python 3.12 does the first half of this, and makes a new Task for every call.)
@@ -19,41 +19,41 @@ from typing import Any, Final
 import msgspec
 
 from shmrpc import _core
-from shmrpc.server.interrupts import is_for_the_program
-from shmrpc.service.call import Call, handled
+from shmrpc.server.program_exit import is_program_exit
+from shmrpc.service.call import Call, current_call_var
 
 _enter_task = asyncio._enter_task
 _leave_task = asyncio._leave_task
 
 
 #: A step that holds the loop for longer, in seconds, is reported.
-HOLD: Final = 0.1
+BLOCKING_THRESHOLD: Final = 0.1
 #: The service and the endpoint that hold it, and for how many seconds.
-OnHeld = Callable[[str, str, float], None]
+OnBlocking = Callable[[str, str, float], None]
 
 
 class Suspended(msgspec.Struct, eq=False):
-    """What :meth:`Eager.run` returns for a coroutine that goes on in a task of its own."""
+    """What :meth:`EagerStarter.run` returns for a coroutine that goes on in a task of its own."""
 
     task: asyncio.Task[Any]
 
 
-class Raised(msgspec.Struct, eq=False):
+class RaisedExit(msgspec.Struct, eq=False):
     """The result of such a task whose coroutine has raised what no Task can keep: it would end the loop."""
 
     error: BaseException
 
 
-class Eager:
-    """Runs coroutines of one loop. ``on_held`` hears of those whose later steps hold it for long."""
+class EagerStarter:
+    """Runs coroutines of one loop. ``on_blocking`` hears of those whose later steps hold it for long."""
 
     def __init__(
-        self, isolation: _core.CallContexts, on_held: OnHeld = lambda service, endpoint, seconds: None
+        self, contexts: _core.CallContexts, on_blocking: OnBlocking = lambda service, endpoint, seconds: None
     ) -> None:
-        self.isolation = isolation
+        self.contexts = contexts
         self._loop = asyncio.get_running_loop()
-        self._on_held = on_held
-        self._spare: _Spare | None = None
+        self._on_blocking = on_blocking
+        self._spare_task: _SpareTask | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any], call: Call) -> Any:
         """Runs the coroutine, which handles ``call``, to its end or its first suspension.
@@ -62,11 +62,11 @@ class Eager:
         in. To be called from a callback of the loop, not from within a task, and in a context of its own: the
         coroutine goes on in it.
         """
-        spare = self._spare
-        if spare is None or spare.task.done():  # Done: somebody cancelled every task of the loop.
-            spare = self._spare = _Spare(self._loop, self._on_held)
-        task = spare.task
-        handled.set(call)
+        spare_task = self._spare_task
+        if spare_task is None or spare_task.task.done():  # Done: somebody cancelled every task of the loop.
+            spare_task = self._spare_task = _SpareTask(self._loop, self._on_blocking)
+        task = spare_task.task
+        current_call_var.set(call)
         _enter_task(self._loop, task)
         try:
             yielded = coroutine.send(None)
@@ -79,29 +79,29 @@ class Eager:
             raise
         finally:
             _leave_task(self._loop, task)
-        self._spare = None
-        context = self.isolation.current()
+        self._spare_task = None
+        context = self.contexts.current()
         assert context is not None
-        spare.take_over(coroutine, yielded, call, context)
-        del spare.task  # The two would keep each other, and what the call was given, until a collection.
+        spare_task.adopt_coroutine(coroutine, yielded, call, context)
+        del spare_task.task  # The two would keep each other, and what the call was given, until a collection.
         return Suspended(task)
 
     def close(self) -> None:
-        """Gives the spare task back."""
-        if self._spare is not None:
-            self._spare.task.cancel()
-            self._spare = None
+        """Gives the spare_task task back."""
+        if self._spare_task is not None:
+            self._spare_task.task.cancel()
+            self._spare_task = None
 
 
-class _Spare(Coroutine[Any, Any, Any]):
+class _SpareTask(Coroutine[Any, Any, Any]):
     """A Task that waits for a coroutine to go on with, and that Task's own coroutine.
 
     It is a class and no ``async def`` because it may be cancelled before its first step, and the coroutine
     it has taken over has to hear of that.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_held: OnHeld) -> None:
-        self._on_held = on_held
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_blocking: OnBlocking) -> None:
+        self._on_blocking = on_blocking
         self._call: Call | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         #: The coroutine's own, in which each of its steps runs.
@@ -111,7 +111,7 @@ class _Spare(Coroutine[Any, Any, Any]):
         self._go = loop.create_future()
         self.task: asyncio.Task[Any] = loop.create_task(self)
 
-    def take_over(
+    def adopt_coroutine(
         self, coroutine: Coroutine[Any, Any, Any], yielded: Any, call: Call, context: contextvars.Context
     ) -> None:
         """The task goes on with a coroutine that has yielded once."""
@@ -132,11 +132,11 @@ class _Spare(Coroutine[Any, Any, Any]):
         try:
             return self._context.run(self._coroutine.send, value)
         except (SystemExit, KeyboardInterrupt) as error:
-            raise _ended_by(error) from None
+            raise _task_exit(error) from None
         finally:
             seconds = time.monotonic() - began
-            if seconds > HOLD and self._call is not None:
-                self._on_held(self._call.service, self._call.endpoint, seconds)
+            if seconds > BLOCKING_THRESHOLD and self._call is not None:
+                self._on_blocking(self._call.service, self._call.endpoint, seconds)
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         """The task was cancelled, or what it waited for failed."""
@@ -147,11 +147,11 @@ class _Spare(Coroutine[Any, Any, Any]):
             awaited = self._yielded.pop()
             if isinstance(error, asyncio.CancelledError) and asyncio.isfuture(awaited):
                 awaited.cancel()
-                awaited.add_done_callback(_heard)
+                awaited.add_done_callback(_retrieve_exception)
         try:
             return self._context.run(self._coroutine.throw, error)
         except (SystemExit, KeyboardInterrupt) as end:
-            raise _ended_by(end) from None
+            raise _task_exit(end) from None
         finally:
             del error  # It has this frame in its traceback.
 
@@ -164,12 +164,12 @@ class _Spare(Coroutine[Any, Any, Any]):
         raise TypeError("only its own task runs this")
 
 
-def _ended_by(error: SystemExit | KeyboardInterrupt) -> BaseException:
+def _task_exit(error: SystemExit | KeyboardInterrupt) -> BaseException:
     """What a task's coroutine raises for this of its handler: the end of the task, unless it is for the program."""
-    return error if is_for_the_program(error) else StopIteration(Raised(error))
+    return error if is_program_exit(error) else StopIteration(RaisedExit(error))
 
 
-def _heard(future: asyncio.Future[Any]) -> None:
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
     """Takes a future's exception, so that it is not logged: a gathering has its cancellation as one."""
     if not future.cancelled():
         future.exception()

@@ -314,7 +314,7 @@ class CallRunner:
             if in_flight is not None:
                 self._abandon(in_flight)
             # Of a call that has ended, too: its answer may wait for room.
-            client.sharing.take_back(call_id)
+            client.shared_memory.take_back(call_id)
 
     def _abandon(self, in_flight: InFlightCall) -> None:
         # A handler that has ended in this very turn of the loop counts as one that has ended, but nobody hears of it.

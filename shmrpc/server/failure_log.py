@@ -12,7 +12,7 @@ from shmrpc.values import registry
 from shmrpc.wire.failure import CallRejected, traceback_of
 
 #: Its parent is the server's logger: a program that configures that one configures this one too.
-logger = logging.getLogger("shmrpc.server.failure_log")
+logger = logging.getLogger("shmrpc.server.failures")
 
 #: Seconds for which the same failure is only counted.
 QUIET_PERIOD: Final = 10.0

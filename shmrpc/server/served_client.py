@@ -14,7 +14,7 @@ from shmrpc.service.call import Call, Metadata, check_metadata
 from shmrpc.streams.receiving import IncomingStream
 from shmrpc.streams.sending import OutgoingStream
 from shmrpc.transport.listener import Peer
-from shmrpc.transport.sharing import NoSharing, Sharing
+from shmrpc.transport.shared_memory_ops import SharedMemoryFallback, SharedMemoryOps
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import CallRejected
@@ -119,8 +119,8 @@ class ServedClient:
         self.send = peer.send
         self.extra_credit = peer.extra_credit
         #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
-        self.sharing: Sharing = peer.sharing or NoSharing(peer.send, peer.max_memory)
-        self.allocate = self.sharing.allocate
+        self.shared_memory: SharedMemoryOps = peer.shared_memory or SharedMemoryFallback(peer.send, peer.max_memory)
+        self.allocate = self.shared_memory.allocate
         self.service = service
         self.state = state
         #: The endpoints' names, by number.

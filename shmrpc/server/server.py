@@ -181,7 +181,7 @@ class Server:
 
     def _after_call(self) -> None:
         for inbox in self._inboxes:
-            inbox.glance()
+            inbox.poll_if_due()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -230,7 +230,7 @@ class Server:
 
     def _has_pending_replies(self) -> bool:
         """Whether answers still wait for their readers."""
-        return any(dispatcher.listener.is_awaited for dispatcher in self._dispatchers)
+        return any(dispatcher.listener.has_pending_replies for dispatcher in self._dispatchers)
 
     def still_running(self) -> list[str]:
         """What the end of the server waits for, in words. From any thread."""

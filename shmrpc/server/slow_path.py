@@ -56,7 +56,7 @@ def _run(runner: CallRunner, endpoint: ServedEndpoint, read: ReadRequest, *, has
             args, kwargs = _open_inputs(runner, in_flight, endpoint, args, kwargs)
         if signature.streams:
             in_flight.outgoing = OutgoingStream(
-                client.sharing.sender(frames.ITEM, call_id, WINDOW), limiter.change_busy
+                client.shared_memory.sender(frames.ITEM, call_id, WINDOW), limiter.change_busy
             )
             in_flight.accepts_early_metadata = has_header
         return runner.run(in_flight, endpoint.invoke(in_flight, args, kwargs))

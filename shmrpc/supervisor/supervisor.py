@@ -23,7 +23,7 @@ from shmrpc.pools.processes.cpus import thread_limits
 from shmrpc.supervisor.config import Config, ServeError
 from shmrpc.supervisor.ending import StopSignals
 from shmrpc.supervisor.worker_process import WorkerProcess
-from shmrpc.transport.shm.connection_router import FrontDesk
+from shmrpc.transport.shm.connection_router import ConnectionRouter
 from shmrpc.wire.control import Health, StatusReport
 
 logger = logging.getLogger("shmrpc.supervisor")
@@ -56,7 +56,7 @@ class Supervisor:
         self._announce: Announce | None = announce
         self._keeps_trying = keeps_trying
         self._workers: list[WorkerProcess] = []
-        self._desks: dict[str, FrontDesk] = {}
+        self._desks: dict[str, ConnectionRouter] = {}
         self._refusals = LogThrottle()
         #: Variables that tell numerical libraries in workers their share of the CPUs.
         self._environment = thread_limits(count) if count > 1 else {}
@@ -118,7 +118,7 @@ class Supervisor:
             for service in worker.offers if self._config.adopts else ():
                 if service not in self._desks:
                     allowed = self._config.connection.users
-                    self._desks[service] = FrontDesk(service, self._report, self._pass_on, allowed)
+                    self._desks[service] = ConnectionRouter(service, self._report, self._pass_on, allowed)
         except ShmrpcError as error:
             worker.failure = str(error)
             worker.drain()
@@ -283,7 +283,7 @@ class Supervisor:
             return f"none of its workers answers. {silent} (process ids are those that the server sees)"
         return ""
 
-    def _report(self, desk: FrontDesk) -> StatusReport:
+    def _report(self, desk: ConnectionRouter) -> StatusReport:
         service = desk.service
         endpoints = next((each.offers[service] for each in self._workers if service in each.offers), [])
         workers = {each.pid: each.load.connections.get(service, 0) for each in self._workers if each.is_ready}

@@ -15,7 +15,7 @@ from shmrpc.errors import ConnectionLost, ShmrpcError
 from shmrpc.transport.connection import CloseReason, Connection, Dial, Frame, OnEnd, OnFrame
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import ChannelError, check_size
-from shmrpc.transport.memory import Memory, MemoryHost
+from shmrpc.transport.memory import MemoryRegistry, MemoryTransport
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import encode_failure
@@ -140,10 +140,10 @@ class Faults:
         return seconds, None
 
 
-class FaultyMemory(Memory):
+class FaultyMemoryTransport(MemoryTransport):
     """A network of one loop, with faults between its clients and its servers."""
 
-    def __init__(self, find: Callable[[], MemoryHost], faults: Faults) -> None:
+    def __init__(self, find: Callable[[], MemoryRegistry], faults: Faults) -> None:
         super().__init__(find)
         self._faults = faults
 
@@ -181,9 +181,9 @@ class _Faulty(Connection):
         super().start(pending, on_frame, on_end, on_go_away)
         self._connection.start(pending, self._receive, self._end, on_go_away)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until all that was sent, and is not held back, has found room."""
-        await self._connection.room()
+        await self._connection.wait_for_room()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame, or holds it back."""

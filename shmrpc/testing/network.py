@@ -10,9 +10,9 @@ from shmrpc.client.aio.client import Client
 from shmrpc.client.aio.client import connect as connect_to
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
-from shmrpc.testing.faults import Faults, FaultyMemory
+from shmrpc.testing.faults import Faults, FaultyMemoryTransport
 from shmrpc.testing.options import NetworkConnectOptions, NetworkServeOptions
-from shmrpc.transport.memory import Memory, MemoryHost
+from shmrpc.transport.memory import MemoryRegistry, MemoryTransport
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
 
@@ -29,14 +29,14 @@ class Network:
     """
 
     def __init__(self) -> None:
-        self._host = MemoryHost()
+        self._host = MemoryRegistry()
 
-    def _find(self) -> MemoryHost:
+    def _find(self) -> MemoryRegistry:
         return self._host
 
     def serve(self, *services: Service, **options: Unpack[NetworkServeOptions]) -> Server:
         """Serves in this network: ``async with network.serve(calculator): ...``. Options: see :func:`shmrpc.serve`."""
-        return serve(*services, at=Memory(self._find), **options)
+        return serve(*services, at=MemoryTransport(self._find), **options)
 
     def connect(
         self, service: str | Service, *, faults: Faults | None = None, **options: Unpack[NetworkConnectOptions]
@@ -45,7 +45,7 @@ class Network:
 
         Options: see :func:`shmrpc.connect`.
         """
-        at = Memory(self._find) if faults is None else FaultyMemory(self._find, faults)
+        at = MemoryTransport(self._find) if faults is None else FaultyMemoryTransport(self._find, faults)
         return connect_to(service, at=at, **options)
 
 

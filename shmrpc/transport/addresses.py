@@ -10,7 +10,7 @@ from shmrpc.transport.connection import Dial, ThreadDial
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.failover import dial_first
 from shmrpc.transport.listener import OpenInbox
-from shmrpc.transport.shm.transport import SharedMemory
+from shmrpc.transport.shm.transport import ShmTransport
 
 
 class Transport(Protocol):
@@ -47,23 +47,23 @@ class Transport(Protocol):
 At: TypeAlias = str | Transport | Sequence[str | Transport] | None
 
 
-def _nats(rest: str) -> tuple[Transport, str]:
+def _parse_nats(rest: str) -> tuple[Transport, str]:
     from shmrpc.transport.nats import address, transport  # Not before somebody wants it: few do.
 
     try:
         place, name = address.parse(rest)
     except ValueError as error:
         raise ValueError(f"{address.without_secrets(f'nats://{rest}')!r}: {error}") from None
-    return transport.Nats(place), name
+    return transport.NatsTransport(place), name
 
 
-def _memory() -> Transport:
-    from shmrpc.transport.memory import Memory  # For tests.
+def _make_memory_transport() -> Transport:
+    from shmrpc.transport.memory import MemoryTransport  # For tests.
 
-    return Memory()
+    return MemoryTransport()
 
 
-def _on_this_host(scheme: str, transport: Callable[[], Transport]) -> Callable[[str], tuple[Transport, str]]:
+def _parse_local(scheme: str, transport: Callable[[], Transport]) -> Callable[[str], tuple[Transport, str]]:
     def read(rest: str) -> tuple[Transport, str]:
         if "/" in rest:
             raise ValueError(
@@ -77,9 +77,9 @@ def _on_this_host(scheme: str, transport: Callable[[], Transport]) -> Callable[[
 #: By the scheme of a URL: the transport, and the name of a service or "", in what comes after ``://``. A new transport
 #: is added here.
 TRANSPORTS: Final[Mapping[str, Callable[[str], tuple[Transport, str]]]] = {
-    "shm": _on_this_host("shm", SharedMemory),
-    "memory": _on_this_host("memory", _memory),
-    "nats": _nats,
+    "shm": _parse_local("shm", ShmTransport),
+    "memory": _parse_local("memory", _make_memory_transport),
+    "nats": _parse_nats,
 }
 #: The scheme to write instead, by schemes that NATS's own tools know.
 _HINTS: Final = {
@@ -89,19 +89,19 @@ _HINTS: Final = {
     ),
 }
 #: Where a name alone is looked for.
-_HERE: Final = "shm"
+_DEFAULT_SCHEME: Final = "shm"
 
 _S = TypeVar("_S")
 
 
-def _read(url: str) -> tuple[Transport, str]:
+def _parse_url(url: str) -> tuple[Transport, str]:
     scheme, separator, rest = url.partition("://")
     _check_slashes(url)
-    if scheme not in TRANSPORTS or (not separator and scheme != _HERE):
+    if scheme not in TRANSPORTS or (not separator and scheme != _DEFAULT_SCHEME):
         known = " and ".join(f"{each}://" for each in TRANSPORTS)
         hint = _HINTS.get(scheme.lower(), "") if separator else ""
         raise ValueError(
-            f"{_shown(url)} is no place where services are met: expected a URL, and the known ones are {known}{hint}"
+            f"{_redacted(url)} is no place where services are met: expected a URL, and the known ones are {known}{hint}"
         )
     return TRANSPORTS[scheme](rest)
 
@@ -109,10 +109,10 @@ def _read(url: str) -> tuple[Transport, str]:
 def _check_slashes(url: str) -> None:
     scheme, colon, rest = url.partition(":")
     if colon and scheme in TRANSPORTS and rest.startswith("/") and not rest.startswith("//"):
-        raise ValueError(f"{_shown(url)}: expected two slashes, {scheme}://")
+        raise ValueError(f"{_redacted(url)}: expected two slashes, {scheme}://")
 
 
-def _shown(url: str) -> str:
+def _redacted(url: str) -> str:
     """A URL for a message: its secrets are nobody's business."""
     before, at, after = url.rpartition("@")
     return repr(f"{before.partition(':')[0]}://…@{after}" if at else url)
@@ -121,14 +121,14 @@ def _shown(url: str) -> str:
 def transport_at(at: str | Transport | None) -> Transport:
     """The transport of a place, ``"memory://"``; None: this host's shared memory. ValueError if there is none such."""
     if at is None:
-        return SharedMemory()
+        return ShmTransport()
     if not isinstance(at, str):
         if not hasattr(at, "inbox"):
             raise TypeError(f"at: expected a URL such as 'memory://', got {at!r}")
         return at
-    transport, name = _read(at)
+    transport, name = _parse_url(at)
     if name:
-        raise ValueError(f"at: expected a place alone, got {_shown(at)}; the name {name!r} is the service's own")
+        raise ValueError(f"at: expected a place alone, got {_redacted(at)}; the name {name!r} is the service's own")
     return transport
 
 
@@ -144,33 +144,35 @@ def transports_at(at: At) -> list[Transport]:
 def inboxes(at: At, options: ConnectionOptions) -> list[OpenInbox]:
     """What opens the inboxes of a server, one for each place."""
     transports = transports_at(at)
-    return [transport.inbox(_fitting(transport, transports, options)) for transport in transports]
+    return [transport.inbox(_options_for(transport, transports, options)) for transport in transports]
 
 
-def _fitting(transport: Transport, transports: Sequence[Transport], options: ConnectionOptions) -> ConnectionOptions:
+def _options_for(
+    transport: Transport, transports: Sequence[Transport], options: ConnectionOptions
+) -> ConnectionOptions:
     """The options for one of several transports: without those that it lacks, if another one has them."""
     others = {name for name in transport.lacks if any(name not in other.lacks for other in transports)}
     defaults = {field.name: field.default for field in dataclasses.fields(options) if field.name in others}
     return dataclasses.replace(options, **defaults)  # type: ignore[arg-type]
 
 
-def find(service: _S, at: At) -> tuple[Transport, _S | str]:
+def find_transport(service: _S, at: At) -> tuple[Transport, _S | str]:
     """The transport to a service, and the service; a URL such as ``"memory://calculator"`` says both."""
     if isinstance(service, str) and "://" in service:
         if at is not None:
-            raise ValueError(f"{_shown(service)} says where the service is met, and at= does too: leave one out")
-        place, name = _read(service)
+            raise ValueError(f"{_redacted(service)} says where the service is met, and at= does too: leave one out")
+        place, name = _parse_url(service)
         if not name:
-            raise ValueError(f"{_shown(service)} says where, and no service: expected its name behind that")
+            raise ValueError(f"{_redacted(service)} says where, and no service: expected its name behind that")
         return place, name
     if isinstance(service, str):
         _check_slashes(service)
     transports = transports_at(at)
-    transport: Transport = transports[0] if len(transports) == 1 else _Several(transports)
+    transport: Transport = transports[0] if len(transports) == 1 else _FailoverTransport(transports)
     return transport, service
 
 
-class _Several:
+class _FailoverTransport:
     """Several places, of which a client takes the first where there is a server."""
 
     adopts = shares_names = False
@@ -184,9 +186,9 @@ class _Several:
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
         transports = self._transports
-        return dial_first(service, [each.dial(service, _fitting(each, transports, options)) for each in transports])
+        return dial_first(service, [each.dial(service, _options_for(each, transports, options)) for each in transports])
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
         for transport in self._transports:
-            transport.thread_dial(service, _fitting(transport, self._transports, options))
+            transport.thread_dial(service, _options_for(transport, self._transports, options))
         raise ValueError("a client for threads is met at one place: give at= one URL")

@@ -19,7 +19,7 @@ from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
 from shmrpc.host import fork
 from shmrpc.streams.sending import Sender
-from shmrpc.transport.sharing import ClientSharing
+from shmrpc.transport.shared_memory_ops import ClientSharedMemoryOps
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Shape
 
@@ -66,7 +66,7 @@ class Connection(ABC):
         self._open = True
 
     @property
-    def sharing(self) -> ClientSharing | None:
+    def shared_memory(self) -> ClientSharedMemoryOps | None:
         """What it can do if it shares memory with the server; None if it does not."""
         return None
 
@@ -93,7 +93,7 @@ class Connection(ABC):
         self._on_go_away()
 
     @abstractmethod
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until all that was sent has found room."""
 
     @abstractmethod
@@ -118,10 +118,10 @@ class Connection(ABC):
 
         What was in our hands is lost, and nobody knows whose it was. Those who wait hear that it is over.
         """
-        if self._is_awaited():
-            self._lose(CloseReason(interruption(self.service, error)))
+        if self._has_waiters():
+            self._lose(CloseReason(interrupted_error(self.service, error)))
 
-    def _is_awaited(self) -> bool:
+    def _has_waiters(self) -> bool:
         return bool(self._pending)
 
     def _lose(self, end: CloseReason) -> None:
@@ -184,7 +184,7 @@ class ThreadConnection(Protocol):
         ...
 
     def untaken(self) -> tuple[int, int, int, int]:
-        """See :meth:`ClientSharing.untaken`."""
+        """See :meth:`ClientSharedMemoryOps.untaken`."""
         ...
 
     def take_back(self, call_id: int, kinds: bytes, /) -> bool:
@@ -192,14 +192,14 @@ class ThreadConnection(Protocol):
         ...
 
     def allocate(self, size: int, /) -> Any:
-        """See :meth:`Sharing.allocate`."""
+        """See :meth:`SharedMemoryOps.allocate`."""
         ...
 
     def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
-        """See :meth:`Sharing.sender`."""
+        """See :meth:`SharedMemoryOps.sender`."""
         ...
 
-    def hear(self) -> CloseReason | None:
+    def poll_close(self) -> CloseReason | None:
         """How the server has ended the connection, if it has."""
         ...
 
@@ -236,7 +236,7 @@ def warn_unclosed(service: str, source: object) -> None:
     warnings.warn(f"unclosed client of {service!r}", ResourceWarning, source=source, stacklevel=3)
 
 
-def interruption(service: str, error: BaseException) -> ConnectionLost:
+def interrupted_error(service: str, error: BaseException) -> ConnectionLost:
     """The error for those who wait on a connection whose frames were being taken when something else was raised."""
     return ConnectionLost(
         f"the connection to {service!r} was closed: {type(error).__name__} was raised while its frames were taken, as "

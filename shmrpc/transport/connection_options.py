@@ -51,7 +51,7 @@ class ConnectionOptions:
         object.__setattr__(self, "allow_uids", check_uids(self.allow_uids))
         get_codec(self.codec)
 
-    def refuse(self, why: str, names: Collection[str]) -> None:
+    def reject(self, why: str, names: Collection[str]) -> None:
         """Raises ValueError if one of these options was given: a transport has no use for it."""
         for field in dataclasses.fields(self):
             if field.name in names and getattr(self, field.name) != field.default:
@@ -74,14 +74,14 @@ def connection_options(
     """The options of one more connection, checked as :class:`ConnectionOptions` does, if they were not before."""
     if type(allow_uids) is tuple and not allow_uids:
         try:
-            return _among_equals(max_frame, max_memory, spin, codec)
+            return _cached_options(max_frame, max_memory, spin, codec)
         except TypeError:  # One of them cannot be a key: what it should be is said below.
             pass
     return ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
 
 
 @functools.lru_cache(maxsize=64, typed=True)
-def _among_equals(max_frame: int, max_memory: int, spin: float, codec: CodecName) -> ConnectionOptions:
+def _cached_options(max_frame: int, max_memory: int, spin: float, codec: CodecName) -> ConnectionOptions:
     return ConnectionOptions(max_frame, max_memory, spin, codec)
 
 

@@ -12,13 +12,13 @@ from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolErro
 from shmrpc.transport.connection import Connection, Dial
 
 #: Seconds between two looks whether a better place has a server again.
-_LOOK: Final = 0.25
+_POLL_INTERVAL: Final = 0.25
 #: Seconds between two rounds while there is no server anywhere: the first, and the longest.
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.1
 
 #: Why there is no connection at one place; another one may have one.
-_ELSEWHERE: Final = (ServiceUnavailable, ConnectionLost, RemoteProtocolError, LocalProtocolError)
+_TRY_NEXT_ADDRESS: Final = (ServiceUnavailable, ConnectionLost, RemoteProtocolError, LocalProtocolError)
 
 
 def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
@@ -31,11 +31,11 @@ def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
             for number, dial in enumerate(dials):
                 try:
                     connection = await dial(0, lambda reason: None)
-                except _ELSEWHERE as error:
+                except _TRY_NEXT_ADDRESS as error:
                     reasons.append(str(error))
                     continue
                 if number:
-                    _watch(connection, dials[:number])
+                    _watch_better_addresses(connection, dials[:number])
                 return connection
             reason = "; ".join(reasons)
             note(reason)
@@ -47,9 +47,9 @@ def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
     return connect
 
 
-def _watch(connection: Connection, better: Sequence[Dial]) -> None:
+def _watch_better_addresses(connection: Connection, better: Sequence[Dial]) -> None:
     """Has a connection left as soon as there is a server at a better place."""
-    watcher = asyncio.get_running_loop().create_task(_look(weakref.ref(connection), better))
+    watcher = asyncio.get_running_loop().create_task(_poll_better_addresses(weakref.ref(connection), better))
     _watchers.add(watcher)
     watcher.add_done_callback(_watchers.discard)
 
@@ -58,22 +58,22 @@ def _watch(connection: Connection, better: Sequence[Dial]) -> None:
 _watchers: Final[set[asyncio.Task[None]]] = set()
 
 
-async def _look(reference: weakref.ref[Connection], better: Sequence[Dial]) -> None:
+async def _poll_better_addresses(reference: weakref.ref[Connection], better: Sequence[Dial]) -> None:
     while True:
-        await asyncio.sleep(_LOOK)
-        if _open(reference) is None:
+        await asyncio.sleep(_POLL_INTERVAL)
+        if _get_open(reference) is None:
             return
         for dial in better:
             try:
                 found = await dial(0, lambda reason: None)
-            except _ELSEWHERE:
+            except _TRY_NEXT_ADDRESS:
                 continue
             found.close()
-            if (connection := _open(reference)) is not None:
+            if (connection := _get_open(reference)) is not None:
                 connection.go_away()
             return
 
 
-def _open(reference: weakref.ref[Connection]) -> Connection | None:
+def _get_open(reference: weakref.ref[Connection]) -> Connection | None:
     connection = reference()
     return connection if connection is not None and connection.is_open else None

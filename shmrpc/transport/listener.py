@@ -13,7 +13,7 @@ import msgspec
 
 from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.host.log_throttle import LogThrottle
-from shmrpc.transport.sharing import Sharing
+from shmrpc.transport.shared_memory_ops import SharedMemoryOps
 from shmrpc.wire.codec import Body
 from shmrpc.wire.control import Health
 from shmrpc.wire.frames import Shape
@@ -54,7 +54,7 @@ class Peer(ABC):
     _open = True
 
     @property
-    def sharing(self) -> Sharing | None:
+    def shared_memory(self) -> SharedMemoryOps | None:
         """What it can do if it shares memory with the client; None if it does not."""
         return None
 
@@ -76,7 +76,7 @@ class Peer(ABC):
 
     @property
     @abstractmethod
-    def is_awaited(self) -> bool:
+    def has_pending_replies(self) -> bool:
         """Whether answers wait for the client to read."""
 
 
@@ -132,9 +132,9 @@ class Listener(ABC, Generic[_P]):
         """Clients that are connected."""
 
     @property
-    def is_awaited(self) -> bool:
+    def has_pending_replies(self) -> bool:
         """Whether answers wait for clients to read."""
-        return any(peer.is_awaited for peer in self.peers)
+        return any(peer.has_pending_replies for peer in self.peers)
 
     @abstractmethod
     def adopt(self, accepted: socket.socket) -> None:
@@ -145,7 +145,7 @@ class Listener(ABC, Generic[_P]):
         for peer in list(self.peers):
             peer.close(reason)
 
-    def lost(self, peer: _P, error: ShmrpcError) -> None:
+    def notify_lost(self, peer: _P, error: ShmrpcError) -> None:
         """Tells the layer above that a client is gone that was connected."""
         is_fault = isinstance(error, RemoteProtocolError)
         level = self._faults.level_for("fault", logging.WARNING) if is_fault else logging.DEBUG
@@ -176,7 +176,7 @@ class Inbox(ABC):
     #: Says whether a wait for the next frame may spin, if any ever does.
     set_spinning: Callable[[bool], None] = staticmethod(lambda spinning: None)
     #: Takes what is there, if it can come while the loop does not turn, and has not for long. Not within a task.
-    glance: Callable[[], None] = staticmethod(lambda: None)
+    poll_if_due: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, take: Callable[[], None]) -> None:
         self._take = take

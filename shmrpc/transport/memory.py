@@ -31,7 +31,7 @@ from shmrpc.transport.connection import CloseReason, Connection, Dial
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import ChannelError, check_size
 from shmrpc.transport.listener import Listener, Offer, OpenInbox, Peer
-from shmrpc.transport.queued_inbox import Mail, QueuedInbox
+from shmrpc.transport.queued_inbox import QueuedInbox, ScheduledDelivery
 from shmrpc.wire.codec import Body, body_weight, with_own_buffers
 
 logger = logging.getLogger("shmrpc.server")
@@ -42,7 +42,7 @@ CAPACITY: Final = 64 << 10
 _OVERHEAD: Final = 16
 
 
-def _on_the_way(body: Body, max_frame: int) -> Body:
+def _copy_for_peer(body: Body, max_frame: int) -> Body:
     """What arrives of a body. Raises Oversize if it is too large."""
     check_size(body, max_frame)
     return with_own_buffers(body)
@@ -51,7 +51,7 @@ def _on_the_way(body: Body, max_frame: int) -> Body:
 class MemoryInbox(QueuedInbox["MemoryPeer"]):
     """The frames of all clients of a server. ``find`` is called in its loop."""
 
-    def __init__(self, find: Callable[[], MemoryHost], max_frame: int, take: Callable[[], None]) -> None:
+    def __init__(self, find: Callable[[], MemoryRegistry], max_frame: int, take: Callable[[], None]) -> None:
         super().__init__(take)
         self._find = find
         self._max_frame = max_frame
@@ -93,7 +93,7 @@ class MemoryPeer(Peer):
         """Whether the client should let the server take some frames first."""
         return self._open and self._waiting > CAPACITY
 
-    def took(self, opcode: int, call_id: int, body: Body) -> bool:
+    def account_for(self, opcode: int, call_id: int, body: Body) -> bool:
         """Accounts for a frame that has come out of the inbox; whether it is to be run."""
         self._waiting -= body_weight(body) + _OVERHEAD
         if opcode == _GOODBYE:
@@ -114,7 +114,7 @@ class MemoryPeer(Peer):
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
-        body = _on_the_way(body, self.max_frame)
+        body = _copy_for_peer(body, self.max_frame)
         if self._open:
             self.connection.deliver(opcode, call_id, body)
 
@@ -137,9 +137,9 @@ class MemoryPeer(Peer):
             self.connection.go_away()
 
     @property
-    def is_awaited(self) -> bool:
+    def has_pending_replies(self) -> bool:
         """Whether answers wait for the client to read."""
-        return self._open and self.connection.has_mail
+        return self._open and self.connection.has_pending_deliveries
 
     def _leave(self) -> None:
         self._open = False
@@ -148,7 +148,7 @@ class MemoryPeer(Peer):
     def _lose(self, error: ShmrpcError) -> None:
         if self._open:
             self._leave()
-            self._listener.lost(self, error)
+            self._listener.notify_lost(self, error)
 
 
 class MemoryConnection(Connection):
@@ -160,16 +160,16 @@ class MemoryConnection(Connection):
         super().__init__(listener.service, peer.pid, peer.uid, peer.max_frame, listener.endpoints, listener.shapes)
         self._peer = peer
         self._server = str(listener)
-        self._mail = Mail(self._take)
+        self._delivery = ScheduledDelivery(self._take)
         self._news: deque[Callable[[], None]] = deque()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
         """Sends a frame; False if many are on the way already."""
         if not self._open:
             raise ChannelError("the connection is closed")
-        return self._peer.put(opcode, call_id, _on_the_way(body, self.max_frame))
+        return self._peer.put(opcode, call_id, _copy_for_peer(body, self.max_frame))
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until few frames are on the way."""
         while self._open and self._peer.is_full:
             await asyncio.sleep(0)
@@ -183,7 +183,7 @@ class MemoryConnection(Connection):
             raise
 
     @property
-    def has_mail(self) -> bool:
+    def has_pending_deliveries(self) -> bool:
         """Whether there is something to take."""
         return bool(self._news)
 
@@ -202,7 +202,7 @@ class MemoryConnection(Connection):
     def _tell(self, news: Callable[[], None]) -> None:
         if self._open:
             self._news.append(news)
-            self._mail.has_come()
+            self._delivery.schedule()
 
     def fault(self, error: Exception) -> None:
         """Closes, and tells the server which rule it broke."""
@@ -215,7 +215,7 @@ class MemoryConnection(Connection):
         if self._open:
             self._open = False
             self._news.clear()
-            self._mail.stop()
+            self._delivery.cancel()
             self._peer.put(_GOODBYE, 0, b"closed")
 
 
@@ -224,7 +224,7 @@ class MemoryListener(Listener[MemoryPeer]):
 
     def __init__(
         self,
-        host: MemoryHost,
+        host: MemoryRegistry,
         offer: Offer,
         on_change: Callable[[], None],
         max_frame: int,
@@ -272,7 +272,7 @@ class MemoryListener(Listener[MemoryPeer]):
         super().close(reason)
 
 
-class MemoryHost:
+class MemoryRegistry:
     """Where the servers and clients of one event loop meet, by the name of the service."""
 
     def __init__(self) -> None:
@@ -322,20 +322,20 @@ class MemoryHost:
 
 
 #: Where the servers and clients of a loop meet that say ``memory://`` and no more.
-_hosts: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryHost]] = weakref.WeakKeyDictionary()
+_hosts: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryRegistry]] = weakref.WeakKeyDictionary()
 
 
-def _host_of_loop() -> MemoryHost:
-    return _hosts.setdefault(asyncio.get_running_loop(), MemoryHost())
+def _host_of_loop() -> MemoryRegistry:
+    return _hosts.setdefault(asyncio.get_running_loop(), MemoryRegistry())
 
 
-class Memory:
+class MemoryTransport:
     """``memory://``: services and clients of one loop. Each loop has its own names, unless ``find`` says where."""
 
     adopts = shares_names = False
     lacks = ("max_memory", "spin", "allow_uids")
 
-    def __init__(self, find: Callable[[], MemoryHost] = _host_of_loop) -> None:
+    def __init__(self, find: Callable[[], MemoryRegistry] = _host_of_loop) -> None:
         self._find = find
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
@@ -360,5 +360,5 @@ class Memory:
 
 def _checked(options: ConnectionOptions) -> ConnectionOptions:
     """The options; ValueError for one that has no meaning here."""
-    options.refuse("memory:// shares no memory and meets no other process: leave it out", Memory.lacks)
+    options.reject("memory:// shares no memory and meets no other process: leave it out", MemoryTransport.lacks)
     return options

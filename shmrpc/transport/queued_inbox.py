@@ -12,7 +12,7 @@ from shmrpc.transport.listener import Inbox
 from shmrpc.wire.codec import Body
 
 
-class Mail:
+class ScheduledDelivery:
     """Calls ``deliver`` in a turn of the loop of its own once something has come, in one context."""
 
     def __init__(self, deliver: Callable[[], None]) -> None:
@@ -22,7 +22,7 @@ class Mail:
         self._context = contextvars.copy_context()
         self._handle: asyncio.Handle | None = None
 
-    def has_come(self) -> None:
+    def schedule(self) -> None:
         """Has what has come delivered, unless the loop has been closed since."""
         if self._handle is None and not self._loop.is_closed():
             self._handle = self._loop.call_soon(self._run, context=self._context)
@@ -31,13 +31,13 @@ class Mail:
         self._handle = None
         self._deliver()
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Delivers what has come now, since this is a turn of the loop of its own."""
         if self._handle is not None:
             self._handle.cancel()
             self._context.run(self._run)
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """Delivers nothing any more."""
         if self._handle is not None:
             self._handle.cancel()
@@ -50,7 +50,7 @@ class QueuedPeer(Protocol):
     #: What stands for it in the layer above.
     key: Any
 
-    def took(self, opcode: int, call_id: int, body: Body, /) -> bool:
+    def account_for(self, opcode: int, call_id: int, body: Body, /) -> bool:
         """Accounts for a frame of its that has come out of the inbox; whether it is to be run."""
         ...
 
@@ -67,14 +67,14 @@ class QueuedInbox(Inbox, Generic[_P]):
 
     def __init__(self, take: Callable[[], None]) -> None:
         super().__init__(take)
-        self._mail = Mail(self._pump)
+        self._delivery = ScheduledDelivery(self._pump)
         self._frames: deque[tuple[_P, int, int, Body]] = deque()
         #: Frames that are taken before the loop goes on.
-        self._turn = 0
+        self._batch_size = 0
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Has the frames that have come taken now, in a turn of the loop in which nothing else is done."""
-        self._mail.hurry()
+        self._delivery.flush()
 
     @property
     def poller(self) -> QueuedInbox[_P]:
@@ -85,22 +85,22 @@ class QueuedInbox(Inbox, Generic[_P]):
         """Queues a frame that a client has sent."""
         if self._open:
             self._frames.append((peer, opcode, call_id, body))
-            self._mail.has_come()
+            self._delivery.schedule()
 
     def _pump(self) -> None:
-        self._turn = len(self._frames)
+        self._batch_size = len(self._frames)
         try:
             self._take()
         finally:  # Even if a signal is to end the program: until it does, others are served.
             if self._frames and self._open:
-                self._mail.has_come()
+                self._delivery.schedule()
 
     def next(self) -> tuple[Any, int, int, Body] | None:
         """The next frame of those that were there when this turn began."""
-        while self._turn and self._frames:
-            self._turn -= 1
+        while self._batch_size and self._frames:
+            self._batch_size -= 1
             peer, opcode, call_id, body = self._frames.popleft()
-            if peer.took(opcode, call_id, body):
+            if peer.account_for(opcode, call_id, body):
                 return peer.key, opcode, call_id, body
         return None
 
@@ -113,4 +113,4 @@ class QueuedInbox(Inbox, Generic[_P]):
         """Takes nothing any more."""
         self._open = False
         self._frames.clear()
-        self._mail.stop()
+        self._delivery.cancel()

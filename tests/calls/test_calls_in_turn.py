@@ -28,7 +28,7 @@ def session_of(client: shmrpc.Client) -> LoopSession:
 
 
 def is_overlapped(client: shmrpc.Client) -> bool:
-    channel = session_of(client).sharing.channel
+    channel = session_of(client).shared_memory.channel
     assert channel is not None
     return channel.has_pipelined_calls()
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm.close_reason import explain
+from shmrpc.transport.shm.close_reason import parse_close_packet
 from shmrpc.wire import control, frames
 from tests.helpers import stream_service
 from tests.helpers.host_names import nothing_is_left
@@ -243,9 +243,9 @@ async def test_a_client_hears_of_a_drain_though_an_exception_came_between(monkey
         if not raised:
             raised.append(None)
             raise Interrupted
-        return explain(*arguments)
+        return parse_close_packet(*arguments)
 
-    monkeypatch.setattr("shmrpc.transport.shm.loop_client.explain", interrupted)
+    monkeypatch.setattr("shmrpc.transport.shm.loop_client.parse_close_packet", interrupted)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     async with shmrpc.serve(stream_service.service) as server:
         async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:

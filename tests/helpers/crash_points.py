@@ -28,7 +28,7 @@ FILES: Final = (
     "host/rendezvous.py",
     "transport/shm/acceptor.py",
     "transport/connection.py",
-    "transport/sharing.py",
+    "transport/shared_memory_ops.py",
     "transport/listener.py",
     "transport/shm/server.py",
     "transport/shm/loop_client.py",

@@ -69,7 +69,7 @@ class Babbler:
         with self._listening, self._listening.accept()[0] as client:
             hello = control.decode(client.recv(1000))
             assert isinstance(hello, control.Hello)
-            made = handshake.server_side(hello, OFFER, ConnectionOptions(1 << 20, 1 << 20, spin=0))
+            made = handshake.accept_client(hello, OFFER, ConnectionOptions(1 << 20, 1 << 20, spin=0))
             welcome = control.decode(made.welcome)
             assert isinstance(welcome, control.Welcome)
             names = [welcome.segment, *(f"sem.{name}" for name in welcome.semaphores or ())]

@@ -8,7 +8,7 @@ import pytest
 
 import shmrpc
 from shmrpc.transport.nats import subjects
-from shmrpc.transport.nats.address import Address, parse
+from shmrpc.transport.nats.address import NatsAddress, parse
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +18,9 @@ def without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_url_names_servers_a_service_and_options() -> None:
-    assert parse("host") == (Address(("host:4222",)), "")
-    assert parse("host:1,[::1]:2/shop") == (Address(("host:1", "[::1]:2")), "shop")
-    assert parse("host/shop?heartbeat=0.5&inbox=alice") == (Address(("host:4222",), 0.5, "alice"), "shop")
+    assert parse("host") == (NatsAddress(("host:4222",)), "")
+    assert parse("host:1,[::1]:2/shop") == (NatsAddress(("host:1", "[::1]:2")), "shop")
+    assert parse("host/shop?heartbeat=0.5&inbox=alice") == (NatsAddress(("host:4222",), 0.5, "alice"), "shop")
 
 
 @pytest.mark.parametrize(

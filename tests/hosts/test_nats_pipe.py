@@ -28,7 +28,7 @@ from shmrpc.transport.nats.pipe.partial_frame import Partial
 from shmrpc.transport.nats.pipe.pipe import Pipe
 from shmrpc.transport.nats.pipe.round_trip import MOST_EXTRA
 from shmrpc.transport.nats.pipe.window_budget import BUDGET, LEAST, WINDOW, WindowBudget
-from shmrpc.transport.queued_inbox import Mail
+from shmrpc.transport.queued_inbox import ScheduledDelivery
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
@@ -190,7 +190,7 @@ async def test_a_sender_waits_behind_the_window_and_goes_on_when_told() -> None:
     for number in range(1, 100):
         has_room = one.pipe.send(frames.CALL, number, bytes(100_000))
     assert not has_room
-    waiting = asyncio.create_task(one.pipe.room())
+    waiting = asyncio.create_task(one.pipe.wait_for_room())
     first = one.messages()
     assert WINDOW <= sum(map(len, first)) < WINDOW + (1 << 18)
     await asyncio.sleep(0)
@@ -251,15 +251,15 @@ async def test_a_goodbye_comes_behind_what_was_sent_before() -> None:
 
 async def test_mail_that_is_hurried_is_delivered_once_and_at_once() -> None:
     delivered: list[int] = []
-    mail = Mail(lambda: delivered.append(len(delivered)))
-    mail.hurry()
+    mail = ScheduledDelivery(lambda: delivered.append(len(delivered)))
+    mail.flush()
     assert delivered == []
-    mail.has_come()
-    mail.hurry()
+    mail.schedule()
+    mail.flush()
     assert delivered == [0]
     await asyncio.sleep(0)
     assert delivered == [0]
-    mail.has_come()
+    mail.schedule()
     await asyncio.sleep(0)
     assert delivered == [0, 1]
 

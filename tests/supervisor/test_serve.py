@@ -22,7 +22,7 @@ import pytest
 import shmrpc
 from shmrpc.host import rendezvous
 from shmrpc.host.status import collect_reports
-from shmrpc.transport.shm.connection_router import FrontDesk
+from shmrpc.transport.shm.connection_router import ConnectionRouter
 from shmrpc.wire import control
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, InThread, ServerProcess, eventually, is_alive
@@ -284,7 +284,7 @@ async def test_a_client_waits_while_no_worker_has_room_for_it() -> None:
 
     rooms = [1, 2, 3]
     report = control.StatusReport("made", 1, 0.0, [], 0, "serving")
-    desk = FrontDesk("made", lambda _: report, pass_on)
+    desk = ConnectionRouter("made", lambda _: report, pass_on)
     dialled = rendezvous.dial("made")
     assert dialled is not None
     dialled.setblocking(True)

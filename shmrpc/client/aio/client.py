@@ -46,7 +46,7 @@ from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.interceptors import Interceptor, check_interceptors
 from shmrpc.service.service import Service
 from shmrpc.streams.items import ItemDecoder
-from shmrpc.transport.addresses import At, find
+from shmrpc.transport.addresses import At, find_transport
 from shmrpc.transport.connection_options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
@@ -430,7 +430,7 @@ class Client(CallEngine[LoopReconnector]):
             return read(answer)
 
         self._describe_function(name, call)
-        channel = session.sharing.channel
+        channel = session.shared_memory.channel
         if channel is None:
             return call
         short = self._fast_call(session, number, kind, read)
@@ -522,7 +522,7 @@ def connect(
     """
     check_connecting(timeout, reconnect)
     connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
-    transport, service = find(service, at)
+    transport, service = find_transport(service, at)
     name, endpoints = name_and_endpoints(service)
     reconnector = LoopReconnector(name, transport.dial(name, connection), timeout, reconnect=reconnect)
     return Client(

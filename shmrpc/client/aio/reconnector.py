@@ -16,7 +16,7 @@ from shmrpc.client.aio.session import LoopSession
 from shmrpc.client.common.call_errors import closed_error
 from shmrpc.client.common.reconnector import Reconnector
 from shmrpc.errors import ShmrpcError
-from shmrpc.transport.connection import Connection, Dial, interruption
+from shmrpc.transport.connection import Connection, Dial, interrupted_error
 
 logger = logging.getLogger("shmrpc.client")
 
@@ -156,7 +156,7 @@ class LoopReconnector(Reconnector[LoopSession]):
                 and reconnector.closed_error is None
                 and not isinstance(error, asyncio.CancelledError)
             ):
-                reconnector.closed_error = interruption(service, error)
+                reconnector.closed_error = interrupted_error(service, error)
             raise
         finally:
             reconnector = reference()

@@ -21,7 +21,7 @@ from shmrpc.service.call import Call
 from shmrpc.streams.sending import TIME_SLICE
 from shmrpc.transport.connection import CloseReason, Connection, Frame
 from shmrpc.transport.errors import ChannelError
-from shmrpc.transport.sharing import ClientSharing, NoClientSharing
+from shmrpc.transport.shared_memory_ops import ClientSharedMemoryFallback, ClientSharedMemoryOps
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
@@ -49,11 +49,11 @@ class LoopSession(Session[Connection]):
         self, connection: Connection, on_end: Callable[[LoopSession], None], on_go_away: Callable[[LoopSession], None]
     ) -> None:
         #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
-        self.sharing: ClientSharing = connection.sharing or NoClientSharing(
+        self.shared_memory: ClientSharedMemoryOps = connection.shared_memory or ClientSharedMemoryFallback(
             connection.send, connection.max_memory, connection.check_loop
         )
-        super().__init__(connection, self.sharing)
-        self.exchange = self.sharing.exchange
+        super().__init__(connection, self.shared_memory)
+        self.exchange = self.shared_memory.exchange
         self.pending: dict[int, asyncio.Future[Frame] | ReplySink] = {}
         #: There is another session for new calls.
         self.draining = False
@@ -98,7 +98,7 @@ class LoopSession(Session[Connection]):
             try:
                 if frame is not None:
                     self._on_frame(*frame)
-                self.sharing.listen()
+                self.shared_memory.listen()
             except BaseException as error:
                 future.cancel()
                 connection.interrupted(error)
@@ -122,7 +122,7 @@ class LoopSession(Session[Connection]):
         # A call that was cancelled does not come here, and we go on listening: its late answer is to be
         # taken out of the ring.
         if not pending:
-            self.sharing.unpark()
+            self.shared_memory.unpark()
         if answer[0] == frames.RESULT:
             return answer[2]
         return result_body(answer, call)
@@ -150,7 +150,7 @@ class LoopSession(Session[Connection]):
 
     def end_stream(self, call: Call) -> None:
         """Stops taking items of this call. Those still on the way are dropped."""
-        self.sharing.unroute(call.id)
+        self.shared_memory.unroute(call.id)
         stream_exchange = self.pending.pop(call.id, None)
         if stream_exchange is None:
             return
@@ -159,7 +159,7 @@ class LoopSession(Session[Connection]):
         if not stream_exchange.done():
             self.cancel(call.id)
         if not self.pending:
-            self.sharing.unpark()
+            self.shared_memory.unpark()
             self.close_if_idle()
 
     def watch(self, call: Call) -> None:
@@ -183,7 +183,7 @@ class LoopSession(Session[Connection]):
     def cancel(self, call_id: int) -> bool:
         """Gives up a call. True if it was never sent, since there was no room for it."""
         with contextlib.suppress(ChannelError):
-            if self.sharing.take_back(call_id):
+            if self.shared_memory.take_back(call_id):
                 return True
             self.send(frames.CANCEL, call_id, frames.NIL)
         return False
@@ -191,13 +191,13 @@ class LoopSession(Session[Connection]):
     async def wait_for_room(self, call: Call) -> None:
         """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
         if call.deadline is None:
-            return await self.connection.room()
+            return await self.connection.wait_for_room()
         since = self._read_progress.look()
         try:
             async with asyncio.timeout(max(0.0, (call.deadline - since) / 1e9)):
-                await self.connection.room()
+                await self.connection.wait_for_room()
         except TimeoutError:
-            if self.sharing.take_back(call.id):
+            if self.shared_memory.take_back(call.id):
                 raise self._read_progress.error(call.endpoint, since, taken_back=True) from None
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
@@ -224,7 +224,7 @@ class LoopSession(Session[Connection]):
     def close_if_idle(self) -> None:
         """Closes a session that is left, after its last call."""
         if self.draining and not self.pending and self.close_reason is None:
-            channel = self.sharing.channel
+            channel = self.shared_memory.channel
             if channel is not None and channel.has_pipelined_calls():  # Each has its turn before this is asked again.
                 self.loop.call_later(0.001, self.close_if_idle)
                 return

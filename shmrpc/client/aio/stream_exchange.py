@@ -32,7 +32,7 @@ class LoopStreamExchange(StreamExchange):
         #: Brings what is there already.
         self.pull: Callable[[], object] | None = None
         if streams:
-            self.pull = functools.partial(session.sharing.pull, call.id)
+            self.pull = functools.partial(session.shared_memory.pull, call.id)
 
     def _grant(self, size: int) -> None:
         with contextlib.suppress(ChannelError):
@@ -69,9 +69,9 @@ class LoopStreamExchange(StreamExchange):
         session.connection.check_loop()
         session.begin_stream(call, self)
         if self.streams:
-            session.sharing.route(call.id, self.incoming.feed)
+            session.shared_memory.route(call.id, self.incoming.feed)
         session.begin(kind, call.id, body)
-        session.sharing.listen()
+        session.shared_memory.listen()
 
     def _add_source(self, codec: Codec, number: int, source: Any) -> SourceUpload:
         self._sources.append(_SourceTask(self._session, self.call, codec, number, source))

@@ -18,7 +18,7 @@ _TELLING: Final = 50_000_000
 class ReadProgress:
     """Watches whether a server reads what it is sent, looked at as each call with a deadline begins to wait.
 
-    ``untaken``: see :meth:`shmrpc.transport.sharing.ClientSharing.untaken`.
+    ``untaken``: see :meth:`shmrpc.transport.shared_memory_ops.ClientSharedMemoryOps.untaken`.
     """
 
     def __init__(self, service: str, pid: int, untaken: Callable[[], tuple[int, int, int, int]]) -> None:

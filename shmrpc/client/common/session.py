@@ -14,7 +14,7 @@ from shmrpc.service.call import Call
 from shmrpc.streams.sending import Sender
 from shmrpc.transport.connection import CloseReason, Connection, ThreadConnection
 from shmrpc.transport.errors import ChannelError
-from shmrpc.transport.sharing import ClientSharing
+from shmrpc.transport.shared_memory_ops import ClientSharedMemoryOps
 from shmrpc.wire.codec import BODIES, Body
 
 _C = TypeVar("_C", Connection, ThreadConnection)
@@ -27,21 +27,21 @@ class Session(ABC, Generic[_C]):
     #: :meth:`wait_reply` goes on with.
     exchange: Callable[[int, int, Body], Any]
 
-    def __init__(self, connection: _C, sharing: ClientSharing | ThreadConnection) -> None:
+    def __init__(self, connection: _C, shared_memory: ClientSharedMemoryOps | ThreadConnection) -> None:
         self.connection: _C = connection
         self.service, self.pid, self.uid, self.state = connection.service, connection.pid, connection.uid, None
         self.numbers = {name: number for number, name in enumerate(connection.endpoints)}
         self.shapes = connection.shapes
-        self.begin: Callable[[int, int, Body], bool] = sharing.begin
+        self.begin: Callable[[int, int, Body], bool] = shared_memory.begin
         self.send: Callable[[int, int, Body], bool] = connection.send
         #: What sends the items of a stream: its opcode, its call, its first credit.
-        self.sender: Callable[[int, int, int], Sender] = sharing.sender
+        self.sender: Callable[[int, int, int], Sender] = shared_memory.sender
         self.ids = _core.CallIds()
         self.next_id: Callable[[], int] = self.ids
         #: How the connection has ended.
         self.close_reason: CloseReason | None = None
-        self._allocate: Callable[[int], Any] = sharing.allocate
-        self._read_progress = ReadProgress(connection.service, connection.pid, sharing.untaken)
+        self._allocate: Callable[[int], Any] = shared_memory.allocate
+        self._read_progress = ReadProgress(connection.service, connection.pid, shared_memory.untaken)
 
     @abstractmethod
     def is_draining(self) -> bool:

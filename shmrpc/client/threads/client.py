@@ -38,7 +38,7 @@ from shmrpc.service.call import Call, earliest_deadline
 from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_sync
 from shmrpc.service.service import Service
 from shmrpc.streams.items import ItemDecoder
-from shmrpc.transport.addresses import Transport, find
+from shmrpc.transport.addresses import Transport, find_transport
 from shmrpc.transport.connection_options import (
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_SPIN,
@@ -394,7 +394,7 @@ def connect(
     """
     check_connecting(timeout, reconnect)
     connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
-    transport, service = find(service, at)
+    transport, service = find_transport(service, at)
     name, endpoints = name_and_endpoints(service)
     reconnector = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
     options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))

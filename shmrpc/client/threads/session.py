@@ -112,7 +112,7 @@ class ThreadSession(Session[ThreadConnection]):
 
     def poll_close(self) -> None:
         """Learns of the end of the connection, if the server has said so or is gone."""
-        end = self.connection.hear()
+        end = self.connection.poll_close()
         if end is None or self.close_reason is not None:
             return
         with contextlib.suppress(ChannelError):

@@ -116,7 +116,7 @@ class RemoteWorker:
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)
         # The end of a chunk wakes us, and no result before it: a wake-up costs more than a short task.
-        self._connection.patient = True
+        self._connection.polls_items = True
         return self._connection
 
     async def connect(self) -> None:

@@ -58,7 +58,7 @@ def without_secrets(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Address:
+class NatsAddress:
     """Where NATS is, and how to be let in. As text it has no secret."""
 
     #: ``host:port``, of servers that belong together.
@@ -102,7 +102,7 @@ def _check_file(name: str, file: str) -> None:
         raise ValueError(f"nkey={file}: expected the seed of an nkey, which begins with SU") from None
 
 
-def parse(rest: str) -> tuple[Address, str]:
+def parse(rest: str) -> tuple[NatsAddress, str]:
     """The address, and the name of a service or "", in a URL after ``nats://``. Raises ValueError if it is none."""
     before, _, query = rest.partition("?")
     before = _in_one_scheme(before)
@@ -113,7 +113,7 @@ def parse(rest: str) -> tuple[Address, str]:
             "expected USER:PASSWORD@HOST or TOKEN@HOST, with %2F for each / in it, %3F for ? and %40 for @"
         )
     options = _options(query)
-    return Address(
+    return NatsAddress(
         tuple(_server(host) for host in hosts.split(",")),
         _heartbeat(options.get("heartbeat")),
         _inbox(options.get("inbox")),

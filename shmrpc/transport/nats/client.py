@@ -13,7 +13,7 @@ from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.connection import CloseReason, Connection, OnEnd, OnFrame
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.nats import messages, subjects
-from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.link.link import Link
 from shmrpc.transport.nats.link.link_errors import Silent
@@ -50,7 +50,12 @@ class _OutOfTime(_Unknown):
 
 
 async def connect(
-    service: str, address: Address, timeout: float | None, note: Callable[[str], None], *, options: ConnectionOptions
+    service: str,
+    address: NatsAddress,
+    timeout: float | None,
+    note: Callable[[str], None],
+    *,
+    options: ConnectionOptions,
 ) -> NatsConnection:
     """Connects to a server of a service, within ``timeout`` seconds; None: for ever, 0: one try.
 
@@ -93,7 +98,7 @@ async def connect(
             await joined.wait_closed()
 
 
-async def _joined(address: Address, timeout: float) -> Link:
+async def _joined(address: NatsAddress, timeout: float) -> Link:
     try:
         return await link.join(address, max(0.0, min(timeout, _NATS)))
     except link.Misconfigured:
@@ -192,9 +197,9 @@ class NatsConnection(Connection):
         else:
             raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until little waits to be sent."""
-        await self._pipe.room()
+        await self._pipe.wait_for_room()
 
     def fault(self, error: Exception) -> None:
         """Closes, and tells the server which rule it broke."""

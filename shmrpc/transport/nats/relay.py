@@ -26,7 +26,7 @@ from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize
 from shmrpc.transport.listener import Offer, Peer
 from shmrpc.transport.nats import client
-from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.pipe import round_trip
 from shmrpc.transport.shm import thread_client
 from shmrpc.transport.shm.handshake import Established
@@ -68,7 +68,7 @@ _background: Final = _Background()
 
 def connect(
     service: str,
-    address: Address,
+    address: NatsAddress,
     timeout: float | None,
     check: Callable[[], None],
     note: Callable[[str], None],
@@ -100,7 +100,7 @@ def _give_up(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> N
 
 
 async def _begin(
-    service: str, address: Address, timeout: float | None, note: Callable[[str], None], options: ConnectionOptions
+    service: str, address: NatsAddress, timeout: float | None, note: Callable[[str], None], options: ConnectionOptions
 ) -> tuple[Relay, socket.socket]:
     """A relay, and the socket for its client. If nobody takes it, that socket is closed, and the relay ends."""
     connection = await client.connect(service, address, timeout, note, options=options)
@@ -184,7 +184,7 @@ class Relay:
 
     async def _go_on(self) -> None:
         """Takes more once what was taken is on its way."""
-        await self._connection.room()
+        await self._connection.wait_for_room()
         self._inbox.is_held = False
         self._inbox.pump()
 
@@ -249,9 +249,9 @@ class RelayedConnection(ThreadConnection):
         self._relay = relay
         self.extra_credit = relay.extra_credit
 
-    def hear(self) -> CloseReason | None:
+    def poll_close(self) -> CloseReason | None:
         """How the server has ended the connection, if it has, in the words of the connection that the relay has."""
-        end = super().hear()
+        end = super().poll_close()
         return end if end is None else self._relay.end or end
 
     def close(self) -> None:

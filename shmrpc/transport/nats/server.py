@@ -24,7 +24,7 @@ from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.transport.listener import Listener, Offer, Peer
 from shmrpc.transport.nats import messages, subjects
-from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.client import UNKNOWN_UID
 from shmrpc.transport.nats.deadlines import translated
 from shmrpc.transport.nats.link import link
@@ -96,7 +96,7 @@ class NatsPeer(Peer):
             self._last = end.error
             self._listener.inbox.put(self, _END, 0, b"")
 
-    def took(self, opcode: int, call_id: int, body: Body) -> bool:
+    def account_for(self, opcode: int, call_id: int, body: Body) -> bool:
         """Accounts for a frame that has come out of the inbox; whether it is to be run."""
         if opcode == _END:
             assert self._last is not None
@@ -131,9 +131,9 @@ class NatsPeer(Peer):
             self._pipe.say(control.GoAway())
 
     @property
-    def is_awaited(self) -> bool:
+    def has_pending_replies(self) -> bool:
         """Whether answers wait to be sent."""
-        return self._open and self._pipe.is_awaited
+        return self._open and self._pipe.has_pending_replies
 
     def _leave(self) -> None:
         self._open = False
@@ -143,7 +143,7 @@ class NatsPeer(Peer):
     def _lose(self, error: ShmrpcError) -> None:
         if self._open:
             self._leave()
-            self._listener.lost(self, error)
+            self._listener.notify_lost(self, error)
 
     async def wait_closed(self) -> None:
         """Waits until what was sent is on its way."""
@@ -250,7 +250,7 @@ class NatsListener(Listener[NatsPeer]):
 class NatsInbox(QueuedInbox[NatsPeer]):
     """The frames of all clients of a server. When the connection to NATS breaks, it makes another one."""
 
-    def __init__(self, address: Address, options: ConnectionOptions, take: Callable[[], None]) -> None:
+    def __init__(self, address: NatsAddress, options: ConnectionOptions, take: Callable[[], None]) -> None:
         super().__init__(take)
         self.options = options
         self._address = address
@@ -270,7 +270,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         """Connects to NATS. Raises ServiceUnavailable if that cannot be."""
         self._link = await link.join(self._address)
         self._link.on_lost.add(self._on_lost)
-        self._link.on_delivered.add(self.hurry)  # A turn of the loop less for each call.
+        self._link.on_delivered.add(self.flush)  # A turn of the loop less for each call.
 
     async def announce(self) -> None:
         """Lets clients come. Raises ServiceUnavailable if NATS has gone meanwhile."""
@@ -302,7 +302,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         joined, self._link = self._link, None
         if joined is not None:
             joined.on_lost.discard(self._on_lost)
-            joined.on_delivered.discard(self.hurry)
+            joined.on_delivered.discard(self.flush)
             joined.leave()
         if self._open and (self._again is None or self._again.done()):
             self._again = asyncio.get_running_loop().create_task(self._come_back())
@@ -341,7 +341,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         joined, self._link = self._link, None
         if joined is not None:
             joined.on_lost.discard(self._on_lost)
-            joined.on_delivered.discard(self.hurry)
+            joined.on_delivered.discard(self.flush)
             joined.leave()
             await joined.wait_closed()
 

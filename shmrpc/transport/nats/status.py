@@ -10,7 +10,7 @@ from shmrpc.basics.suggestions import closest_match
 from shmrpc.errors import RemoteProtocolError, ServiceUnavailable
 from shmrpc.host.cleanup import NAME
 from shmrpc.transport.nats import messages, subjects
-from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.link.link import Link
 from shmrpc.transport.nats.messages import Report
@@ -51,7 +51,7 @@ def _read(data: bytes) -> Report | None:
     return message if isinstance(message, Report) and NAME.fullmatch(message.report.service) else None
 
 
-async def statuses(address: Address) -> list[Report]:
+async def statuses(address: NatsAddress) -> list[Report]:
     """What the servers that reach NATS here say of themselves, by service and host.
 
     A server that is stopped, or far away, may be missing. Raises ServiceUnavailable if NATS cannot be reached, or

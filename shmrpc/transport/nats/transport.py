@@ -9,19 +9,19 @@ from shmrpc.transport.connection import Connection, Dial, ThreadConnection, Thre
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.listener import OpenInbox
 from shmrpc.transport.nats import client
-from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.server import NatsInbox
 
 
-class Nats:
+class NatsTransport:
     """``nats://``: services and clients that reach the same NATS. Raises ImportError without its client."""
 
     adopts = False
     shares_names = True
     lacks = ("spin", "allow_uids")
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: NatsAddress) -> None:
         link.package()
         #: Where NATS is.
         self.address = address
@@ -56,5 +56,5 @@ class Nats:
 
 def _checked(options: ConnectionOptions) -> ConnectionOptions:
     """The options; ValueError for one that has no meaning here."""
-    options.refuse("nats:// leaves this host, where it means nothing: leave it out", Nats.lacks)
+    options.reject("nats:// leaves this host, where it means nothing: leave it out", NatsTransport.lacks)
     return options

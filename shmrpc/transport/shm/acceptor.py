@@ -29,7 +29,7 @@ _TURN: Final = 16
 _refused: Final[set[int]] = set()
 
 
-class Visitor(msgspec.Struct, frozen=True):
+class PeerCredentials(msgspec.Struct, frozen=True):
     """A process that has come, as the kernel vouches for it."""
 
     pid: int
@@ -43,7 +43,10 @@ class Acceptor:
     """
 
     def __init__(
-        self, service: str, take: Callable[[socket.socket, Visitor], None], allow_uids: frozenset[int] = NO_OTHER_USERS
+        self,
+        service: str,
+        take: Callable[[socket.socket, PeerCredentials], None],
+        allow_uids: frozenset[int] = NO_OTHER_USERS,
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
@@ -74,7 +77,7 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in resource_limits.NO_DESCRIPTOR_ERRNOS and self._reserve.is_open:
-                    if self._turn_away(error.errno):
+                    if self._reject_for_now(error.errno):
                         continue
                     return
                 self._reserve.open()
@@ -84,12 +87,12 @@ class Acceptor:
                 self._loop.remove_reader(self._claim.socket)
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
                 return
-            visitor = admitted(accepted, self._service, self._allow_uids)
-            if visitor is not None:
+            peer_credentials = check_credentials(accepted, self._service, self._allow_uids)
+            if peer_credentials is not None:
                 accepted.setblocking(False)
-                self._take(accepted, visitor)
+                self._take(accepted, peer_credentials)
 
-    def _turn_away(self, number: int) -> bool:
+    def _reject_for_now(self, number: int) -> bool:
         """Tells the client that is first in line why it cannot come. False if no client is."""
         reason = resource_limits.no_descriptor_error(number)
         self._reserve.close()
@@ -100,8 +103,8 @@ class Acceptor:
         except OSError:  # Another thread has taken the descriptor.
             return True
         else:
-            if admitted(accepted, self._service, self._allow_uids):
-                _refuse(accepted, str(reason), try_again=True)
+            if check_credentials(accepted, self._service, self._allow_uids):
+                send_refusal(accepted, str(reason), try_again=True)
         finally:
             self._reserve.open()
         logger.log(self._refusals.level_for(number, logging.ERROR), "clients are turned away: %s", reason)
@@ -120,15 +123,15 @@ class Acceptor:
         self._claim.release()
 
 
-def admitted(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> Visitor | None:
+def check_credentials(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> PeerCredentials | None:
     """The process at the other end, if it may use the service; if not, tells it why and closes ``accepted``."""
     pid, uid = credentials.peer_credentials(accepted)
     if credentials.is_trusted(uid, allow_uids):
-        return Visitor(pid, uid)
+        return PeerCredentials(pid, uid)
     level = logging.DEBUG if uid in _refused else logging.WARNING
     _refused.add(uid)
     logger.log(level, "%s of uid %d was refused: it may not use %r", describe_process(pid), uid, service)
-    _refuse(
+    send_refusal(
         accepted,
         f"uid {uid} may not use service {service!r}: its server allows {credentials.describe_users(allow_uids)}; "
         f"for more: shmrpc.serve(..., allow_uids=[{uid}])",
@@ -136,7 +139,7 @@ def admitted(accepted: socket.socket, service: str, allow_uids: frozenset[int]) 
     return None
 
 
-def _refuse(accepted: socket.socket, reason: str, *, try_again: bool = False) -> None:
+def send_refusal(accepted: socket.socket, reason: str, *, try_again: bool = False) -> None:
     """Tells a client why it may not come, and closes. Nothing that it sent is looked at."""
     with accepted, contextlib.suppress(OSError):
         accepted.setblocking(False)

@@ -31,7 +31,7 @@ def allocate(channel: _core.Channel, size: int, server: socket.socket | None = N
     try:
         return channel.allocate(max(size, 1))
     except (_core.NoMemory, OverflowError) as error:
-        if server is not None and isinstance(error, _core.Unheard) and hangs_up(server):
+        if server is not None and isinstance(error, _core.Unheard) and has_hung_up(server):
             raise ConnectionLost("the server is gone: it died, or was killed") from None
         raise _refused(error) from None
 
@@ -49,7 +49,7 @@ def _refused(error: Exception) -> SharedMemoryError:
     )
 
 
-def hangs_up(control: socket.socket) -> bool:
+def has_hung_up(control: socket.socket) -> bool:
     """Whether the other end is closed, or is about to be."""
     descriptor = control.fileno()
     if descriptor < 0:  # This side has closed its own.

@@ -11,10 +11,10 @@ from shmrpc.transport.connection import CloseReason
 from shmrpc.wire import control
 
 #: The fault of a peer that lives and has ended its bell.
-BELL_ENDED: Final = "the bell was closed, and the connection was not"
+DOORBELL_CLOSED: Final = "the bell was closed, and the connection was not"
 
 
-def is_over(control_socket: socket.socket) -> bool:
+def has_ended(control_socket: socket.socket) -> bool:
     """Whether the peer has said its last, or is gone. Reads nothing: the next one to read the socket learns it."""
     try:
         control_socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -25,7 +25,7 @@ def is_over(control_socket: socket.socket) -> bool:
     return True
 
 
-def explain(packet: bytes, peer: str, pid: int) -> CloseReason | None:
+def parse_close_packet(packet: bytes, peer: str, pid: int) -> CloseReason | None:
     """What the last packet of a peer means: its goodbye, or none at all.
 
     None if it is not the last one: the peer only says that it is about to go. RemoteProtocolError if it is a message

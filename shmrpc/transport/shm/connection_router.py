@@ -11,14 +11,14 @@ from typing import Final
 
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.host.credentials import NO_OTHER_USERS
-from shmrpc.transport.shm.acceptor import Acceptor, Visitor
+from shmrpc.transport.shm.acceptor import Acceptor, PeerCredentials
 from shmrpc.wire import control
 
 #: Seconds until a client is passed on again that nobody could take.
 _PASS_AGAIN: Final = 0.01
 
 
-class FrontDesk:
+class ConnectionRouter:
     """Holds a name. Answers the clients that ask for status, and passes the sockets of all others on.
 
     ``report`` gives the answer. ``pass_on`` is given a service and the socket of a client whose first packet is still
@@ -31,7 +31,7 @@ class FrontDesk:
     def __init__(
         self,
         service: str,
-        report: Callable[[FrontDesk], control.StatusReport],
+        report: Callable[[ConnectionRouter], control.StatusReport],
         pass_on: Callable[[str, socket.socket], Awaitable[str | None]],
         allow_uids: frozenset[int] = NO_OTHER_USERS,
     ) -> None:
@@ -51,7 +51,7 @@ class FrontDesk:
         """Seconds since the name was taken."""
         return time.monotonic() - self._began
 
-    def _receive(self, accepted: socket.socket, visitor: Visitor) -> None:
+    def _receive(self, accepted: socket.socket, credentials: PeerCredentials) -> None:
         self._here[accepted] = self._loop.call_later(control.STEP_TIMEOUT, self._close, accepted)
         self._loop.add_reader(accepted, self._on_packet, accepted)
 
@@ -69,7 +69,7 @@ class FrontDesk:
             self._passing[accepted] = self._loop.create_task(self._pass(accepted))
             return
         if packet:
-            self._answer(accepted, self._report(self))
+            self._receive_answer(accepted, self._report(self))
         self._close(accepted)
 
     async def _pass(self, accepted: socket.socket) -> None:
@@ -77,12 +77,12 @@ class FrontDesk:
             while (why := await self._pass_on(self.service, accepted)) == "":
                 await asyncio.sleep(_PASS_AGAIN)
             if why is not None:
-                self._answer(accepted, control.Refuse(why, try_again=True))
+                self._receive_answer(accepted, control.Refuse(why, try_again=True))
         finally:
             self._passing.pop(accepted, None)
             self._close(accepted)  # The process that took it has a descriptor of its own.
 
-    def _answer(self, accepted: socket.socket, message: control.Message) -> None:
+    def _receive_answer(self, accepted: socket.socket, message: control.Message) -> None:
         with contextlib.suppress(OSError):
             accepted.recv(control.MAX_MESSAGE)  # A socket closed with something unread resets the other end.
             accepted.send(control.encode(message))

@@ -13,12 +13,12 @@ from shmrpc.errors import LocalProtocolError
 _served: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[str]]] = weakref.WeakKeyDictionary()
 
 
-def begin(service: str) -> None:
+def register(service: str) -> None:
     """Notes that the running loop serves a service."""
     _served.setdefault(asyncio.get_running_loop(), Counter())[service] += 1
 
 
-def end(service: str, loop: asyncio.AbstractEventLoop) -> None:
+def unregister(service: str, loop: asyncio.AbstractEventLoop) -> None:
     """Notes that a loop does so no longer."""
     _served[loop][service] -= 1
 

@@ -27,7 +27,7 @@ from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.rendezvous import ConnectRetry, Packet, receive_packet
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.listener import Offer
-from shmrpc.transport.shm.close_reason import is_over
+from shmrpc.transport.shm.close_reason import has_ended
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment, unlink
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
@@ -53,7 +53,7 @@ class Established(msgspec.Struct):
     shapes: dict[int, Shape]
 
 
-class Welcoming(msgspec.Struct):
+class AcceptedClient(msgspec.Struct):
     """What a server has made for a client that it is about to welcome."""
 
     channel: _core.Channel
@@ -81,11 +81,11 @@ class Welcoming(msgspec.Struct):
 ClientSteps = Generator[int | Established, Packet | None, None]
 
 
-class NotNow(ConnectionLost):
+class RetryLater(ConnectionLost):
     """The server cannot take a client at this moment; it, or another one, may in a while."""
 
 
-def client_side(
+def connect_client(
     dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry, *, blocking: bool
 ) -> ClientSteps:
     """The client's part; the connection once it stands. ``dialled`` is only sent through, and that never waits.
@@ -112,7 +112,7 @@ def client_side(
         try:
             channel = _open_channel(welcome, descriptors, options, server_uid, blocking=blocking)
         except RemoteProtocolError:
-            if is_over(dialled):  # With it went the names.
+            if has_ended(dialled):  # With it went the names.
                 raise ConnectionLost("it ended the connection during the handshake") from None
             raise
         if not blocking:
@@ -130,7 +130,7 @@ def client_side(
     yield Established(channel, bell, welcome.service, pid, server_uid, welcome.max_frame, welcome.endpoints, shapes)
 
 
-def answer_in_place(dialled: socket.socket, options: ConnectionOptions) -> Packet | None:
+def receive_in_place(dialled: socket.socket, options: ConnectionOptions) -> Packet | None:
     """The next packet, an empty one at the end; None if it does not come within a moment.
 
     Most do. Whoever sleeps for as long as the server takes goes on more slowly afterwards.
@@ -201,7 +201,9 @@ def _open_channel(
         segment.close()
 
 
-def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, client_uid: int = 0) -> Welcoming:
+def accept_client(
+    hello: control.Hello, offer: Offer, options: ConnectionOptions, client_uid: int = 0
+) -> AcceptedClient:
     """What the server makes for a client, from its hello.
 
     ``client_uid`` is let into the segment, if it is another user than ours.
@@ -246,7 +248,7 @@ def server_side(hello: control.Hello, offer: Offer, options: ConnectionOptions, 
             offer.shapes_beside_endpoints,
             max_memory,
         )
-        return Welcoming(channel, bell, segment, max_frame, control.encode(welcome), (their_bell, their_lending))
+        return AcceptedClient(channel, bell, segment, max_frame, control.encode(welcome), (their_bell, their_lending))
     except BaseException as error:
         segment.unlink()
         _close_all(descriptors)
@@ -273,7 +275,7 @@ def _expect_welcome(packet: bytes) -> control.Welcome:
     message = control.decode(packet)
     if isinstance(message, control.Refuse):
         if message.try_again:
-            raise NotNow(message.reason)
+            raise RetryLater(message.reason)
         raise ServiceUnavailable(f"the server refused the connection: {message.reason}")
     if not isinstance(message, control.Welcome):
         raise RemoteProtocolError(f"expected welcome, got {type(message).__name__.lower()}")

@@ -20,17 +20,17 @@ from shmrpc.streams.items import ItemRun
 from shmrpc.transport.connection import CloseReason, Connection, Frame, OnEnd, OnFrame, warn_unclosed
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.shm import block_allocation, handshake
-from shmrpc.transport.shm.close_reason import BELL_ENDED, explain
+from shmrpc.transport.shm.close_reason import DOORBELL_CLOSED, parse_close_packet
 from shmrpc.wire import control, frames
 
 #: Seconds until a process that has inherited a connection says that it is there: it may have to import a great deal.
 INHERITED_TIMEOUT: Final = 60.0
 #: Seconds after which a connection is given up whose loop cannot wait for it.
-UNWATCHED: Final = 0.1
+UNWATCHED_TIMEOUT: Final = 0.1
 #: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
-RUN: Final = 256
+MAX_RUN: Final = 256
 #: Frames that are taken before the loop has a turn.
-TURN: Final = 512
+MAX_FRAMES_PER_TURN: Final = 512
 
 
 async def connect(
@@ -56,12 +56,12 @@ async def inherit(control_socket: socket.socket, service: str, options: Connecti
 async def _handshake(
     dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry
 ) -> LoopConnection:
-    steps = handshake.client_side(dialled, options, retry, blocking=False)
+    steps = handshake.connect_client(dialled, options, retry, blocking=False)
     loop = running_loop()
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            step = steps.send(await _answer(dialled, step, retry, options, loop))
+            step = steps.send(await _receive_answer(dialled, step, retry, options, loop))
         return LoopConnection(dialled, step)
     except BaseException:
         steps.close()
@@ -69,7 +69,7 @@ async def _handshake(
         raise
 
 
-async def _answer(
+async def _receive_answer(
     dialled: socket.socket,
     pid: int,
     retry: rendezvous.ConnectRetry,
@@ -82,21 +82,21 @@ async def _answer(
     both of its names.
     """
     if pid != os.getpid():  # Else it may need this loop, or this thread.
-        answer = handshake.answer_in_place(dialled, options)
+        answer = handshake.receive_in_place(dialled, options)
         if answer is not None:
             return answer
     limit = retry.welcome_timeout(pid)
     readable: asyncio.Future[bool] = loop.create_future()
-    timer = loop.call_later(limit, _settle, readable, False)
+    timer = loop.call_later(limit, _set_result, readable, False)
     try:
-        loop.add_reader(dialled.fileno(), _settle, readable, True)
+        loop.add_reader(dialled.fileno(), _set_result, readable, True)
         return rendezvous.receive_packet(dialled) if await readable else None
     finally:
         timer.cancel()
         loop.remove_reader(dialled.fileno())
 
 
-def _settle(future: asyncio.Future[bool], result: bool) -> None:
+def _set_result(future: asyncio.Future[bool], result: bool) -> None:
     if not future.done():
         future.set_result(result)
 
@@ -117,15 +117,15 @@ class LoopConnection(Connection):
         self._bell = established.bell
         self._control = dialled
         #: Whether items of streams do not wake the loop: whoever wants them calls :meth:`listen` now and then.
-        self.patient = False
+        self.polls_items = False
         #: For what is to be taken on the next turn of the loop.
         self._again: asyncio.Handle | None = None
         #: Packets of the server that are received and not acted on, as after an exception of a signal's handler.
-        self._heard: list[bytes] = []
+        self._packets: list[bytes] = []
         #: Has the loop wait for the server.
         self._watching: asyncio.Handle | None = None
         #: Runs from the end of the bell to that of the connection.
-        self._bell_ended: asyncio.TimerHandle | None = None
+        self._bell_timeout: asyncio.TimerHandle | None = None
         #: By call, where the items of the streams go that are being read.
         self._feeds: dict[int, Callable[[ItemRun], None]] = {}
         #: Senders that wait for room.
@@ -141,7 +141,7 @@ class LoopConnection(Connection):
         fork.abandon_in_child(self)
 
     @property
-    def sharing(self) -> LoopConnection:
+    def shared_memory(self) -> LoopConnection:
         """Itself: it shares memory with the server."""
         return self
 
@@ -163,7 +163,7 @@ class LoopConnection(Connection):
         except OSError as error:
             end = CloseReason(ConnectionLost(f"the loop cannot wait for the server of {self.service!r}: {error}"))
             # Not at once: the next connection would as a rule end in the same way.
-            self._watching = self._loop.call_later(UNWATCHED, self._lose, end)
+            self._watching = self._loop.call_later(UNWATCHED_TIMEOUT, self._lose, end)
         except BaseException:  # Out of a signal handler: nobody else would wait for the server.
             self._watching = self._loop.call_soon(self._watch)
             raise
@@ -174,9 +174,9 @@ class LoopConnection(Connection):
         If a great deal is there, the rest comes on the next turn: what keeps coming must not keep the loop.
         """
         try:
-            if self._again is None and self._open and not self.channel.park(self.patient):
+            if self._again is None and self._open and not self.channel.park(self.polls_items):
                 self._drain()
-                if self._open and not (self.channel.settle() if self.patient else self.channel.park()):
+                if self._open and not (self.channel.settle() if self.polls_items else self.channel.park()):
                     self._again = self._loop.call_soon(self._listen_again)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -210,9 +210,9 @@ class LoopConnection(Connection):
     def _end_bell(self) -> None:
         """Handles the end of the bell, which the server has closed. If it has died, the control socket says so soon."""
         self._loop.remove_reader(self._bell.fileno())
-        self._bell_ended = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_ended)
+        self._bell_timeout = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_timeout)
 
-    def _on_bell_ended(self) -> None:
+    def _on_bell_timeout(self) -> None:
         if self._open:
             self._on_control()
         if not self._open:
@@ -226,9 +226,9 @@ class LoopConnection(Connection):
             self.interrupted(error)
             raise
         else:
-            self.fault(RemoteProtocolError(BELL_ENDED))
+            self.fault(RemoteProtocolError(DOORBELL_CLOSED))
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until all that was sent has found room, or the connection has ended."""
         while self._open and self.channel.is_stalled():
             waiter = self._loop.create_future()
@@ -277,7 +277,7 @@ class LoopConnection(Connection):
             return
         try:
             feed = self._feeds.get(call_id)  # None after its end.
-            if feed is None or not self._take_run(call_id, feed):
+            if feed is None or not self._receive_run(call_id, feed):
                 self._drain()
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
@@ -285,9 +285,9 @@ class LoopConnection(Connection):
             self.interrupted(error)
             raise
 
-    def _take_run(self, call_id: int, feed: Callable[[ItemRun], None]) -> int:
+    def _receive_run(self, call_id: int, feed: Callable[[ItemRun], None]) -> int:
         """Takes items of a stream that is being read, as far as they come one behind the other; how many."""
-        part = self.channel.receive_run(frames.ITEM, call_id, RUN, frames.ARRAY)
+        part = self.channel.receive_run(frames.ITEM, call_id, MAX_RUN, frames.ARRAY)
         if part is None:
             return 0
         feed(part)
@@ -295,31 +295,31 @@ class LoopConnection(Connection):
 
     def _drain(self) -> None:
         """Takes what is there, up to a bound; if it is patient, without what comes meanwhile: later that is more."""
-        receive, on_frame, left = self.channel.receive, self._on_frame, TURN
+        receive, on_frame, left = self.channel.receive, self._on_frame, MAX_FRAMES_PER_TURN
         feeds = self._feeds
         frame: Frame | None
         while self._open and left > 0 and (frame := receive()) is not None:
             on_frame(*frame)
             left -= 1
             if frame[0] == frames.ITEM and (feed := feeds.get(frame[1])) is not None:
-                left -= self._take_run(frame[1], feed)
-                if self.patient and self.channel.is_at_end():
+                left -= self._receive_run(frame[1], feed)
+                if self.polls_items and self.channel.is_at_end():
                     break
 
     def _on_control(self) -> None:
         try:
             try:
                 # Received and kept in one step: no exception of a signal's handler comes between.
-                self._heard.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
+                self._packets.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
             except BlockingIOError:
                 pass
             except ConnectionResetError:
-                self._heard.append(b"")
-            for packet in self._heard:
+                self._packets.append(b"")
+            for packet in self._packets:
                 self._hear(packet)
-            self._heard.clear()
+            self._packets.clear()
         except BaseException:
-            if self._heard:
+            if self._packets:
                 self._loop.call_soon(self._on_heard)
             raise
 
@@ -331,7 +331,7 @@ class LoopConnection(Connection):
     def _hear(self, packet: bytes) -> None:
         """Acts on what the server has said. Again: nothing new."""
         try:
-            end = explain(packet, f"server of {self.service!r}", self.pid)
+            end = parse_close_packet(packet, f"server of {self.service!r}", self.pid)
         except RemoteProtocolError as error:
             self.fault(error)
             return
@@ -350,20 +350,20 @@ class LoopConnection(Connection):
         """Closes, and tells the server which rule it broke. If it has left, the connection ends with how it did."""
         if isinstance(error, _core.PeerLeft):
             # Its loop, or ours, has not turned since. A process that dies closes all that it has within moments.
-            block_allocation.hangs_up(self._control)
+            block_allocation.has_hung_up(self._control)
             for _ in range(2):  # It may have said before that it was about to go.
                 if self._open:
                     self._on_control()
             if not self._open:
                 return
-            error = RemoteProtocolError(BELL_ENDED)
+            error = RemoteProtocolError(DOORBELL_CLOSED)
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self._lose(
             CloseReason(RemoteProtocolError(f"the server of {self.service!r} ({describe_process(self.pid)}): {error}"))
         )
 
-    def _is_awaited(self) -> bool:
+    def _has_waiters(self) -> bool:
         return bool(self._pending or self._room)
 
     def close(self) -> None:
@@ -372,8 +372,8 @@ class LoopConnection(Connection):
             bell = self._bell.fileno()
             if bell >= 0 and not self._loop.is_closed():
                 self._loop.remove_reader(bell)
-                if self._bell_ended is not None:
-                    self._bell_ended.cancel()
+                if self._bell_timeout is not None:
+                    self._bell_timeout.cancel()
                 self._loop.remove_reader(self._control.fileno())
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))

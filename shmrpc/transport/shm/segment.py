@@ -44,7 +44,7 @@ class NewSegment:
                 _core.create_semaphore(name)
             if for_uid not in (0, os.geteuid()):
                 for path in (SHM_DIRECTORY / self.name, *map(_semaphore_path, self.semaphores or ())):
-                    _let_in(path, for_uid)
+                    _grant_access(path, for_uid)
         except (OSError, MemoryError) as error:
             self.unlink()
             raise resource_limits.segment_error(error, _core.segment_memory(self.capacity)) from None
@@ -118,7 +118,7 @@ _NO_ID: Final = 0xFFFF_FFFF
 _READ_WRITE: Final = 6
 
 
-def _let_in(path: Path, uid: int) -> None:
+def _grant_access(path: Path, uid: int) -> None:
     """Lets one user more open a file of ours, and nobody else."""
     entries = (
         (_OWNER, _READ_WRITE, _NO_ID),

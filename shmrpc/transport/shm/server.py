@@ -20,9 +20,9 @@ from shmrpc.streams.credit import OVERHEAD
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.listener import Inbox, Listener, Offer, Peer
 from shmrpc.transport.shm import block_allocation, deadlock_guard, handshake
-from shmrpc.transport.shm.acceptor import Acceptor, Visitor, admitted
-from shmrpc.transport.shm.close_reason import BELL_ENDED, explain, is_over
-from shmrpc.transport.shm.handshake_limiter import Arrivals
+from shmrpc.transport.shm.acceptor import Acceptor, PeerCredentials, check_credentials
+from shmrpc.transport.shm.close_reason import DOORBELL_CLOSED, has_ended, parse_close_packet
+from shmrpc.transport.shm.handshake_limiter import HandshakeLimiter
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
@@ -32,14 +32,14 @@ logger = logging.getLogger("shmrpc.server")
 #: us: we are there at about the same time, and another turn of the loop would take as long.
 HELLO_IN_PLACE: Final = 50_000
 #: Seconds for which a turn of the loop may keep new frames waiting, if there is a moment to look.
-LONG: Final = 1e-3
+POLL_INTERVAL: Final = 1e-3
 
 
 class ShmPeer(Peer):
     """A client, from its arrival to its end."""
 
-    def __init__(self, listener: ShmListener, control_socket: socket.socket, visitor: Visitor) -> None:
-        self.pid, self.uid = visitor.pid, visitor.uid
+    def __init__(self, listener: ShmListener, control_socket: socket.socket, credentials: PeerCredentials) -> None:
+        self.pid, self.uid = credentials.pid, credentials.uid
         #: None until the handshake is over.
         self.channel: _core.Channel | None = None
         self.max_frame = 0
@@ -48,7 +48,7 @@ class ShmPeer(Peer):
         #: Its hello, once it has come.
         self._hello: control.Hello | None = None
         #: What was made for it, from the welcome until it confirms.
-        self._welcoming: handshake.Welcoming | None = None
+        self._accepted: handshake.AcceptedClient | None = None
         self._bell: _core.Descriptor | None = None
         self._index = -1
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class ShmPeer(Peer):
         return describe_process(self.pid, "client")
 
     @property
-    def sharing(self) -> ShmPeer:
+    def shared_memory(self) -> ShmPeer:
         """Itself: it shares memory with the client."""
         return self
 
@@ -97,24 +97,24 @@ class ShmPeer(Peer):
 
     def fault(self, reason: str) -> None:
         """Ends this connection and no other, and tells the client which rule it broke."""
-        self._say(control.Goodbye(reason, fault=True))
+        self._send_control(control.Goodbye(reason, fault=True))
         self._end(RemoteProtocolError(f"{self}: {reason}"))
 
     def close(self, reason: str) -> None:
         """Says goodbye and closes; a client that is not connected may come to the next server."""
         if self.channel is None:
-            self._refuse(reason, try_again=True)
+            self.send_refusal(reason, try_again=True)
             return
-        self._say(control.Goodbye(reason, reached=self.channel.reached()))
+        self._send_control(control.Goodbye(reason, reached=self.channel.reached()))
         self.abandon(closing=True)
 
     def go_away(self) -> None:
         """Tells the client to go elsewhere with its next call."""
         if self.channel is not None:
-            self._say(control.GoAway())
+            self._send_control(control.GoAway())
 
     @property
-    def is_awaited(self) -> bool:
+    def has_pending_replies(self) -> bool:
         """Whether answers wait for the client to read."""
         return self.channel is not None and self.channel.is_awaited()
 
@@ -129,56 +129,56 @@ class ShmPeer(Peer):
         try:
             if not packet or self.channel is not None:
                 self._hear(packet)
-            elif self._welcoming is not None:
-                self._on_confirm(packet, self._welcoming)
+            elif self._accepted is not None:
+                self._on_confirm(packet, self._accepted)
             else:
                 self._on_hello(packet)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
-            self._turn_down(error)
+            self._fail_handshake(error)
 
     def _hear(self, packet: bytes) -> None:
         """Ends the connection: its client has said its last, or what no client says."""
         try:
-            end = explain(packet, "client", self.pid)
+            end = parse_close_packet(packet, "client", self.pid)
             if end is None:
                 raise RemoteProtocolError("it sent 'goaway', which only a server says")
         except RemoteProtocolError as error:
             self.fault(str(error))
         else:
             self._loop.remove_reader(self._control.fileno())
-            self._wind_up(end.error)
+            self._end_after_unread(end.error)
 
-    def _wind_up(self, error: ShmrpcError) -> None:
+    def _end_after_unread(self, error: ShmrpcError) -> None:
         """Ends the connection of a client that is gone, once all that it had sent is taken: its one-way calls run."""
-        if self._open and self._has_last_words() and not isinstance(error, RemoteProtocolError):
+        if self._open and self._has_unread_frames() and not isinstance(error, RemoteProtocolError):
             self._listener.inbox.poller.wake(self._index)
             self._listener.inbox.pump()
-            self._loop.call_soon(self._wind_up, error)
+            self._loop.call_soon(self._end_after_unread, error)
         else:
             self._end(error)
 
-    def _has_last_words(self) -> bool:
+    def _has_unread_frames(self) -> bool:
         """Whether there are frames still to be read: those of a client that left too many answers unread are not."""
         try:
             return self.channel is not None and self.channel.has_frame() and not self.channel.is_behind()
         except _core.ChannelError:
             return False
 
-    def _refuse(self, reason: str, *, try_again: bool = False) -> None:
+    def send_refusal(self, reason: str, *, try_again: bool = False) -> None:
         """Ends a handshake. Once a client is welcomed it may be connected on its side: that reads a goodbye."""
-        if self._welcoming is None:
-            self._say(control.Refuse(reason, try_again))
+        if self._accepted is None:
+            self._send_control(control.Refuse(reason, try_again))
         else:
-            self._say(control.Goodbye(reason, fault=not try_again, reached=0 if try_again else None))
+            self._send_control(control.Goodbye(reason, fault=not try_again, reached=0 if try_again else None))
         self.abandon(closing=True)
 
     def _refuse_for_now(self) -> None:
-        self._refuse(f"the server is {self._listener.health}", try_again=True)
+        self.send_refusal(f"the server is {self._listener.health}", try_again=True)
 
     def _on_hello(self, packet: bytes) -> None:
         hello = control.decode(packet)
         if isinstance(hello, control.StatusRequest):
-            self._say(self._listener.report())
+            self._send_control(self._listener.report())
             self.abandon(closing=True)
             return
         if not isinstance(hello, control.Hello):
@@ -189,7 +189,7 @@ class ShmPeer(Peer):
         if self._hello is not None:
             raise RemoteProtocolError("it sent a second hello, and was not welcomed yet")
         self._hello = hello
-        self._listener.arrivals.want(self)
+        self._listener.handshakes.request(self)
 
     def begin(self) -> None:
         """Welcomes the client, since there is a place for its handshake."""
@@ -197,34 +197,38 @@ class ShmPeer(Peer):
         if self._listener.health != "serving":
             self._refuse_for_now()
             return
-        welcoming = None
+        accepted_client = None
         try:
-            welcoming = self._listener.welcoming(self._hello, self.uid)
-            _core.send_packet(self._control.fileno(), welcoming.welcome, welcoming.theirs)
+            accepted_client = self._listener.accept(self._hello, self.uid)
+            _core.send_packet(self._control.fileno(), accepted_client.welcome, accepted_client.theirs)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
-            if welcoming is not None:
-                welcoming.close()  # Else it has its segment for as long as the exception, which a log may keep.
-            self._turn_down(error)
+            if accepted_client is not None:
+                accepted_client.close()  # Else it has its segment for as long as the exception, which a log may keep.
+            self._fail_handshake(error)
             return
-        welcoming.sent()
-        self._welcoming = welcoming
+        accepted_client.sent()
+        self._accepted = accepted_client
         self._expect(self._control.fileno())  # Its confirmation, which it sends once it has mapped the segment.
         self._listener.inbox.pump_soon()
 
     def _expect(self, socket: int | None = None) -> None:
         """Has the wait that comes next look for longer than others, unless more clients are about to be connected."""
-        if self._listener.arrivals.is_alone:
+        if self._listener.handshakes.is_alone:
             self._listener.inbox.poller.expect(socket)
 
-    def _on_confirm(self, packet: bytes, welcoming: handshake.Welcoming) -> None:
+    def _on_confirm(self, packet: bytes, accepted_client: handshake.AcceptedClient) -> None:
         """Ends the handshake: the client has mapped the segment."""
         message = control.decode(packet)
         if not isinstance(message, control.Confirm):
             raise RemoteProtocolError(f"expected confirm, got {type(message).__name__.lower()}")
-        welcoming.segment.unlink()
+        accepted_client.segment.unlink()
         self._timer.cancel()
-        self._welcoming = None
-        self._bell, self.channel, self.max_frame = welcoming.bell, welcoming.channel, welcoming.max_frame
+        self._accepted = None
+        self._bell, self.channel, self.max_frame = (
+            accepted_client.bell,
+            accepted_client.channel,
+            accepted_client.max_frame,
+        )
         self.key = self._listener.connected(self)
         inbox = self._listener.inbox
         self._index = inbox.poller.add(self.channel, self.key, self.key.serving)
@@ -232,7 +236,7 @@ class ShmPeer(Peer):
         if self._listener.health == "draining":  # Everybody else was told before.
             self.go_away()
         self._expect()  # Its first call: as a rule a client connects to make one.
-        self._listener.arrivals.leave(self)
+        self._listener.handshakes.remove(self)
         inbox.pump()
 
     def _on_bell(self) -> None:
@@ -240,20 +244,20 @@ class ShmPeer(Peer):
             # If the client has died, the control socket says so soon.
             assert self._bell is not None
             self._loop.remove_reader(self._bell.fileno())
-            self._timer = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_ended)
+            self._timer = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_timeout)
         self._listener.inbox.pump()
 
-    def _on_bell_ended(self) -> None:
-        if not is_over(self._control):
-            self.fault(BELL_ENDED)
+    def _on_bell_timeout(self) -> None:
+        if not has_ended(self._control):
+            self.fault(DOORBELL_CLOSED)
 
-    def turn_away(self, reason: str) -> None:
+    def reject_for_now(self, reason: str) -> None:
         """Refuses a client that is not waited for any longer; it may come again."""
         level = self._listener.refusals.level_for(reason, logging.WARNING)
         logger.log(level, "%s was turned away: %s", self, reason)
-        self._refuse(reason, try_again=True)
+        self.send_refusal(reason, try_again=True)
 
-    def _turn_down(self, error: Exception) -> None:
+    def _fail_handshake(self, error: Exception) -> None:
         """Refuses a client whose handshake has failed."""
         if isinstance(error, ConnectionError):
             logger.debug("%s left during the handshake: %s", self, error)
@@ -266,13 +270,13 @@ class ShmPeer(Peer):
         if isinstance(error, SharedMemoryError):  # The client, and others, may come again many times a second.
             level = self._listener.refusals.level_for(error.errno, level)
         logger.log(level, "%s was refused: %s", self, error)
-        self._refuse(str(error), try_again=lacks_descriptors)
+        self.send_refusal(str(error), try_again=lacks_descriptors)
 
     def _on_timeout(self) -> None:
         logger.warning("%s did not finish the handshake in time", self)
         self.abandon(closing=True)
 
-    def _say(self, message: control.Message) -> None:
+    def _send_control(self, message: control.Message) -> None:
         """Sends a control message. A client that does not read them is not waited for."""
         with contextlib.suppress(OSError):
             self._control.send(control.encode(message), socket.MSG_DONTWAIT)
@@ -282,7 +286,7 @@ class ShmPeer(Peer):
             established = self.channel is not None
             self.abandon(closing=True)
             if established:
-                self._listener.lost(self, error)
+                self._listener.notify_lost(self, error)
 
     def abandon(self, *, closing: bool = False) -> None:
         """Closes the descriptors; in a forked child nothing but those."""
@@ -295,8 +299,8 @@ class ShmPeer(Peer):
             if self._bell is not None:
                 self._loop.remove_reader(self._bell.fileno())
                 self._listener.inbox.poller.remove(self._index)
-            if self._welcoming is not None:
-                self._welcoming.close()
+            if self._accepted is not None:
+                self._accepted.close()
             self._listener.forget(self)
         if self.channel is not None:
             self.channel.close()
@@ -325,11 +329,11 @@ class ShmListener(Listener[ShmPeer]):
         self._offer = offer
         self._options = options
         self._started = time.monotonic()
-        self.arrivals = Arrivals(ShmPeer.begin, ShmPeer.turn_away)
+        self.handshakes = HandshakeLimiter(ShmPeer.begin, ShmPeer.reject_for_now)
         self.refusals = LogThrottle()
         self._acceptor = Acceptor(offer.service, self._welcome, options.users) if claim else None
         self._loop = asyncio.get_running_loop()
-        deadlock_guard.begin(offer.service)
+        deadlock_guard.register(offer.service)
 
     @property
     def connections(self) -> int:
@@ -343,9 +347,9 @@ class ShmListener(Listener[ShmPeer]):
             self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health
         )
 
-    def welcoming(self, hello: control.Hello, uid: int) -> handshake.Welcoming:
+    def accept(self, hello: control.Hello, uid: int) -> handshake.AcceptedClient:
         """What is made for one client, of this user."""
-        return handshake.server_side(hello, self._offer, self._options, uid)
+        return handshake.accept_client(hello, self._offer, self._options, uid)
 
     def connected(self, peer: ShmPeer) -> Any:
         """Tells the layer above of a client whose handshake is over; its key for the inbox."""
@@ -355,31 +359,31 @@ class ShmListener(Listener[ShmPeer]):
 
     def adopt(self, accepted: socket.socket) -> None:
         """Serves the process at the other end of a control socket, if it may be served."""
-        visitor = admitted(accepted, self.service, self._options.users)
-        if visitor is not None:
+        credentials = check_credentials(accepted, self.service, self._options.users)
+        if credentials is not None:
             accepted.setblocking(False)
-            self._welcome(accepted, visitor)
+            self._welcome(accepted, credentials)
 
     def forget(self, peer: ShmPeer) -> None:
         """A client's connection is closed."""
         super().forget(peer)
-        self.arrivals.leave(peer)
+        self.handshakes.remove(peer)
 
-    def _welcome(self, accepted: socket.socket, visitor: Visitor) -> None:
-        peer = ShmPeer(self, accepted, visitor)
+    def _welcome(self, accepted: socket.socket, credentials: PeerCredentials) -> None:
+        peer = ShmPeer(self, accepted, credentials)
         self.peers.add(peer)
-        if self.arrivals.come(peer):
+        if self.handshakes.admit(peer):
             self.on_change()
             peer.start()
         else:
-            peer.turn_away("too many clients come at once")
+            peer.reject_for_now("too many clients come at once")
 
     def close(self, reason: str) -> None:
         """Gives the name back and says goodbye to everybody."""
-        deadlock_guard.end(self.service, self._loop)
+        deadlock_guard.unregister(self.service, self._loop)
         if self._acceptor is not None:
             self._acceptor.close()
-        self.arrivals.close()
+        self.handshakes.close()
         super().close(reason)
 
 
@@ -405,9 +409,9 @@ class ShmInbox(Inbox):
         """Takes the service's name, unless ``claim`` is false; ServiceInUse if another live server has it."""
         return ShmListener(offer, on_change, self._options, self, claim=claim)
 
-    def glance(self) -> None:
+    def poll_if_due(self) -> None:
         """Takes what is there, if the loop has not turned for long. Not within a task."""
-        if time.monotonic() - self._taken > LONG:
+        if time.monotonic() - self._taken > POLL_INTERVAL:
             self.pump()
 
     def pump(self) -> None:

@@ -20,7 +20,7 @@ from shmrpc.streams.credit import OVERHEAD, WINDOW
 from shmrpc.transport.connection import CloseReason, warn_unclosed
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.shm import block_allocation, deadlock_guard, handshake
-from shmrpc.transport.shm.close_reason import BELL_ENDED, explain
+from shmrpc.transport.shm.close_reason import DOORBELL_CLOSED, parse_close_packet
 from shmrpc.wire import control, frames
 
 #: Seconds that a blocked call sleeps before it looks whether the server still lives.
@@ -66,12 +66,12 @@ def inherit(
 def _handshake(
     dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
-    steps = handshake.client_side(dialled, options, retry, blocking=True)
+    steps = handshake.connect_client(dialled, options, retry, blocking=True)
     try:
         step = next(steps)
         while not isinstance(step, handshake.Established):
-            answer = handshake.answer_in_place(dialled, options)
-            step = steps.send(answer or _answer(dialled, retry.welcome_timeout(step)))
+            answer = handshake.receive_in_place(dialled, options)
+            step = steps.send(answer or _receive_answer(dialled, retry.welcome_timeout(step)))
         return make(dialled, step)
     except BaseException:
         steps.close()
@@ -79,7 +79,7 @@ def _handshake(
         raise
 
 
-def _answer(dialled: socket.socket, limit: float) -> rendezvous.Packet | None:
+def _receive_answer(dialled: socket.socket, limit: float) -> rendezvous.Packet | None:
     """The next packet, an empty one at the end, or None after ``limit`` seconds."""
     poll = new_poll()
     poll.register(dialled, select.POLLIN)
@@ -125,8 +125,8 @@ class ThreadConnection:
         self._open = True
         self._made_by = os.getpid()
         #: Packets of the server that are received and not acted on: its end, or what an exception kept us from.
-        self._heard: list[bytes] = []
-        self._hearing = _core.ReentrantLock()
+        self._packets: list[bytes] = []
+        self._poll_lock = _core.ReentrantLock()
         fork.abandon_in_child(self)
 
     def check_thread(self) -> None:
@@ -134,24 +134,24 @@ class ThreadConnection:
         if self.pid == self._made_by:
             deadlock_guard.check_thread(self.service)
 
-    def hear(self) -> CloseReason | None:
+    def poll_close(self) -> CloseReason | None:
         """How the server has ended the connection, if it has. It says no more than that it is about to go, and goes."""
-        if not self._open or (turn := self._hearing.try_acquire()) is None:
+        if not self._open or (turn := self._poll_lock.try_acquire()) is None:
             return None
         try:
             for _ in range(2):  # The end does not wait for the next look behind another message, or an error.
                 with contextlib.suppress(OSError, ValueError):
                     # Received and kept in one step: no exception of a signal's handler comes between.
-                    self._heard.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
-            for packet in self._heard:
+                    self._packets.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
+            for packet in self._packets:
                 try:
-                    end = explain(packet, f"server of {self.service!r}", self.pid)
+                    end = parse_close_packet(packet, f"server of {self.service!r}", self.pid)
                 except RemoteProtocolError as error:
                     return CloseReason(self.fault(error))
                 if end is not None:
                     return end
                 self.draining = True
-            self._heard.clear()
+            self._packets.clear()
             return None
         finally:
             turn.release()
@@ -171,7 +171,7 @@ class ThreadConnection:
     def fault(self, error: Exception) -> ShmrpcError:
         """Closes, and tells the server which rule it broke; the error to raise."""
         if isinstance(error, _core.PeerLeft):
-            error = RemoteProtocolError(BELL_ENDED)
+            error = RemoteProtocolError(DOORBELL_CLOSED)
         with contextlib.suppress(OSError):
             self._control.send(control.encode(control.Goodbye(str(error), fault=True)))
         self.abandon()

@@ -9,7 +9,7 @@ from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.listener import OpenInbox
 
 
-class SharedMemory:
+class ShmTransport:
     """``shm://``, which is meant where nothing is said: shared memory, for loops and for threads."""
 
     adopts = True

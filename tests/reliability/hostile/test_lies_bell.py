@@ -111,8 +111,8 @@ async def test_a_client_that_ends_its_bell(
         lost.append(error)
         really(self, peer, error)
 
-    really = shm_server.ShmListener.lost
-    monkeypatch.setattr(shm_server.ShmListener, "lost", note)
+    really = shm_server.ShmListener.notify_lost
+    monkeypatch.setattr(shm_server.ShmListener, "notify_lost", note)
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 20 if dies else 0.3)
     with counted(monkeypatch, shm_server.ShmPeer, "_on_bell") as rings:
         async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:

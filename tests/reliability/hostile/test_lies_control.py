@@ -250,7 +250,7 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
         offer = Offer("liar", ["add", "count", "total"], {})
-        made = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
+        made = handshake.accept_client(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         try:
             lie(client, made.welcome, [each.fileno() for each in made.theirs])
         finally:

@@ -286,7 +286,7 @@ class ScribblingServer:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
         offer = Offer("liar", ["add", "echo"], {})
-        made = handshake.server_side(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
+        made = handshake.accept_client(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         welcome = control.decode(made.welcome)
         assert isinstance(welcome, control.Welcome)
         shared = []

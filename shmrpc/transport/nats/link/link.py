@@ -20,14 +20,14 @@ from typing import Any, Final
 from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.transport.nats import subjects, tls
-from shmrpc.transport.nats.address import Address
+from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.link import guarded_client
 from shmrpc.transport.nats.link.heartbeats import Heartbeats
 from shmrpc.transport.nats.link.link_errors import CONNECT_TIMEOUT, Complaints, words
 from shmrpc.transport.nats.messages import PROOF
 from shmrpc.transport.nats.pipe.pipe import BESIDE, PIECE, Pipe
 from shmrpc.transport.nats.pipe.window_budget import WindowBudget
-from shmrpc.transport.queued_inbox import Mail
+from shmrpc.transport.queued_inbox import ScheduledDelivery
 
 logger = logging.getLogger("shmrpc.nats")
 
@@ -42,14 +42,16 @@ Letter = Callable[[bytes, str], None]
 #: Takes a message, and True if NATS reports by it that one of ours has reached no subscriber.
 _Taker = Callable[[bytes, str, bool], None]
 
-_links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Address, Link]]] = weakref.WeakKeyDictionary()
+_links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[NatsAddress, Link]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class Misconfigured(ServiceUnavailable):
     """What this side was given to reach NATS with cannot be used, and trying again does not help."""
 
 
-async def join(address: Address, timeout: float | None = None) -> Link:
+async def join(address: NatsAddress, timeout: float | None = None) -> Link:
     """The link of this loop to an address, made if there is none; to be left by :meth:`Link.leave`.
 
     Raises ServiceUnavailable if NATS cannot be reached, lets nobody in, or has not done so within ``timeout`` seconds;
@@ -84,7 +86,7 @@ def package() -> Any:
 class Link:
     """A connection to NATS, and the ends of connections that go through it."""
 
-    def __init__(self, address: Address, links: dict[Address, Link]) -> None:
+    def __init__(self, address: NatsAddress, links: dict[NatsAddress, Link]) -> None:
         self._address = address
         self._links = links
         self._loop = asyncio.get_running_loop()
@@ -117,7 +119,7 @@ class Link:
         #: What sees to it that TLS is spoken, if it was asked for.
         self._tls: tls.Context | None = None
         self._arrived: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._mail = Mail(self._deliver)
+        self._delivery = ScheduledDelivery(self._deliver)
         self._speakers: deque[Pipe] = deque()
         self._letters: deque[tuple[str, bytes, str]] = deque()
         self._wanted = asyncio.Event()
@@ -286,7 +288,7 @@ class Link:
         # NATS's client calls one after the other, and goes on when this is done: no work is done in here.
         end = message.subject.rpartition(".")[2]
         self._arrived.append((self._take, (end, message.data, message.reply, guarded_client.is_unheard(message))))
-        self._mail.has_come()
+        self._delivery.schedule()
 
     def _take(self, end: str, data: bytes, sender: str, is_unheard: bool) -> None:
         take = self._takers.get(end)
@@ -304,14 +306,14 @@ class Link:
                 tell()
         finally:
             if self._arrived:
-                self._mail.has_come()
+                self._delivery.schedule()
 
     async def subscribe(self, subject: str, take: Letter, group: str = "") -> Any:
         """Has what is sent to a subject given to ``take``; the subscription. Raises ConnectionLost."""
 
         async def on_message(message: Any) -> None:
             self._arrived.append((take, (message.data, message.reply)))
-            self._mail.has_come()
+            self._delivery.schedule()
 
         errors = importlib.import_module("nats.errors")
         began = time.monotonic()
@@ -391,7 +393,7 @@ class Link:
             await asyncio.wait([self._writer])
         for box in list(self._boxes.values()):
             box(b"", "")
-        self._mail.stop()
+        self._delivery.cancel()
         await self._close_nats()
 
     async def _close_nats(self) -> None:

@@ -276,7 +276,7 @@ class Pipe:
             data = messages.encode(message)
             self._put(FRAME.pack(CONTROL, 0, len(data), 0), 0, data)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until little waits to be sent."""
         while self.is_open and self._waiting > ROOM:
             if self._room_waiter is None or self._room_waiter.done():
@@ -284,7 +284,7 @@ class Pipe:
             await asyncio.shield(self._room_waiter)
 
     @property
-    def is_awaited(self) -> bool:
+    def has_pending_replies(self) -> bool:
         """Whether something waits to be sent."""
         return bool(self._pieces)
 

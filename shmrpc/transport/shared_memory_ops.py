@@ -14,8 +14,8 @@ from shmrpc.streams.sending import PlainSender, Sender
 from shmrpc.wire.codec import Body
 
 
-class Sharing(Protocol):
-    """What a side can do whose memory is shared with the other one. Any other has :class:`NoSharing`."""
+class SharedMemoryOps(Protocol):
+    """What a side can do whose memory is shared with the other one. Any other has :class:`SharedMemoryFallback`."""
 
     def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
         """What sends the items of a stream."""
@@ -30,7 +30,7 @@ class Sharing(Protocol):
         ...
 
 
-class ClientSharing(Sharing, Protocol):
+class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
     """The same in a client, which may also look for answers without leaving the loop."""
 
     @property
@@ -74,8 +74,8 @@ class ClientSharing(Sharing, Protocol):
         ...
 
 
-class NoSharing:
-    """What stands in for :class:`Sharing` on a transport that has none."""
+class SharedMemoryFallback:
+    """What stands in for :class:`SharedMemoryOps` on a transport that has none."""
 
     def __init__(self, send: Callable[[int, int, Body], object], max_memory: int | None) -> None:
         self._send = send
@@ -101,7 +101,7 @@ class NoSharing:
             raise SharedMemoryError(errno.ENOMEM, f"this process has no room for {size:,} bytes") from None
 
 
-class NoClientSharing(NoSharing):
+class ClientSharedMemoryFallback(SharedMemoryFallback):
     """The same for a client. Everything comes to it by the loop."""
 
     def __init__(

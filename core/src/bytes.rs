@@ -1,4 +1,4 @@
-//! Numbers in bytes, in the byte order of the machine.
+//! Reading numbers from bytes, in the byte order of the machine.
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))

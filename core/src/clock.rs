@@ -1,6 +1,6 @@
 //! CLOCK_MONOTONIC, which all processes of a host share.
 
-/// Nanoseconds since an arbitrary point, the same for every process of the host.
+/// Return the nanoseconds since an arbitrary point, which is the same for every process of the host.
 #[cfg_attr(loom, allow(dead_code))]
 #[inline]
 pub(crate) fn now() -> u64 {

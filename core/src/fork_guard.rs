@@ -1,4 +1,5 @@
-//! Whether this is the process that made something: a forked child has copies of all of it, and a right to none.
+//! Fork guard: it tells the process that made a value from its forked children, which have copies but no right to use
+//! them.
 
 use crate::clock;
 use std::io;
@@ -10,68 +11,68 @@ const PAGE: usize = 4096;
 /// A page that the kernel wipes in each forked child; null before the first use.
 static PAGE_OF_OURS: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// The process in which something was made.
+/// The process that made a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin(u64);
 
 impl Origin {
-    /// This process. Fails if the kernel gives us no page to know it by.
+    /// Return the identity of this process. Fails if the kernel provides no page to identify it by.
     pub fn here() -> io::Result<Self> {
         let stamp = stamp()?;
-        // Relaxed, both: a forked child begins with one thread, which sees zeros or what it has stored.
+        // Relaxed, both: a forked child begins with one thread, which sees zeros or its own store.
         let found = stamp.load(Ordering::Relaxed);
         if found != 0 {
             return Ok(Origin(found));
         }
-        // No two processes of a family take theirs at one moment with one id.
+        // Unique: no two related processes take their stamps at the same moment with the same id.
         let fresh = (clock::now() << 16 | u64::from(std::process::id() & 0xffff)).max(1);
         let put = stamp.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed);
         Ok(Origin(put.err().unwrap_or(fresh)))
     }
 
-    /// Whether this is that process.
+    /// Return true if this is that process.
     #[inline]
     pub fn is_here(self) -> bool {
         // Acquire: pairs with the exchange in `stamp`.
         let page = PAGE_OF_OURS.load(Ordering::Acquire);
-        // SAFETY: it is mapped, since there is an origin, and stays so; all access to it is atomic.
-        // Relaxed: see `here`.
+        // SAFETY: the page is mapped, because an origin exists, and stays so; all access is atomic. Relaxed: see
+        // `here`.
         !page.is_null() && unsafe { &*page }.load(Ordering::Relaxed) == self.0
     }
 }
 
-/// Something that each process has for itself. A forked child gets another one: in that of its parent a lock may be held
-/// for ever.
+/// A value that each process has for itself. A forked child gets a new one, because a lock in its parent's value may be
+/// held forever.
 pub struct PerProcess<T>(AtomicPtr<(Origin, T)>);
 
 impl<T> PerProcess<T> {
-    /// Nothing so far.
+    /// Create without a value.
     pub const fn empty() -> Self {
         PerProcess(AtomicPtr::new(null_mut()))
     }
 }
 
 impl<T: Default> PerProcess<T> {
-    /// That of this process, made if there is none.
+    /// Return the value of this process, created on first use.
     pub fn get(&'static self) -> io::Result<&'static T> {
         let here = Origin::here()?;
         loop {
-            // Acquire: pairs with the exchange below; what it points to is complete.
+            // Acquire: pairs with the exchange below: the value is complete.
             let current = self.0.load(Ordering::Acquire);
-            // SAFETY: null, or leaked below and so valid for ever.
+            // SAFETY: null, or leaked below and so valid forever.
             if let Some((origin, found)) = unsafe { current.as_ref() }
                 && *origin == here
             {
                 return Ok(found);
             }
             let fresh = Box::into_raw(Box::new((here, T::default())));
-            // AcqRel: publishes what was made here, and sees what another thread has made.
+            // AcqRel: publishes the new value, and sees the value of another thread.
             if self
                 .0
                 .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
                 .is_err()
             {
-                // SAFETY: made above, and no other thread has seen it.
+                // SAFETY: created above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }
@@ -92,7 +93,7 @@ fn stamp() -> io::Result<&'static AtomicU64> {
         ) {
             Ok(_) => fresh,
             Err(theirs) => {
-                // SAFETY: mapped by us, and seen by nobody else.
+                // SAFETY: mapped above, and no other thread has seen it.
                 unsafe { libc::munmap(fresh.cast(), PAGE) };
                 theirs
             }
@@ -107,7 +108,7 @@ fn wiped_page() -> io::Result<*mut AtomicU64> {
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
     );
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+    // SAFETY: a new mapping at an address of the kernel's choice affects no existing one.
     let page = unsafe { libc::mmap(null_mut(), PAGE, access, flags, -1, 0) };
     if page == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -115,7 +116,7 @@ fn wiped_page() -> io::Result<*mut AtomicU64> {
     // SAFETY: the page was mapped above.
     if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
         let error = io::Error::last_os_error();
-        // SAFETY: as above, and nobody uses it.
+        // SAFETY: mapped above, and unused.
         unsafe { libc::munmap(page, PAGE) };
         return Err(error);
     }

@@ -1,9 +1,9 @@
-//! What system calls return.
+//! Helpers for system calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The result of a system call, or its error.
+/// Return the result of a system call, or its error.
 pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
     if result < T::default() {
         return Err(io::Error::last_os_error());
@@ -11,7 +11,7 @@ pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
     Ok(result)
 }
 
-/// Repeats a call for as long as signals interrupt it.
+/// Repeat a call as long as signals interrupt it.
 pub(crate) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         match usize::try_from(call()) {
@@ -26,7 +26,7 @@ pub(crate) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     }
 }
 
-/// What the kernel says of an open file.
+/// Return the status of an open file.
 pub(crate) fn status(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: zeros are a valid `stat`, which is written.
     unsafe {
@@ -36,7 +36,7 @@ pub(crate) fn status(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     }
 }
 
-/// Takes memory for a range of a file, or, with other modes of fallocate(2), gives it back.
+/// Allocate memory for a range of a file, or free it, depending on the mode of fallocate(2).
 pub(crate) fn fallocate(
     file: BorrowedFd<'_>,
     mode: libc::c_int,
@@ -44,7 +44,7 @@ pub(crate) fn fallocate(
     len: u64,
 ) -> io::Result<()> {
     let (start, len) = (start as libc::off_t, len as libc::off_t);
-    // SAFETY: mappings stay, only what they map changes.
+    // SAFETY: mappings stay, only their content changes.
     retry(|| unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) as isize })?;
     Ok(())
 }

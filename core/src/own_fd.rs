@@ -1,8 +1,8 @@
-//! Descriptors that only the process closes that has opened them.
+//! Fork-safe descriptors: a drop in a forked child closes no file of the child.
 //!
-//! A forked child has copies of its parent's objects and of its descriptors. It may have closed the descriptors, as daemons
-//! close all that they know nothing of, and have opened files of its own, which have the same numbers. If it then drops
-//! such an object, a plain `OwnedFd` closes a file of the program.
+//! A forked child has copies of its parent's objects and descriptors. It may have closed the descriptors, as daemons
+//! do, and have opened files of its own under the same numbers. If it then drops such an object, a plain `OwnedFd`
+//! would close a file of the child.
 
 use crate::fork_guard::Origin;
 use crate::os::status;
@@ -10,15 +10,15 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// Identity of the file that a descriptor is of: its device and its number there.
+/// The identity of a file: its device and its number there.
 type FileId = (libc::dev_t, libc::ino_t);
 
-/// A descriptor of this process. Dropped in a forked child, it is closed if it is still a copy of the parent's, and left
-/// alone if the child may have another file under its number.
+/// A descriptor of this process. Its drop in a forked child closes a copy of the parent's descriptor, and leaves the
+/// number alone if the child may have another file under it.
 #[derive(Debug)]
 pub struct OwnFd {
     fd: ManuallyDrop<OwnedFd>,
-    /// None if the process cannot be told from others: then it is this one.
+    /// Process that opened it; None if processes cannot be identified: then it counts as this one.
     origin: Option<Origin>,
     file: Option<FileId>,
 }
@@ -34,7 +34,7 @@ impl From<OwnedFd> for OwnFd {
 }
 
 impl OwnFd {
-    /// The descriptor itself, for a call that takes it over.
+    /// Return the descriptor itself, for a call that takes it over.
     pub fn into_inner(self) -> OwnedFd {
         let mut us = ManuallyDrop::new(self);
         // SAFETY: `us` is not dropped, so nothing uses the descriptor afterwards.
@@ -47,7 +47,7 @@ impl Drop for OwnFd {
         let is_here = self.origin.is_none_or(Origin::is_here);
         let is_copy = || self.file.is_some() && file_of(self.fd.as_raw_fd()).ok() == self.file;
         if is_here || is_copy() {
-            // SAFETY: it is dropped once, here.
+            // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
@@ -66,10 +66,10 @@ impl AsRawFd for OwnFd {
 }
 
 fn file_of(fd: RawFd) -> io::Result<FileId> {
-    // SAFETY: it is borrowed for this call alone; a number that is no open descriptor is an error.
+    // SAFETY: borrowed for this call alone; a number that is no open descriptor is an error.
     let status = status(unsafe { BorrowedFd::borrow_raw(fd) })?;
     match status.st_mode & libc::S_IFMT {
-        // What has no file behind it, such as epoll and inotify: all of those share one number.
+        // Descriptors without a file, such as those of epoll and inotify, share one number.
         0 => Err(io::Error::from_raw_os_error(libc::ENOTSUP)),
         _ => Ok((status.st_dev, status.st_ino)),
     }

@@ -1,4 +1,4 @@
-//! One packet out of a socket, with the descriptors that came along and the process that sent it.
+//! Packets of a socket, with descriptors and the process that sent them.
 
 use crate::clock;
 use crate::os::{done, retry};
@@ -6,25 +6,25 @@ use crate::wait::cpu_contention::CpuContention;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Words of room for what comes beside the bytes of a packet, aligned as the kernel wants it: its sender, and eight
-/// descriptors.
+/// Words of room for the control data of a packet, aligned as the kernel requires: its sender, and eight descriptors.
 pub const ROOM: usize = 10;
 
-/// A packet: how many bytes it had, and what came beside them.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// Bytes that the packet has put into the buffer.
+    /// Bytes that were stored in the buffer.
     pub len: usize,
-    /// Its descriptors, as many as there was room for and as this process may have.
+    /// Descriptors: as many as there was room for and as this process may open.
     pub files: Vec<OwnedFd>,
-    /// Whether there were more.
+    /// True if there were more descriptors.
     pub cut: bool,
-    /// The process that sent it, by its id in our pid namespace. 0 if it has none there, or the socket does not ask
+    /// Process that sent it, by its id in our pid namespace; 0 if it has none there, or the socket does not request it
     /// (`SO_PASSCRED`).
     pub sender: libc::pid_t,
 }
 
-/// Sends a packet with descriptors, without a wait: whole, or not at all. `WouldBlock` if the socket is full.
+/// Send a packet with descriptors, whole or not at all, without blocking. Fails with `WouldBlock` if the socket is
+/// full.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let len = size_of_val(files) as libc::c_uint;
     // SAFETY: arithmetic only.
@@ -58,10 +58,10 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// Waits until there is a packet, or its end, for no longer than `limit` nanoseconds. A signal ends it, too.
+/// Wait for a packet or the end of the socket, for up to `limit` nanoseconds. A signal ends the wait, too.
 ///
-/// For the first `spin` of them it looks again and again, unless somebody else needs our CPU: a process that has slept, if
-/// only for the time that the other side takes, goes on more slowly for a while.
+/// For the first `spin` nanoseconds it polls, unless another process needs this CPU, because a process that has slept
+/// runs more slowly for a while.
 pub fn wait(socket: BorrowedFd<'_>, spin: u64, limit: u64) {
     let start = clock::now();
     let mut contention = CpuContention::default();
@@ -75,12 +75,12 @@ pub fn wait(socket: BorrowedFd<'_>, spin: u64, limit: u64) {
     poll(socket.as_raw_fd(), limit.saturating_sub(waited));
 }
 
-/// Whether there is a packet, or the end of a socket, or no socket at all.
+/// Return true if a packet or the end of the socket is pending, or the descriptor is no socket.
 pub fn is_there(socket: RawFd) -> bool {
     poll(socket, 0)
 }
 
-/// Whether that is so within `limit` nanoseconds, or a signal has come.
+/// Return true if that is so within `limit` nanoseconds, or a signal has come.
 fn poll(socket: RawFd, limit: u64) -> bool {
     let mut asked = libc::pollfd {
         fd: socket,
@@ -91,19 +91,19 @@ fn poll(socket: RawFd, limit: u64) -> bool {
         tv_sec: (limit / 1_000_000_000) as libc::time_t,
         tv_nsec: (limit % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: one entry, and a limit that lives until the call returns. Whatever comes of it, the caller looks.
+    // SAFETY: one entry, and a limit that lives until the call returns. Whatever the result, the caller checks.
     unsafe { libc::ppoll(&raw mut asked, 1, &raw const limit, std::ptr::null()) != 0 }
 }
 
-/// The bytes of the next packet, without a wait; none at the end. `WouldBlock` if there is none.
+/// Return the length of the next packet, without blocking; 0 at the end. Fails with `WouldBlock` if there is none.
 pub fn next_len(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    // SAFETY: nothing is written, as there is room for nothing.
+    // SAFETY: nothing is written, because there is no buffer.
     retry(|| unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), 0, flags) })
 }
 
-/// Takes the next packet, without a wait. What is too long for `bytes` is cut off; `WouldBlock` if there is none, and
-/// one of no bytes at the end. `flags`: such as `MSG_PEEK`.
+/// Receive the next packet, without blocking; an empty one at the end. A packet that is too long for `bytes` is
+/// truncated. Fails with `WouldBlock` if there is none. `flags` may contain `MSG_PEEK`.
 pub fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -123,7 +123,7 @@ pub fn receive(
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: `message` and all that it points at are writable until the call returns.
     let len = retry(|| unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
-    // SAFETY: the kernel has just filled `message` in, and `room` is still there.
+    // SAFETY: the kernel has just filled `message`, and `room` is still there.
     let (files, sender) = unsafe { take(&message) };
     let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
     Ok(Packet {
@@ -134,15 +134,15 @@ pub fn receive(
     })
 }
 
-/// The descriptors that came with a message, all of them, so that none stays open by mistake; and its sender.
+/// Return all descriptors that came with a message, so that none stays open by mistake, and its sender.
 ///
 /// # Safety
 ///
-/// `recvmsg` has filled `message` in, what it points at is still there, and this is called once.
+/// `recvmsg` has filled `message`, what it points at is still there, and this is called once.
 unsafe fn take(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
     let (mut files, mut sender) = (Vec::new(), 0);
     // SAFETY: the headers are the kernel's, within `msg_control`; each descriptor in them is open and no other code
-    // knows of it, and credentials are whole where their length says so.
+    // knows of it, and credentials are whole if their length is that of the struct.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
@@ -166,21 +166,22 @@ unsafe fn take(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
     (files, sender)
 }
 
-/// Two sockets that are joined: packets that one sends, the other receives.
+/// Create a pair of connected packet sockets.
 pub fn pair() -> io::Result<[OwnedFd; 2]> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: there is room for two descriptors.
     done(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
-    // SAFETY: both are new, so they are ours alone.
+    // SAFETY: the new descriptors are owned here alone.
     Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Whether a file is an end of a pair as [`pair`] makes it, or like one: a local socket of packets.
+/// Return true if a file is a local packet socket, as [`pair`] creates them.
 pub fn is_local_packets(file: BorrowedFd<'_>) -> bool {
     let option = |name: libc::c_int| -> Option<libc::c_int> {
         let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: `value` and `len` are writable, and `len` says how long `value` is. What is no socket is an error.
+        // SAFETY: `value` and `len` are writable, and `len` is the size of `value`. A file that is no socket is an
+        // error.
         let result = unsafe {
             let value = (&raw mut value).cast();
             libc::getsockopt(
@@ -204,7 +205,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn a_sender_is_named_to_who_asks() {
+    fn a_sender_is_reported_with_so_passcred() {
         let [ours, theirs] = pair().unwrap();
         let send = || {
             // SAFETY: two bytes are readable.
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_is_told_from_other_files() {
+    fn a_local_packet_socket_differs_from_other_files() {
         let [ours, _] = pair().unwrap();
         assert!(is_local_packets(ours.as_fd()));
         let (datagrams, _) = UnixDatagram::pair().unwrap();

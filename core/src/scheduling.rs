@@ -1,8 +1,8 @@
-//! For how long the kernel lets a thread run in one go, and so how soon it has its turn; and where it runs.
+//! Time slices of the kernel's scheduler, and the current CPU.
 //!
-//! Since Linux 6.12 a thread may ask for a time slice of its own, without any rights. Its share of the CPU stays what
-//! it was; but of two that may run the kernel takes the one whose slice ends first, and so one that asks for little at
-//! a time need not wait until others, which compute, have had theirs.
+//! Since Linux 6.12 a thread may request a time slice of its own, without any rights. Its share of the CPU stays the
+//! same, but of two runnable threads the kernel takes the one whose slice ends first. So a thread with short slices
+//! need not wait for threads that compute.
 
 use crate::os::done;
 use std::io;
@@ -10,37 +10,37 @@ use std::mem::{self, size_of};
 
 const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
 
-/// Lets the calling thread ask for `nanoseconds` at a time; true if it does so now.
+/// Request time slices of `nanoseconds` for the calling thread. Return true if it has them now.
 ///
-/// False, and nothing has changed, if the kernel knows no slices of threads, if this one's is as short already, or if
+/// Return false, without a change, if the kernel has no slices for threads, if this one's is as short already, or if
 /// the thread was given a priority. Threads and processes that it starts later have the usual slice.
 pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
     let mut attributes = attributes()?;
-    // Older kernels say 0.
+    // Older kernels report 0.
     if has_priority(&attributes) || attributes.sched_runtime <= nanoseconds {
         return Ok(false);
     }
     attributes.size = SIZE;
     attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     attributes.sched_runtime = nanoseconds;
-    // SAFETY: the kernel reads as many bytes as the struct says it has.
+    // SAFETY: the kernel reads as many bytes as the struct has.
     done(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
     Ok(true)
 }
 
-/// The CPU that the calling thread runs on, as far as it is known; it may be another one a moment later.
+/// Return the number of the current CPU, which may change at any time; None if unknown.
 #[inline]
 pub fn cpu() -> Option<u32> {
-    // SAFETY: no memory is involved. glibc reads it from what the kernel keeps for each thread: no system call.
+    // SAFETY: no memory is involved. glibc reads it from the thread's kernel data, without a system call.
     u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Whether the thread was given a priority, of whatever kind.
+/// Return true if the thread was given a priority of any kind.
 fn has_priority(attributes: &libc::sched_attr) -> bool {
     attributes.sched_policy != libc::SCHED_OTHER as u32 || attributes.sched_nice != 0
 }
 
-/// What the calling thread asks of the scheduler.
+/// Return the scheduling attributes of the calling thread.
 fn attributes() -> io::Result<libc::sched_attr> {
     // SAFETY: all zeros are a valid value of this plain struct.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
@@ -54,18 +54,18 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// The slice of the calling thread, in nanoseconds; 0 if the kernel knows none.
+    /// Return the time slice of the calling thread, in nanoseconds; 0 if the kernel has none.
     fn slice() -> u64 {
         attributes().unwrap().sched_runtime
     }
 
-    /// On a thread of its own: the others keep what they have.
+    /// Run a test on a thread of its own, so that other tests keep their attributes.
     fn on_a_thread<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| scope.spawn(test).join().unwrap())
     }
 
     #[test]
-    fn it_is_shorter_here_and_as_ever_in_what_is_started() {
+    fn a_shorter_slice_is_not_inherited() {
         on_a_thread(|| {
             let usual = slice();
             // All tests may run with a priority, under nice(1).
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_one_is_kept() {
+    fn a_slice_that_is_shorter_already_is_kept() {
         on_a_thread(|| {
             shorten(200_000).unwrap();
             let short = slice();
@@ -89,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_that_somebody_gave_is_theirs() {
+    fn a_thread_with_a_priority_keeps_its_slice() {
         on_a_thread(|| {
             let usual = slice();
-            // The last one, which everybody may take. SAFETY: no memory is involved; 0 is the calling thread.
+            // The lowest priority, which any process may take. SAFETY: no memory is involved; 0 is the calling thread.
             assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }, 0);
             assert!(!shorten(300_000).unwrap());
             assert_eq!(slice(), usual);

@@ -1,4 +1,4 @@
-//! What the tests of several rooms use: processes that are forked, numbers that look random, deadlines and files.
+//! Helpers of the tests: forked processes, pseudo-random numbers, deadlines and files.
 
 use std::fs::File;
 use std::os::fd::FromRawFd;
@@ -6,20 +6,20 @@ use std::os::fd::FromRawFd;
 /// More than any operation takes, in nanoseconds.
 pub(crate) const LONG: u64 = 30_000_000_000;
 
-/// A deadline that nothing reaches.
+/// Return a deadline that no operation reaches.
 pub(crate) fn soon() -> u64 {
     crate::clock::now() + LONG
 }
 
-/// The one in `make test`, the other in the long form.
+/// Return `short` in `make test`, and `long` in the long form.
 pub(crate) fn scaled(short: u64, long: u64) -> u64 {
     let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
     if is_long { long } else { short }
 }
 
-/// An empty file in memory.
+/// Create an empty file in memory.
 pub(crate) fn file_in_memory() -> File {
-    // SAFETY: a valid C string; what comes back is ours alone.
+    // SAFETY: a valid C string; the new descriptor is owned here alone.
     unsafe {
         let made = libc::memfd_create(c"shmrpc-test".as_ptr(), libc::MFD_CLOEXEC);
         assert!(made >= 0);
@@ -27,9 +27,9 @@ pub(crate) fn file_in_memory() -> File {
     }
 }
 
-/// A process that does this, and ends: with 0, or with 1 if it has panicked.
+/// Fork a process that runs `work` and exits with 0, or with 1 after a panic.
 pub(crate) fn fork(work: impl FnOnce()) -> Child {
-    // SAFETY: the child uses nothing but what it is given, and the allocator, which glibc keeps usable.
+    // SAFETY: the child uses only `work` and the allocator, which glibc keeps usable.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
@@ -40,12 +40,12 @@ pub(crate) fn fork(work: impl FnOnce()) -> Child {
     Child(pid)
 }
 
-/// A forked process; killed when it is dropped.
+/// A forked process, which is killed when dropped.
 pub(crate) struct Child(libc::pid_t);
 
 impl Child {
     pub(crate) fn signal(&self, signal: libc::c_int) {
-        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        // SAFETY: no memory is involved; the child was not waited for.
         assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
     }
 
@@ -53,9 +53,9 @@ impl Child {
         self.0
     }
 
-    /// Whether it is to be waited for no longer.
+    /// Return true if the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        // SAFETY: zeros are a valid `siginfo_t`, which is written. It can be waited for again.
+        // SAFETY: zeros are a valid `siginfo_t`, which is written. The child can be waited for again.
         unsafe {
             let mut ended: libc::siginfo_t = std::mem::zeroed();
             let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -65,7 +65,7 @@ impl Child {
         }
     }
 
-    /// What it has ended by: a signal, or 256 times its exit code.
+    /// Wait for the process. Return its signal, or 256 times its exit code.
     pub(crate) fn wait(self) -> libc::c_int {
         let mut status = 0;
         // SAFETY: `status` is writable.
@@ -90,7 +90,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: no memory is involved; it is a child that nobody has waited for.
+        // SAFETY: no memory is involved; the child was not waited for.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -98,7 +98,7 @@ impl Drop for Child {
     }
 }
 
-/// Numbers that look random and are the same at each run (xorshift64).
+/// A generator of pseudo-random numbers, the same at each run (xorshift64).
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -113,12 +113,12 @@ impl Dice {
         (self.next() >> 11) % bound
     }
 
-    /// One of `least` to `most`, both among them.
+    /// Return a number from `least` to `most`, both included.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// One of up to 2^(most + 1), of each size as often.
+    /// Return a number of up to 2^(most + 1), with each number of bits equally likely.
     pub(crate) fn any_size(&mut self, most: u64) -> u64 {
         let power = self.below(most + 1);
         (1 << power) | self.below(1 << power)

@@ -1,9 +1,9 @@
-//! What a peer can do wrong, and what this process may lack for what it sends.
+//! Violations of the protocol by a peer, and limits of this process that lose a frame.
 
 use thiserror::Error;
 
-/// What a peer announced that cannot be true, and the connection is over; or what this process has no room for, and one
-/// frame is lost: see [`own_limit`](Violation::own_limit). Sizes are in bytes.
+/// A violation of the protocol by the peer, which ends the connection; or a limit of this process, which costs one
+/// frame: see [`own_limit`](Violation::own_limit). Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum Violation {
@@ -19,7 +19,7 @@ pub enum Violation {
     Table,
     #[error("extent {number} is unknown, or cannot be mapped")]
     Extent { number: u32 },
-    /// The peer has no right to the block, or it is not in its extent.
+    /// The peer has no loan of the block, or the block is not in its extent.
     #[error("there is no lease of block {offset} of extent {extent}")]
     Block { extent: u32, offset: u64 },
     #[error("block {offset} of extent {extent} does not begin at a multiple of {granule}")]
@@ -36,7 +36,7 @@ pub enum Violation {
     ExtentUpdate,
     #[error("a RELEASE of {len} bytes; it has {expected}")]
     Release { len: usize, expected: usize },
-    /// `error`, here and below, is the `errno` of what this process has tried.
+    /// `error`, here and below, is the `errno` of the failed system call of this process.
     #[error("the process to receive it cannot map the {size} bytes of extent {number} that it lies in: {}", limit_of(*error))]
     Unmapped { number: u32, size: u64, error: i32 },
     #[error("the process to receive it cannot take the descriptor of extent {number} that it lies in: {}", limit_of(*error))]
@@ -49,8 +49,8 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The `errno` of a limit of the receiver's, which costs one frame and not the connection; None if it is the peer's
-    /// fault.
+    /// Return the `errno` of a limit of the receiver, which costs one frame and not the connection; None if it is the
+    /// peer's fault.
     pub fn own_limit(&self) -> Option<i32> {
         match *self {
             Violation::Unmapped { error, .. } | Violation::DescriptorRefused { error, .. } => {
@@ -62,7 +62,7 @@ impl Violation {
     }
 }
 
-/// What the receiver has no more of, by the `errno` of what it tried, and how to give it more.
+/// Return the resource that the receiver lacks, by the `errno` of its system call, and the remedy.
 fn limit_of(error: i32) -> String {
     let known = match error {
         libc::EMFILE => {

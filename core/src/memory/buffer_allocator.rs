@@ -1,7 +1,6 @@
-//! Memory that a process owns and lends to others: blocks in extents of its own.
+//! The allocator of buffers that a process lends to others: blocks in extents of its own.
 //!
-//! The store itself tells nobody anything: the code that adds an extent tells the holders of it before it lends them a
-//! block in it.
+//! The allocator sends no messages: the code that adds an extent tells the holders before it lends them a block in it.
 
 use crate::crash;
 use crate::memory::arena::{Arena, BlockRef, Holder};
@@ -11,41 +10,41 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
-/// Why there is no block.
+/// The reason why no block was allocated.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum AllocError {
     #[error(
-        "{asked} bytes were asked for, {used} of this connection's max_memory of {limit} are in use"
+        "cannot allocate {asked} bytes: {used} of the {limit} bytes of this connection's max_memory are in use"
     )]
     Limit { asked: u64, used: u64, limit: u64 },
-    #[error("{asked} bytes were asked for, and the system refused: {error}")]
+    #[error("cannot allocate {asked} bytes: {error}")]
     System { asked: u64, error: io::Error },
-    /// The peer has closed its end of the socket for news, or is gone.
-    #[error("{asked} bytes were asked for, and the peer does not hear of new memory any more")]
+    /// The peer has closed its end of the socket for extent updates.
+    #[error("cannot allocate {asked} bytes: the peer no longer receives updates of shared memory")]
     PeerClosed { asked: u64 },
 }
 
 struct AllocatorState {
     arena: Arena,
     extents: Extents,
-    /// The number of the next extent. None is used twice.
+    /// Number of the next extent. No number is used twice.
     next_extent: u32,
     next_holder: u64,
-    /// Leases that the holders have ended.
+    /// Number of loans that holders have ended.
     returned: u64,
 }
 
-/// The memory of one owner.
+/// The allocator of one owner.
 pub struct BufferAllocator {
-    /// The process that uses it: a forked child has copies of what is lent, and no right to give it back.
+    /// Process that uses it: a forked child has copies of the loans, and must not end one.
     process: u32,
-    /// Held for moments only.
+    /// State, locked only for moments.
     owned: Mutex<AllocatorState>,
 }
 
 impl BufferAllocator {
-    /// A store without extents, whose extents may have `limit` bytes together.
+    /// Create an allocator without extents, of up to `limit` bytes.
     pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(BufferAllocator {
             process: std::process::id(),
@@ -59,42 +58,43 @@ impl BufferAllocator {
         })
     }
 
-    /// Whether this is the process that uses it. In a forked child a lock may be held for ever.
+    /// Return true if this is the process that uses it. In a forked child a lock may be held forever.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Bytes of the extents, and those of them in live blocks.
+    /// Return the bytes of the extents, and the bytes in live blocks.
     pub fn usage(&self) -> (u64, u64) {
         let owned = lock(&self.owned);
         (owned.arena.size(), owned.arena.used())
     }
 
-    /// Bytes of blocks that are lent and not ours any more, and how many leases their holders have ended.
+    /// Return the bytes of blocks that are lent and not held here, and the number of loans that their holders have
+    /// ended.
     pub fn lent_away(&self) -> (u64, u64) {
         let owned = lock(&self.owned);
         (owned.arena.lent_away(), owned.returned)
     }
 
-    /// Whether it has any extents.
+    /// Return true if it has any extents.
     pub fn has_extents(&self) -> bool {
         !lock(&self.owned).extents.is_empty()
     }
 
-    /// Adds a party that blocks are lent to.
+    /// Add a party that blocks are lent to.
     pub fn add_holder(&self) -> Holder {
         let mut owned = lock(&self.owned);
         owned.next_holder += 1;
         Holder(owned.next_holder)
     }
 
-    /// Ends all leases of a holder. From now on what it had may be written again: it must be dead, or there must be no
-    /// more allocations.
+    /// End all loans of a holder. Its blocks may be written again: it must be dead, or there must be no more
+    /// allocations.
     pub fn remove_holder(&self, holder: Holder) {
         lock(&self.owned).arena.remove_holder(holder);
     }
 
-    /// Allocates a block in the extents that there are, to be written. None if there is no room in them.
+    /// Allocate a writable block in the existing extents. Return None if there is no room in them.
     pub fn allocate(self: &Arc<Self>, len: u64) -> Option<BlockHold> {
         let mut owned = lock(&self.owned);
         let place = owned.arena.allocate(len)?;
@@ -102,8 +102,8 @@ impl BufferAllocator {
         Some(self.hold(&owned, place))
     }
 
-    /// Makes an extent that is large enough for a block of `len` bytes: tell the holders of it, then add it. One at a
-    /// time, or they would have the same number and exceed the limit.
+    /// Create an extent that is large enough for a block of `len` bytes. The caller tells the holders, then adds it.
+    /// One thread at a time, because two would use the same number and exceed the limit.
     pub fn make_extent(&self, len: u64) -> Result<Extent, AllocError> {
         let owned = lock(&self.owned);
         let full = owned.extents.len() >= MAX_EXTENTS;
@@ -120,7 +120,7 @@ impl BufferAllocator {
             .map_err(|error| AllocError::System { asked: len, error })
     }
 
-    /// Adds what [`make_extent`](Self::make_extent) has made. True if it is the only one.
+    /// Add an extent that [`make_extent`](Self::make_extent) has created. Return true if it is the only one.
     pub fn add_extent(&self, extent: Extent) -> bool {
         let mut owned = lock(&self.owned);
         owned.next_extent = extent.number() + 1;
@@ -129,7 +129,7 @@ impl BufferAllocator {
         owned.extents.len() == 1
     }
 
-    /// Takes out the extents that were idle for `patience` nanoseconds at `now`: see [`Arena::sweep`].
+    /// Remove the extents that were idle for `patience` nanoseconds at `now`: see [`Arena::sweep`].
     pub fn sweep(&self, now: u64, patience: u64) -> Vec<Arc<Extent>> {
         let mut owned = lock(&self.owned);
         let numbers = owned.arena.sweep(now, patience);
@@ -137,14 +137,14 @@ impl BufferAllocator {
         numbers.iter().filter_map(|n| extents.remove(n)).collect()
     }
 
-    /// Lends a block that is held.
+    /// Lend a held block.
     pub fn lend_held(&self, hold: &BlockHold, holder: Holder) -> BlockRef {
         lock(&self.owned).arena.lend(hold.place, holder);
         crash::point!(BlockLent);
         hold.place
     }
 
-    /// Lends the block that these bytes lie in, if one does: where it begins, and how far into it they do.
+    /// Lend the block that contains these bytes, if there is one. Return it, and the offset of the bytes in it.
     pub fn lend(&self, address: usize, len: usize, holder: Holder) -> Option<(BlockRef, u64)> {
         let mut owned = lock(&self.owned);
         let (extent, offset) = extent::find(&owned.extents, address, len)?;
@@ -154,12 +154,12 @@ impl BufferAllocator {
         Some((place, offset - place.offset))
     }
 
-    /// Ends a lease that its holder was never told of.
+    /// Cancel a loan that its holder has not learned of.
     pub fn cancel_loan(&self, place: BlockRef, holder: Holder) {
         lock(&self.owned).arena.end_loan(place, holder);
     }
 
-    /// Ends a lease, as its holder has asked. False if it has none of this block: it lies.
+    /// End a loan, as its holder has asked. Return false if it has none of this block, which is a violation.
     pub fn end_loan(&self, place: BlockRef, holder: Holder) -> bool {
         let mut owned = lock(&self.owned);
         let given = owned.arena.end_loan(place, holder);
@@ -167,7 +167,8 @@ impl BufferAllocator {
         given
     }
 
-    /// Holds a block of which a holder sends `len` bytes back, from `start` on. None if it has no lease of it.
+    /// Hold a block of which a holder sends `len` bytes from `start` on back. Return None if the holder has no loan of
+    /// it.
     pub fn reclaim(
         self: &Arc<Self>,
         place: BlockRef,
@@ -186,7 +187,7 @@ impl BufferAllocator {
         Some(self.hold(&owned, place))
     }
 
-    /// One of the holds that the arena has counted.
+    /// Create the object for a hold that the arena has counted.
     fn hold(self: &Arc<Self>, owned: &AllocatorState, place: BlockRef) -> BlockHold {
         BlockHold {
             extent: owned.extents[&place.extent].clone(),
@@ -196,7 +197,7 @@ impl BufferAllocator {
     }
 }
 
-/// A hold of a block. A block is free once there is neither a hold of it nor a lease.
+/// A hold on a block. A block is freed once it has neither holds nor loans.
 pub struct BlockHold {
     pub(crate) extent: Arc<Extent>,
     allocator: Arc<BufferAllocator>,

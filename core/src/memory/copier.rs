@@ -1,23 +1,23 @@
-//! Copies to where another process reads next, in the way that takes the two the least time just now.
+//! A copier to memory that another process reads next, which chooses the faster of two methods.
 //!
-//! The usual stores leave bytes in the cache of this CPU, and have to take each line from that of the reader, which has
-//! read what was there before. Between CPUs that share a cache that is quick, and nothing is quicker. Between others it
-//! takes five times as long as to *stream* the bytes: past all caches, to the memory, from where the reader gets them
-//! as fast as from another CPU. Nothing tells which CPUs those are on a virtual machine, and its host moves them while
-//! it runs. So copies are timed, and the other way is tried again now and then.
+//! Ordinary stores leave bytes in the cache of this CPU, and must take each line from the reader's cache, because the
+//! reader has read its previous content. Between CPUs that share a cache that is fast, and nothing is faster. Between
+//! others it takes five times as long as *streaming* the bytes past all caches to the memory, from where the reader
+//! gets them as fast as from another CPU. On a virtual machine the distance of CPUs is unknown, and the host moves them
+//! at run time. So copies are timed, and the other method is tried now and then.
 
 use super::bytes;
 use crate::clock;
 use crate::sync::lock;
 use std::sync::Mutex;
 
-/// Shorter copies, in bytes, take no time worth measuring.
+/// Minimum length of a copy that is timed, in bytes.
 const LEAST: usize = 8 << 10;
-/// What is streamed takes the reader about as long as the writer, since it comes from the memory. So it pays if the
-/// writer is this many times as quick with it.
+/// Streamed bytes take the reader about as long as the writer, because they come from the memory. So streaming pays if
+/// it is this many times as fast for the writer.
 const WORTH: u64 = 2;
-/// After this many copies the way that seemed slower is tried: the usual one, and streaming. A stream costs the same
-/// wherever the reader is, so that it is the usual way whose cost changes.
+/// Number of copies after which the slower method is tried again: the ordinary one, and streaming. Streaming costs the
+/// same wherever the reader is, so the cost of the ordinary method is the one that changes.
 const RETRY_PLAIN: u32 = 64;
 const RETRY_STREAM: u32 = 256;
 
@@ -27,7 +27,7 @@ enum Way {
     Stream,
 }
 
-/// What either way costs the writer, in picoseconds for a byte; 0 before the first try.
+/// The cost of each method for the writer, in picoseconds per byte; 0 before the first try.
 #[derive(Debug, Default)]
 struct Pace {
     plain: u64,
@@ -36,7 +36,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// The way for the next copy.
+    /// Choose the method for the next copy.
     fn choose(&mut self) -> Way {
         self.copies = self.copies.wrapping_add(1);
         let streams = self.plain > WORTH * self.stream;
@@ -48,7 +48,7 @@ impl Pace {
         }
     }
 
-    /// A copy of `len` bytes took `took` nanoseconds.
+    /// Record a copy of `len` bytes that took `took` nanoseconds.
     fn note(&mut self, way: Way, len: usize, took: u64) {
         let cost = match way {
             Way::Plain => &mut self.plain,
@@ -57,26 +57,25 @@ impl Pace {
         let now = (took * 1000 / len as u64).max(1);
         *cost = match *cost {
             0 => now,
-            // Nothing but the copy makes it quick.
+            // A low cost can only come from the copy itself.
             before if now < before => before.midpoint(now),
-            // What makes one slow may also be a process that had the CPU meanwhile.
+            // A high cost may also come from another process that had the CPU meanwhile.
             before => before + (now.min(4 * before) - before) / 4,
         };
     }
 }
 
-/// Copies to memory that one peer reads.
+/// A copier to memory that one peer reads.
 #[derive(Debug, Default)]
 pub struct Copier {
     pace: Mutex<Pace>,
 }
 
 impl Copier {
-    /// Copies `len` bytes. What is published after it with a release is visible after them.
+    /// Copy `len` bytes. A later release makes them visible.
     ///
-    /// # Safety
-    /// `from` is readable and `to` writable for `len` bytes, and the two do not overlap. Peers may read and write either
-    /// meanwhile: the compiler assumes nothing of their bytes.
+    /// # Safety `from` is readable and `to` writable for `len` bytes, and the two do not overlap. Peers may read and
+    /// write either meanwhile: the compiler assumes nothing of their bytes.
     pub unsafe fn copy(&self, to: *mut u8, from: *const u8, len: usize) {
         if len < LEAST || cfg!(not(target_arch = "x86_64")) {
             // SAFETY: the caller's promise.
@@ -95,24 +94,22 @@ impl Copier {
     }
 }
 
-/// # Safety
-/// As of [`Copier::copy`].
+/// # Safety The same as [`Copier::copy`].
 unsafe fn plain(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { bytes::copy(to, from, len) };
 }
 
-/// # Safety
-/// As of [`Copier::copy`].
+/// # Safety The same as [`Copier::copy`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
     const LINE: usize = 64;
     let head = to.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let body = lines * LINE;
-    // SAFETY: the caller's promise. By `plain` and by instructions, of which the compiler assumes nothing; they
-    // touch `lines` whole lines, aligned at `to`, and the last one makes what is stored by them visible before any
-    // later store: by itself no release does.
+    // SAFETY: the caller's promise. `plain` and the instructions leave the compiler no assumptions; they touch `lines`
+    // whole lines, aligned at `to`, and the last instruction makes their stores visible before any later store, which
+    // no release does by itself.
     unsafe {
         plain(to, from, head);
         plain(
@@ -157,13 +154,13 @@ mod tests {
     use super::*;
 
     const LEN: usize = 100_000;
-    /// What a copy takes in nanoseconds, measured on a Zen 3: streamed, and plain between CPUs with and without a
+    /// Duration of a copy in nanoseconds, measured on a Zen 3: streamed, and ordinary between CPUs with and without a
     /// common cache.
     const STREAM: u64 = 4_500;
     const NEAR: u64 = 2_500;
     const FAR: u64 = 22_000;
 
-    /// How many copies of these are streamed, if a plain one takes this long.
+    /// Return the number of streamed copies, if an ordinary one takes `plain` nanoseconds.
     fn streamed(pace: &mut Pace, copies: u32, plain: u64) -> u32 {
         let mut streamed = 0;
         for _ in 0..copies {
@@ -209,7 +206,7 @@ mod tests {
         ] {
             let from: Vec<u8> = (0..len + 7).map(|i| i as u8 | 1).collect();
             let mut to = vec![0u8; start + len + 100];
-            // SAFETY: both have room for it, and are no one memory.
+            // SAFETY: both have room for the bytes, and do not overlap.
             unsafe { stream(to.as_mut_ptr().add(start), from.as_ptr().add(7), len) };
             assert!(
                 to[start..start + len] == from[7..],

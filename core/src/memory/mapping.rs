@@ -1,4 +1,4 @@
-//! Files in our memory: mapped until they are dropped.
+//! Mapped files, which stay mapped until they are dropped.
 
 use crate::memory::sigbus::Guard;
 use crate::os::done;
@@ -9,10 +9,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Readable and writable.
+/// Protection flags of readable and writable memory.
 pub(crate) const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Mapped addresses.
+/// A range of mapped addresses.
 #[derive(Debug)]
 pub(crate) struct Span {
     base: NonNull<u8>,
@@ -25,7 +25,7 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// Maps `len` bytes of the file from `start` on, where the kernel has room.
+    /// Map `len` bytes of the file from `start` on, at an address of the kernel's choice.
     pub(crate) fn new(
         file: BorrowedFd<'_>,
         start: usize,
@@ -33,7 +33,7 @@ impl Span {
         access: libc::c_int,
         flags: libc::c_int,
     ) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no existing one.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -51,13 +51,13 @@ impl Span {
         Ok(Span { base, len })
     }
 
-    /// Where it begins.
+    /// Return the address of the first byte.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Its bytes.
+    /// Return the length, in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -71,46 +71,46 @@ impl Drop for Span {
     }
 }
 
-/// Whether [`SharedMapping::set_aside`] works: the kernel knows how since Linux 5.14.
+/// Return true if [`SharedMapping::set_aside`] works: since Linux 5.14.
 pub(crate) fn can_set_aside() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
-    // SAFETY: no memory is involved: it is asked for none. A kernel that does not know the advice says so.
+    // SAFETY: an empty range involves no memory. An older kernel refuses the advice.
     *CAN.get_or_init(|| unsafe {
         libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) == 0
     })
 }
 
-/// How a part of a mapping that is put in the place of another one can be accessed.
+/// The access to a part of a mapping that replaces another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Written, by all who map it.
+    /// Writable, and visible to all that map the file.
     Shared,
-    /// Read alone; whoever has it writable writes it.
+    /// Read-only; processes that map the file writable write it.
     ReadOnly,
-    /// Written, and what is written is seen by nobody else.
+    /// Writable, and visible to this process alone.
     Private,
 }
 
-/// The beginning of a file that a peer may write, and cut off, at any time. All access is atomic, and what is cut off
+/// The beginning of a file that a peer may write, and truncate, at any time. All access is atomic, and a truncated part
 /// reads as zeros.
 pub struct SharedMapping {
-    // Before the span: it goes first.
+    // Before the span, because it must be dropped first.
     guard: Guard,
     span: Span,
-    /// The number of views that keep the file mapped, and `RETIRED`.
+    /// Number of views that keep the file mapped, and the bit `RETIRED`.
     views: AtomicUsize,
 }
 
-/// The bit of `SharedMapping::views` that says that the mapping is retired.
+/// Bit of `SharedMapping::views`: the mapping is retired.
 const RETIRED: usize = 1 << (usize::BITS - 1);
 
-/// A view of a mapping by bytes that a program was given: the file stays mapped until the last view is dropped, also if the
+/// A view of bytes of a mapping that a program has: the file stays mapped until the last view is dropped, even if the
 /// mapping is retired meanwhile.
 pub struct MappingView(Arc<SharedMapping>);
 
 impl Drop for MappingView {
     fn drop(&mut self) {
-        // AcqRel: what other views have read and written is before the file goes.
+        // AcqRel: the accesses of other views are before the file is unmapped.
         let before = self.0.views.fetch_sub(1, Ordering::AcqRel);
         if before == RETIRED + 1 {
             self.0.unmap_file();
@@ -119,12 +119,12 @@ impl Drop for MappingView {
 }
 
 impl SharedMapping {
-    /// Maps the first `len` bytes of `file`, which has them now. Zeros must be as good as anything else that a peer may
-    /// have written there.
+    /// Map the first `len` bytes of `file`, which has them now. Its users must accept zeros like anything else that a
+    /// peer may write.
     pub fn new(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let span = Span::new(file, 0, len, WRITABLE, libc::MAP_SHARED)?;
-        // SAFETY: mapped above and not yet touched, and unmapped after the guard is dropped; what a peer shares with us
-        // may be anything, so also zeros.
+        // SAFETY: mapped above and not accessed, and unmapped after the guard is dropped; memory that a peer shares may
+        // contain anything, so also zeros.
         let guard = unsafe { Guard::new(span.base(), len) };
         Ok(SharedMapping {
             guard,
@@ -133,7 +133,7 @@ impl SharedMapping {
         })
     }
 
-    /// Returns a view, which keeps the file mapped; None if the mapping is retired.
+    /// Return a view, which keeps the file mapped; None if the mapping is retired.
     pub fn view(self: &Arc<Self>) -> Option<MappingView> {
         // Relaxed: pairs with the exchange on the same word in `retire`.
         let before = self.views.fetch_add(1, Ordering::Relaxed);
@@ -141,21 +141,21 @@ impl SharedMapping {
         (before & RETIRED == 0).then_some(view)
     }
 
-    /// Gives the file's memory back although threads may still look at the mapping: zeros take the place of the file, at once
-    /// or when the last view is dropped. The mapping counts as cut off from now on. Idempotent.
+    /// Release the file's memory although threads may still access the mapping: zeros replace the file, at once or when
+    /// the last view is dropped. The mapping counts as truncated from now on. Idempotent.
     pub fn retire(&self) {
-        // First: a thread that reads one of the zeros then knows.
+        // First, so that a thread that reads one of the zeros can detect it.
         self.guard.cut_off();
-        // AcqRel: the mark is before the zeros, and what views have done is before, too.
+        // AcqRel: the mark is before the zeros, and the accesses of views are before, too.
         if self.views.fetch_or(RETIRED, Ordering::AcqRel) & !RETIRED == 0 {
             self.unmap_file();
         }
     }
 
-    /// Puts zeros, which take no memory, in the place of the file.
+    /// Replace the file by zeros, which take no memory.
     fn unmap_file(&self) {
-        // SAFETY: all of it is our mapping, which stays one of this length; threads that look at it find a page of the file
-        // or zeros, which are as good as what a peer may write. After an error the file stays mapped until the drop.
+        // SAFETY: all of it is our mapping, which keeps its length; threads that access it find a page of the file or
+        // zeros, which are as good as what a peer may write. After an error the file stays mapped until the drop.
         unsafe {
             libc::mmap(
                 self.span.base().cast(),
@@ -168,7 +168,7 @@ impl SharedMapping {
         };
     }
 
-    /// Fails if the mapping is retired: nothing is to be mapped in its place.
+    /// Fail if the mapping is retired, so that nothing is mapped in its place.
     fn check_in_use(&self) -> io::Result<()> {
         // Acquire: pairs with `retire`.
         match self.views.load(Ordering::Acquire) & RETIRED {
@@ -177,7 +177,7 @@ impl SharedMapping {
         }
     }
 
-    /// The same after something was mapped there, which goes again then: with the last view, if there are some.
+    /// Fail if the mapping was retired while something was mapped in its place, and unmap that, unless views are left.
     fn check_still_in_use(&self) -> io::Result<()> {
         let checked = self.check_in_use();
         // Acquire: as in `check_in_use`. A view that is dropped later finds the mark, and unmaps the file itself.
@@ -187,31 +187,29 @@ impl SharedMapping {
         checked
     }
 
-    /// Its bytes.
+    /// Return the size, in bytes.
     pub fn size(&self) -> usize {
         self.span.len()
     }
 
-    /// Sets memory aside for the pages of the `len` bytes from `start` on: what is mapped there may have none, and a look at
-    /// it would be a SIGBUS if there is none left. After an error some of them may have it.
+    /// Allocate memory for the pages of the `len` bytes from `start` on: they may have none, and an access would be a
+    /// SIGBUS if none is left. After an error some of them may have it.
     ///
-    /// # Panics
-    /// If they are not within the mapping.
+    /// # Panics If they are not within the mapping.
     pub fn set_aside(&self, start: usize, len: usize) -> io::Result<()> {
         // SAFETY: no memory is involved.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let before = start % page;
         let at = self.address(start - before, before + len).cast();
-        // SAFETY: within our mapping; what is there keeps its content.
+        // SAFETY: within our mapping, which keeps its content.
         done(unsafe { libc::madvise(at, before + len, libc::MADV_POPULATE_WRITE) })?;
         Ok(())
     }
 
-    /// Puts what another file of this size has from `start` on, a multiple of the page, in the place of what is mapped there.
-    /// Addresses stay what they are.
+    /// Replace the mapping from `start` on, a multiple of the page, by the same part of another file of this size.
+    /// Addresses stay the same.
     ///
-    /// # Panics
-    /// If it does not begin within the mapping.
+    /// # Panics If `start` is not within the mapping.
     pub fn exchange(&self, file: BorrowedFd<'_>, start: usize, access: Access) -> io::Result<()> {
         let (access, kind) = match access {
             Access::Shared => (WRITABLE, libc::MAP_SHARED),
@@ -221,8 +219,8 @@ impl SharedMapping {
         assert!(start < self.size());
         self.check_in_use()?;
         let at = self.address(start, self.size() - start);
-        // SAFETY: all of it lies within our mapping, which stays one of this length; those that look at it meanwhile do so
-        // as at what peers may change at any time, and find a page of the one file or of the other.
+        // SAFETY: all of it is within our mapping, which keeps its length; concurrent accesses tolerate any change, as
+        // for memory that peers may change, and find a page of one file or the other.
         let mapped = unsafe {
             libc::mmap(
                 at.cast(),
@@ -239,11 +237,11 @@ impl SharedMapping {
         }
     }
 
-    /// Puts what another mapping of this size has from `start` on in the place of what is mapped there, as
-    /// [`exchange`](Self::exchange) does, and gives the rest of it back: for a file that cannot be mapped so again.
+    /// Replace the mapping from `start` on by the same part of another mapping of this size, as
+    /// [`exchange`](Self::exchange) does, and unmap the rest of the other one: for a file that cannot be mapped in this
+    /// way again.
     ///
-    /// # Panics
-    /// If it does not begin within the mapping, or the other one has another size.
+    /// # Panics If `start` is not within the mapping, or the other mapping has another size.
     pub fn adopt(&self, other: SharedMapping, start: usize) -> io::Result<()> {
         assert!(start < self.size() && other.size() == self.size());
         self.check_in_use()?;
@@ -253,8 +251,8 @@ impl SharedMapping {
             self.size() - start,
             self.address(start, self.size() - start),
         );
-        // SAFETY: both parts lie within mappings of ours; the one that moves is nobody else's, and for the other see
-        // `exchange`.
+        // SAFETY: both parts are within mappings of ours; no other thread uses the one that moves, and for the other
+        // see `exchange`.
         let moved = unsafe {
             libc::mremap(
                 span.base().wrapping_add(start).cast(),
@@ -267,29 +265,28 @@ impl SharedMapping {
         if moved == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // What has moved is no part of it any more, and its addresses may be somebody else's by now.
+        // The moved part no longer belongs to it, and its addresses may already be used for another mapping.
         let base = std::mem::ManuallyDrop::new(span).base();
-        // SAFETY: so much of it is left, if anything, and nothing refers to it.
+        // SAFETY: this part of the mapping is left, if anything, and nothing refers to it.
         unsafe { libc::munmap(base.cast(), start) };
         self.check_still_in_use()
     }
 
-    /// Whether a peer has cut it off: what was read before this question may never have been written.
+    /// Return true if a peer has truncated the file: what was read before this call may never have been written.
     #[inline]
     pub fn is_cut_off(&self) -> bool {
         self.guard.is_cut_off()
     }
 
-    /// Marks it as cut off, since something else of its connection was.
+    /// Mark the mapping as truncated, because another file of its connection was.
     pub fn cut_off(&self) {
         self.guard.cut_off();
     }
 
-    /// Where the `len` bytes from `offset` on lie in our memory, for as long as this lives. A peer may write them at any
+    /// Return the address of the `len` bytes from `offset` on, valid as long as `self`. A peer may write them at any
     /// time.
     ///
-    /// # Panics
-    /// If they are not within the mapping.
+    /// # Panics If they are not within the mapping.
     pub fn address(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(
             offset
@@ -299,7 +296,7 @@ impl SharedMapping {
         self.span.base().wrapping_add(offset)
     }
 
-    /// The eight bytes from `offset` on, a multiple of eight that the layout has.
+    /// Return the eight bytes at `offset`, a multiple of eight within the layout.
     #[inline]
     pub(crate) fn u64_at(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset % 8 == 0 && offset + 8 <= self.size());
@@ -308,7 +305,7 @@ impl SharedMapping {
         unsafe { AtomicU64::from_ptr(self.span.base().add(offset).cast()) }
     }
 
-    /// The four bytes from `offset` on, a multiple of four that the layout has.
+    /// Return the four bytes at `offset`, a multiple of four within the layout.
     #[inline]
     pub(crate) fn u32_at(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset % 4 == 0 && offset + 4 <= self.size());
@@ -337,7 +334,7 @@ mod tests {
         assert!(mapping.view().is_none());
         assert!(mapping.exchange(file.as_fd(), 0, Access::Shared).is_err());
         assert_eq!(mapping.u64_at(64).load(Relaxed), 7);
-        // As one finds it that has mapped something there just before.
+        // The same check as after a concurrent exchange.
         assert!(mapping.check_still_in_use().is_err());
         assert_eq!(mapping.u64_at(64).load(Relaxed), 7);
         drop(view);

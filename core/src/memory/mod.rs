@@ -1,5 +1,5 @@
-//! Memory that processes share: mapped files, what a peer can do to them, which parts of them are free, and who holds
-//! the others.
+//! Memory that processes share: mapped files, protection against hostile changes of them, and the allocation of blocks
+//! that are lent.
 
 pub mod arena;
 #[cfg(not(loom))]

@@ -1,4 +1,4 @@
-//! Files with a name in the directory of POSIX shared memory, for a peer to open.
+//! Named files in the directory of POSIX shared memory, for a peer to open.
 
 use crate::os::{done, retry};
 use std::fs::{File, OpenOptions};
@@ -21,11 +21,12 @@ fn path(name: &str) -> io::Result<String> {
     Ok(format!("/dev/shm/{name}"))
 }
 
-/// Makes a new file of `size` bytes that this user alone may open, locked, and with memory set aside for those that are `used`:
-/// a lack of it is an error here, and not a SIGBUS later. None if another process had the lock, or has removed the name, before we
-/// had the lock: a clean-up, to which a file without one is a dead server's.
+/// Create a file of `size` bytes that only this user may open, locked, and with memory for the ranges that are `used`:
+/// a lack of memory is an error here, and not a SIGBUS later. Return None if another process had the lock, or has
+/// removed the name, before this one had the lock: a clean-up, which takes a file without a lock for that of a dead
+/// server.
 ///
-/// Unless it is there, whatever has the name is to be removed by the caller.
+/// After any other failure the caller removes the name, unless it existed before.
 pub fn create(name: &str, size: usize, used: &[Range<usize>]) -> io::Result<Option<OwnedFd>> {
     let file = options().create_new(true).mode(0o600).open(path(name)?)?;
     if !take(&file)? {
@@ -36,33 +37,33 @@ pub fn create(name: &str, size: usize, used: &[Range<usize>]) -> io::Result<Opti
     Ok(Some(file.into()))
 }
 
-/// Shares the flock that proves that somebody who needs a file lives. False if another process has it alone, or has
-/// removed the name: a clean-up.
+/// Share the lock that proves that a user of a file is alive. Return false if another process has it exclusively, or
+/// has removed the name: a clean-up.
 pub fn share(file: &File) -> io::Result<bool> {
     Ok(flock(file, libc::LOCK_SH)? && file.metadata()?.nlink() > 0)
 }
 
-/// Gives that lock back. To close the file would not do: its mapping keeps it open.
+/// Release that lock. Closing the file would not suffice, because its mapping keeps it open.
 pub fn unshare(file: &impl AsRawFd) {
     let _ = flock(file, libc::LOCK_UN);
 }
 
-/// Whether a file that was just made is ours: locked, and still with its name.
+/// Lock a file that was just created. Return false if another process has the lock, or has removed the name.
 fn take(file: &File) -> io::Result<bool> {
     Ok(lock(file)? && file.metadata()?.nlink() > 0)
 }
 
-/// Opens a file that somebody else has made.
+/// Open a file that another process has created.
 pub fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(options().open(path(name)?)?.into())
 }
 
-/// Removes a file, for which whoever has it open goes on.
+/// Remove a file. Processes that have it open can continue to use it.
 pub fn remove(name: &str) -> io::Result<()> {
     std::fs::remove_file(path(name)?)
 }
 
-/// Takes the flock that proves that the maker of a file lives. False if another process has it.
+/// Take the lock that proves that the creator of a file is alive. Return false if another process has it.
 fn lock(file: &File) -> io::Result<bool> {
     flock(file, libc::LOCK_EX)
 }
@@ -78,7 +79,8 @@ fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
 }
 
 fn allocate(file: &File, used: &[Range<usize>]) -> io::Result<()> {
-    // The kernel takes page after page and gives all back when there is no more: nobody else would have any meanwhile.
+    // The kernel allocates page by page and frees all of them if memory runs out: meanwhile no other process would have
+    // any.
     if room(file)? < used.iter().map(|each| each.len() as u64).sum() {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
@@ -98,7 +100,7 @@ fn allocate_range(file: &File, range: &Range<usize>) -> io::Result<()> {
     }
 }
 
-/// Bytes that are free where a file lies.
+/// Return the free bytes of the file system.
 fn room(file: &File) -> io::Result<u64> {
     // SAFETY: zeros are a valid `statvfs`, which is written.
     let status = unsafe {
@@ -106,7 +108,7 @@ fn room(file: &File) -> io::Result<u64> {
         done(libc::fstatvfs(file.as_raw_fd(), &raw mut status))?;
         status
     };
-    // One that has no limit says that it has no blocks at all.
+    // A file system without a limit reports no blocks at all.
     if status.f_blocks == 0 {
         return Ok(u64::MAX);
     }
@@ -169,10 +171,10 @@ mod tests {
         let file = made();
         let cleaning = File::from(open(&name.0).unwrap());
         assert!(lock(&cleaning).unwrap());
-        assert!(!take(&file).unwrap(), "it is being looked at");
+        assert!(!take(&file).unwrap(), "a clean-up has locked it");
         fs::remove_file(path(&name.0).unwrap()).unwrap();
         drop(cleaning);
-        assert!(!take(&file).unwrap(), "it is removed");
+        assert!(!take(&file).unwrap(), "the clean-up has removed it");
         drop(file);
         assert!(take(&made()).unwrap());
     }

@@ -5,11 +5,11 @@
 //! ```text
 //!      0  magic         u64   the bytes "shmrpc\0\1"
 //!      8  version       u32   of the layouts of all kinds
-//!     12  kind          u32   what the region is for
+//!     12  kind          u32   the kind of the region
 //!     16  size          u64   bytes of the whole region
 //!     24  signature     u64   of the offsets of its kind
 //!     32  ready         u32   1 once all the rest is in place
-//!     36  what its kind has there
+//!     36  the contents of its kind
 //! ```
 
 use crate::memory::mapping::SharedMapping;
@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use thiserror::Error;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"shmrpc\0\x01");
-/// The version of the layouts.
+/// Version of the layouts.
 pub const VERSION: u32 = 2;
 
 const AT_VERSION: usize = 8;
@@ -30,33 +30,33 @@ const AT_KIND: usize = 12;
 const AT_SIZE: usize = 16;
 const AT_SIGNATURE: usize = 24;
 const AT_READY: usize = 32;
-/// Bytes of the header. What follows is for the kind.
+/// Bytes of the header. The contents of the kind follow.
 pub const HEADER_SIZE: usize = 36;
 
-/// What a region is for.
+/// The kind of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
     /// The rings between the two sides of a connection.
     Connection = 1,
-    /// Bytes that the members of a name share.
+    /// Bytes that the members of an object share.
     Memory = 2,
-    /// Permits that the members of a name share, and signals.
+    /// Permits that the members of an object share, and signals.
     Semaphore = 3,
     /// A semaphore of one permit.
     Lock = 4,
-    /// A flag that the members of a name wait for.
+    /// A flag that the members of an object wait for.
     Event = 5,
-    /// Items that the members of a name put and get.
+    /// Items that the members of an object put and get.
     Queue = 6,
-    /// Who publishes, who subscribes, and how far each has read.
+    /// The publishers and subscribers of a topic, and how far each subscriber has read.
     Topic = 7,
-    /// Values that the members of a name change in place.
+    /// Values that the members of an object change in place.
     Store = 8,
 }
 
 impl Kind {
-    /// Those of names that have members.
+    /// Kinds of shared objects.
     pub const OF_MEMBERS: [Self; 7] = [
         Kind::Memory,
         Kind::Semaphore,
@@ -67,26 +67,26 @@ impl Kind {
         Kind::Store,
     ];
 
-    /// The kind of this number among those of names that have members.
+    /// Return the kind of shared object with this number.
     pub fn of_members(number: u32) -> Option<Self> {
         let mut all = Kind::OF_MEMBERS.into_iter();
         all.find(|&kind| kind as u32 == number)
     }
 }
 
-/// A kind of region, and how it is laid out.
+/// A kind of region, and its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What it is for.
+    /// Kind of the region.
     pub kind: Kind,
-    /// Its bytes.
+    /// Size, in bytes.
     pub size: usize,
-    /// What its offsets are, by [`signature`].
+    /// Signature of its offsets, by [`signature`].
     pub signature: u64,
 }
 
-/// What the offsets of a layout are, in one number, so that two builds that differ do not meet: FNV-1a over the
-/// numbers, each as eight little-endian bytes.
+/// Return a signature of the offsets of a layout, so that two builds with different layouts do not connect: FNV-1a over
+/// the numbers, each as eight little-endian bytes.
 pub const fn signature(numbers: &[usize]) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut i = 0;
@@ -102,7 +102,7 @@ pub const fn signature(numbers: &[usize]) -> u64 {
     hash
 }
 
-/// Why a region cannot be used. The texts go behind the name of its kind.
+/// The reason why a region cannot be used. The texts follow the name of its kind.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum RegionError {
@@ -118,8 +118,7 @@ pub enum RegionError {
     },
 }
 
-/// Lays out a new region in `file`, which has the size for it and holds zeros. `fill` stores what the kind has besides
-/// the header.
+/// Lay out a new region in `file`, which has its size and holds zeros. `fill` stores the contents of the kind.
 pub fn create(
     file: BorrowedFd<'_>,
     layout: Layout,
@@ -135,17 +134,17 @@ pub fn create(
     long(AT_SIZE, layout.size as u64);
     long(AT_SIGNATURE, layout.signature);
     fill(&mapping);
-    // Release: whoever sees `ready` sees the header.
+    // Release: a process that sees `ready` sees the header.
     mapping.u32_at(AT_READY).store(1, Ordering::Release);
     Ok(mapping)
 }
 
-/// Maps a region that a peer has laid out, and checks its header. What its kind has besides is visible then.
+/// Map a region that a peer has laid out, and check its header. The contents of its kind are visible then.
 pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, RegionError> {
     let mapping = map(file, layout.size)?;
     // Acquire: pairs with the Release in `create`.
     let ready = mapping.u32_at(AT_READY).load(Ordering::Acquire);
-    // Relaxed, the rest: covered by it.
+    // Relaxed, the rest: covered by `ready`.
     let short = |at| u64::from(mapping.u32_at(at).load(Ordering::Relaxed));
     let long = |at| mapping.u64_at(at).load(Ordering::Relaxed);
     check("ready", u64::from(ready), 1)?;
@@ -157,14 +156,14 @@ pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, Regio
     Ok(mapping)
 }
 
-/// The number of a region's kind, before it is mapped.
+/// Return the number of a region's kind, before it is mapped.
 pub fn kind(file: &File) -> io::Result<u32> {
     let mut kind = [0; 4];
     file.read_exact_at(&mut kind, AT_KIND as u64)?;
     Ok(u32::from_ne_bytes(kind))
 }
 
-/// An error, if a field of the header is not what it should be.
+/// Fail if a field of the header has an unexpected value.
 pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), RegionError> {
     if found == expected {
         return Ok(());
@@ -177,7 +176,7 @@ pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), Regio
 }
 
 fn map(file: BorrowedFd<'_>, size: usize) -> Result<SharedMapping, RegionError> {
-    // Before mapping: what lies beyond the end of the file would be a SIGBUS.
+    // Before the mapping, because an access beyond the end of the file would be a SIGBUS.
     let found = status(file)?.st_size as u64;
     let expected = size as u64;
     if found != expected {

@@ -1,12 +1,11 @@
-//! Memory that a peer can cut off: what it shares with us lies in files that it may shorten, and then a look at a page
-//! is a SIGBUS.
+//! Protection from SIGBUS: a peer may truncate a file of shared memory, and then an access to a page is a SIGBUS.
 //!
 //! Such memory is registered here. A handler finds the address of the fault among the registered ranges, marks the
-//! range as cut off, puts zeros in its place, and lets the thread go on; the code that looks at the mark ends that
-//! connection. Any other SIGBUS goes to the handler that was there before.
+//! range as truncated, replaces it by zeros, and lets the thread continue; the code that reads the mark ends that
+//! connection. Any other SIGBUS goes to the previous handler.
 //!
-//! The handler may interrupt anything, in any thread. So it takes no lock and no memory: the ranges stand in chunks
-//! that are never freed, each range in one atomic word.
+//! The handler may interrupt anything, in any thread. So it takes no lock and allocates no memory: the ranges are in
+//! chunks that are never freed, each range in one atomic word.
 
 use std::ptr::null_mut;
 use std::sync::Once;
@@ -14,13 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 
 /// Bytes of the unit in which a range is counted; no page is smaller.
 const UNIT: usize = 4096;
-/// Bits of a range's word that hold its length.
+/// Number of bits of a range's word with its length.
 const LEN_BITS: u32 = 24;
 
-/// A place for one range.
+/// The registration of one range.
 struct Slot {
     taken: AtomicBool,
-    /// Number of the first unit, and how many; 0: none. In one word, so that no handler sees half of it.
+    /// Number of the first unit, and the number of units; 0: none. In one word, so that the handler never sees half of
+    /// it.
     range: AtomicU64,
     cut_off: AtomicBool,
 }
@@ -37,7 +37,7 @@ impl Slot {
 
 const SLOTS: usize = 128;
 
-/// Slots, and where there are more.
+/// A chunk of slots, and a link to the next one.
 struct Chunk {
     slots: [Slot; SLOTS],
     next: AtomicPtr<Chunk>,
@@ -51,9 +51,9 @@ impl Chunk {
         }
     }
 
-    /// The chunk after this one.
+    /// Return the chunk after this one.
     fn next(&self) -> Option<&'static Chunk> {
-        // Acquire: pairs with the Release in `slot`; the chunk is complete.
+        // Acquire: pairs with the Release in `slot`: the chunk is complete.
         let next = self.next.load(Ordering::Acquire);
         // SAFETY: null, or a chunk that was leaked.
         unsafe { next.as_ref() }
@@ -62,19 +62,19 @@ impl Chunk {
 
 static FIRST: Chunk = Chunk::new();
 
-/// Takes a slot that is not in use.
+/// Take a slot that is not in use.
 fn slot() -> &'static Slot {
     let mut chunk = &FIRST;
     loop {
         for slot in &chunk.slots {
-            // Acquire: pairs with the Release in `drop`; what the last owner stored is before what we do.
+            // Acquire: pairs with the Release in `drop`: the stores of the last owner are before ours.
             if !slot.taken.swap(true, Ordering::Acquire) {
                 return slot;
             }
         }
         chunk = chunk.next().unwrap_or_else(|| {
             let fresh = Box::into_raw(Box::new(Chunk::new()));
-            // Release: see `next`. Acquire: the other's chunk, if another thread was first.
+            // Release: see `next`. Acquire: the chunk of another thread, if that was first.
             let put = chunk.next.compare_exchange(
                 null_mut(),
                 fresh,
@@ -82,7 +82,7 @@ fn slot() -> &'static Slot {
                 Ordering::Acquire,
             );
             match put {
-                // SAFETY: leaked above, so it is there for ever.
+                // SAFETY: leaked above, so valid forever.
                 Ok(_) => unsafe { &*fresh },
                 Err(theirs) => {
                     // SAFETY: no other thread has seen ours; theirs was leaked as ours would have been.
@@ -96,38 +96,38 @@ fn slot() -> &'static Slot {
     }
 }
 
-/// A range that is registered, until it is dropped: before it is unmapped.
+/// A registered range, until it is dropped, which must happen before the range is unmapped.
 pub struct Guard(&'static Slot);
 
 impl Guard {
-    /// Registers the pages of `len` bytes from `base` on. They must not have been touched yet.
+    /// Register the pages of `len` bytes from `base` on, before their first access.
     ///
-    /// # Safety
-    /// The memory is a mapping of its own, `base` its beginning. Nothing is lost if zeros take its place. It stays
-    /// mapped until the guard is dropped.
+    /// # Safety The memory is a mapping of its own, and `base` its beginning. Its users accept zeros in its place. It
+    /// stays mapped until the guard is dropped.
     pub unsafe fn new(base: *mut u8, len: usize) -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
         let slot = slot();
-        // Relaxed: it is read only once the range is there.
+        // Relaxed: read only once the range is stored.
         slot.cut_off.store(false, Ordering::Relaxed);
         let range = (base.addr() / UNIT) as u64;
         let range = range << LEN_BITS | len.div_ceil(UNIT) as u64;
-        // Release: a handler that sees the range sees the mark of this owner. For a fault of a thread to which the
-        // memory was handed, what handed it over is after this store.
+        // Release: a handler that sees the range sees the mark of this owner. If another thread faults, what passed the
+        // memory to it is after this store.
         slot.range.store(range, Ordering::Release);
         Guard(slot)
     }
 
-    /// Whether it was cut off: what was read before this question may be zeros in the place of what was there.
+    /// Return true if the range was truncated: what was read before this call may be zeros that replace the content.
     #[inline]
     pub fn is_cut_off(&self) -> bool {
-        // Acquire: the mark is stored before the zeros are mapped, so a thread that has read one of them sees it here.
+        // Acquire: the mark is stored before the zeros are mapped, so a thread that has read one of them sees the mark
+        // here.
         fence(Ordering::Acquire);
         self.0.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Marks it as cut off, since what belongs to it was.
+    /// Mark the range as truncated, because a related file was.
     pub fn cut_off(&self) {
         // Relaxed: a mark alone.
         self.0.cut_off.store(true, Ordering::Relaxed);
@@ -136,14 +136,14 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Relaxed: only a thread that uses the memory can fault in it, and none does any more.
+        // Relaxed: only a thread that uses the memory can fault in it, and none does now.
         self.0.range.store(0, Ordering::Relaxed);
         // Release: see `slot`.
         self.0.taken.store(false, Ordering::Release);
     }
 }
 
-/// What was done about SIGBUS before us.
+/// The previous action for SIGBUS.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
 fn install() {
@@ -152,7 +152,7 @@ fn install() {
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     ours.sa_sigaction = on_sigbus as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: both are valid. The handler of before is known before ours can need it.
+    // SAFETY: both are valid. The previous handler is stored before ours can need it.
     unsafe {
         libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before);
         BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
@@ -167,18 +167,18 @@ extern "C" fn on_sigbus(
 ) {
     // SAFETY: the kernel's, as SA_SIGINFO promises; `si_addr` is set if the code is positive.
     let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
-    // SAFETY: errno is the thread's own; whom we interrupt finds it as it was.
+    // SAFETY: errno belongs to this thread; the interrupted code finds it unchanged.
     let errno = unsafe { *libc::__errno_location() };
     let mended = fault.is_some_and(mend);
-    // SAFETY: as above.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
     if !mended {
-        // SAFETY: what we were given.
+        // SAFETY: the arguments that the kernel passed.
         unsafe { pass_on(signal, info, context) };
     }
 }
 
-/// Puts zeros in the place of each registered range in which `address` lies. False if there is none.
+/// Replace each registered range that contains `address` by zeros. Return false if there is none.
 fn mend(address: usize) -> bool {
     let mut mended = false;
     let mut chunk = Some(&FIRST);
@@ -191,10 +191,10 @@ fn mend(address: usize) -> bool {
             if address.wrapping_sub(base) >= len {
                 continue;
             }
-            // Release: before the zeros are there; see `is_cut_off`.
+            // Release: before the zeros are mapped; see `is_cut_off`.
             slot.cut_off.store(true, Ordering::Release);
-            // SAFETY: a mapping of its own, and mapped as long as somebody can fault in it (see `new`). mmap is a bare
-            // system call.
+            // SAFETY: a mapping of its own, which stays mapped as long as a thread can fault in it (see `new`). mmap is
+            // a bare system call.
             let zeros = unsafe {
                 libc::mmap(
                     base as *mut libc::c_void,
@@ -212,10 +212,9 @@ fn mend(address: usize) -> bool {
     mended
 }
 
-/// Does what would have been done without us.
+/// Call the previous handler, or do what the default action does.
 ///
-/// # Safety
-/// As given to a handler by the kernel.
+/// # Safety The arguments are those that the kernel passes to a handler.
 unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // Acquire: pairs with the Release in `install`.
     let before = BEFORE.load(Ordering::Acquire);
@@ -226,7 +225,8 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     match before.sa_sigaction {
         libc::SIG_IGN if sent => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: plain calls, allowed in a handler. The signal is blocked meanwhile and comes when we return.
+            // SAFETY: plain calls, allowed in a handler. The signal is blocked meanwhile and comes when the handler
+            // returns.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 libc::raise(signal);
@@ -253,7 +253,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
-    /// A file of two pages, mapped; unmapped never.
+    /// A mapped file of two pages, which is never unmapped.
     struct Mapped {
         file: File,
         base: *mut u8,
@@ -263,7 +263,7 @@ mod tests {
         fn new() -> Self {
             let file = File::from(memfd(2 * UNIT, 0));
             let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-            // SAFETY: a fresh mapping at an address of the kernel's choice.
+            // SAFETY: a new mapping at an address of the kernel's choice.
             let base =
                 unsafe { libc::mmap(null_mut(), 2 * UNIT, access, kind, file.as_raw_fd(), 0) };
             assert_ne!(base, libc::MAP_FAILED);
@@ -276,14 +276,14 @@ mod tests {
             unsafe { Guard::new(self.base, UNIT + 1) }
         }
 
-        /// The byte at `offset`.
+        /// Return the byte at `offset`.
         fn read(&self, offset: usize) -> u8 {
             // SAFETY: within the mapping, and no thread writes.
             unsafe { self.base.add(offset).read_volatile() }
         }
 
         fn write(&self, offset: usize, value: u8) {
-            // SAFETY: as above.
+            // SAFETY: within the mapping, and no thread writes.
             unsafe { self.base.add(offset).write_volatile(value) };
         }
     }
@@ -337,15 +337,15 @@ mod tests {
         assert!(guard.is_cut_off());
         assert_eq!(guards.iter().filter(|each| each.is_cut_off()).count(), 1);
         for each in &mapped {
-            // SAFETY: mapped in `new`; the guards are not asked again.
+            // SAFETY: mapped in `new`; the guards are not used again.
             unsafe { libc::munmap(each.base.cast(), 2 * UNIT) };
         }
     }
 
-    /// How a child ends that does this.
+    /// Return the exit status of a child that runs `act`.
     fn ended(act: impl FnOnce()) -> libc::c_int {
         let _alone = crate::FORK.lock();
-        // SAFETY: the child does nothing that needs what another thread may hold, and ends.
+        // SAFETY: the child does nothing that needs a lock of another thread, and exits.
         unsafe {
             let child = libc::fork();
             if child == 0 {

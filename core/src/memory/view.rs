@@ -7,20 +7,20 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
-/// The smallest page that there is, in bytes.
+/// Minimum page size, in bytes.
 const PAGE: usize = 4096;
 
-/// Who sees what is written into a [`View`].
+/// The visibility of what is written into a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Only this process: a page is copied when it is first written. For libraries that know no read-only arrays. A
-    /// page not yet written shows what others write.
+    /// This process alone: a page is copied when it is first written. For libraries that accept no read-only arrays. A
+    /// page that was not written shows what others write.
     Private,
-    /// Everybody who has mapped the extent.
+    /// All processes that have mapped the extent.
     Shared,
 }
 
-/// A mapping of its own, writable, of a part of an extent. It may outlive the extent that it was made of.
+/// A writable mapping of a part of an extent. It may outlive the extent.
 #[derive(Debug)]
 pub struct View {
     span: Span,
@@ -34,7 +34,7 @@ pub struct View {
     reason = "a mapping has at least one byte"
 )]
 impl View {
-    /// Maps `len` bytes of `file` from `start` on, which is a multiple of a page.
+    /// Map `len` bytes of `file` from `start` on, which is a multiple of a page.
     pub(crate) fn new(file: Arc<OwnFd>, start: usize, len: usize, mode: Mode) -> io::Result<Self> {
         let flags = match mode {
             Mode::Private => libc::MAP_PRIVATE,
@@ -48,26 +48,25 @@ impl View {
         })
     }
 
-    /// Where it begins in our memory.
+    /// Return the address of the first byte.
     pub fn base(&self) -> *mut u8 {
         self.span.base()
     }
 
-    /// Its bytes.
+    /// Return the length, in bytes.
     pub fn len(&self) -> usize {
         self.span.len()
     }
 
-    /// Turns a shared mapping into a private one, at the same address: what is written from now on is seen by no other
-    /// process. What has been written is in the extent. A private one stays as it is.
+    /// Turn a shared mapping into a private one, at the same address: later writes are invisible to other processes,
+    /// and earlier ones stay in the extent. Idempotent.
     pub fn detach(&self) -> io::Result<()> {
-        // A lock, because a second remapping would undo what was written since the first.
+        // A lock, because a second remapping would undo writes since the first.
         let mut mode = lock(&self.mode);
         if *mode == Mode::Private {
             return Ok(());
         }
-        // SAFETY: the range is ours until `drop`, and there is something at each address of it all the time: the kernel
-        // puts the new mapping in the place of the old in one step.
+        // SAFETY: the range is ours until `drop`, and always mapped: the kernel replaces the mapping in one step.
         let base = unsafe {
             libc::mmap(
                 self.base().cast(),
@@ -82,7 +81,7 @@ impl View {
             return Err(io::Error::last_os_error());
         }
         *mode = Mode::Private;
-        // A page that was not written here still shows what its owner writes: so all of them are.
+        // A page that was not written here still shows what its owner writes, so each page is written.
         for offset in (0..self.len()).step_by(PAGE) {
             // SAFETY: within the mapping, which is writable. The same byte is written again, so that only a thread that
             // writes it at this very moment can notice.

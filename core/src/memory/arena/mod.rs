@@ -1,21 +1,21 @@
-//! Which parts of an owner's extents are taken, and by whom. Bookkeeping only: it touches no memory.
+//! The arena: which ranges of an owner's extents are allocated, and to which holders. Bookkeeping only: it touches no
+//! shared memory.
 //!
 //! # The contract
 //!
-//! * An arena is private to its owner. Others know only places, and what they say of them is a claim: [`Arena::find`]
-//!   and [`Arena::give_back`] take any values and believe none.
-//! * A *block* is a run of whole granules of one extent. It lives while it has a *hold*, which is ours, or a *lease*,
-//!   which is a [`Holder`]'s.
-//! * Leases are counted for each holder. One that lies, or dies, can give back what it has itself, and nothing of
-//!   another one's.
-//! * Free ranges that touch are one range, at once. So an extent is idle when its first range is all of it.
-//! * The smallest free range that is large enough is taken, and of equals the one lowest in the oldest extent, so that
-//!   late extents fall idle and can go.
+//! * An arena is private to its owner. Other processes know block references, and what they send is untrusted:
+//!   [`Arena::find`] and [`Arena::end_loan`] accept any values and check them.
+//! * A *block* is a run of whole granules of one extent. It lives while this process has a *hold* on it, or a
+//!   [`Holder`] has a *loan*.
+//! * Loans are counted for each holder. A hostile or dead holder can end its own loans, and none of another holder.
+//! * Adjacent free ranges are always merged. So an extent is idle when its first free range is all of it.
+//! * An allocation takes the smallest free range that is large enough, and among equals the lowest one in the oldest
+//!   extent, so that late extents become idle and can be removed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks are whole pages: two leases never share one. The pages of aarch64 may have up to 64 KiB.
+/// Granularity of blocks, in bytes: whole pages, so that two loans never share one. Pages of aarch64 have up to 64 KiB.
 pub const GRANULE: u64 = if cfg!(target_arch = "aarch64") {
     64 << 10
 } else {
@@ -24,16 +24,16 @@ pub const GRANULE: u64 = if cfg!(target_arch = "aarch64") {
 
 /// Bytes of the first extent.
 const FIRST: u64 = 1 << 20;
-/// Bytes that no extent exceeds, unless one block needs more: what is set aside and filled with zeros at once holds up
-/// the call that needs it.
+/// Maximum size of an extent, in bytes, unless one block needs more: allocating it and filling it with zeros delays the
+/// call that needs it.
 const LARGEST: u64 = 64 << 20;
 
-/// Where a block begins in its owner's arena.
+/// The position of a block in its owner's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockRef {
-    /// The number of the extent.
+    /// Number of the extent.
     pub extent: u32,
-    /// Bytes from its beginning.
+    /// Offset in the extent, in bytes.
     pub offset: u64,
 }
 
@@ -48,14 +48,14 @@ impl BlockRef {
     };
 }
 
-/// Another party that blocks are lent to, by the number that their owner gives it. None is used twice.
+/// A party that blocks are lent to, by the number that their owner gives it. No number is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder(pub u64);
 
 #[derive(Debug)]
 struct ExtentState {
     size: u64,
-    /// When a sweep first found it wholly free, if nothing was allocated in it since.
+    /// Time at which a sweep first found the extent free, if nothing was allocated in it since, in nanoseconds.
     idle_since: Option<u64>,
 }
 
@@ -63,12 +63,12 @@ struct ExtentState {
 struct Block {
     len: u64,
     holds: u64,
-    /// Of all holders together.
+    /// Number of loans to all holders together.
     loans: u64,
 }
 
 impl Block {
-    /// Its bytes if it is lent, and not ours any more.
+    /// Return the bytes of the block if it is lent and this process has no hold on it.
     fn lent_away(&self) -> u64 {
         if self.holds == 0 && self.loans > 0 {
             self.len
@@ -87,16 +87,16 @@ pub struct Arena {
     lent_away: u64,
     extents: BTreeMap<u32, ExtentState>,
     blocks: BTreeMap<BlockRef, Block>,
-    /// How many leases each holder has of a block.
+    /// Number of loans of a block to each holder.
     loans: BTreeMap<(Holder, BlockRef), u64>,
-    /// The length of each free range.
+    /// Length of each free range, in bytes.
     free: BTreeMap<BlockRef, u64>,
     /// The same ranges, the shortest first.
     by_len: BTreeSet<(u64, BlockRef)>,
 }
 
 impl Arena {
-    /// An arena without extents, whose extents may have `limit` bytes together.
+    /// Create an arena without extents, of up to `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Arena {
             limit,
@@ -111,27 +111,27 @@ impl Arena {
         }
     }
 
-    /// Bytes that all extents together may have.
+    /// Return the maximum size of all extents together, in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Bytes that all extents together have.
+    /// Return the size of all extents together, in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes of all live blocks, in whole granules.
+    /// Return the bytes of all live blocks, in whole granules.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Bytes in live blocks that are lent, and not ours any more.
+    /// Return the bytes of blocks that are lent and that this process has no hold on.
     pub fn lent_away(&self) -> u64 {
         self.lent_away
     }
 
-    /// Allocates a block of at least `len` bytes, with one hold. `None` if no extent has room for it.
+    /// Allocate a block of at least `len` bytes, with one hold. Return None if no extent has room for it.
     pub fn allocate(&mut self, len: u64) -> Option<BlockRef> {
         let len = round_up(len)?;
         let &(found, place) = self.by_len.range((len, BlockRef::FIRST)..).next()?;
@@ -156,10 +156,10 @@ impl Arena {
         Some(place)
     }
 
-    /// Bytes of the extent to add so that `allocate(len)` succeeds. `None` if the limit forbids it.
+    /// Return the size of the extent to add so that `allocate(len)` succeeds. Return None if the limit forbids it.
     ///
-    /// The first has 1 MiB, each further one as much as all before it but no more than 64 MiB, unless `len` needs more.
-    /// Where the limit leaves no room for that, it takes what is left: many small ones would each cost both sides a
+    /// The first extent has 1 MiB, each further one as much as all before it but at most 64 MiB, unless `len` needs
+    /// more. If the limit leaves less, the extent takes what is left: many small ones would each cost both sides a
     /// descriptor.
     pub fn next_extent_size(&self, len: u64) -> Option<u64> {
         let least = round_up(len)?;
@@ -169,7 +169,7 @@ impl Arena {
         (size >= least).then_some(size)
     }
 
-    /// Adds an extent, of a number that is not in use and of the size that [`growth`](Self::growth) has returned.
+    /// Add an extent with an unused number and the size that [`next_extent_size`](Self::next_extent_size) has returned.
     pub fn add(&mut self, extent: u32, size: u64) {
         let whole = size - size % GRANULE;
         debug_assert!(
@@ -190,8 +190,8 @@ impl Arena {
         self.size += whole;
     }
 
-    /// The live block that has all of `[offset, offset + len)` in it: its place and its length in whole granules. An
-    /// empty range is in the block in which it begins. Any values may come.
+    /// Return the live block that contains all of `[offset, offset + len)`, and its length in whole granules. An empty
+    /// range belongs to the block in which it begins. Any values are accepted.
     pub fn find(&self, extent: u32, offset: u64, len: u64) -> Option<(BlockRef, u64)> {
         let end = offset.checked_add(len)?;
         let (&place, block) = self
@@ -203,7 +203,7 @@ impl Arena {
         within.then_some((place, block.len))
     }
 
-    /// Adds a hold of ours on a live block.
+    /// Add a hold of this process on a live block.
     pub fn add_hold(&mut self, place: BlockRef) {
         let held = self.update_counts(place, |block| {
             block.holds += 1;
@@ -212,7 +212,7 @@ impl Arena {
         debug_assert!(held, "no live block at {place:?} to hold");
     }
 
-    /// Drops a hold of ours. The block is free when it has neither holds nor leases.
+    /// Release a hold of this process. The block is freed when it has neither holds nor loans.
     pub fn release_hold(&mut self, place: BlockRef) {
         let dropped = self.update_counts(place, |block| {
             let held = block.holds > 0;
@@ -222,7 +222,7 @@ impl Arena {
         debug_assert!(dropped, "no hold on {place:?} to drop");
     }
 
-    /// Adds a lease of a live block, for this holder.
+    /// Add a loan of a live block to this holder.
     pub fn lend(&mut self, place: BlockRef, holder: Holder) {
         let lent = self.update_counts(place, |block| {
             block.loans += 1;
@@ -234,7 +234,7 @@ impl Arena {
         }
     }
 
-    /// Takes one lease of a holder back. False if it has none of this block: it lies.
+    /// End one loan of a holder. Return false if it has none of this block, which is a violation.
     pub fn end_loan(&mut self, place: BlockRef, holder: Holder) -> bool {
         let Entry::Occupied(mut count) = self.loans.entry((holder, place)) else {
             return false;
@@ -250,7 +250,7 @@ impl Arena {
         })
     }
 
-    /// Ends all leases of a holder that is gone: it must not read any of them any more.
+    /// End all loans of a holder that is gone and no longer reads any of the blocks.
     pub fn remove_holder(&mut self, holder: Holder) {
         let all = (holder, BlockRef::FIRST)..=(holder, BlockRef::LAST);
         let loans: Vec<_> = self.loans.range(all).map(|(&k, &n)| (k, n)).collect();
@@ -263,7 +263,8 @@ impl Arena {
         }
     }
 
-    /// Changes the counts of a block, which is freed if none is left. What `count` returns; false if there is none.
+    /// Change the counts of a block by `count`, and free the block if both are 0. Return the result of `count`; false
+    /// if there is no such block.
     fn update_counts(&mut self, place: BlockRef, count: impl FnOnce(&mut Block) -> bool) -> bool {
         let Some(block) = self.blocks.get_mut(&place) else {
             return false;
@@ -279,14 +280,13 @@ impl Arena {
         changed
     }
 
-    /// Whether a holder has a lease of the block that begins here.
+    /// Return true if a holder has a loan of the block that begins here.
     pub fn is_lent(&self, place: BlockRef, holder: Holder) -> bool {
         self.loans.contains_key(&(holder, place))
     }
 
-    /// Forgets the extents that have been idle for `patience` nanoseconds, and returns their numbers. It takes two
-    /// looks: one that finds an extent wholly free, and one that much later which finds it still free, with nothing
-    /// allocated in it meanwhile.
+    /// Remove the extents that have been idle for `patience` nanoseconds, and return their numbers. That takes two
+    /// calls: one that finds an extent free, and a later one that finds it still free, with no allocation in between.
     pub fn sweep(&mut self, now: u64, patience: u64) -> Vec<u32> {
         let mut gone = Vec::new();
         for (&extent, room) in &mut self.extents {
@@ -308,7 +308,7 @@ impl Arena {
         gone
     }
 
-    /// Makes a range free that was a block's, and one with the free ranges that it touches.
+    /// Free the range of a block, and merge it with adjacent free ranges.
     fn free(&mut self, place: BlockRef, len: u64) {
         self.used -= len;
         let (mut start, mut whole) = (place, len);
@@ -342,7 +342,7 @@ impl Arena {
     }
 }
 
-/// `len` in whole granules, at least one. `None` if that is more than a `u64` holds.
+/// Return `len` in whole granules, at least one; None on overflow.
 fn round_up(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(GRANULE)
 }

@@ -1,10 +1,10 @@
-//! One piece of a side's arena: a memfd that its owner writes and the peer reads.
+//! An extent: a memfd that its owner writes and the peer reads.
 //!
 //! # The contract
 //!
-//! * All of an extent's memory is set aside when it is made, and its seals keep its size for ever. So the other side
-//!   cannot cut the file off under our mapping; what it can do is to change bytes, or to make them zeros.
-//! * The other side may write any of it at any time: what has been mapped for both can be mapped writable by both. So
+//! * All of an extent's memory is allocated when it is created, and its seals fix its size. So the other side cannot
+//!   truncate the file under our mapping; it can only change bytes, or make them zeros.
+//! * The other side may write any of it at any time: memory that is mapped by both can be mapped writable by both. So
 //!   no reference or slice into it is made here, bytes are copied by raw pointers, and what is read may be anything.
 
 use crate::crash;
@@ -20,29 +20,29 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Extents that an owner has at most: each costs every process that maps it a descriptor.
+/// Maximum number of extents of an owner: each costs every process that maps it a descriptor.
 pub const MAX_EXTENTS: usize = 256;
 
 /// Extents by their numbers.
 pub type Extents = BTreeMap<u32, Arc<Extent>>;
 
-/// The extent that all of these bytes lie in, and where in it they begin.
+/// Return the extent that contains all of these bytes, and their offset in it.
 pub(crate) fn find(extents: &Extents, address: usize, len: usize) -> Option<(u32, u64)> {
     let mut extents = extents.values();
     extents.find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
 }
 
-/// Bytes that are set aside in one call. A signal makes the kernel undo the call that it interrupts, so with a
-/// profiler's timer one call for all of a large extent might never end.
+/// Bytes that one call allocates. A signal makes the kernel undo the call that it interrupts, so with a profiler's
+/// timer one call for all of a large extent might never end.
 const STRIDE: usize = 16 << 20;
 
-/// Why an extent of the peer's cannot be used.
+/// The reason why an extent of the peer cannot be used.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum ExtentError {
     #[error(transparent)]
     Os(#[from] io::Error),
-    /// The file could be cut off while we read it.
+    /// The file could be truncated while it is read.
     #[error(
         "extent {number} has the seals {found:#x} without {:#x}, the one against shrinking",
         libc::F_SEAL_SHRINK
@@ -56,14 +56,14 @@ pub enum ExtentError {
     },
     #[error("the descriptor of extent {number} can only be written")]
     Unreadable { number: u32 },
-    /// The memory of the file is not set aside, or was given back.
+    /// The memory of the file is not allocated, or was given back.
     #[error("extent {number} has only {found} bytes set aside")]
     Sparse { number: u32, found: u64 },
 }
 
-/// A mapped extent: ours, writable, or the peer's, read-only.
+/// A mapped extent: writable if it belongs to this side, read-only if it belongs to the peer.
 ///
-/// It stays mapped until it is dropped; its descriptor is closed with the last of it and of the [`View`]s made of it.
+/// It stays mapped until it is dropped; its descriptor is closed with the last of it and its [`View`]s.
 #[derive(Debug)]
 pub struct Extent {
     number: u32,
@@ -73,11 +73,11 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Makes new memory, all zeros. All of it is set aside now, so that a lack of memory is an error here, and its size
-    /// is sealed.
+    /// Create an extent, all zeros. All of its memory is allocated now, so that a lack of memory is an error here, and
+    /// its size is sealed.
     ///
-    /// A machine without enough memory does not always refuse: unless shared memory has a bound of its own, the kernel
-    /// may kill a process instead. The bound to rely on is the arena's limit.
+    /// A machine without enough memory does not always refuse: unless shared memory has a limit of its own, the kernel
+    /// may kill a process instead. The limit to rely on is that of the arena.
     pub fn create(number: u32, size: usize) -> io::Result<Extent> {
         let length = libc::off_t::try_from(size).unwrap_or(0);
         if length == 0 {
@@ -86,9 +86,9 @@ impl Extent {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a valid C string.
         let made = |flags| done(unsafe { libc::memfd_create(c"shmrpc-extent".as_ptr(), flags) });
-        // Some hosts require the flag that it is never executed; older kernels do not know it.
+        // Some hosts require the flag against execution; older kernels do not know it.
         let fd = made(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| made(flags))?;
-        // SAFETY: it is new, so it is ours alone.
+        // SAFETY: the new descriptor is owned here alone.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: the descriptor is open; no memory is involved.
         done(unsafe { libc::ftruncate(fd, length) })?;
@@ -97,7 +97,7 @@ impl Extent {
             fallocate(file.as_fd(), 0, start as u64, length as u64)?;
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: as above.
+        // SAFETY: the descriptor is open; no memory is involved.
         done(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) })?;
         crash::point!(ExtentSealed);
         let span = Span::new(file.as_fd(), 0, size, WRITABLE, POPULATED)?;
@@ -109,30 +109,30 @@ impl Extent {
         })
     }
 
-    /// Maps one that the peer has made, after a look at its seals and its size.
+    /// Map an extent of the peer, after a check of its seals and its size.
     pub fn open(number: u32, size: usize, file: impl Into<OwnFd>) -> Result<Extent, ExtentError> {
         Extent::open_shared(number, size, Arc::new(file.into()))
     }
 
-    /// The same for a file that others refer to, too.
+    /// Map an extent of the peer whose file is shared with other objects.
     pub fn open_shared(number: u32, size: usize, file: Arc<OwnFd>) -> Result<Extent, ExtentError> {
         let fd = file.as_raw_fd();
         // SAFETY: the descriptor is open; no memory is involved.
         let found = match done(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }) {
             Ok(seals) => seals,
-            // A file that cannot be sealed at all.
+            // The file cannot be sealed at all.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => 0,
             Err(error) => return Err(error.into()),
         };
         if found & libc::F_SEAL_SHRINK == 0 {
             return Err(ExtentError::Unsealed { number, found });
         }
-        // SAFETY: as above.
+        // SAFETY: the descriptor is open; no memory is involved.
         let mode = done(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_ACCMODE;
         if mode == libc::O_WRONLY {
             return Err(ExtentError::Unreadable { number });
         }
-        // After the seals: only now can it not shrink any more.
+        // After the seals, because only then it can no longer shrink.
         let stat = status(file.as_fd())?;
         let found = stat.st_size as u64;
         if found != size as u64 {
@@ -142,12 +142,12 @@ impl Extent {
                 expected: size as u64,
             });
         }
-        // Mapping it would set aside the memory that its maker has not, or has given back.
+        // Mapping the file would allocate memory that its owner has not allocated, or has given back.
         let found = stat.st_blocks as u64 * 512;
         if found < size as u64 {
             return Err(ExtentError::Sparse { number, found });
         }
-        // Whoever takes a frame must not be held up for long by a new extent.
+        // A new extent must not delay the reader of a frame for long.
         let populated = if size <= QUICKLY_MAPPED {
             POPULATED
         } else {
@@ -162,51 +162,52 @@ impl Extent {
         })
     }
 
-    /// Its number, which its owner has given it.
+    /// Return the number that its owner has given it.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its bytes.
+    /// Return the size, in bytes.
     pub fn size(&self) -> usize {
         self.span.len()
     }
 
-    /// Where it begins in our memory. What the peer has made must not be written there.
+    /// Return the address of the mapping. An extent of the peer must not be written.
     pub fn base(&self) -> *mut u8 {
         self.span.base()
     }
 
-    /// Its descriptor.
+    /// Return the descriptor.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Where in this extent the bytes from `address` on are, if all of them are. An empty range is where it begins.
+    /// Return the offset of the bytes at `address` if all of them are in this extent. An empty range is where it
+    /// begins.
     pub fn offset_of(&self, address: usize, len: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base().addr())?;
         let within = offset < self.size() && len <= self.size() - offset;
         within.then_some(offset as u64)
     }
 
-    /// Copies bytes in. Panics if the extent is the peer's, or does not have the range.
+    /// Copy bytes into the extent. Panics if it belongs to the peer, or does not have the range.
     ///
     /// # Safety
     ///
-    /// `len` bytes at `from` are readable, and none of them lies in the range that is written.
+    /// `len` bytes at `from` are readable, and none of them is in the range that is written.
     pub unsafe fn write(&self, offset: u64, from: *const u8, len: usize, copier: &Copier) {
         assert!(self.ours, "extent {} is the peer's to write", self.number);
         let to = self.at(offset, len);
-        // SAFETY: `from` by the caller's word, `to` by the look at its bounds. The peer may touch the range meanwhile,
-        // and the copier does not mind.
+        // SAFETY: `from` by the caller's promise, `to` by the check of its bounds. The peer may access the range
+        // meanwhile, which the copier tolerates.
         unsafe { copier.copy(to, from, len) };
     }
 
-    /// Copies bytes out. Panics if the extent does not have the range.
+    /// Copy bytes out of the extent. Panics if it does not have the range.
     ///
     /// # Safety
     ///
-    /// `len` bytes at `to` are writable, no other thread writes them meanwhile, and they lie outside the range that is
+    /// `len` bytes at `to` are writable, no other thread writes them meanwhile, and they are outside the range that is
     /// read.
     pub unsafe fn read(&self, offset: u64, to: *mut u8, len: usize) {
         let from = self.at(offset, len);
@@ -214,16 +215,16 @@ impl Extent {
         unsafe { bytes::copy(to, from, len) };
     }
 
-    /// Gives the memory back to the system now, although processes may still have it mapped: they read zeros from then
-    /// on. For the owner of an extent that is no longer used.
+    /// Give the memory back to the system now, although processes may still have it mapped: they read zeros from then
+    /// on. For an extent of this side that is no longer used.
     pub fn punch(&self) {
         debug_assert!(self.ours, "extent {} is the peer's to punch", self.number);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // A failure is no harm: the memory then goes with the last mapping.
+        // A failure is harmless: the memory then goes with the last mapping.
         let _ = fallocate(self.file.as_fd(), mode, 0, self.size() as u64);
     }
 
-    /// Maps a part that begins with a page once more, writable.
+    /// Map a part that begins with a page once more, writable.
     pub fn map(&self, offset: u64, len: usize, mode: Mode) -> io::Result<View> {
         let size = self.size();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -256,10 +257,10 @@ impl Extent {
     }
 }
 
-/// Shared, with all pages mapped at once, so that no copy meets a page fault.
+/// Shared, with all pages mapped at once, so that no copy causes a page fault.
 const POPULATED: libc::c_int = libc::MAP_SHARED | libc::MAP_POPULATE;
 
-/// An extent of the peer's is mapped page by page, as it is read, if it is larger than this, in bytes.
+/// Maximum size of an extent of the peer that is mapped at once, in bytes; a larger one is mapped as it is read.
 const QUICKLY_MAPPED: usize = 4 << 20;
 
 fn invalid(text: String) -> io::Error {

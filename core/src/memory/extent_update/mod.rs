@@ -1,10 +1,10 @@
-//! News of extents: what a side tells the other of its own, with their descriptors. They go over a socket pair of their
-//! own, in packets of sixteen bytes in the byte order of the machine:
+//! Extent updates: messages that tell the peer about the extents of a side, with their descriptors. They go over a
+//! socket pair of their own, in packets of sixteen bytes in the byte order of the machine:
 //!
 //! ```text
-//!      0  kind     u32   1 an extent, with its descriptor; 2 one that is gone
+//!      0  kind     u32   1 a new extent, with its descriptor; 2 a removed one
 //!      4  number   u32
-//!      8  size     u64   bytes of the extent; 0 if it is gone
+//!      8  size     u64   bytes of the extent; 0 if it is removed
 //! ```
 
 use crate::bytes::{u32_at, u64_at};
@@ -21,55 +21,54 @@ const GONE: u32 = 2;
 /// Words of room for a header and twelve descriptors.
 const ROOM: usize = 8;
 
-/// Why the next piece of news cannot be read.
+/// The reason why the next update cannot be received.
 #[derive(Debug, Error)]
 pub enum UpdateError {
-    /// The operating system refused. It stays the next one.
+    /// A system call failed. The update stays the next one.
     #[error(transparent)]
     Os(#[from] io::Error),
-    /// It is not what it should be: the text says how.
+    /// The packet is malformed, as the text says.
     #[error("{0}")]
     Malformed(String),
 }
 
-/// What one side tells the other of its extents.
+/// A change of the peer's extents.
 #[derive(Debug)]
 pub enum ExtentUpdate {
-    /// There is a new one.
+    /// An extent was added.
     Added {
-        /// Its number.
+        /// Number of the extent.
         number: u32,
-        /// Its bytes, as the peer claims; [`Extent::open`] looks.
+        /// Size that the peer states, in bytes; [`Extent::open`] checks it.
         size: u64,
-        /// Its descriptor.
+        /// Descriptor of the extent.
         file: OwnedFd,
     },
-    /// One is no longer in use.
+    /// An extent was removed.
     Removed {
-        /// Its number.
+        /// Number of the extent.
         number: u32,
     },
 }
 
-/// Tells the peer of a new extent of ours. `WouldBlock` if the socket is full.
+/// Tell the peer about a new extent of this side. Fails with `WouldBlock` if the socket is full.
 pub fn send_added(socket: BorrowedFd<'_>, extent: &Extent) -> io::Result<()> {
     let packet = packet(EXTENT, extent.number(), extent.size() as u64);
     packet::send(socket, &packet, &[extent.file()])
 }
 
-/// Tells the peer that an extent of ours is gone. `WouldBlock` if the socket is full.
+/// Tell the peer that an extent of this side was removed. Fails with `WouldBlock` if the socket is full.
 pub fn send_removed(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
     packet::send(socket, &packet(GONE, number, 0), &[])
 }
 
-/// Takes the next piece of news. `None` if there is none now, and at the end of the socket. After an error of the
-/// system the same one is next.
+/// Receive the next update. Return None if there is none now, and at the end of the socket. After a failed system call
+/// the same update is next.
 pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateError> {
-    // One byte more than there should be, so that a packet that is too long shows; and room for one descriptor too
-    // many.
+    // One byte more than a valid packet has, so that a longer one is detected; and room for one descriptor too many.
     let (mut bytes, mut room) = ([0; PACKET + 1], [0; ROOM]);
-    // The packet stays where it is, and its descriptors are ours by then. The kernel drops descriptors for which there
-    // is no room from a packet that is received, and from one that is only looked at it does not.
+    // The packet stays in the socket, and its descriptors are already open here. From a packet that is received, the
+    // kernel drops the descriptors for which there is no room; from one that is only peeked at, it does not.
     let peeked =
         retry_after_reset(|| packet::receive(socket, &mut bytes, &mut room, libc::MSG_PEEK));
     let packet::Packet {
@@ -83,11 +82,10 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateErr
         return Ok(None);
     }
     if cut && count == 0 {
-        // There was room for them, so it is this process that could not take even one.
+        // There was room for descriptors, so this process could not open even one.
         return Err(descriptor_error(socket).into());
     }
-    // The kernel closes the descriptors for which this has no room.
-    // SAFETY: nothing is written.
+    // The kernel closes the descriptors for which this has no room. SAFETY: nothing is written.
     let consume = || unsafe {
         libc::recv(
             socket.as_raw_fd(),
@@ -140,8 +138,8 @@ fn packet(kind: u32, number: u32, size: u64) -> [u8; PACKET] {
     packet
 }
 
-/// Receives once more after a reset: that is an end before the peer has read all of ours. The kernel reports it once,
-/// and ahead of what the peer has sent, which is still there and which a frame may name.
+/// Receive once more after a reset, which the peer causes by closing before it has read everything. The kernel reports
+/// it once, ahead of what the peer has sent, which is still there and which a frame may name.
 fn retry_after_reset<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     receive().or_else(|error| match error.kind() {
         io::ErrorKind::ConnectionReset => receive(),
@@ -149,8 +147,9 @@ fn retry_after_reset<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Resul
     })
 }
 
-/// Why this process could not take a descriptor. The kernel does not say, so this tries to make another one, and
-/// returns its error. If that succeeds, a rule of the system is in the way, or there is room again.
+/// Return the error for a descriptor that this process could not receive. The kernel does not report it, so this
+/// duplicates a descriptor and returns the error. If that succeeds, a rule of the system is in the way, or there is
+/// room again.
 fn descriptor_error(socket: BorrowedFd<'_>) -> io::Error {
     match socket.try_clone_to_owned() {
         Err(error) => error,
@@ -158,7 +157,7 @@ fn descriptor_error(socket: BorrowedFd<'_>) -> io::Error {
     }
 }
 
-/// Whether the peer has closed the socket: an empty packet looks like its end.
+/// Return true if the peer has closed the socket: an empty packet looks like its end.
 fn ended(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut look = libc::pollfd {
         fd: socket.as_raw_fd(),

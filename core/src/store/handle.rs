@@ -37,6 +37,7 @@ pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
     (size, heap + heap::METADATA_SIZE)
 }
 
+/// Returns the offset of the heap of a store that begins at `start`.
 pub(super) fn heap_at(start: u64) -> u64 {
     (start + AT_WATCHES + versions::SIZE).next_multiple_of(PAGE)
 }
@@ -58,7 +59,7 @@ pub struct Store<W, M> {
 }
 
 /// Returns the bytes of a memory, and the offset of its log.
-fn extent_of(words: &impl Words) -> (u64, u64) {
+fn size_and_log_offset(words: &impl Words) -> (u64, u64) {
     let size = words.size() as u64;
     (size, size.saturating_sub(redo_log::SIZE) / PAGE * PAGE)
 }
@@ -74,7 +75,7 @@ impl<W: Words, M: Members> Store<W, M> {
         max_memory: u64,
         members: M,
     ) -> io::Result<Self> {
-        let (size, log_at) = extent_of(&words);
+        let (size, log_at) = size_and_log_offset(&words);
         let heap = Heap::new(file, heap_at(start), log_at, max_memory)?;
         let log = RedoLog::new(words, BackingFile::new(file), log_at, members)?;
         Ok(Store::from_parts(log, heap, start, size, false))
@@ -88,12 +89,13 @@ impl<W: Words, M: Members> Store<W, M> {
         max_memory: u64,
         members: M,
     ) -> io::Result<Self> {
-        let (size, log_at) = extent_of(&words);
+        let (size, log_at) = size_and_log_offset(&words);
         let heap = Heap::sealed(file, heap_at(start), log_at, max_memory);
         let log = RedoLog::open_read_only(words, BackingFile::new(file), log_at, members)?;
         Ok(Store::from_parts(log, heap, start, size, true))
     }
 
+    /// Joins an opened log and an opened heap.
     fn from_parts(
         log: RedoLog<W, M>,
         heap: Heap,
@@ -114,6 +116,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
+    /// Returns the offset of the cell of a root.
     pub(in crate::store) fn root_at(&self, root: Root) -> u64 {
         self.start + AT_ROOTS + 8 * root as u64
     }
@@ -123,6 +126,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.read(deadline, |t| self.container_of(t, root))
     }
 
+    /// Returns the container that is a root.
     pub(in crate::store) fn container_of(
         &self,
         t: &impl ReadWords,
@@ -213,20 +217,24 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.seqlock().is_read_only()
     }
 
+    /// Returns the number of this member; 0 after it has left.
     pub(in crate::store) fn self_id(&self) -> u64 {
         self.log.seqlock().members().self_id()
     }
 
+    /// Returns the reader table, if the store has an owner.
     #[inline]
     pub(in crate::store) fn reader_table(&self) -> Option<ReaderTable<'_, W>> {
         let at = self.readers_at?;
         Some(ReaderTable::new(self.words(), at))
     }
 
+    /// Returns the table of watched containers.
     pub(in crate::store) fn versions(&self) -> Versions {
         Versions(self.start + AT_WATCHES)
     }
 
+    /// Returns the table of pinned buffers.
     pub(in crate::store) fn pins(&self) -> Pins {
         Pins(self.start + AT_PINS)
     }

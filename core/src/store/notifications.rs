@@ -34,7 +34,8 @@ pub(super) struct NotificationMark {
 }
 
 impl PendingNotifications {
-    pub(in crate::store) fn notified(&self) -> NotificationMark {
+    /// Returns the current state, for [`roll_back_to`](Self::roll_back_to).
+    pub(in crate::store) fn mark(&self) -> NotificationMark {
         NotificationMark {
             notice: self.notice,
             removed: self.removed.len(),

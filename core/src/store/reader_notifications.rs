@@ -12,22 +12,25 @@ use crate::shared_heap::{Members, Words};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<W: Words, M: Members> Store<W, M> {
+    /// Returns true if a reader may watch a container.
     #[inline]
     pub(in crate::store) fn has_watching_readers(&self) -> bool {
         self.reader_table()
             .is_some_and(|readers| readers.has_watches())
     }
 
+    /// Returns the number of watches that readers ever began.
     #[inline]
     pub(in crate::store) fn reader_watch_count(&self) -> u64 {
-        self.reader_table().map_or(0, |readers| readers.begun())
+        self.reader_table()
+            .map_or(0, |readers| readers.watch_count())
     }
 
     /// Notifies the readers that watch a changed container. Called after a commit.
     #[inline]
     pub(in crate::store) fn notify_readers(&self, notifications: &PendingNotifications) {
         if let Some(readers) = self.reader_table() {
-            let is_late = readers.begun() != notifications.begun;
+            let is_late = readers.watch_count() != notifications.begun;
             if is_late || !notifications.touched.is_empty() {
                 crash::point!(ChangeUntold);
                 // A reader that has begun a watch meanwhile may watch any of the changed containers.
@@ -48,7 +51,7 @@ impl<W: Words, M: Members> Store<W, M> {
     #[inline]
     pub(in crate::store) fn notify_of_word(&self, begun: u64) {
         if let Some(readers) = self.reader_table()
-            && readers.begun() != begun
+            && readers.watch_count() != begun
             && readers.mark_changed(None)
         {
             self.pending_changes.store(true, Relaxed);
@@ -62,6 +65,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
+    /// Frees blocks without pins in the store, or defers that if a reader has pinned them.
     pub(in crate::store) fn free_unpinned(
         &self,
         mutator: &mut Mutator<'_, '_, W, M>,

@@ -53,10 +53,12 @@ pub(super) struct ReaderTable<'w, W> {
 }
 
 impl<'w, W: Words> ReaderTable<'w, W> {
+    /// Opens the table at an offset.
     pub(super) fn new(words: &'w W, start: u64) -> Self {
         ReaderTable { words, start }
     }
 
+    /// Returns the part with the pins.
     fn pins(&self) -> Entries {
         Entries {
             high: AT_PINNED,
@@ -66,6 +68,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         }
     }
 
+    /// Returns the part with the watches.
     fn watches(&self) -> Entries {
         Entries {
             high: AT_WATCHED,
@@ -75,13 +78,14 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         }
     }
 
+    /// Returns the word at this offset in the table.
     fn word(&self, at: u64) -> &AtomicU64 {
         let word = self.words.word(self.start + at);
         word.expect("the layout has room for what readers say")
     }
 
     /// Returns the offsets of the entries that may be in use.
-    fn used(&self, table: Entries) -> impl Iterator<Item = u64> + use<W> {
+    fn used_entries(&self, table: Entries) -> impl Iterator<Item = u64> + use<W> {
         // SeqCst, here and in all that follows: an entry is stored before its reader reads the store, and a change of
         // the store before the owner reads the entries.
         let high = self.word(table.high).load(Ordering::SeqCst).min(table.most);
@@ -89,7 +93,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
     }
 
     /// Takes an entry for a member, with this second word. Returns its number; None if all are taken.
-    fn enter(&self, table: Entries, member: u64, second_word: u64) -> Option<u64> {
+    fn take_entry(&self, table: Entries, member: u64, second_word: u64) -> Option<u64> {
         for number in 0..table.most {
             let at = table.first + table.size * number;
             let entry = self.word(at);
@@ -108,7 +112,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
     }
 
     /// Frees an entry of a member. Returns false if it is not the member's.
-    fn end(&self, at: u64, member: u64) -> bool {
+    fn free_entry(&self, at: u64, member: u64) -> bool {
         let entry = self.word(at);
         let ended = entry.compare_exchange(member, 0, Ordering::SeqCst, Ordering::SeqCst);
         ended.is_ok()
@@ -116,18 +120,20 @@ impl<'w, W: Words> ReaderTable<'w, W> {
 
     /// Pins a block; the caller then checks that it is still in the store. Returns false if there are too many pins.
     pub(super) fn pin(&self, member: u64, block: u64) -> bool {
-        self.enter(self.pins(), member, block).is_some()
+        self.take_entry(self.pins(), member, block).is_some()
     }
 
     /// Removes one pin of a member. Returns false if it has none.
     pub(super) fn unpin(&self, member: u64, block: u64) -> bool {
-        let mut pins = self.used(self.pins());
-        pins.any(|at| self.word(at + 8).load(Ordering::SeqCst) == block && self.end(at, member))
+        let mut pins = self.used_entries(self.pins());
+        pins.any(|at| {
+            self.word(at + 8).load(Ordering::SeqCst) == block && self.free_entry(at, member)
+        })
     }
 
     /// Returns true if a reader has pinned this block, which was removed from the store.
     pub(super) fn is_pinned(&self, block: u64) -> bool {
-        self.used(self.pins()).any(|at| {
+        self.used_entries(self.pins()).any(|at| {
             self.word(at).load(Ordering::SeqCst) != 0
                 && self.word(at + 8).load(Ordering::SeqCst) == block
         })
@@ -135,7 +141,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
 
     /// Begins to watch a container. Returns the number of the watch; None if there are too many.
     pub(super) fn watch(&self, member: u64, id: u64) -> Option<u64> {
-        let number = self.enter(self.watches(), member, id)?;
+        let number = self.take_entry(self.watches(), member, id)?;
         self.word(AT_BEGUN).fetch_add(1, Ordering::SeqCst);
         // Repeated because of `reset_watch_count`.
         self.word(AT_WATCHED)
@@ -143,6 +149,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         Some(number)
     }
 
+    /// Returns the offset of a watch.
     fn watch_at(&self, number: u64) -> u64 {
         AT_WATCHES + 24 * number.min(WATCHES - 1)
     }
@@ -155,11 +162,11 @@ impl<'w, W: Words> ReaderTable<'w, W> {
 
     /// Ends a watch.
     pub(super) fn unwatch(&self, member: u64, number: u64) {
-        self.end(self.watch_at(number), member);
+        self.free_entry(self.watch_at(number), member);
     }
 
     /// Returns the number of watches ever begun.
-    pub(super) fn begun(&self) -> u64 {
+    pub(super) fn watch_count(&self) -> u64 {
         self.word(AT_BEGUN).load(Ordering::SeqCst)
     }
 
@@ -171,7 +178,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
     /// Marks the watches of these containers as changed, or all if None. Returns true if there are any.
     pub(super) fn mark_changed(&self, ids: Option<&[u64]>) -> bool {
         let mut found = false;
-        for at in self.used(self.watches()) {
+        for at in self.used_entries(self.watches()) {
             let id = self.word(at + 8).load(Ordering::SeqCst);
             if self.word(at).load(Ordering::SeqCst) != 0 && ids.is_none_or(|ids| ids.contains(&id))
             {
@@ -188,19 +195,20 @@ impl<'w, W: Words> ReaderTable<'w, W> {
     /// Resets the count of used watches if there are none, so that the next check is short.
     fn reset_watch_count(&self) {
         let high = self.word(AT_WATCHED).load(Ordering::SeqCst);
-        let begun = self.begun();
+        let begun = self.watch_count();
         let is_free = |at| self.word(at).load(Ordering::SeqCst) == 0;
-        if high > 0 && self.used(self.watches()).all(is_free) {
+        if high > 0 && self.used_entries(self.watches()).all(is_free) {
             let cleared =
                 self.word(AT_WATCHED)
                     .compare_exchange(high, 0, Ordering::SeqCst, Ordering::SeqCst);
             // A watch that was begun meanwhile counts: it is found here, or its reader finds the 0 and raises it again.
-            if cleared.is_ok() && self.begun() != begun {
+            if cleared.is_ok() && self.watch_count() != begun {
                 self.word(AT_WATCHED).fetch_max(high, Ordering::SeqCst);
             }
         }
     }
 
+    /// Returns the word in which the member of a slot reports what it has mapped.
     fn mapped_word(&self, slot: u32) -> &AtomicU64 {
         self.word(AT_MAPPED + 8 * u64::from(slot).min(SLOTS - 1))
     }
@@ -224,10 +232,10 @@ impl<'w, W: Words> ReaderTable<'w, W> {
     /// Frees all entries of members who are gone.
     pub(super) fn clear(&self, is_gone: &dyn Fn(u64) -> bool) {
         for table in [self.pins(), self.watches()] {
-            for at in self.used(table) {
+            for at in self.used_entries(table) {
                 let member = self.word(at).load(Ordering::SeqCst);
                 if member != 0 && is_gone(member) {
-                    self.end(at, member);
+                    self.free_entry(at, member);
                 }
             }
         }

@@ -49,6 +49,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
+    /// Ends the pins and watches in the store itself.
     pub(in crate::store) fn recover_contents(
         &self,
         is_gone: &dyn Fn(u64) -> bool,
@@ -62,6 +63,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
+    /// Frees the entries of the reader table of members who are gone.
     pub(in crate::store) fn clear_reader_entries(&self, is_gone: &dyn Fn(u64) -> bool) {
         if let Some(readers) = self.reader_table() {
             readers.clear(is_gone);

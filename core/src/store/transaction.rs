@@ -60,7 +60,9 @@ impl<W: Words, M: Members> Store<W, M> {
             }
         }
         let notifications = PendingNotifications {
-            begun: self.reader_table().map_or(0, |readers| readers.begun()),
+            begun: self
+                .reader_table()
+                .map_or(0, |readers| readers.watch_count()),
             ..PendingNotifications::default()
         };
         Ok(OpenTransaction {
@@ -95,7 +97,7 @@ impl<W: Words, M: Members> Store<W, M> {
         // Relaxed: each caller gets another one.
         let number = LAST.fetch_add(1, Relaxed) + 1;
         let log = self.log.savepoint(&mut open.pending);
-        let notified = open.notifications.notified();
+        let notified = open.notifications.mark();
         open.savepoints.push(Savepoint {
             number,
             log,
@@ -139,6 +141,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.is_long()
     }
 
+    /// Tells others that the program no longer keeps the lock.
     pub(in crate::store) fn clear_long_held(&self, open: &OpenTransaction) {
         if open.is_long {
             self.log.set_long_held(false);
@@ -172,6 +175,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(())
     }
 
+    /// Adds to the notice about committed changes, for [`take_notice`](Self::take_notice).
     pub(in crate::store) fn queue_notice(&self, notice: CommitNotice) {
         // Relaxed, both: the thread that notifies reads them after this, or has stored its own notice before.
         if notice.changes {
@@ -204,6 +208,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.abandon(open.pending);
     }
 
+    /// Returns the state for an operation of this transaction.
     pub(in crate::store) fn mutator<'t, 'w>(
         &'t self,
         t: &'t mut Writer<'w, W, M>,
@@ -250,6 +255,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
+    /// Runs an operation in the open transaction, or in one of its own. If it fails, it changes nothing.
     pub(in crate::store) fn operate<R>(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -265,7 +271,7 @@ impl<W: Words, M: Members> Store<W, M> {
             ..
         }) = open
         {
-            let notified = notifications.notified();
+            let notified = notifications.mark();
             let done = self.log.operate(pending, |t| {
                 let mutator = &mut self.mutator(t);
                 let done = operate(mutator, notifications);

@@ -1,4 +1,4 @@
-//! Shared memory that another member writes over, and what a member does in it.
+//! Shared memory that another member overwrites, and the operations of a member in it.
 
 use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 const MAX_MEMORY: u64 = 1 << 20;
 
-/// What a member does while another one writes what the bytes say.
+/// Runs the operations of a member while another one overwrites the memory, as the bytes say.
 pub fn shared_heap(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let size = file_size(0, MAX_MEMORY);
@@ -89,7 +89,7 @@ fn len(script: &mut Script) -> u64 {
     }
 }
 
-/// An offset: mostly of the books, the map, or the first pages.
+/// Returns an offset, mostly of the metadata, the page map or the first pages.
 fn somewhere(script: &mut Script, size: u64) -> u64 {
     let index = u64::from(script.byte()) * 8;
     match script.byte() {
@@ -104,7 +104,7 @@ fn somewhere(script: &mut Script, size: u64) -> u64 {
     }
 }
 
-/// A value: near what is there, or not at all.
+/// Returns a value: close to the correct one, or random.
 fn claim(script: &mut Script, found: u64) -> u64 {
     match script.byte() {
         0..32 => 0,

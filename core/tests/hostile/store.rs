@@ -1,4 +1,4 @@
-//! A store that another member writes over, and what a member does with it.
+//! A store that another member overwrites, and the operations of a member on it.
 
 use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
@@ -14,18 +14,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const MAX_MEMORY: u64 = 1 << 20;
-/// Where its pins, its watches, the books of its heap and its log are: see `store/mod.rs`.
+/// The offsets of its pins, its watches, the metadata of its heap, and its log: see `store/mod.rs`.
 const PINS: u64 = 64;
 const WATCHES: u64 = 65_616;
 const BOOKS: u64 = (WATCHES + 8 + 24 * 1024_u64).next_multiple_of(4096);
-/// How deep a value of the script is nested.
+/// The greatest nesting of a value of the script.
 const DEPTH: u32 = 3;
-/// Places that are kept.
+/// The most containers to keep.
 const PLACES: usize = 32;
 
 type Ours = Store<Arc<SharedMapping>, Alone>;
 
-/// What a member does while another one writes what the bytes say.
+/// Runs the operations of a member while another one overwrites the store, as the bytes say.
 pub fn store(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let (size, _) = sizes(0, MAX_MEMORY);
@@ -55,7 +55,7 @@ pub fn store(bytes: &[u8]) {
     }
 }
 
-/// What the member has of the store.
+/// The store and the containers of the member.
 struct Has<'s> {
     store: &'s Ours,
     words: &'s SharedMapping,
@@ -63,7 +63,7 @@ struct Has<'s> {
     pinned: Vec<u64>,
     watched: Vec<(ContainerRef, u64)>,
     open: Option<OpenTransaction>,
-    /// Parts of the transaction, and of others gone.
+    /// Savepoints of this transaction and of earlier ones.
     parts: Vec<u64>,
 }
 
@@ -96,10 +96,10 @@ impl<'s> Has<'s> {
                 Ok(())
             }
             2 if open.is_some() => {
-                self.part(open.as_mut(), script);
+                self.with_savepoint(open.as_mut(), script);
                 Ok(())
             }
-            // These are no part of a transaction, and would wait for the end of ours.
+            // These belong to no transaction, and would wait for the end of the open one.
             2..8 if open.is_none() => self.alone(place, script),
             _ => self.operate(open.as_mut(), place, script),
         };
@@ -107,8 +107,8 @@ impl<'s> Has<'s> {
         done
     }
 
-    /// Begins a part of the transaction, or ends the last one, which may be one of another transaction.
-    fn part(&mut self, open: Option<&mut OpenTransaction>, script: &mut Script) {
+    /// Sets a savepoint, or ends the last one, which may belong to an earlier transaction.
+    fn with_savepoint(&mut self, open: Option<&mut OpenTransaction>, script: &mut Script) {
         let Some(open) = open else { return };
         let ends = script.byte() % 2 == 0;
         match self.parts.pop().filter(|_| ends) {
@@ -205,7 +205,7 @@ impl<'s> Has<'s> {
         }
     }
 
-    /// What is done in no transaction.
+    /// Runs an operation outside of transactions.
     fn alone(&mut self, place: ContainerRef, script: &mut Script) -> Result<(), StoreError> {
         let store = self.store;
         match script.byte() % 8 {
@@ -245,7 +245,7 @@ impl<'s> Has<'s> {
         self.places[usize::from(script.byte()) % self.places.len()]
     }
 
-    /// Keeps the places of containers that were found.
+    /// Keeps the containers that were found.
     fn note(&mut self, found: &StoredValue) {
         if let StoredValue::Container(_, place, _) = found {
             if self.places.len() == PLACES {
@@ -256,7 +256,7 @@ impl<'s> Has<'s> {
         }
     }
 
-    /// Another member writes over a word.
+    /// Overwrites a word, as another member.
     fn corrupt(&self, script: &mut Script) {
         let at = self.somewhere(script).min(self.words.size() as u64 - 8) & !7;
         let Some(word) = self.words.word(at) else {
@@ -273,7 +273,7 @@ impl<'s> Has<'s> {
             120..144 => found ^ 1 << (script.byte() % 64),
             144..160 => found.wrapping_add_signed(i64::from(script.byte() as i8) << 32),
             160..176 => found.wrapping_add_signed(i64::from(script.byte() as i8) * 8),
-            // A circle, or what is in two.
+            // A cycle, or a container in two others.
             176..216 => {
                 let kind = Type::of(script.byte() % 24).unwrap_or(Type::Tuple);
                 Cell::at(kind, place.at).0
@@ -285,7 +285,7 @@ impl<'s> Has<'s> {
         word.store(value, Ordering::Relaxed);
     }
 
-    /// An offset: of the header, of pins and watches, of the heap's books, of the log, or in a container.
+    /// Returns an offset: of the header, the pins and watches, the metadata of the heap, the log, or a container.
     fn somewhere(&self, script: &mut Script) -> u64 {
         let (kind, index) = (script.byte(), u64::from(script.byte()) * 8);
         let log = self.words.size() as u64 - redo_log::SIZE;
@@ -298,7 +298,7 @@ impl<'s> Has<'s> {
             80..108 => log + index % 128,
             108..160 => self.place(script).at + index % 64,
             160..240 => {
-                // What its items begin with; a dict's are behind its slots.
+                // The first word of its items; those of a dict lie behind its slots.
                 let payload = self.words.word(self.place(script).at + 24);
                 payload.map_or(0, |word| word.load(Ordering::Relaxed) & ((1 << 40) - 1))
                     + index % 512
@@ -308,7 +308,7 @@ impl<'s> Has<'s> {
     }
 }
 
-/// A key: what is small, what is large, and what is of another type.
+/// Returns a key: a small one, a large one, or one of another type.
 fn key(script: &mut Script) -> Key<'static> {
     let number = script.byte();
     match number % 8 {
@@ -331,7 +331,7 @@ fn keys(script: &mut Script) -> Vec<Key<'static>> {
     (0..script.byte() % 6).map(|_| key(script)).collect()
 }
 
-/// A value, nested so deep at most.
+/// Returns a value with at most so many levels of nesting.
 fn value(script: &mut Script, depth: u32) -> Value<'static> {
     let kind = script.byte() % if depth == 0 { 6 } else { 14 };
     let some = |script: &mut Script| -> Vec<Value<'static>> {

@@ -1,4 +1,5 @@
-//! The lease and its journal: who holds it is alone, who reads sees one moment, and what a dead one began is undone.
+//! The owner lock and the undo log: one holder at a time, readers see one moment, and the changes of a dead holder are
+//! undone.
 
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
 use _core::shared_heap::access::{ReadWords, WriteWords};
@@ -6,7 +7,7 @@ use _core::shared_heap::owner_lock::NEVER;
 use _core::shared_heap::undo_log::{SIZE, UndoLog};
 use _core::shared_heap::{HeapError, Members, VecWords};
 
-/// Where the two words are that are always equal.
+/// The offsets of two words that are always equal.
 const PAIR: [u64; 2] = [SIZE, SIZE + 8];
 
 type Memory = std::sync::Arc<VecWords>;
@@ -15,7 +16,7 @@ fn memory() -> Memory {
     std::sync::Arc::new(VecWords::new(SIZE as usize / 8 + 2))
 }
 
-/// A member, and whether member 2 lives: as the kernel tells it, in order with what that one did.
+/// A member, and if member 2 is alive: as the kernel reports it, in order with the stores of member 2.
 #[derive(Clone)]
 struct Member(u64, Arc<Mutex<bool>>);
 
@@ -33,9 +34,9 @@ fn journals(memory: &Memory) -> [UndoLog<Memory, Member>; 3] {
     [1, 2, 3].map(|number| UndoLog::new(memory.clone(), 0, Member(number, dead.clone())).unwrap())
 }
 
-/// One more in both words; what they were.
-fn add(journal: &UndoLog<Memory, Member>) -> u64 {
-    let added = journal.transact(NEVER, |t| {
+/// Adds one to both words. Returns their old value.
+fn add(log: &UndoLog<Memory, Member>) -> u64 {
+    let added = log.transact(NEVER, |t| {
         let was = t.get(PAIR[0])?;
         assert_eq!(t.get(PAIR[1])?, was);
         t.set(PAIR[0], was + 1)?;
@@ -45,8 +46,8 @@ fn add(journal: &UndoLog<Memory, Member>) -> u64 {
     added.unwrap()
 }
 
-fn look(journal: &UndoLog<Memory, Member>) -> u64 {
-    let [first, second] = journal
+fn look(log: &UndoLog<Memory, Member>) -> u64 {
+    let [first, second] = log
         .read(NEVER, |look| Ok([look.get(PAIR[0])?, look.get(PAIR[1])?]))
         .unwrap();
     assert_eq!(first, second);
@@ -54,7 +55,7 @@ fn look(journal: &UndoLog<Memory, Member>) -> u64 {
 }
 
 #[test]
-fn whoever_holds_the_lease_is_alone() {
+fn the_holder_of_the_lock_excludes_others() {
     model_within(2, || {
         let [first, second, _] = journals(&memory());
         let plain = std::sync::Arc::new(Plain::new());
@@ -90,7 +91,7 @@ fn a_reader_sees_words_of_one_moment() {
 }
 
 #[test]
-fn a_change_that_fails_was_never_seen() {
+fn a_failed_change_is_never_visible() {
     model_within(2, || {
         let [writer, reader, _] = journals(&memory());
         let other = thread::spawn(move || {
@@ -107,9 +108,9 @@ fn a_change_that_fails_was_never_seen() {
     });
 }
 
-/// Two come at the same time, one to read and one to change.
+/// Two members come at the same time, one to read and one to change.
 #[test]
-fn what_a_dead_holder_began_is_undone_by_whoever_comes() {
+fn the_next_member_undoes_the_changes_of_a_dead_holder() {
     model_within(2, || {
         let [first, dying, third] = journals(&memory());
         dying.die_within(|t| t.set(PAIR[0], 100));
@@ -122,7 +123,7 @@ fn what_a_dead_holder_began_is_undone_by_whoever_comes() {
 }
 
 #[test]
-fn one_that_waits_for_a_dying_holder_sees_what_it_left() {
+fn a_waiter_undoes_the_changes_of_a_holder_that_dies() {
     model_within(2, || {
         let [first, dying, _] = journals(&memory());
         let dead = first.members().1.clone();

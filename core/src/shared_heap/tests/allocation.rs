@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const ME: u64 = 1 << 32 | 1;
 const MIB: u64 = 1 << 20;
 
-/// What the first and the last word of a block hold.
+/// Writes the offset into the first and the last word of a block.
 fn fill(shared: &Shared, offset: u64, len: u64) {
     shared.store(offset, offset ^ len);
     let last = offset + (len.max(8) - 8) / 8 * 8;
@@ -52,7 +52,7 @@ fn blocks_of_all_sizes_lie_beside_each_other() {
 }
 
 #[test]
-fn what_is_no_block_is_not_freed() {
+fn freeing_an_invalid_offset_fails() {
     let shared = Shared::new(64 * MIB);
     let blocks = shared.blocks(ME);
     let [small, large] = [100, 100_000].map(|len| blocks.allocate(len, soon()).unwrap());
@@ -99,7 +99,7 @@ fn what_is_no_block_is_not_freed() {
 }
 
 #[test]
-fn max_memory_is_the_most_and_can_be_had_whole() {
+fn max_memory_is_a_limit_and_can_be_used_up() {
     let shared = Shared::new(16 * MIB);
     let blocks = shared.blocks(ME);
     let all = blocks.allocate(16 * MIB, soon()).unwrap();
@@ -109,7 +109,7 @@ fn max_memory_is_the_most_and_can_be_had_whole() {
     };
     assert_eq!((asked, used, limit), (1, 16 * MIB, 16 * MIB));
     blocks.free(all, soon()).unwrap();
-    // In small pieces, every second of which is freed: their pages serve large blocks.
+    // In small blocks, of which every second one is freed: their pages then serve large blocks.
     let pieces: Vec<_> =
         std::iter::from_fn(|| blocks.allocate(4 * PAGE + 3000, soon()).ok()).collect();
     assert!((pieces.len() as u64 + 1) * 5 * PAGE > 16 * MIB);
@@ -125,7 +125,7 @@ fn max_memory_is_the_most_and_can_be_had_whole() {
 }
 
 #[test]
-fn a_lack_of_memory_is_an_error_before_anything_has_changed() {
+fn a_lack_of_memory_is_an_error_and_changes_nothing() {
     let path = format!("/dev/shm/shmrpc-core-shared-{}", std::process::id());
     let file = File::options()
         .read(true)
@@ -141,7 +141,7 @@ fn a_lack_of_memory_is_an_error_before_anything_has_changed() {
         found.f_blocks * found.f_frsize
     };
     if room == 0 || room > 60 << 30 {
-        return; // It has no limit, or one that no file of ours reaches.
+        return; // The file system has no limit, or one above the largest file.
     }
     let shared = Shared::over(file, room + MIB);
     let blocks = shared.blocks(ME);
@@ -160,7 +160,7 @@ fn a_lack_of_memory_is_an_error_before_anything_has_changed() {
 }
 
 #[test]
-fn no_more_can_be_unfinished_than_the_table_holds() {
+fn the_table_bounds_the_unfinished_blocks() {
     let shared = Shared::new(64 * MIB);
     let blocks = shared.blocks(ME);
     let all: Vec<_> = std::iter::from_fn(|| blocks.reserve(40, soon()).ok()).collect();
@@ -174,17 +174,17 @@ fn no_more_can_be_unfinished_than_the_table_holds() {
     assert_eq!(checked(&blocks).blocks.len(), 0);
 }
 
-/// How the sizes of a run are distributed.
+/// The distribution of the sizes in a run.
 #[derive(Clone, Copy, Debug)]
 enum Sizes {
-    /// Of each power of two as many, up to this one.
+    /// All powers of two up to this one, with equal probability.
     Powers(u64),
-    /// Small ones, as objects are.
+    /// Small sizes, like those of objects.
     Small,
-    /// Around a few pages.
+    /// Sizes of a few pages.
     Medium,
     /// Each of these in turn, for some time.
-    Turns,
+    Rotating,
 }
 
 impl Sizes {
@@ -193,7 +193,7 @@ impl Sizes {
             Sizes::Powers(most) => dice.any_size(most).max(16),
             Sizes::Small => 16 + dice.any_size(9),
             Sizes::Medium => 1000 + dice.below(60_000),
-            Sizes::Turns => match turn % 3 {
+            Sizes::Rotating => match turn % 3 {
                 0 => Sizes::Small.pick(dice, 0),
                 1 => Sizes::Medium.pick(dice, 0),
                 _ => dice.any_size(20).max(16),
@@ -202,8 +202,8 @@ impl Sizes {
     }
 }
 
-/// Operations of a member beside those of others that die, against a map of what must be there. The most memory that was
-/// ever had, over the most bytes that were ever asked for.
+/// Runs operations of a member beside members that die, and checks them against a map. Returns the greatest memory use
+/// divided by the greatest sum of the sizes.
 fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
     let shared = Shared::new(4 * most_live + 64 * MIB);
     let blocks = shared.blocks(ME);
@@ -252,7 +252,7 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
             live -= len;
         }
         if dice.below(count / 20) == 0 {
-            // One that reserves, and dies: without a process, which would take the most of the time.
+            // A member that reserves and dies; without a process, which would take most of the time.
             mortal += 1;
             let dying = shared.blocks(1 << 32 | mortal);
             let sizes: Vec<_> = (0..20).map(|_| sizes.pick(&mut dice, turn)).collect();
@@ -274,7 +274,7 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
     }
     let metadata = checked(&blocks);
     assert!(metadata.blocks.keys().eq(model.keys()));
-    assert!(metadata.filling.is_empty());
+    assert!(metadata.unfinished.is_empty());
     for offset in order {
         blocks.free(offset, soon()).unwrap();
     }
@@ -283,7 +283,7 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
 }
 
 #[test]
-fn operations_agree_with_a_map_and_take_little_more_than_was_asked_for() {
+fn operations_agree_with_a_map_and_waste_little_memory() {
     let count = scaled(50_000, 1_000_000);
     for (sizes, most_live, count) in [
         (Sizes::Powers(19), 32 * MIB, count),
@@ -294,7 +294,7 @@ fn operations_agree_with_a_map_and_take_little_more_than_was_asked_for() {
         ),
         (Sizes::Small, scaled(2, 24) * MIB, count),
         (Sizes::Medium, scaled(32, 128) * MIB, count),
-        (Sizes::Turns, scaled(16, 64) * MIB, count),
+        (Sizes::Rotating, scaled(16, 64) * MIB, count),
     ] {
         let ratio = operations(sizes, most_live, count, 0x9e37_79b9_7f4a_7c15);
         println!("{sizes:?}: {ratio:.3} of the bytes that were asked for");
@@ -303,7 +303,7 @@ fn operations_agree_with_a_map_and_take_little_more_than_was_asked_for() {
 }
 
 #[test]
-fn threads_share_it() {
+fn threads_share_an_allocator() {
     let shared = Shared::new(256 * MIB);
     let blocks = shared.blocks(ME);
     std::thread::scope(|scope| {
@@ -335,16 +335,16 @@ fn threads_share_it() {
 }
 
 #[test]
-fn whoever_leaves_gives_back_once_what_has_arrived_late() {
+fn a_leaving_member_frees_an_unreported_run_once() {
     let shared = Shared::new(64 * MIB);
     let blocks = shared.blocks(ME);
     let large = blocks.allocate(32 * MIB, soon()).unwrap();
     blocks.leave_unreported_move(soon());
-    // Free, and not given back: there is something to settle.
+    // Freed and still backed: pages are left for `shrink_excess`.
     let freed = blocks
         .undo_log()
         .transact(soon(), |t| blocks.free_within(t, large));
     freed.unwrap();
     assert_eq!(blocks.abandon(soon()).unwrap(), 1);
-    assert!(checked(&blocks).filling.is_empty());
+    assert!(checked(&blocks).unfinished.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Somebody scribbles over the whole memory: each operation ends, with a result or an error, and in time.
+//! A hostile process overwrites the whole memory: each operation ends in time, with a result or an error.
 
 use super::*;
 use crate::shared_heap::HeapError;
@@ -10,7 +10,7 @@ const ME: u64 = 1 << 32 | 1;
 const MIB: u64 = 1 << 20;
 const PATIENCE: u64 = 20_000_000;
 
-/// A word that a liar might write: near the truth, or not at all.
+/// Returns a value for a hostile write: close to the correct one, or random.
 fn corrupt(shared: &Shared, dice: &mut Dice, at: u64) -> u64 {
     let found = shared.load(at);
     match dice.below(8) {
@@ -25,7 +25,7 @@ fn corrupt(shared: &Shared, dice: &mut Dice, at: u64) -> u64 {
     }
 }
 
-/// An offset, mostly where the books are.
+/// Returns an offset, mostly in the metadata.
 fn somewhere(shared: &Shared, dice: &mut Dice) -> u64 {
     let size = shared.mapping.size() as u64;
     match dice.below(8) {
@@ -45,7 +45,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// Does something. Whether this memory can still be used.
+    /// Runs one operation. Returns true if the memory is still usable.
     fn step(&mut self, shared: &Shared, dice: &mut Dice) -> bool {
         let Victim {
             blocks,
@@ -112,7 +112,7 @@ fn victim(shared: &Shared) -> Victim {
 }
 
 #[test]
-fn lies_at_rest_end_in_results_or_errors() {
+fn corruption_at_rest_ends_in_results_or_errors() {
     let mut dice = Dice(0xdead_beef);
     let (mut poisoned, mut lies) = (0, 0);
     for _ in 0..scaled(200, 20_000) {
@@ -139,7 +139,7 @@ fn lies_at_rest_end_in_results_or_errors() {
 }
 
 #[test]
-fn lies_while_something_is_done_end_in_results_or_errors() {
+fn corruption_during_operations_ends_in_results_or_errors() {
     let mut dice = Dice(0xfeed);
     for round in 0..scaled(20, 2_000) {
         let shared = Shared::new(8 * MIB);
@@ -151,7 +151,7 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
                 let mut dice = Dice(round + 1);
                 while !over.load(Ordering::Relaxed) {
                     let at = somewhere(shared, &mut dice);
-                    // Poison ends it at once: rather not.
+                    // Rarely the poison, because it ends the run at once.
                     if !(START + 8..START + 32).contains(&at) {
                         let value = corrupt(shared, &mut dice, at);
                         shared.store(at, value);

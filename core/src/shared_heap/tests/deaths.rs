@@ -1,4 +1,4 @@
-//! Members that are killed, anywhere and everywhere: the others go on, and nothing is half done, lost, or had twice.
+//! Members that are killed at any point: the others continue, and no change is half done, lost or done twice.
 
 use super::metadata::checked;
 use super::*;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-/// The member that the tests' own process is.
+/// The member number of the test's own process.
 const US: u64 = 1 << 32 | 1;
 const MIB: u64 = 1 << 20;
 
-// Words of the tests: two counts that are always equal, and cells that each say where a block is, and its bytes.
+// Words of the tests: two counts that are always equal, and cells with the offset and the size of a block.
 const COUNTS: [u64; 2] = [0, 8];
 const CELLS: u64 = 64;
 
@@ -25,7 +25,7 @@ fn number(slot: u64, generation: u64) -> u64 {
     generation << 32 | (slot + 1)
 }
 
-/// Fills a block, outside of the lease.
+/// Fills a block, without the lock.
 fn fill(shared: &Shared, offset: u64, len: u64) {
     for at in [offset, offset + (len - 8) / 8 * 8] {
         shared.store(at, offset ^ len);
@@ -38,12 +38,12 @@ fn assert_filled(shared: &Shared, offset: u64, len: u64) {
     }
 }
 
-/// Does something, as a member does it, and fails if anything is not as it must be.
+/// Runs one operation of a member, and checks all invariants that it meets.
 fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
     let at = cell(dice.below(CELLS));
-    let journal = blocks.undo_log();
+    let log = blocks.undo_log();
     match dice.below(8) {
-        // A new block in the place of what was there.
+        // A new block in the place of the old one.
         0..4 => {
             let len = dice.any_size(largest).max(16);
             let block = match blocks.reserve(len, soon()) {
@@ -56,7 +56,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
             if dice.below(8) == 0 {
                 return blocks.release(&block, soon()).unwrap();
             }
-            let changed = journal.transact(soon(), |t| {
+            let changed = log.transact(soon(), |t| {
                 let (old, old_len) = (t.get(at)?, t.get(at + 8)?);
                 if old != 0 {
                     assert_filled(shared, old, old_len);
@@ -70,7 +70,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
             blocks.shrink_excess(soon());
         }
         4..6 => {
-            let changed = journal.transact(soon(), |t| {
+            let changed = log.transact(soon(), |t| {
                 let old = t.get(at)?;
                 if old != 0 {
                     blocks.free_within(t, old)?;
@@ -82,7 +82,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
             blocks.shrink_excess(soon());
         }
         6 => {
-            let changed = journal.transact(soon(), |t| {
+            let changed = log.transact(soon(), |t| {
                 let was = t.get(COUNTS[0])?;
                 assert_eq!(t.get(COUNTS[1])?, was);
                 t.set(COUNTS[0], was + 1)?;
@@ -91,14 +91,14 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
             changed.unwrap();
         }
         _ => {
-            let counts = journal.read(soon(), |t| Ok(COUNTS.map(|at| t.get(at))));
+            let counts = log.read(soon(), |t| Ok(COUNTS.map(|at| t.get(at))));
             let [first, second] = counts.unwrap();
             assert_eq!(first.unwrap(), second.unwrap());
         }
     }
 }
 
-/// A process that does this and that until it is killed.
+/// Forks a process that runs operations until it is killed.
 fn worker(shared: &Shared, member: u64, largest: u64, seed: u64) -> Child {
     shared.fork(|| {
         let blocks = shared.blocks(member);
@@ -109,10 +109,10 @@ fn worker(shared: &Shared, member: u64, largest: u64, seed: u64) -> Child {
     })
 }
 
-/// Nobody lives but us: each block is in a cell, and each cell has one.
+/// Checks, when only this member is alive, that each block is in one cell and each cell has a block.
 fn nothing_is_lost(shared: &Shared, blocks: &Blocks) {
     let metadata = checked(blocks);
-    assert!(metadata.filling.is_empty(), "{:?}", metadata.filling);
+    assert!(metadata.unfinished.is_empty(), "{:?}", metadata.unfinished);
     let mut held = BTreeMap::new();
     for index in 0..CELLS {
         let (offset, len) = (shared.load(cell(index)), shared.load(cell(index) + 8));
@@ -173,10 +173,10 @@ fn members_that_are_killed_at_any_time_leave_nothing_half_done() {
     );
 }
 
-/// Members that are to die.
+/// The numbers of the members that die.
 const DEAD: [u64; 2] = [1 << 32 | 3, 1 << 32 | 4];
 
-/// A process that dies at a point, the `times`th time that it passes it.
+/// Forks a process that dies when it passes a point for the `times`th time.
 fn dies_at(shared: &Shared, member: u64, point: Point, times: u64, work: impl Fn(&Blocks)) {
     let child = shared.fork(|| {
         let blocks = shared.blocks(member);
@@ -190,7 +190,7 @@ fn dies_at(shared: &Shared, member: u64, point: Point, times: u64, work: impl Fn
     );
 }
 
-/// How a member comes to pass a point.
+/// Lets a member pass a point for the `times`th time, and die there.
 fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
     let busy = |blocks: &Blocks| {
         let mut dice = Dice(seed);
@@ -199,7 +199,7 @@ fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
         }
     };
     match point {
-        // They take a member that has died before.
+        // These points are passed by a member that takes over from a dead one.
         Point::LockTakenOver | Point::RollbackBegun | Point::WordRestored | Point::RollbackDone => {
             for _ in 0..times {
                 let wreck = |blocks: &Blocks| {
@@ -215,7 +215,7 @@ fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
             }
         }
         Point::LockAwaited => {
-            let held = shared.journal(US).transact(soon(), |_| {
+            let held = shared.log(US).transact(soon(), |_| {
                 dies_at(shared, DEAD[0], point, times, busy);
                 Ok(())
             });
@@ -285,7 +285,7 @@ fn members_that_die_at_any_point_leave_nothing_half_done() {
                 round + 1
             };
             pass(&shared, point, times, dice.next());
-            // What others do before the dead one is recovered.
+            // Operations of others before the dead member is recovered.
             for _ in 0..50 {
                 step(&shared, &blocks, &mut dice, 21);
             }

@@ -1,4 +1,4 @@
-//! All that must be true of an allocator whenever nobody changes it.
+//! Invariants of an allocator at any moment at which no member changes it.
 
 use super::*;
 use crate::shared_heap::access::ReadWords;
@@ -9,70 +9,70 @@ use crate::shared_heap::unfinished_allocs::MAX_UNFINISHED;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// What an allocator has.
+/// The blocks of an allocator, and its memory use.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
-    /// The offset of each block, and its size.
+pub(crate) struct Inventory {
+    /// The size of each block, by its offset.
     pub(crate) blocks: BTreeMap<u64, u64>,
-    /// Those of them that a member fills.
-    pub(super) filling: BTreeSet<u64>,
-    /// Bytes of memory of the pages.
+    /// The offsets of unfinished blocks.
+    pub(super) unfinished: BTreeSet<u64>,
+    /// Bytes of backed pages.
     pub(crate) backed: u64,
     pub(crate) spare: u64,
 }
 
-/// Looks at everything.
-pub(super) fn checked(allocator: &Blocks) -> Books {
+/// Checks all invariants.
+pub(super) fn checked(allocator: &Blocks) -> Inventory {
     let checked = allocator
         .undo_log()
         .transact(soon(), |t| Ok(walk(allocator, t)));
-    let metadata = checked.unwrap();
+    let inventory = checked.unwrap();
     let (pages, _, backing_file) = allocator.layout();
-    let moving = metadata.filling.len() as u64 > 0;
+    let moving = inventory.unfinished.len() as u64 > 0;
     let allocated = backing_file.allocated().unwrap();
-    // The test's own words have memory as they are written, and the map by steps.
-    let least = metadata.backed + pages.map - START;
+    // The test's own words are backed when they are written, and the page map in steps.
+    let least = inventory.backed + pages.map - START;
     let most = least + START + pages.data - pages.map;
     assert!(
         moving || (least..=most).contains(&allocated),
         "{allocated} bytes of memory, {least} to {most} are accounted for"
     );
-    metadata
+    inventory
 }
 
-/// What a heap has, and the bytes of memory that its file must have for it at least, and may have at most.
-pub(crate) fn of_heap(heap: &Heap, t: &impl ReadWords) -> (Books, RangeInclusive<u64>) {
+/// Checks a heap. Returns its blocks, and the least and the most bytes that its file may have.
+pub(crate) fn of_heap(heap: &Heap, t: &impl ReadWords) -> (Inventory, RangeInclusive<u64>) {
     let pages = &heap.blocks.pages;
-    let (metadata, unfinished) = of_pages(pages, t);
+    let (inventory, unfinished) = of_pages(pages, t);
     assert!(unfinished.is_empty());
-    let most = metadata.backed + heap::METADATA_SIZE + pages.data - pages.map;
-    let memory = metadata.backed..=most;
-    (metadata, memory)
+    let most = inventory.backed + heap::METADATA_SIZE + pages.data - pages.map;
+    let memory = inventory.backed..=most;
+    (inventory, memory)
 }
 
-fn walk(allocator: &Blocks, t: &impl ReadWords) -> Books {
-    let (pages, filling, _) = allocator.layout();
-    let (mut metadata, unfinished) = of_pages(pages, t);
+fn walk(allocator: &Blocks, t: &impl ReadWords) -> Inventory {
+    let (pages, table, _) = allocator.layout();
+    let (mut inventory, unfinished) = of_pages(pages, t);
     let mut owned = BTreeSet::new();
     let mut free = 0;
     for index in 0..MAX_UNFINISHED as u64 {
-        let (owner, offset) = filling.tests_entry(t, index);
+        let (owner, offset) = table.tests_entry(t, index);
         if owner == 0 {
             free += 1;
         } else {
-            assert!(owned.insert(offset), "two fill {offset}");
+            assert!(owned.insert(offset), "two entries for {offset}");
         }
     }
-    assert_eq!(owned, unfinished, "what is unfinished is somebody's");
-    assert_eq!(filling.tests_free(t), free);
-    metadata.filling = unfinished;
-    metadata
+    assert_eq!(owned, unfinished, "each unfinished block has an entry");
+    assert_eq!(table.tests_free(t), free);
+    inventory.unfinished = unfinished;
+    inventory
 }
 
-/// All but who fills the blocks that are unfinished, which are the others.
-fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Books, BTreeSet<u64>) {
+/// Checks all but the table of unfinished allocations. Returns the blocks, and the unfinished ones of them.
+fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Inventory, BTreeSet<u64>) {
     let frontier = pages.frontier(t).unwrap();
-    let mut metadata = Books::default();
+    let mut inventory = Inventory::default();
     let mut runs: BTreeMap<u64, (Kind, u64)> = BTreeMap::new();
     let mut roomy: BTreeMap<u8, BTreeSet<u64>> = BTreeMap::new();
     let mut unfinished = BTreeSet::new();
@@ -104,7 +104,7 @@ fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Books, BTreeSet<u64>) {
             Kind::Block | Kind::Unfinished | Kind::Moving => {
                 inner(1, entry.len);
                 if entry.kind != Kind::Moving {
-                    metadata.blocks.insert(offset, entry.len * PAGE);
+                    inventory.blocks.insert(offset, entry.len * PAGE);
                 }
                 if entry.kind != Kind::Block {
                     unfinished.insert(offset);
@@ -115,7 +115,7 @@ fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Books, BTreeSet<u64>) {
                     let found = pages.entry(t, page + distance).unwrap();
                     assert_eq!((found.kind, found.len), (Kind::SlabInner, distance));
                 }
-                let (used, filling) = slabs::tests::contents(pages, t, page);
+                let (used, reserved) = slabs::tests::contents(pages, t, page);
                 let class = slabs::tests::class(entry.class);
                 assert_eq!(
                     (used.len(), entry.len),
@@ -124,11 +124,11 @@ fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Books, BTreeSet<u64>) {
                 if (used.len() as u64) < class.count {
                     roomy.entry(entry.class).or_default().insert(page);
                 }
-                assert!(filling.iter().all(|offset| used.contains(offset)));
-                metadata
+                assert!(reserved.iter().all(|offset| used.contains(offset)));
+                inventory
                     .blocks
                     .extend(used.iter().map(|&at| (at, class.size)));
-                unfinished.extend(filling);
+                unfinished.extend(reserved);
             }
             kind => panic!("page {page} is {kind:?} where a run must begin"),
         }
@@ -137,13 +137,13 @@ fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Books, BTreeSet<u64>) {
             Kind::Spare => (entry.len, entry.len),
             _ => (entry.len, 0),
         };
-        metadata.backed += backed * PAGE;
-        metadata.spare += spare * PAGE;
+        inventory.backed += backed * PAGE;
+        inventory.spare += spare * PAGE;
         before = entry.kind;
         page += entry.len;
     }
-    assert_eq!(pages.backed(t).unwrap() * PAGE, metadata.backed);
-    assert_eq!(pages.spare(t).unwrap() * PAGE, metadata.spare);
+    assert_eq!(pages.backed(t).unwrap() * PAGE, inventory.backed);
+    assert_eq!(pages.spare(t).unwrap() * PAGE, inventory.spare);
     let listed = pages.tests_listed(t);
     assert_eq!(listed, runs, "each free run is in the list for its length");
     for class in 0..slabs::CLASSES as u8 {
@@ -151,5 +151,5 @@ fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Books, BTreeSet<u64>) {
         let roomy = roomy.remove(&class).unwrap_or_default();
         assert_eq!(listed, roomy, "slabs of class {class} that have room");
     }
-    (metadata, unfinished)
+    (inventory, unfinished)
 }

@@ -1,4 +1,4 @@
-//! What the tests of shared memory have in common.
+//! Helpers for the tests of shared memory.
 
 mod allocation;
 mod corruption;
@@ -18,19 +18,19 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Where the allocator begins: behind words that belong to the tests.
+/// The offset of the allocator, behind words that belong to the tests.
 pub(crate) const START: u64 = 16 * PAGE;
 pub(crate) type Mapping = Arc<SharedMapping>;
 type Blocks = Allocator<Mapping, Member>;
 
-/// A member, whose process has a lock on its byte of the file for as long as it lives.
+/// A member whose process holds a lock on its byte of the file as long as it lives.
 pub(crate) struct Member {
     number: u64,
     file: Arc<OwnedFd>,
 }
 
 impl Member {
-    /// The bytes that are locked lie behind all others.
+    /// Returns the lock of a member: on a byte behind all others.
     fn lock(number: u64) -> libc::flock {
         libc::flock {
             l_type: libc::F_WRLCK as libc::c_short,
@@ -99,7 +99,7 @@ impl Shared {
         Blocks::new(mapping, &file, START, self.max_memory, self.member(number)).unwrap()
     }
 
-    fn journal(&self, number: u64) -> UndoLog<Mapping, Member> {
+    fn log(&self, number: u64) -> UndoLog<Mapping, Member> {
         UndoLog::new(self.mapping.clone(), START, self.member(number)).unwrap()
     }
 
@@ -112,7 +112,7 @@ impl Shared {
         word.store(value, Ordering::Relaxed);
     }
 
-    /// A process that does this, and ends.
+    /// Forks a process that runs `work` and ends.
     pub(crate) fn fork(&self, work: impl FnOnce()) -> Child {
         let _alone = crate::FORK.lock();
         fork(work)

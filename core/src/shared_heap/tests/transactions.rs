@@ -11,8 +11,8 @@ const OTHER: u64 = 1 << 32 | 2;
 const SMALL: u64 = 1 << 20;
 
 /// Adds one to two words that are equal.
-fn add(journal: &UndoLog<Mapping, Member>) -> Result<u64, HeapError> {
-    journal.transact(soon(), |t| {
+fn add(log: &UndoLog<Mapping, Member>) -> Result<u64, HeapError> {
+    log.transact(soon(), |t| {
         let was = t.get(0)?;
         assert_eq!(t.get(8)?, was);
         t.set(0, was + 1)?;
@@ -24,9 +24,9 @@ fn add(journal: &UndoLog<Mapping, Member>) -> Result<u64, HeapError> {
 #[test]
 fn a_change_that_fails_changes_nothing() {
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
-    add(&journal).unwrap();
-    let failed: Result<(), _> = journal.transact(soon(), |t| {
+    let log = shared.log(ME);
+    add(&log).unwrap();
+    let failed: Result<(), _> = log.transact(soon(), |t| {
         t.set(0, 7)?;
         t.set(16, 8)?;
         t.set(0, 9)?;
@@ -38,15 +38,15 @@ fn a_change_that_fails_changes_nothing() {
         [1, 1, 0],
         "the old values are back"
     );
-    assert_eq!(add(&journal).unwrap(), 1);
+    assert_eq!(add(&log).unwrap(), 1);
 }
 
 #[test]
 fn a_change_that_panics_changes_nothing() {
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
+    let log = shared.log(ME);
     let panics = std::panic::AssertUnwindSafe(|| {
-        journal.transact(soon(), |t| {
+        log.transact(soon(), |t| {
             t.set(0, 7)?;
             if t.get(0)? == 7 {
                 panic!("as intended");
@@ -55,15 +55,15 @@ fn a_change_that_panics_changes_nothing() {
         })
     });
     assert!(std::panic::catch_unwind(panics).is_err());
-    assert_eq!(add(&journal).unwrap(), 0);
+    assert_eq!(add(&log).unwrap(), 0);
 }
 
 #[test]
-fn one_word_too_many_is_an_error_before_it_is_stored() {
+fn one_word_too_many_is_an_error_and_is_not_stored() {
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
+    let log = shared.log(ME);
     let filled = |count: u64| {
-        journal.transact(soon(), |t| {
+        log.transact(soon(), |t| {
             for index in 0..count {
                 t.set(index * 8, index + 1)?;
             }
@@ -82,11 +82,11 @@ fn one_word_too_many_is_an_error_before_it_is_stored() {
 }
 
 #[test]
-fn who_waits_for_one_that_lives_ends_at_its_deadline_and_knows_who_it_was() {
+fn a_wait_for_a_live_holder_ends_at_the_deadline_and_names_it() {
     let shared = Shared::new(SMALL);
     let holder = shared.fork(|| {
-        let journal = shared.journal(OTHER);
-        let held: Result<(), _> = journal.transact(soon(), |t| {
+        let log = shared.log(OTHER);
+        let held: Result<(), _> = log.transact(soon(), |t| {
             t.set(0, 7)?;
             shared.store(800, 1);
             loop {
@@ -98,20 +98,20 @@ fn who_waits_for_one_that_lives_ends_at_its_deadline_and_knows_who_it_was() {
     while shared.load(800) == 0 {
         thread::yield_now();
     }
-    let journal = shared.journal(ME);
+    let log = shared.log(ME);
     for wait in [0, 30_000_000] {
         let deadline = clock::now() + wait;
-        let ended = journal.transact(deadline, |_| Ok(()));
+        let ended = log.transact(deadline, |_| Ok(()));
         assert!(matches!(ended, Err(HeapError::Busy { holder: OTHER })));
         assert!(clock::now() >= deadline);
-        let ended = journal.read(clock::now() + wait, |t| t.get(0));
+        let ended = log.read(clock::now() + wait, |t| t.get(0));
         assert!(matches!(ended, Err(HeapError::Busy { holder: OTHER })));
     }
     holder.signal(libc::SIGSTOP);
-    let ended = journal.transact(clock::now() + 1_000_000, |_| Ok(()));
+    let ended = log.transact(clock::now() + 1_000_000, |_| Ok(()));
     assert!(matches!(ended, Err(HeapError::Busy { holder: OTHER })));
     let waiter = thread::scope(|scope| {
-        let waiter = scope.spawn(|| add(&journal));
+        let waiter = scope.spawn(|| add(&log));
         thread::sleep(Duration::from_millis(20));
         holder.kill();
         waiter.join().unwrap()
@@ -123,33 +123,33 @@ fn who_waits_for_one_that_lives_ends_at_its_deadline_and_knows_who_it_was() {
 fn threads_of_one_process_exclude_each_other_and_readers_see_pairs() {
     const EACH: u64 = 20_000;
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
+    let log = shared.log(ME);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..EACH {
-                    add(&journal).unwrap();
+                    add(&log).unwrap();
                 }
             });
         }
         for _ in 0..EACH {
-            let pair = journal.read(soon(), |t| Ok((t.get(0)?, t.get(8)?)));
+            let pair = log.read(soon(), |t| Ok((t.get(0)?, t.get(8)?)));
             let (first, second) = pair.unwrap();
             assert_eq!(first, second);
         }
     });
-    assert_eq!(add(&journal).unwrap(), 4 * EACH);
+    assert_eq!(add(&log).unwrap(), 4 * EACH);
 }
 
 #[test]
-fn a_sleeper_is_woken_and_need_not_wait_for_its_slice() {
+fn a_release_wakes_a_sleeper_before_its_slice_ends() {
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
+    let log = shared.log(ME);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..50 {
-                    let held = journal.transact(soon(), |t| {
+                    let held = log.transact(soon(), |t| {
                         thread::sleep(Duration::from_micros(200));
                         let was = t.get(0)?;
                         t.set(0, was + 1)
@@ -160,15 +160,15 @@ fn a_sleeper_is_woken_and_need_not_wait_for_its_slice() {
         }
     });
     assert_eq!(shared.load(0), 200);
-    assert_eq!(shared.load(START), 0, "nobody holds the lease");
+    assert_eq!(shared.load(START), 0, "the lock is free");
 }
 
 #[test]
-fn one_that_waits_beside_large_transactions_has_its_turn() {
+fn a_waiter_gets_the_lock_beside_large_transactions() {
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
+    let log = shared.log(ME);
     let hold = || {
-        let held = journal.transact(soon(), |t| {
+        let held = log.transact(soon(), |t| {
             thread::sleep(Duration::from_micros(200));
             let was = t.get(0)?;
             t.set(0, was + 1)
@@ -195,14 +195,14 @@ fn one_that_waits_beside_large_transactions_has_its_turn() {
 }
 
 #[test]
-fn a_forked_child_is_told_that_it_is_no_member() {
+fn a_forked_child_is_no_member() {
     let shared = Shared::new(SMALL);
-    let (journal, blocks) = (shared.journal(ME), shared.blocks(ME));
-    let held = journal.transact(soon(), |t| {
+    let (log, blocks) = (shared.log(ME), shared.blocks(ME));
+    let held = log.transact(soon(), |t| {
         t.set(0, 7)?;
         let child = shared.fork(|| {
-            assert!(matches!(add(&journal), Err(HeapError::Detached)));
-            let seen = journal.read(soon(), |t| t.get(0));
+            assert!(matches!(add(&log), Err(HeapError::Detached)));
+            let seen = log.read(soon(), |t| t.get(0));
             assert!(matches!(seen, Err(HeapError::Detached)));
             let block = blocks.allocate(1, soon());
             assert!(matches!(block, Err(HeapError::Detached)));
@@ -212,14 +212,14 @@ fn a_forked_child_is_told_that_it_is_no_member() {
         t.set(0, 0)
     });
     held.unwrap();
-    add(&journal).unwrap();
+    add(&log).unwrap();
 }
 
-/// A holder that dies within a change, in a process of its own.
+/// Forks a holder that dies within a change.
 fn wreck(shared: &Shared) {
     let dead = shared.fork(|| {
-        let journal = shared.journal(OTHER);
-        journal.die_within(|t| {
+        let log = shared.log(OTHER);
+        log.die_within(|t| {
             t.set(0, 7)?;
             t.set(8, 8)?;
             t.set(0, 9)
@@ -229,19 +229,19 @@ fn wreck(shared: &Shared) {
 }
 
 #[test]
-fn what_a_dead_process_had_begun_is_undone_by_readers_too() {
+fn readers_undo_the_changes_of_a_dead_holder() {
     let shared = Shared::new(SMALL);
     wreck(&shared);
     assert_eq!(shared.load(0), 9);
-    let journal = shared.journal(ME);
-    let pair = journal.read(soon(), |t| Ok((t.get(0)?, t.get(8)?)));
+    let log = shared.log(ME);
+    let pair = log.read(soon(), |t| Ok((t.get(0)?, t.get(8)?)));
     assert_eq!(pair.unwrap(), (0, 0));
     wreck(&shared);
-    assert_eq!(add(&journal).unwrap(), 0);
+    assert_eq!(add(&log).unwrap(), 0);
 }
 
 #[test]
-fn a_journal_that_cannot_be_true_poisons_its_memory_and_says_what_it_found() {
+fn a_corrupt_log_poisons_the_memory_and_is_reported() {
     for (at, value, field) in [
         (72, 252, Field::LogCount),
         (72, u64::MAX, Field::LogCount),
@@ -252,8 +252,8 @@ fn a_journal_that_cannot_be_true_poisons_its_memory_and_says_what_it_found() {
         let shared = Shared::new(SMALL);
         wreck(&shared);
         shared.store(START + at, value);
-        let [journal, other] = [ME, OTHER].map(|number| shared.journal(number));
-        for each in [&journal, &other, &journal] {
+        let [log, other] = [ME, OTHER].map(|number| shared.log(number));
+        for each in [&log, &other, &log] {
             let Err(HeapError::Poisoned(corruption)) = add(each) else {
                 panic!("{field:?} was believed");
             };
@@ -268,15 +268,15 @@ fn a_journal_that_cannot_be_true_poisons_its_memory_and_says_what_it_found() {
 }
 
 #[test]
-fn a_lease_that_was_written_over_poisons_its_memory() {
+fn an_overwritten_lock_poisons_the_memory() {
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
-    let changed = journal.transact(soon(), |_| {
+    let log = shared.log(ME);
+    let changed = log.transact(soon(), |_| {
         shared.store(START, 77);
         Ok(())
     });
     changed.unwrap();
-    let Err(HeapError::Poisoned(corruption)) = add(&journal) else {
+    let Err(HeapError::Poisoned(corruption)) = add(&log) else {
         panic!("it was believed");
     };
     assert_eq!((corruption.field, corruption.found), (Field::OwnerLock, 77));
@@ -297,21 +297,21 @@ fn offsets_outside_of_the_memory_are_no_words() {
         START + 4088,
     ] {
         let shared = Shared::new(SMALL);
-        let journal = shared.journal(ME);
-        let set = journal.transact(soon(), |t| t.set(at, 1));
+        let log = shared.log(ME);
+        let set = log.transact(soon(), |t| t.set(at, 1));
         assert!(matches!(set, Err(HeapError::Poisoned(corruption)) if corruption.found == at));
     }
 }
 
 #[test]
-fn memory_that_was_cut_off_is_poisoned() {
+fn truncated_memory_is_poisoned() {
     let shared = Shared::new(SMALL);
-    let journal = shared.journal(ME);
-    add(&journal).unwrap();
+    let log = shared.log(ME);
+    add(&log).unwrap();
     File::from(shared.file.try_clone().unwrap())
         .set_len(0)
         .unwrap();
-    let Err(HeapError::Poisoned(corruption)) = add(&journal) else {
+    let Err(HeapError::Poisoned(corruption)) = add(&log) else {
         panic!("zeros were believed");
     };
     assert_eq!(corruption.field, Field::CutOff);

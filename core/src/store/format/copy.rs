@@ -34,6 +34,7 @@ pub(in crate::store) fn copy(
     found
 }
 
+/// Copies the value in a block.
 fn copy_block(
     t: &impl ReadWords,
     (kind, at): (Type, u64),

@@ -24,6 +24,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         }
     }
 
+    /// Frees the value of a cell that is not immediate.
     fn free_tree(&mut self, cell: Cell) -> Result<(), StoreError> {
         self.free_cells(vec![cell], self.budget)
     }

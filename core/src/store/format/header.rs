@@ -142,7 +142,7 @@ impl Header {
 
     /// Returns the header if the container is of this type, or else an error.
     #[inline]
-    pub(in crate::store) fn is(self, kind: Type) -> Result<Self, StoreError> {
+    pub(in crate::store) fn require(self, kind: Type) -> Result<Self, StoreError> {
         match self.kind == kind {
             true => Ok(self),
             false => Err(StoreError::WrongType),

@@ -28,6 +28,7 @@ pub(in crate::store) struct Cells {
 }
 
 impl Cells {
+    /// Reads the location of the cells of a list.
     pub(in crate::store) fn of(t: &impl ReadWords, header: Header) -> Result<Self, StoreError> {
         let block = header.payload(t)?;
         let (room, start) = match block {
@@ -48,6 +49,7 @@ impl Cells {
         })
     }
 
+    /// Returns the number of cells.
     pub(in crate::store) fn len(&self) -> u64 {
         self.header.len
     }
@@ -58,6 +60,7 @@ impl Cells {
         self.block + 8 + 8 * (self.start + index)
     }
 
+    /// Returns the cell of an index.
     pub(in crate::store) fn cell(
         &self,
         t: &impl ReadWords,
@@ -131,6 +134,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(old)
     }
 
+    /// Stores cells from an index on.
     fn set_cells(&mut self, cells: &Cells, from: u64, new: &[Cell]) -> Result<(), StoreError> {
         for (index, cell) in (from..).zip(new) {
             self.t.set(cells.at(index), cell.0)?;

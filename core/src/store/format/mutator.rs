@@ -36,10 +36,12 @@ pub(in crate::store) struct Mutator<'t, 'w, W, M> {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
+    /// Allocates a block in the transaction.
     pub(in crate::store) fn allocate(&mut self, len: u64) -> Result<u64, StoreError> {
         Ok(self.heap.allocate(self.t, len)?)
     }
 
+    /// Frees a block at the end of the transaction.
     pub(in crate::store) fn free(&mut self, block: u64) {
         self.heap.free(self.t, block);
     }

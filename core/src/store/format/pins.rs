@@ -22,6 +22,7 @@ pub(in crate::store) const DEFERRED_FREE: u64 = u64::MAX;
 pub(in crate::store) struct Pins(pub(in crate::store) u64);
 
 impl Pins {
+    /// Returns the number of entries that were ever used.
     fn high(&self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.0)? {
             high if high <= MOST => Ok(high),
@@ -29,6 +30,7 @@ impl Pins {
         }
     }
 
+    /// Returns the offset of an entry.
     fn at(&self, number: u64) -> u64 {
         self.0 + 16 + 16 * number
     }
@@ -42,17 +44,23 @@ impl Pins {
         let high = self.high(t)?;
         for number in 0..high {
             if t.get(self.at(number))? == 0 {
-                return self.enter(t, number, block);
+                return self.set_entry(t, number, block);
             }
         }
         if high == MOST {
             return Ok(false);
         }
         t.set(self.0, high + 1)?;
-        self.enter(t, high, block)
+        self.set_entry(t, high, block)
     }
 
-    fn enter(&self, t: &mut impl WriteWords, number: u64, block: u64) -> Result<bool, StoreError> {
+    /// Stores a pin of this member.
+    fn set_entry(
+        &self,
+        t: &mut impl WriteWords,
+        number: u64,
+        block: u64,
+    ) -> Result<bool, StoreError> {
         let me = t.self_id();
         t.set(self.at(number), me)?;
         t.set(self.at(number) + 8, block)?;

@@ -26,7 +26,7 @@ pub(in crate::store) fn extra_of(
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     /// Returns the dict of the extra attributes of a record. Creates it if there is none.
     pub(in crate::store) fn extra_dict(&mut self, header: Header) -> Result<Header, StoreError> {
-        let header = header.is(Type::Record)?;
+        let header = header.require(Type::Record)?;
         if let Some(extra) = extra_of(self.t, header)? {
             return Ok(extra);
         }

@@ -43,6 +43,7 @@ enum Lookup {
 }
 
 impl Table {
+    /// Reads the location of a table, and checks it.
     pub(in crate::store) fn of(t: &impl ReadWords, header: Header) -> Result<Self, StoreError> {
         let block = header.payload(t)?;
         let width = if header.kind == Type::Set { 1 } else { 2 };
@@ -71,6 +72,7 @@ impl Table {
         }
     }
 
+    /// Returns the offset of a slot.
     #[inline]
     fn slot(&self, number: u64) -> u64 {
         self.block + 16 + 8 * number
@@ -92,6 +94,7 @@ impl Table {
         Ok((cell != Cell::NOTHING).then_some(cell))
     }
 
+    /// Returns the value cell of an entry of a dict.
     pub(in crate::store) fn value(
         &self,
         t: &impl ReadWords,
@@ -100,6 +103,7 @@ impl Table {
         Ok(Cell(t.get(self.entry(number) + 8)?))
     }
 
+    /// Looks up a key by its hash.
     fn lookup(
         &self,
         t: &impl ReadWords,
@@ -309,7 +313,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.t.set(table.slot(slot), word)?;
         self.t
             .set(table.block + 8, table.room << 32 | (number + 1))?;
-        self.count(table.header, 1)
+        self.add_to_len(table.header, 1)
     }
 
     /// Removes the entry of a key. Returns the cells of its key and its value, which the caller frees.
@@ -334,11 +338,12 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
             self.t.set(at + 8, Cell::NOTHING.0)?;
         }
         self.t.set(table.slot(slot), GONE)?;
-        self.count(table.header, -1)?;
+        self.add_to_len(table.header, -1)?;
         Ok(Some((found, value)))
     }
 
-    fn count(&mut self, header: Header, by: i64) -> Result<(), StoreError> {
+    /// Adds to the number of items of the container.
+    fn add_to_len(&mut self, header: Header, by: i64) -> Result<(), StoreError> {
         let len = header.len.wrapping_add_signed(by);
         let (at, form) = Header { len, ..header }.form();
         Ok(self.t.set(at, form)?)

@@ -127,6 +127,7 @@ impl<'k> Canonical<'k> {
         }
     }
 
+    /// Returns the hash of the key, the same in all processes.
     #[inline]
     pub fn hash(&self) -> u64 {
         match self {
@@ -158,6 +159,7 @@ impl<'k> Canonical<'k> {
 }
 
 impl Key<'_> {
+    /// Returns the form in which the key is compared.
     #[inline]
     pub(in crate::store) fn canonical(&self) -> Canonical<'_> {
         match self {

@@ -19,6 +19,7 @@ pub(in crate::store) const SIZE: u64 = 8 + 24 * MOST;
 pub(in crate::store) struct Versions(pub(in crate::store) u64);
 
 impl Versions {
+    /// Returns the number of entries that were ever used.
     #[inline]
     fn high(&self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.0)? {
@@ -27,6 +28,7 @@ impl Versions {
         }
     }
 
+    /// Returns the offset of an entry.
     fn at(&self, number: u64) -> u64 {
         self.0 + 8 + 24 * number
     }

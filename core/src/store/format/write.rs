@@ -91,6 +91,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         }
     }
 
+    /// Writes a dict. Returns the cell that refers to it.
     pub(in crate::store) fn write_dict(
         &mut self,
         items: &[(Key<'_>, Value<'_>)],

@@ -35,12 +35,13 @@ impl<W: Words, M: Members> Store<W, M> {
         pinned
     }
 
+    /// Returns the location and the metadata of a buffer.
     pub(in crate::store) fn buffer(
         &self,
         t: &impl ReadWords,
         container: ContainerRef,
     ) -> Result<Buffer, StoreError> {
-        let header = Header::of(t, container)?.is(Type::Buffer)?;
+        let header = Header::of(t, container)?.require(Type::Buffer)?;
         let block = header.payload(t)?;
         let len = t.get(block)?;
         let mut meta = Vec::new();
@@ -67,6 +68,7 @@ impl<W: Words, M: Members> Store<W, M> {
         unpinned
     }
 
+    /// Pins a buffer in the reader table.
     pub(in crate::store) fn pin_as_reader(
         &self,
         deadline: u64,
@@ -93,6 +95,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Err(HeapError::NeverStable.into())
     }
 
+    /// Returns the location and the metadata of a committed buffer.
     pub(in crate::store) fn committed_buffer(
         &self,
         deadline: u64,

@@ -24,7 +24,7 @@ impl<W: Words, M: Members> Store<W, M> {
         key: &Key<'_>,
     ) -> Result<bool, StoreError> {
         read!(self, open, deadline, Some(container), |t| {
-            let table = Table::of(t, with_keys(t, container)?)?;
+            let table = Table::of(t, header_with_keys(t, container)?)?;
             Ok(table.find(t, key)?.is_some())
         })
     }
@@ -38,7 +38,7 @@ impl<W: Words, M: Members> Store<W, M> {
     ) -> Result<Vec<StoredValue>, StoreError> {
         read!(self, open, deadline, Some(container), |t| copy::copy_keys(
             t,
-            with_keys(t, container)?,
+            header_with_keys(t, container)?,
             &mut { self.budget }
         ))
     }
@@ -82,7 +82,7 @@ impl<W: Words, M: Members> Store<W, M> {
         items: &[(Key<'_>, Value<'_>)],
     ) -> Result<(), StoreError> {
         self.change_container(open, deadline, container, |mutator| {
-            let header = Header::of(mutator.t, container)?.is(Type::Dict)?;
+            let header = Header::of(mutator.t, container)?.require(Type::Dict)?;
             mutator.free_contents(header)?;
             mutator.t.set(header.payload_at(), 0)?;
             let (at, form) = Header { len: 0, ..header }.form();
@@ -104,7 +104,7 @@ impl<W: Words, M: Members> Store<W, M> {
 }
 
 /// Returns the header of a dict or a set.
-pub(in crate::store) fn with_keys(
+pub(in crate::store) fn header_with_keys(
     t: &impl ReadWords,
     container: ContainerRef,
 ) -> Result<Header, StoreError> {

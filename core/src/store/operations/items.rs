@@ -48,16 +48,16 @@ impl<W: Words, M: Members> Store<W, M> {
     ) -> Result<u64, StoreError> {
         let header = Header::of(t, container)?;
         match item {
-            Item::Field(number) => header.is(Type::Record)?.field(*number),
-            Item::Index(index) => list::find(t, header.is(Type::List)?, *index),
+            Item::Field(number) => header.require(Type::Record)?.field(*number),
+            Item::Index(index) => list::find(t, header.require(Type::List)?, *index),
             Item::Key(key) => {
-                let table = Table::of(t, header.is(Type::Dict)?)?;
+                let table = Table::of(t, header.require(Type::Dict)?)?;
                 let number = table.find(t, key)?.ok_or(StoreError::KeyNotFound)?;
                 Ok(table.entry(number) + 8)
             }
             Item::Extra(key) => {
                 let extra =
-                    extra_of(t, header.is(Type::Record)?)?.ok_or(StoreError::KeyNotFound)?;
+                    extra_of(t, header.require(Type::Record)?)?.ok_or(StoreError::KeyNotFound)?;
                 let table = Table::of(t, extra)?;
                 let number = table.find(t, key)?.ok_or(StoreError::KeyNotFound)?;
                 Ok(table.entry(number) + 8)
@@ -91,11 +91,12 @@ impl<W: Words, M: Members> Store<W, M> {
     ) -> Result<(StoredValue, StoredValue), StoreError> {
         read!(self, open, deadline, Some(container), |t| {
             let at = self.cell_at(t, container, item)?;
-            self.copy_with_refs(t, Cell(t.get(at)?))
+            self.copies_of(t, Cell(t.get(at)?))
         })
     }
 
-    pub(in crate::store) fn copy_with_refs(
+    /// Returns two copies of a value: with the bytes of its buffers, and with references to them.
+    pub(in crate::store) fn copies_of(
         &self,
         t: &impl ReadWords,
         cell: Cell,
@@ -262,7 +263,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         match item {
             Item::Field(_) => Err(StoreError::WrongType),
             Item::Index(index) => {
-                let header = header.is(Type::List)?;
+                let header = header.require(Type::List)?;
                 let at = list::find(self.t, header, *index)?;
                 let first = Cells::of(self.t, header)?.at(0);
                 let index = (at - first) / 8;
@@ -270,8 +271,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
             }
             Item::Key(key) | Item::Extra(key) => {
                 let header = match item {
-                    Item::Key(_) => header.is(Type::Dict)?,
-                    _ => extra_of(self.t, header.is(Type::Record)?)?
+                    Item::Key(_) => header.require(Type::Dict)?,
+                    _ => extra_of(self.t, header.require(Type::Record)?)?
                         .ok_or(StoreError::KeyNotFound)?,
                 };
                 let table = Table::of(self.t, header)?;

@@ -28,7 +28,7 @@ impl<W: Words, M: Members> Store<W, M> {
             (from, to): (u64, u64),
             mut budget: Budget,
         ) -> Result<Vec<StoredValue>, StoreError> {
-            let cells = Cells::of(t, Header::of(t, container)?.is(Type::List)?)?;
+            let cells = Cells::of(t, Header::of(t, container)?.require(Type::List)?)?;
             let (from, to) = (from.min(cells.len()), to.min(cells.len()));
             let count = to.saturating_sub(from);
             copy::copy_cells(t, cells.at(from), count, false, &mut budget)
@@ -52,7 +52,7 @@ impl<W: Words, M: Members> Store<W, M> {
         values: &[Value<'_>],
     ) -> Result<(), StoreError> {
         self.change_container(open, deadline, container, |mutator| {
-            let header = Header::of(mutator.t, container)?.is(Type::List)?;
+            let header = Header::of(mutator.t, container)?.require(Type::List)?;
             let (from, to) = (from.min(header.len), to.min(header.len));
             let parent = Parent::of(mutator.t, header.at)?;
             let new: Result<Vec<_>, _> = values
@@ -74,7 +74,7 @@ impl<W: Words, M: Members> Store<W, M> {
         order: &[u32],
     ) -> Result<bool, StoreError> {
         self.change_container(open, deadline, container, |mutator| {
-            let header = Header::of(mutator.t, container)?.is(Type::List)?;
+            let header = Header::of(mutator.t, container)?.require(Type::List)?;
             mutator.permute(header, order)
         })
     }

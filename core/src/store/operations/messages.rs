@@ -69,6 +69,7 @@ impl<W: Words, M: Members> Store<W, M> {
         read!(self, open, deadline, None, |t| self.peek(t))
     }
 
+    /// Returns two copies of the first message; None if there is none.
     pub(in crate::store) fn peek(
         &self,
         t: &impl ReadWords,
@@ -78,7 +79,7 @@ impl<W: Words, M: Members> Store<W, M> {
             return Ok(None);
         }
         let cell = Cells::of(t, header)?.cell(t, 0)?;
-        self.copy_with_refs(t, cell).map(Some)
+        self.copies_of(t, cell).map(Some)
     }
 
     /// Returns true if there are messages.
@@ -86,6 +87,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.read(deadline, |t| Ok(self.inbox(t)?.len > 0))
     }
 
+    /// Returns the header of the inbox.
     pub(in crate::store) fn inbox(&self, t: &impl ReadWords) -> Result<Header, StoreError> {
         let header = Header::of(t, self.container_of(t, Root::Inbox)?)?;
         match header.kind {

@@ -19,7 +19,10 @@ impl<W: Words, M: Members> Store<W, M> {
         key: &Key<'_>,
     ) -> Result<bool, StoreError> {
         self.change_container(open, deadline, container, |mutator| {
-            let table = Table::of(mutator.t, Header::of(mutator.t, container)?.is(Type::Set)?)?;
+            let table = Table::of(
+                mutator.t,
+                Header::of(mutator.t, container)?.require(Type::Set)?,
+            )?;
             if table.find(mutator.t, key)?.is_some() {
                 return Ok(false);
             }
@@ -38,7 +41,10 @@ impl<W: Words, M: Members> Store<W, M> {
         key: &Key<'_>,
     ) -> Result<bool, StoreError> {
         self.change_container(open, deadline, container, |mutator| {
-            let table = Table::of(mutator.t, Header::of(mutator.t, container)?.is(Type::Set)?)?;
+            let table = Table::of(
+                mutator.t,
+                Header::of(mutator.t, container)?.require(Type::Set)?,
+            )?;
             match mutator.remove_entry(&table, key)? {
                 Some((cell, _)) => mutator.free_cell(cell).map(|()| true),
                 None => Ok(false),

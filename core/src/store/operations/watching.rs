@@ -60,6 +60,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ended
     }
 
+    /// Begins to watch a container, in the reader table.
     pub(in crate::store) fn watch_as_reader(
         &self,
         deadline: u64,

@@ -1,4 +1,4 @@
-//! Somebody scribbles over all of a store: each operation ends, with a result or an error, and in time.
+//! A hostile process overwrites all of a store: each operation ends in time, with a result or an error.
 
 use super::values::{self, Keys, key, value};
 use super::*;
@@ -40,7 +40,7 @@ impl Victim {
         }
     }
 
-    /// Does something to a container.
+    /// Runs one operation on a container.
     fn operate(
         &mut self,
         mut open: Option<&mut OpenTransaction>,
@@ -108,7 +108,7 @@ impl Victim {
         Ok(())
     }
 
-    /// Does something, in time. What was found wrong, if anything was.
+    /// Runs one operation, and checks that it ends in time. Returns the corruption that it met.
     fn step(&mut self, dice: &mut Dice) -> Option<Corruption> {
         let begun = clock::now();
         if self.containers.len() > 100 {
@@ -145,20 +145,20 @@ impl Victim {
         }
     }
 
-    /// Where something lies that a liar may be after.
+    /// Returns an offset that is worth overwriting.
     fn somewhere(&self, shared: &Shared, dice: &mut Dice) -> u64 {
-        let books = heap_at(START);
+        let metadata = heap_at(START);
         let data = self.store.heap.tests_data();
         let container = self.containers[dice.below(self.containers.len() as u64) as usize].at;
         match dice.below(16) {
             0 => self.store.log.seqlock().start() + dice.below(40) * 8,
             1 => START + AT_LAST_ID + dice.below(40) * 8,
             2 => START + AT_WATCHES + dice.below(40) * 8,
-            3 => books + dice.below(1100) * 8,
-            4 => books + heap::METADATA_SIZE + dice.below(300) * 8,
+            3 => metadata + dice.below(1100) * 8,
+            4 => metadata + heap::METADATA_SIZE + dice.below(300) * 8,
             5..10 => container + dice.below(8) * 8,
             10 | 11 => {
-                // What its payload begins with.
+                // The first word of its payload.
                 let payload = shared.mapping.word(container + 24);
                 let payload = payload.map_or(0, |word| word.load(Ordering::Relaxed));
                 let low = (payload & ((1 << 40) - 1)) / 8 * 8;
@@ -172,7 +172,7 @@ impl Victim {
         let at = self
             .somewhere(shared, dice)
             .min(shared.mapping.size() as u64 - 8);
-        // Poison ends it at once: rather not.
+        // Rarely the poison, because it ends the run at once.
         let log = self.store.log.seqlock().start();
         if (log + 8..log + 32).contains(&at) {
             return;
@@ -196,7 +196,7 @@ impl Victim {
             5 => dice.below(4096),
             6 => dice.below(1 << 32) << 32 | dice.below(16),
             7 => u64::MAX >> dice.below(64),
-            // A circle, or what two have.
+            // A cycle, or a container in two others.
             8 | 9 => Cell::at(kind, container.at).0,
             10 => Cell::at(Type::Tuple, container.at).0,
             11 => container.at,
@@ -213,7 +213,7 @@ impl Victim {
 }
 
 #[test]
-fn lies_at_rest_end_in_results_or_errors() {
+fn corruption_at_rest_ends_in_results_or_errors() {
     let mut dice = Dice(0xdead_beef);
     let (mut poisoned, mut lies) = (0, 0);
     let keys = Rc::new(Keys::new());
@@ -239,7 +239,7 @@ fn lies_at_rest_end_in_results_or_errors() {
 }
 
 #[test]
-fn lies_while_something_is_done_end_in_results_or_errors() {
+fn corruption_during_operations_ends_in_results_or_errors() {
     let mut dice = Dice(0xfeed);
     let keys = Rc::new(Keys::new());
     for round in 0..scaled(20, 2_000) {
@@ -248,18 +248,18 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let over = &over;
-            // It has the same memory, and knows of the roots.
+            // The attacker has the same memory, and knows the roots.
             let (store, containers) = (store(shared, US), victim.containers.clone());
             scope.spawn(move || {
                 let mut dice = Dice(round + 1);
-                let liar = Victim {
+                let attacker = Victim {
                     store,
                     keys: Rc::new(Keys::none()),
                     containers,
                     pins: Vec::new(),
                 };
                 while !over.load(Ordering::Relaxed) {
-                    liar.corrupt(shared, &mut dice);
+                    attacker.corrupt(shared, &mut dice);
                     for _ in 0..dice.below(3000) {
                         std::hint::spin_loop();
                     }
@@ -279,11 +279,11 @@ fn lies_while_something_is_done_end_in_results_or_errors() {
 }
 
 #[test]
-fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
+fn corrupt_entries_of_the_log_change_no_word_of_the_log() {
     let start = shared(MAX_MEMORY).mapping.size() as u64 - redo_log::SIZE;
     let log = |at| start + at;
     let words = [
-        // A word of the log, one that is none, the last one.
+        // A word of the log, an invalid offset, the last word.
         (log(0), true),
         (log(64), true),
         (log(80), true),
@@ -320,7 +320,7 @@ fn entries_that_a_liar_leaves_in_the_log_change_no_word_of_the_log() {
 }
 
 #[test]
-fn an_inbox_that_is_no_list_is_a_lie_and_no_mistake_of_a_program() {
+fn an_inbox_that_is_no_list_is_a_corruption() {
     let shared = shared(MAX_MEMORY);
     let store = store(&shared, US);
     let container = store.root(Root::Inbox, soon()).unwrap();

@@ -1,5 +1,4 @@
-//! Members that die, anywhere and everywhere: what they had committed stays, of all else nothing is seen, and no memory is
-//! lost.
+//! Members that die at any point: their commits stay, their other changes are invisible, and no memory is lost.
 
 use super::metadata::checked;
 use super::model::Trial;
@@ -9,13 +8,13 @@ use crate::testing::Child;
 use std::thread;
 use std::time::Duration;
 
-/// Where the one that is to die says how many steps it has done, among the words of the tests.
+/// The offset, among the words of the tests, of the number of steps that the dying member has done.
 const DONE: u64 = 0;
 
-/// A store whose member is killed again and again, and one that does the same and lives.
+/// A store whose members are killed again and again, and a model that does the same and lives.
 struct Twins {
     shared: Shared,
-    /// That of the others.
+    /// The store of the surviving member.
     ours: Ours,
     living: Trial,
     _memory: Shared,
@@ -36,7 +35,7 @@ impl Twins {
         }
     }
 
-    /// A member that does what these dice say.
+    /// Forks a member that runs the operations of this seed.
     fn begin(&mut self, seed: u64, armed: impl FnOnce()) -> (u64, Child) {
         self.generation += 1;
         let number = self.generation << 32 | 3;
@@ -53,25 +52,25 @@ impl Twins {
         (number, child)
     }
 
-    /// A member that takes over what one that has died has left, and dies at a point of that.
+    /// Forks a member that takes over from a dead one, and dies at a point of that.
     fn inherit(&mut self, point: Point) -> (u64, Child) {
         self.generation += 1;
         let number = self.generation << 32 | 3;
         let child = self.shared.fork(|| {
             crash::arm(point as usize, 1, libc::SIGKILL, -1);
-            let heir = store(&self.shared, number);
-            heir.recover(|_| false, soon()).unwrap();
+            let successor = store(&self.shared, number);
+            successor.recover(|_| false, soon()).unwrap();
         });
         (number, child)
     }
 
-    /// How many steps it has done.
+    /// Returns the number of steps that the dying member has done.
     fn done(&self) -> u64 {
         self.shared.load(DONE)
     }
 
-    /// The members are dead of which the first has done as many steps as these dice say: all of that is there, and
-    /// what was under way is if `is_done`.
+    /// Checks the store after the deaths of these members, of which the first one has done so many steps of this seed:
+    /// all of them are committed, and the interrupted step is if `is_done`.
     fn end(&mut self, dead: &[u64], seed: u64, done: u64, is_done: Option<bool>) {
         let ours = &self.ours;
         ours.recover(|member| dead.contains(&member), soon())
@@ -90,13 +89,16 @@ impl Twins {
         );
         assert_eq!(self.living.refused, 0);
         self.living.forget();
-        let books = checked(&self.ours);
-        assert!(books.last >= self.last, "a number may be another's again");
-        self.last = books.last;
+        let metadata = checked(&self.ours);
+        assert!(
+            metadata.last >= self.last,
+            "a number may be another's again"
+        );
+        self.last = metadata.last;
     }
 }
 
-/// Points, and whether what was under way is done if one dies there.
+/// Points, and if a step that is interrupted there is done.
 const POINTS: [(Point, bool, u64); 11] = [
     (Point::LockAcquired, false, 300),
     (Point::OnlyWordStored, true, 50),
@@ -111,8 +113,8 @@ const POINTS: [(Point, bool, u64); 11] = [
     (Point::HeapPunched, true, 3),
 ];
 
-/// What they pass who come after one that has died.
-const OF_HEIRS: [Point; 4] = [
+/// Points that a member passes when it takes over from a dead one.
+const OF_SUCCESSORS: [Point; 4] = [
     Point::RedoBegun,
     Point::RedoWordStored,
     Point::RedoDone,
@@ -120,9 +122,9 @@ const OF_HEIRS: [Point; 4] = [
 ];
 
 #[test]
-fn there_is_a_death_at_each_point() {
+fn members_die_at_each_point() {
     let points = POINTS[1..].iter().map(|&(point, ..)| point);
-    let heirs = OF_HEIRS.into_iter().chain([Point::LeftContainersGone]);
+    let heirs = OF_SUCCESSORS.into_iter().chain([Point::LeftContainersGone]);
     let mut tried: Vec<_> = points.chain(heirs).map(|point| point as usize).collect();
     tried.sort_unstable();
     let all = Point::OnlyWordStored as usize..=Point::RepairPunched as usize;
@@ -130,7 +132,7 @@ fn there_is_a_death_at_each_point() {
 }
 
 #[test]
-fn members_that_die_at_any_point_leave_what_they_had_committed() {
+fn commits_of_members_that_die_at_any_point_stay() {
     let mut dice = Dice(5);
     let mut twins = Twins::new();
     let mut kills = 0;
@@ -144,7 +146,7 @@ fn members_that_die_at_any_point_leave_what_they_had_committed() {
             twins.end(&[number], seed, twins.done(), Some(is_done));
             kills += 1;
         }
-        for point in OF_HEIRS {
+        for point in OF_SUCCESSORS {
             let (seed, times) = (dice.next(), dice.between(1, 300));
             let (number, child) = twins.begin(seed, || {
                 crash::arm(Point::LogWordStored as usize, times, libc::SIGKILL, -1);
@@ -157,7 +159,7 @@ fn members_that_die_at_any_point_leave_what_they_had_committed() {
                 dead.push(number);
                 assert_eq!(child.wait(), libc::SIGKILL, "{point:?}");
                 kills += 1;
-                // Nothing is left to be done again.
+                // Nothing is left to redo.
                 if matches!(point, Point::RedoDone) {
                     break;
                 }
@@ -169,7 +171,7 @@ fn members_that_die_at_any_point_leave_what_they_had_committed() {
 }
 
 #[test]
-fn members_that_are_killed_at_any_time_leave_what_they_had_committed() {
+fn commits_of_members_that_are_killed_at_any_time_stay() {
     let mut dice = Dice(6);
     let mut twins = Twins::new();
     let (mut steps, kills) = (0, scaled(60, 10_000));
@@ -188,7 +190,7 @@ fn members_that_are_killed_at_any_time_leave_what_they_had_committed() {
 }
 
 #[test]
-fn the_log_of_a_dead_member_gives_its_memory_back() {
+fn the_memory_of_the_log_of_a_dead_member_is_returned() {
     let shared = shared(16 * MIB);
     let ours = store(&shared, US);
     let zero = || Value::Immediate(Cell::int(0).unwrap());
@@ -237,23 +239,23 @@ fn the_log_of_a_dead_member_gives_its_memory_back() {
     );
 }
 
-/// Where one that is to die says how many containers it has made, and where the first of them lie.
+/// The offset of the number of containers that the dying member has created, and of the first of them.
 const MADE: u64 = 8;
 
 #[test]
-fn what_one_made_that_died_before_the_commit_is_gone_whoever_knows_it() {
+fn containers_of_a_dead_uncommitted_transaction_are_deleted_for_all() {
     for (round, size) in [4, 300, 2100].into_iter().enumerate() {
         let shared = shared(16 * MIB);
         let ours = store(&shared, US);
         let name = Key::Immediate(Cell::NONE);
         let item = Item::Key(&name);
         let zero = || Value::Immediate(Cell::int(0).unwrap());
-        // Of a size of its own each: in slabs, and in pages of their own.
+        // Each of another size: in slabs, and in pages of their own.
         let value = || {
             let record = |_| Value::Record(0, (0..size).map(|_| zero()).collect(), None);
             Value::List((0..20).map(record).collect())
         };
-        // There is memory that is free, and has held others.
+        // Free memory that has held other blocks.
         for _ in 0..round {
             ours.set(None, soon(), root(&ours), &item, &value())
                 .unwrap();
@@ -298,16 +300,19 @@ fn what_one_made_that_died_before_the_commit_is_gone_whoever_knows_it() {
                     )
                 })
             };
-            // An heir that dies before its end leaves the rest to the next one.
-            let heir = shared.fork(|| {
+            // A member that dies during the takeover leaves the rest to the next one.
+            let successor = shared.fork(|| {
                 let store = store(&shared, generation << 32 | 5);
                 crash::arm(Point::LeftContainersGone as usize, 1, libc::SIGKILL, -1);
                 store.recover(|_| false, soon()).unwrap();
             });
             let was_committed = generation == 3;
-            assert_eq!(heir.wait(), if was_committed { 0 } else { libc::SIGKILL });
+            assert_eq!(
+                successor.wait(),
+                if was_committed { 0 } else { libc::SIGKILL }
+            );
             assert_eq!(are_gone(), !was_committed);
-            // Their numbers are those of committed ones from now on, and their memory is used again.
+            // From now on their numbers count as committed, and their memory is used again.
             for key in 1..4 {
                 let key = Key::Immediate(Cell::int(key).unwrap());
                 let value = Value::List(vec![Value::List(Vec::new())]);

@@ -1,9 +1,9 @@
-//! Values that are nested as deep as a store takes them, and deeper.
+//! Values that are nested as deeply as a store accepts, and deeper.
 
 use super::*;
 use crate::store::format::value::Bytes;
 
-/// So many tuples in each other.
+/// Returns so many nested tuples.
 fn tuples(count: usize) -> Value<'static> {
     (0..count).fold(Value::Immediate(Cell::NONE), |inner, _| {
         Value::Tuple(vec![inner])
@@ -11,7 +11,7 @@ fn tuples(count: usize) -> Value<'static> {
 }
 
 #[test]
-fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
+fn values_nested_too_deeply_are_refused_and_others_copied() {
     let shared = shared(8 * MIB);
     let store = store(&shared, US);
     let key = Key::Immediate(Cell::NONE);
@@ -50,7 +50,7 @@ fn what_is_nested_too_deep_is_refused_and_all_else_is_copied() {
 }
 
 #[test]
-fn tuples_count_among_what_containers_are_nested_in() {
+fn tuples_count_as_levels_of_nesting() {
     let shared = shared(8 * MIB);
     let store = store(&shared, US);
     let key = Key::Immediate(Cell::NONE);

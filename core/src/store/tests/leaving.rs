@@ -1,11 +1,11 @@
-//! One that is no member any more, or a forked child, with a transaction that is open: it changes nothing, and takes nothing
-//! from those who have the lease.
+//! Open transactions of a member that has left and of a forked child: they change nothing, and take no lock from other
+//! members.
 
 use super::metadata::checked;
 use super::*;
 use std::sync::atomic::AtomicU64;
 
-/// A member that leaves; nobody says that it lives.
+/// A member that leaves; the kernel reports no member as alive.
 struct Leaving(Arc<AtomicU64>);
 
 impl Members for Leaving {
@@ -25,7 +25,7 @@ fn large() -> Value<'static> {
 }
 
 #[test]
-fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
+fn a_commit_after_leaving_is_refused_and_others_get_the_lock() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);
     let number = Arc::new(AtomicU64::new(1 << 32 | 9));
@@ -40,7 +40,7 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
             .set(Some(&mut left), soon(), container, &item, &large())
             .unwrap();
         number.store(0, Relaxed);
-        // It is taken over, and its memory is had by another one.
+        // The lock is taken over, and another transaction uses its memory.
         let mut open = ours.begin(soon()).unwrap();
         ours.set(Some(&mut open), soon(), container, &item, &large())
             .unwrap();
@@ -60,7 +60,7 @@ fn what_one_commits_that_has_left_is_refused_and_the_lease_is_the_next_ones() {
 }
 
 #[test]
-fn a_forked_child_does_nothing_with_a_transaction_of_its_parent() {
+fn a_forked_child_changes_nothing_in_a_transaction_of_its_parent() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);
     let (container, item) = (root(&ours), Item::Key(&NAME));

@@ -1,14 +1,14 @@
-//! All that must be true of a store whenever nobody changes it: each block that is in use is reached once, from the roots
+//! Invariants of a store at any moment at which no member changes it: each used block is reached once, from the roots
 //! or from the pins.
 
 use super::*;
 use crate::shared_heap::tests::metadata::of_heap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a store has.
+/// The contents of a store, in numbers.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Books {
-    /// How many blocks, and of how many bytes.
+pub(super) struct Inventory {
+    /// The number of blocks, and their bytes.
     pub(super) blocks: usize,
     pub(super) bytes: u64,
     /// The number of the last container.
@@ -28,7 +28,7 @@ impl<T: ReadWords> Walk<'_, T> {
         self.t.get(at).unwrap()
     }
 
-    /// A block of at least this many bytes is reached.
+    /// Notes that a block of at least this many bytes is reached.
     fn block(&mut self, at: u64, len: u64) {
         let size = self.left.remove(&at);
         let size = size.unwrap_or_else(|| panic!("{at} is no block, or two have it"));
@@ -132,8 +132,8 @@ impl<T: ReadWords> Walk<'_, T> {
     }
 }
 
-/// Looks at everything.
-pub(super) fn checked(store: &Ours) -> Books {
+/// Checks all invariants.
+pub(super) fn checked(store: &Ours) -> Inventory {
     let mut open = store.begin(soon()).unwrap();
     let t = &store.log.writer(&mut open.pending);
     let (heap, memory) = of_heap(&store.heap, t);
@@ -149,19 +149,19 @@ pub(super) fn checked(store: &Ours) -> Books {
     for root in Root::ALL {
         walk.cell(Cell(walk.get(store.root_at(root))), Parent::NONE);
     }
-    assert!(walk.left.is_empty(), "{:?} are nobody's", walk.left);
+    assert!(walk.left.is_empty(), "{:?} are not reached", walk.left);
     let last = walk.get(store.start + AT_LAST_ID);
     assert!(
         walk.ids
             .iter()
             .all(|&id| id != 0 && id & 0xffff_ffff_ffff <= last)
     );
-    let books = Books {
+    let metadata = Inventory {
         blocks: heap.blocks.len(),
         bytes: heap.blocks.values().sum(),
         last,
     };
-    // Besides the heap: the tests' words, the log, and what is between.
+    // Memory besides the heap: the words of the tests, the log, and the part between them.
     let others = heap_at(START) + redo_log::KEPT;
     let allocated = store.allocated().unwrap();
     assert!(
@@ -169,5 +169,5 @@ pub(super) fn checked(store: &Ours) -> Books {
         "{allocated} bytes of memory, {memory:?} and {others} others are accounted for"
     );
     store.abandon(open);
-    books
+    metadata
 }

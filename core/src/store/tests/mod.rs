@@ -1,4 +1,4 @@
-//! What the tests of stores have in common.
+//! Helpers for the tests of stores.
 
 mod corruption;
 mod deaths;
@@ -24,18 +24,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 const MIB: u64 = 1 << 20;
-/// The member that the tests' own process is.
+/// The member number of the test's own process.
 const US: u64 = 1 << 32 | 1;
 
 type Ours = Store<Mapping, Member>;
 
-/// The memory of a store, which begins behind words that belong to the tests.
+/// Creates the memory of a store, which begins behind words that belong to the tests.
 fn shared(max_memory: u64) -> Shared {
     let (size, _) = sizes(START, max_memory);
     Shared::sized(file_in_memory(), size, max_memory)
 }
 
-/// A store in it, as a member has it.
+/// Opens the store in it, as a member.
 fn store(shared: &Shared, number: u64) -> Ours {
     let (file, mapping) = (shared.file.clone(), shared.mapping.clone());
     let member = shared.member(number);
@@ -44,7 +44,7 @@ fn store(shared: &Shared, number: u64) -> Ours {
     store
 }
 
-/// Removes an item as a program does: looks first, and then removes what it has seen.
+/// Removes an item as a program does: reads it first, and then removes what it has read.
 fn take(
     store: &Ours,
     mut open: Option<&mut OpenTransaction>,
@@ -60,7 +60,7 @@ fn take(
     }
 }
 
-/// Where all containers lie that can be reached from the root.
+/// Returns all containers that the root reaches.
 fn containers(store: &Ours, mut open: Option<&mut OpenTransaction>) -> Vec<ContainerRef> {
     let mut containers = vec![root(store)];
     let mut next = 0;

@@ -1,16 +1,16 @@
-//! A store does what a model of plain values does, in single operations and in transactions, also in those of which an
-//! operation fails, and in those that come to nothing.
+//! A store behaves like a model of plain values: in single operations and in transactions, including those with
+//! operations that fail and those that are rolled back.
 
-use super::metadata::{Books, checked};
+use super::metadata::{Inventory, checked};
 use super::values::{self, Keys, is_same, key, value};
 use super::*;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// More than any store of the tests has.
+/// More bytes than any store of the tests has.
 static TOO_MUCH: [u8; 65 << 20] = [0; 65 << 20];
 
-/// Which item of a container of the model.
+/// An item of a container of the model.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Entry(usize),
@@ -19,7 +19,7 @@ enum Step {
     Extra(usize),
 }
 
-/// The items of a container that are containers.
+/// Returns the items of a container that are containers.
 fn steps(found: &StoredValue) -> Vec<Step> {
     let is_container = |found: &StoredValue| {
         matches!(
@@ -64,7 +64,7 @@ fn at(found: &mut StoredValue, step: Step) -> &mut StoredValue {
     }
 }
 
-/// How many values there are.
+/// Returns the number of values.
 fn size(found: &StoredValue) -> usize {
     1 + match found {
         StoredValue::Tuple(items)
@@ -80,7 +80,7 @@ fn size(found: &StoredValue) -> usize {
     }
 }
 
-/// Whether this was found where the model has that; containers are not copied.
+/// Returns true if the value found agrees with the model; containers are not copied.
 fn agrees(found: &StoredValue, model: &StoredValue) -> bool {
     match (found, model) {
         (StoredValue::Container(kind, _, class), model) => match model {
@@ -130,7 +130,7 @@ fn sum(old: &StoredValue, by: Number) -> Option<StoredValue> {
     })
 }
 
-/// What became of an operation.
+/// Result of an operation.
 #[derive(Debug, PartialEq)]
 enum End {
     Done,
@@ -153,15 +153,15 @@ fn end<R>(done: &Result<R, StoreError>) -> End {
     }
 }
 
-/// A store, and what it should hold.
+/// A store, and its model.
 pub(super) struct Trial {
     pub(super) store: Ours,
     pub(super) model: StoredValue,
     keys: Rc<Keys>,
-    /// Containers that are not in it any more.
+    /// Containers that were removed.
     gone: Vec<ContainerRef>,
     pins: Vec<u64>,
-    /// Operations that there was no room for.
+    /// The number of operations that failed for lack of memory.
     pub(super) refused: u64,
 }
 
@@ -177,7 +177,7 @@ impl Trial {
         }
     }
 
-    /// One that has done the same, with another store.
+    /// Copies the model, for another store on which the same was done.
     pub(super) fn twin(&self, store: Ours) -> Self {
         Trial {
             store,
@@ -189,7 +189,7 @@ impl Trial {
         }
     }
 
-    /// Looks at no buffers any more, and knows of no container that is gone.
+    /// Forgets all pins and all removed containers.
     pub(super) fn forget(&mut self) {
         for block in std::mem::take(&mut self.pins) {
             self.store.unpin(soon(), block).unwrap();
@@ -197,7 +197,7 @@ impl Trial {
         self.gone.clear();
     }
 
-    /// One operation, or one transaction of several.
+    /// Runs one operation, or one transaction of several.
     pub(super) fn step(&mut self, dice: &mut Dice) {
         if dice.below(8) > 0 {
             return self.operate(None, dice);
@@ -207,7 +207,7 @@ impl Trial {
         let most = if dice.below(10) == 0 { 100 } else { 8 };
         for _ in 0..dice.below(most) {
             match dice.below(8) {
-                0 => self.part(&mut open, dice),
+                0 => self.with_savepoint(&mut open, dice),
                 _ => self.operate(Some(&mut open), dice),
             }
         }
@@ -221,7 +221,7 @@ impl Trial {
             (self.model, self.gone) = before;
             return;
         }
-        // What others may know of it is nothing before its end, and nothing after it.
+        // Containers of a transaction are unknown to others before its end and, after a rollback, deleted.
         let within = containers(&self.store, Some(&mut open));
         let outside: HashSet<ContainerRef> = containers(&self.store, None).into_iter().collect();
         let made: Vec<ContainerRef> = within
@@ -237,22 +237,22 @@ impl Trial {
         self.gone.extend(made.into_iter().take(100));
     }
 
-    /// Several operations of a transaction that may be undone alone, and parts of these.
-    fn part(&mut self, open: &mut OpenTransaction, dice: &mut Dice) {
+    /// Runs several operations between savepoints, also nested ones.
+    fn with_savepoint(&mut self, open: &mut OpenTransaction, dice: &mut Dice) {
         let before = (self.model.clone(), self.gone.clone());
         let part = self.store.begin_savepoint(open);
         for _ in 0..dice.below(8) {
             match dice.below(8) {
-                0 => self.part(open, dice),
+                0 => self.with_savepoint(open, dice),
                 _ => self.operate(Some(open), dice),
             }
         }
         let is_kept = dice.below(2) == 0;
         if dice.below(4) == 0 {
-            self.store.begin_savepoint(open); // It ends with the one that it is in.
+            self.store.begin_savepoint(open); // Ended by the end of the outer savepoint.
         }
-        let is_looked_at = !is_kept && dice.below(8) == 0;
-        let within = is_looked_at.then(|| containers(&self.store, Some(open)));
+        let is_checked = !is_kept && dice.below(8) == 0;
+        let within = is_checked.then(|| containers(&self.store, Some(open)));
         self.store.end_savepoint(open, part, is_kept);
         if !is_kept {
             (self.model, self.gone) = before;
@@ -311,7 +311,7 @@ impl Trial {
         self.model = model;
     }
 
-    /// Where the container lies that an item is.
+    /// Returns the container that is this item.
     fn container(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -337,8 +337,8 @@ impl Trial {
         }
     }
 
-    /// What is there, if it is a container, is about to go.
-    fn part_with(
+    /// Notes that the container in this item, if it is one, will be removed.
+    fn will_remove(
         &mut self,
         open: Option<&mut OpenTransaction>,
         container: ContainerRef,
@@ -350,7 +350,7 @@ impl Trial {
         }
     }
 
-    /// Whether it was done, as it should have been unless there was no room.
+    /// Checks the result of an operation. Returns false if it failed for lack of memory.
     fn is_done<R>(
         &mut self,
         done: &Result<R, StoreError>,
@@ -372,8 +372,8 @@ impl Trial {
         end == End::Done
     }
 
-    /// Something for which there is no room, of which much is done before that is known.
-    fn overdo(
+    /// Tries an operation that fails for lack of memory after many changes.
+    fn exceed_memory(
         &mut self,
         open: Option<&mut OpenTransaction>,
         container: ContainerRef,
@@ -418,7 +418,7 @@ impl Trial {
         }
     }
 
-    /// A key of these, or another one.
+    /// Returns one of these keys, or a new one.
     fn key_of(&self, items: &[(StoredValue, StoredValue)], dice: &mut Dice) -> StoredValue {
         match dice.below(3) {
             0 if !items.is_empty() => items[dice.below(items.len() as u64) as usize].0.clone(),
@@ -460,7 +460,7 @@ impl Trial {
         match dice.below(16) {
             0..6 => {
                 let new = self.keys.value(dice, 2);
-                let left = self.part_with(open.as_deref_mut(), container, item);
+                let left = self.will_remove(open.as_deref_mut(), container, item);
                 let done = self.store.set(open, soon(), container, item, &value(&new));
                 if self.is_done(&done, End::Done, left) {
                     assert_eq!(done.unwrap(), index.is_some());
@@ -471,7 +471,7 @@ impl Trial {
                 }
             }
             6..10 => {
-                let left = self.part_with(open.as_deref_mut(), container, item);
+                let left = self.will_remove(open.as_deref_mut(), container, item);
                 let done = take(&self.store, open, container, item);
                 if self.is_done(&done, there, left) {
                     assert_eq!(done.unwrap(), items.remove(index.unwrap()).1);
@@ -512,7 +512,7 @@ impl Trial {
                     items[index.unwrap()].1 = new;
                 }
             }
-            _ => self.overdo(open, container, Some(item), dice),
+            _ => self.exceed_memory(open, container, Some(item), dice),
         }
     }
 
@@ -541,7 +541,7 @@ impl Trial {
         match dice.below(16) {
             0..3 => {
                 let new = self.keys.value(dice, 2);
-                let left = self.part_with(open.as_deref_mut(), container, &item);
+                let left = self.will_remove(open.as_deref_mut(), container, &item);
                 let done = self.store.set(open, soon(), container, &item, &value(&new));
                 if self.is_done(&done, there, left) {
                     items[found] = new;
@@ -575,7 +575,7 @@ impl Trial {
                 }
             }
             8..11 => {
-                let left = self.part_with(open.as_deref_mut(), container, &item);
+                let left = self.will_remove(open.as_deref_mut(), container, &item);
                 let done = take(&self.store, open, container, &item);
                 if self.is_done(&done, there, left) {
                     assert_eq!(done.unwrap(), items.remove(found));
@@ -617,7 +617,7 @@ impl Trial {
                 let len = self.store.len(open, soon(), container).unwrap();
                 assert_eq!(len, items.len() as u64);
             }
-            _ => self.overdo(open, container, None, dice),
+            _ => self.exceed_memory(open, container, None, dice),
         }
     }
 
@@ -695,7 +695,7 @@ impl Trial {
         match dice.below(8) {
             0..4 => {
                 let new = self.keys.value(dice, 2);
-                let left = self.part_with(open.as_deref_mut(), container, &item);
+                let left = self.will_remove(open.as_deref_mut(), container, &item);
                 let done = self.store.set(open, soon(), container, &item, &value(&new));
                 if self.is_done(&done, there, left) {
                     fields[found] = new;
@@ -724,7 +724,7 @@ impl Trial {
                 let done = take(&self.store, open, container, &item);
                 assert_eq!(end(&done), End::OtherType);
             }
-            _ if found < fields.len() => self.overdo(open, container, Some(&item), dice),
+            _ if found < fields.len() => self.exceed_memory(open, container, Some(&item), dice),
             _ => {}
         }
     }
@@ -757,13 +757,13 @@ impl Trial {
         }
     }
 
-    /// The store is what the model is.
+    /// Checks that the store equals the model.
     pub(super) fn assert_same(&self) {
         let found = self.store.copy(None, soon(), root(&self.store)).unwrap();
         assert!(found == self.model, "{found:?} instead of {:?}", self.model);
     }
 
-    /// Nothing is in the store, and nobody looks at any of it.
+    /// Empties the store and removes all pins.
     pub(super) fn empty(&mut self) {
         self.forget();
         self.store.clear(None, soon(), root(&self.store)).unwrap();
@@ -772,9 +772,9 @@ impl Trial {
 }
 
 #[test]
-fn a_store_is_what_its_model_is_and_leaks_nothing() {
+fn a_store_equals_its_model_and_leaks_nothing() {
     for seed in 1..=scaled(2, 20) {
-        // With so little, there is often no room.
+        // So little memory that operations often fail.
         let shared = shared(if seed % 2 == 0 { MIB / 2 } else { 8 * MIB });
         let mut trial = Trial::new(store(&shared, US));
         let empty = checked(&trial.store);
@@ -789,8 +789,8 @@ fn a_store_is_what_its_model_is_and_leaks_nothing() {
         trial.assert_same();
         checked(&trial.store);
         trial.empty();
-        let Books { last, .. } = checked(&trial.store);
-        assert_eq!(checked(&trial.store), Books { last, ..empty });
+        let Inventory { last, .. } = checked(&trial.store);
+        assert_eq!(checked(&trial.store), Inventory { last, ..empty });
         assert_eq!(trial.refused > 0, seed % 2 == 0);
         let usage = trial.store.usage(soon()).unwrap();
         println!("{last} containers, {} refused, {usage:?}", trial.refused);

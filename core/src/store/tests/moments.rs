@@ -1,4 +1,4 @@
-//! Readers beside writers: what a copy holds is of one moment, and a cell holds what was committed.
+//! Readers beside writers: a copy is of one moment, and a cell holds committed values.
 
 use super::metadata::checked;
 use super::*;
@@ -20,7 +20,7 @@ fn int(found: &StoredValue) -> i64 {
             other => panic!("{other:?}"),
         },
         StoredValue::Blob(Type::Text, bytes) => {
-            // The number of its bytes, and as often.
+            // Its length, and the same byte throughout.
             assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a torn text");
             0
         }
@@ -28,7 +28,7 @@ fn int(found: &StoredValue) -> i64 {
     }
 }
 
-/// The places of the accounts, and of the list of two counts that are equal.
+/// Returns the accounts, and the list of two equal counts.
 fn containers(store: &Ours) -> [ContainerRef; 2] {
     ["accts", "count"].map(|name| {
         let key = Key::Immediate(Cell::text(name.as_bytes()).unwrap());
@@ -57,7 +57,7 @@ fn open_accounts(store: &Ours) {
     }
 }
 
-/// Moves money from one account to another, which may be closed or opened by that, and counts that twice.
+/// Moves money from one account to another, which this may close or open, and counts that twice.
 fn write(store: &Ours, dice: &mut Dice) {
     let [accounts, counts] = containers(store);
     let one = Number::Int(1);
@@ -70,7 +70,7 @@ fn write(store: &Ours, dice: &mut Dice) {
         Err(StoreError::KeyNotFound) => 0,
         Err(error) => panic!("{error:?}"),
     };
-    // Seen by nobody: the sum is wrong.
+    // Invisible to others: the sum is wrong.
     match store.add(t.as_deref_mut(), soon(), accounts, &to, Number::Int(amount)) {
         Ok(_) => {}
         Err(StoreError::KeyNotFound) => {
@@ -86,7 +86,7 @@ fn write(store: &Ours, dice: &mut Dice) {
             .add(t.as_deref_mut(), soon(), counts, &Item::Index(index), one)
             .unwrap();
     }
-    // Blocks come and go, of any size.
+    // Blocks of any size come and go.
     let text = vec![dice.below(256) as u8; dice.any_size(14) as usize];
     let text = Value::Blob(Type::Text, value::Bytes::Owned(text));
     let key = Key::Immediate(Cell::int(dice.below(20) as i64).unwrap());
@@ -99,7 +99,7 @@ fn write(store: &Ours, dice: &mut Dice) {
     }
 }
 
-/// What is found is of one moment.
+/// Checks that a copy is of one moment.
 fn read(store: &Ours, dice: &mut Dice, counted: &mut i64) {
     let [accounts, counts] = containers(store);
     match dice.below(4) {
@@ -214,7 +214,7 @@ fn no_increment_of_threads_and_processes_is_lost() {
 }
 
 #[test]
-fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
+fn a_large_copy_beside_writers_takes_the_lock_after_one_attempt() {
     let shared = shared(MIB);
     let (ours, theirs) = (store(&shared, US), store(&shared, 1 << 32 | 5));
     open_accounts(&ours);
@@ -228,7 +228,7 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
         let at = ours.cell_at(t, counts, &Item::Index(0))?;
         let count = copy::copy(t, Cell(t.get(at)?), false, &mut { ours.budget })?;
         if looks == 1 {
-            // So much happens meanwhile that another look would be as vain.
+            // So many changes that another attempt would fail as well.
             for _ in 0..100 {
                 theirs.add(None, soon(), counts, &Item::Index(0), one)?;
             }
@@ -236,7 +236,7 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
         Ok(int(&count))
     });
     assert_eq!((read.unwrap(), looks), (100, 2));
-    assert!(ours.take_notice().lock_released, "those that wait are told");
+    assert!(ours.take_notice().lock_released, "waiters must be notified");
     assert!(!ours.take_notice().lock_released, "and once");
     assert!(!ours.is_long());
     assert_eq!(ours.holder(), 0);
@@ -246,7 +246,7 @@ fn who_copies_much_beside_others_looks_once_in_vain_and_then_keeps_them_off() {
 }
 
 #[test]
-fn a_copy_of_more_than_was_to_be_is_refused_and_poisons_nothing() {
+fn a_copy_beyond_its_limit_is_refused_and_poisons_nothing() {
     let shared = shared(MIB);
     let ours = store(&shared, US);
     open_accounts(&ours);
@@ -272,7 +272,7 @@ fn a_copy_of_more_than_was_to_be_is_refused_and_poisons_nothing() {
 }
 
 #[test]
-fn fields_that_are_read_one_after_the_other_are_no_halves_of_a_transaction() {
+fn fields_read_one_after_another_are_committed_values() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);
     let zero = || Value::Immediate(Cell::int(0).unwrap());
@@ -300,7 +300,7 @@ fn fields_that_are_read_one_after_the_other_are_no_halves_of_a_transaction() {
                 }
                 ours.commit(open).unwrap();
                 if round % 64 == 0 {
-                    // The record is another one, with the same fields, and its memory is something else's.
+                    // Another record with the same fields; other contents use the memory of the first.
                     let found = ours.copy(None, soon(), container).unwrap();
                     let StoredValue::Record(_, fields, _) = found else {
                         panic!()

@@ -1,4 +1,4 @@
-//! Values of all kinds, at random: as they are found in a store, on their way into it, and which are one key.
+//! Random values of all kinds: how they are stored and found, and which of them are the same key.
 
 use super::*;
 use crate::store::format::value::{self, Bytes};
@@ -37,7 +37,7 @@ fn meaning(key: &StoredValue) -> Meaning {
     }
 }
 
-/// Whether Python takes two keys for one; other than it, it takes a NaN for itself.
+/// Returns true if Python takes both for the same key; unlike Python, also for a NaN and itself.
 pub(super) fn is_same(one: &StoredValue, other: &StoredValue) -> bool {
     let is_equal = |int: i128, float: f64| {
         float == float.trunc() && float.abs() < 1e38 && float as i128 == int
@@ -55,7 +55,7 @@ pub(super) fn is_same(one: &StoredValue, other: &StoredValue) -> bool {
     }
 }
 
-/// The key that an alias of the tests equals; one more byte says which of those that are equal it is.
+/// Returns the key that an alias of the tests equals. One more byte tells which of the equal ones it is.
 fn aliased(exact: &[u8]) -> StoredValue {
     match exact[0] {
         number @ 0..20 => int(number.into()),
@@ -65,7 +65,7 @@ fn aliased(exact: &[u8]) -> StoredValue {
     }
 }
 
-/// The bytes that a key of the tests is compared by; one more says which of those that are equal it is.
+/// Returns the comparison bytes of a key of the tests. One more byte tells which of the equal ones it is.
 fn canonical(exact: &[u8]) -> &[u8] {
     &exact[..exact.len() - 1]
 }
@@ -93,7 +93,7 @@ fn bytes(bytes: &[u8]) -> StoredValue {
     short.unwrap_or_else(|| StoredValue::Blob(Type::Bytes, bytes.to_vec()))
 }
 
-/// What a program puts in to find this.
+/// Returns the value that a program inserts to find this one.
 pub(super) fn value(found: &StoredValue) -> Value<'_> {
     let borrowed = |bytes| Bytes::Borrowed(bytes);
     match found {
@@ -131,7 +131,7 @@ pub(super) fn key(found: &StoredValue) -> Key<'_> {
     }
 }
 
-/// Keys of many kinds, of which many are one: by their value, or by the half of the hash that is kept, or by their slot.
+/// Keys of many kinds, of which many collide: by their value, by the stored half of their hash, or by their slot.
 pub(super) struct Keys {
     colliding: Vec<StoredValue>,
 }
@@ -155,7 +155,7 @@ impl Keys {
         Keys { colliding }
     }
 
-    /// Those of one who needs none.
+    /// Creates keys for a test that needs none.
     pub(super) fn none() -> Self {
         let colliding = Vec::new();
         Keys { colliding }
@@ -168,7 +168,7 @@ impl Keys {
             3 => float(number as f64),
             4 => float(number as f64 + 0.5),
             5 => StoredValue::Immediate(Cell::bool(number % 2 == 1)),
-            // About where ints do not fit into a cell, or floats are no ints any more.
+            // Around the limits of ints that fit into a cell, and of floats that are ints.
             6 | 7 => {
                 let power = [46, 47, 48, 52, 53, 63, 64, 100][dice.below(8) as usize];
                 let near = (1i128 << power) + i128::from(dice.below(3)) - 1;
@@ -216,7 +216,7 @@ impl Keys {
         some
     }
 
-    /// A value, which holds others at most so deep.
+    /// Returns a value with at most so many levels of nesting.
     pub(super) fn value(&self, dice: &mut Dice, depth: u64) -> StoredValue {
         let deeper = |dice: &mut Dice| self.value(dice, depth - 1);
         let most = if dice.below(20) == 0 { 100 } else { 6 };
@@ -272,14 +272,14 @@ fn copies_alone_never_use_up_the_numbers_of_containers() {
     store
         .set(None, soon(), container, &Item::Key(&key), &inner)
         .unwrap();
-    // The old containers and the new one are there.
+    // The old containers and the new one exist.
     for container in containers(&store, None) {
         store.len(None, soon(), container).unwrap();
     }
 }
 
 #[test]
-fn a_part_that_is_ended_late_ends_no_part_of_another_transaction() {
+fn a_savepoint_that_is_ended_late_affects_no_other_transaction() {
     let shared = shared(8 * MIB);
     let store = store(&shared, US);
     let container = root(&store);

@@ -21,8 +21,8 @@
 //!                          or are deleted
 //!     64  pins     see `format/pins.rs`; its second word counts the numbers that were skipped
 //!         watches  see `format/versions.rs`
-//!         heap     from the next whole page on: see `shared_heap/heap.rs`
-//!         log      the last 16 MiB, of whole pages: see `shared_heap/redo_log.rs`
+//!         heap     from the next whole page on: see `shared_heap/heap`
+//!         log      the last 16 MiB, of whole pages: see `shared_heap/redo_log`
 //! ```
 //!
 //! # Trust

@@ -62,7 +62,7 @@ MOST_CLAIMS: Final = 4096
 #: Where the words of a queue stand that say where its first and its last chunk are, and its first item.
 CHUNKS: Final = (QUEUE + 64, QUEUE + 80)
 FIRST_ITEM: Final = QUEUE + 72
-#: What the queue's memory is shared out by, with its journal: see core/src/shared_heap/allocator.rs.
+#: What the queue's memory is shared out by, with its journal: see core/src/shared_heap/allocator/mod.rs.
 JOURNAL: Final = CLAIMS + MOST_CLAIMS * CLAIM_SIZE
 BOOKS: Final = JOURNAL + 4096
 FILLING: Final = BOOKS + 8192
@@ -76,7 +76,7 @@ WATCHES: Final = PINS + 16 + 16 * 4096
 STORE_BOOKS: Final = (WATCHES + 8 + 24 * 1024 + 4095) & ~4095
 _STORE_PAGES: Final = STORE_MEMORY // 4096 * 2
 STORE_MAP: Final = STORE_BOOKS + 8192
-#: Its log, which is its end: see core/src/shared_heap/redo_log.rs.
+#: Its log, which is its end: see core/src/shared_heap/redo_log/mod.rs.
 LOG: Final = STORE_MAP + (_STORE_PAGES * 16 + 4095 & ~4095) + _STORE_PAGES * 4096
 LOG_SIZE: Final = 16 << 20
 #: Bytes by which whoever is lied to may grow: what Python's allocator keeps.

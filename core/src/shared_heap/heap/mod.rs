@@ -14,13 +14,15 @@
 //! Pages are backed and returned under the lock, while others wait for it. If the holder dies, the file may have pages
 //! that the metadata do not list as backed; the member that takes the lock over returns them.
 
-use super::access::{ReadWords, WriteWords};
-use super::backing_file::{self, BackingFile, PAGE};
-use super::blocks::{self, Blocks, aligned, pages_for};
-use super::pages::{Kind, PageEntry};
-use super::redo_log::{self, Writer};
-use super::{Field, HeapError, Members, Words, corrupt, slabs};
+mod repair;
+
 use crate::crash;
+use crate::shared_heap::access::ReadWords;
+use crate::shared_heap::backing_file::{self, BackingFile, PAGE};
+use crate::shared_heap::blocks::{self, Blocks, aligned, pages_for};
+use crate::shared_heap::pages::{Kind, PageEntry};
+use crate::shared_heap::redo_log::{self, Writer};
+use crate::shared_heap::{Field, HeapError, Members, Words, corrupt};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ const MIN_SPARE: std::ops::RangeInclusive<u64> = 64..=if cfg!(test) { 64 } else 
 
 /// The heap of a store, as one process has it.
 pub struct Heap {
-    pub(super) blocks: Blocks,
+    pub(in crate::shared_heap) blocks: Blocks,
     /// True if the file is sealed. Its pages cannot be returned, so free ones are kept for the next blocks.
     is_sealed: bool,
 }
@@ -277,119 +279,6 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns the pages that a dead holder has backed or was about to return. Called first in a transaction whose lock
-    /// was taken over.
-    #[cold]
-    pub fn repair<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
-        if std::mem::take(&mut t.pending.taken_over) {
-            if !self.is_sealed {
-                self.punch_bare(t)?;
-            }
-            t.log().clear_died();
-        }
-        Ok(())
-    }
-
-    /// Zeroes the words in free memory that a dead holder has left there in the middle of a transaction. Called before
-    /// [`repair`](Self::repair).
-    #[cold]
-    pub fn scrub<W: Words, M: Members>(
-        &self,
-        t: &mut Writer<'_, W, M>,
-        is_left: impl Fn(u64) -> bool,
-    ) -> Result<(), HeapError> {
-        let Blocks {
-            pages,
-            backing_file,
-            ..
-        } = &self.blocks;
-        let (mut page, frontier) = (0, pages.frontier(t)?);
-        while page < frontier {
-            let entry = pages.entry(t, page)?;
-            let len = match entry.kind {
-                Kind::Inner | Kind::Tail | Kind::SlabInner => 1,
-                _ => entry.len.clamp(1, frontier - page),
-            };
-            match entry.kind {
-                Kind::Spare | Kind::Bare => self.scrub_pages(t, page, len, &is_left)?,
-                Kind::Slab => {
-                    for at in slabs::free_blocks(pages, t, page, entry)? {
-                        if is_left(t.get(at)?) {
-                            t.init(at, 0)?;
-                        }
-                    }
-                }
-                _ => {}
-            }
-            page += len;
-        }
-        // The pages beyond are punched by `repair`, unless the file is sealed.
-        if self.is_sealed {
-            let end = pages.offset(pages.count);
-            let parts = backing_file.written(pages.offset(frontier), end);
-            let parts = parts.map_err(|error| HeapError::System { asked: 0, error })?;
-            scrub_parts(t, &parts, &is_left)?;
-        }
-        Ok(())
-    }
-
-    /// Zeroes such words in free pages. Skips unbacked pages, because reading would back them.
-    fn scrub_pages<W: Words, M: Members>(
-        &self,
-        t: &mut Writer<'_, W, M>,
-        page: u64,
-        len: u64,
-        is_left: &impl Fn(u64) -> bool,
-    ) -> Result<(), HeapError> {
-        let Blocks {
-            pages,
-            backing_file,
-            ..
-        } = &self.blocks;
-        let parts = backing_file.written(pages.offset(page), pages.offset(page + len));
-        let parts = parts.map_err(|error| HeapError::System { asked: 0, error })?;
-        scrub_parts(t, &parts, is_left)
-    }
-
-    /// Returns all pages that the metadata do not list as backed.
-    #[cold]
-    fn punch_bare<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
-        let Blocks {
-            pages,
-            backing_file,
-            ..
-        } = &self.blocks;
-        let refused = |error| HeapError::System { asked: 0, error };
-        let (mut page, frontier) = (0, pages.frontier(t)?);
-        while page < frontier {
-            let entry = pages.entry(t, page)?;
-            let len = match entry.kind {
-                Kind::Inner | Kind::Tail => 1,
-                _ => entry.len.max(1),
-            };
-            if entry.kind == Kind::Bare {
-                let len = len.min(frontier - page) * PAGE;
-                backing_file
-                    .punch(pages.offset(page), len)
-                    .map_err(refused)?;
-                crash::point!(RepairPunched);
-            }
-            page += if entry.kind == Kind::SlabInner {
-                1
-            } else {
-                len
-            };
-        }
-        let rest = (pages.count - frontier) * PAGE;
-        if rest > 0 {
-            backing_file
-                .punch(pages.offset(frontier), rest)
-                .map_err(refused)?;
-            crash::point!(RepairPunched);
-        }
-        Ok(())
-    }
-
     /// Backs all pages that the metadata list as backed: a copy lacks those that were never written.
     pub fn back_all<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
         let Blocks {
@@ -430,22 +319,6 @@ impl Heap {
     pub fn allocated(&self) -> io::Result<u64> {
         self.blocks.backing_file.allocated()
     }
-}
-
-/// Zeroes such words at each offset at which a block may begin.
-fn scrub_parts<W: Words, M: Members>(
-    t: &mut Writer<'_, W, M>,
-    parts: &[(u64, u64)],
-    is_left: &impl Fn(u64) -> bool,
-) -> Result<(), HeapError> {
-    for &(start, end) in parts {
-        for at in (start..end).step_by(16) {
-            if is_left(t.get(at)?) {
-                t.init(at, 0)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

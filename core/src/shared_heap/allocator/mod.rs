@@ -35,15 +35,16 @@
 //! of a queue, and calls [`Allocator::commit`]: from then on the block is shared, and lives until a member calls
 //! [`Allocator::free`], or [`Allocator::free_within`] the transaction that removes its offset.
 
-use super::access::WriteWords;
-use super::backing_file::{self, BackingFile, PAGE};
-use super::blocks::{self, Blocks, aligned, pages_for};
-use super::pages::{HEADS, Kind, PageEntry};
-use super::slabs;
-use super::undo_log::{self, Transaction, UndoLog};
-use super::unfinished_allocs::{self, UnfinishedAllocs};
-use super::{HeapError, Members, Words};
+mod page_moves;
+
 use crate::crash;
+use crate::shared_heap::backing_file::{BackingFile, PAGE};
+use crate::shared_heap::blocks::{self, Blocks, aligned, pages_for};
+use crate::shared_heap::pages::{HEADS, Kind, PageEntry};
+use crate::shared_heap::slabs;
+use crate::shared_heap::undo_log::{self, Transaction, UndoLog};
+use crate::shared_heap::unfinished_allocs::{self, UnfinishedAllocs};
+use crate::shared_heap::{HeapError, Members, Words};
 use crate::sync::lock;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -324,246 +325,10 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(found)
     }
 
-    /// Runs `carve`, which needs space for a block of `len` bytes and at most `need` pages. Backs more pages if it
-    /// returns None.
-    fn with_room<R>(
-        &self,
-        len: u64,
-        need: u64,
-        deadline: u64,
-        mut carve: impl FnMut(&mut Transaction<'_, W, M>) -> Result<Option<R>, HeapError>,
-    ) -> Result<R, HeapError> {
-        if let Some(result) = self.undo_log.transact(deadline, &mut carve)? {
-            return Ok(result);
-        }
-        // First more than needed, then only as much, then only as much after all free pages were returned.
-        let mut refused = None;
-        for attempt in 0..3 {
-            if attempt == 2 {
-                self.reclaim(deadline)?;
-            }
-            let Some(moving) = self.begin_growth(need, attempt == 0, deadline)? else {
-                continue;
-            };
-            match self.back_run(moving) {
-                Ok(()) => {}
-                Err(error) => {
-                    refused = Some(error);
-                    self.punch(moving, deadline)?;
-                    continue;
-                }
-            }
-            crash::point!(GrowthDone);
-            let grown = self.undo_log.transact(deadline, |t| {
-                self.complete_move(t, moving)?;
-                carve(t)
-            });
-            match grown {
-                Ok(Some(result)) => return Ok(result),
-                Ok(None) => {}
-                Err(error) => {
-                    lock(&self.unreported_moves).push(moving);
-                    return Err(error);
-                }
-            }
-        }
-        if let Some(error) = refused {
-            return Err(HeapError::System { asked: len, error });
-        }
-        let usage = self.usage(deadline)?;
-        Err(HeapError::Limit {
-            asked: len,
-            used: usage.backed - usage.spare,
-            limit: self.blocks.max_pages * PAGE,
-        })
-    }
-
-    /// Sets aside a run of unbacked pages. Returns None if `max_memory` or the file has no space for them.
-    fn begin_growth(
-        &self,
-        need: u64,
-        with_spare: bool,
-        deadline: u64,
-    ) -> Result<Option<PageMove>, HeapError> {
-        self.complete_moves(deadline)?;
-        let moving = self.undo_log.transact(deadline, |t| {
-            let backed = self.blocks.pages.backed(t)?;
-            let left = self.blocks.max_pages.saturating_sub(backed);
-            if need > left {
-                return Ok(None);
-            }
-            let pages = if with_spare {
-                backing_file::step(backed).max(need).min(left)
-            } else {
-                need
-            };
-            let page = match self.blocks.pages.take_run(t, Kind::Bare, pages)? {
-                Some(page) => page,
-                None => {
-                    let end = self.blocks.pages.frontier(t)? + pages;
-                    if end > self.blocks.pages.count {
-                        return Ok(None);
-                    }
-                    self.blocks.back_map(end)?;
-                    match self.blocks.pages.take_fresh_run(t, pages)? {
-                        Some(page) => page,
-                        None => return Ok(None),
-                    }
-                }
-            };
-            self.blocks.pages.add_backed(t, pages)?;
-            self.set_aside(t, page, pages, Kind::Spare).map(Some)
-        })?;
-        if moving.is_some() {
-            crash::point!(GrowthBegun);
-        }
-        Ok(moving)
-    }
-
-    /// Records a taken run as one that this member is backing or punching.
-    fn set_aside(
-        &self,
-        t: &mut impl WriteWords,
-        page: u64,
-        pages: u64,
-        becomes: Kind,
-    ) -> Result<PageMove, HeapError> {
-        self.blocks
-            .pages
-            .set_entry(t, page, PageEntry::new(Kind::Moving, pages))?;
-        let entry = self.unfinished.add(t, self.blocks.pages.offset(page))?;
-        Ok(PageMove {
-            page,
-            pages,
-            entry,
-            becomes,
-        })
-    }
-
-    /// Backs a run that was set aside.
-    fn back_run(&self, moving: PageMove) -> io::Result<()> {
-        let len = moving.pages * PAGE;
-        // The kernel's count, because the one in shared memory is untrusted.
-        let most = self.blocks.pages.data + self.blocks.max_pages * PAGE;
-        if self.blocks.backing_file.allocated()? + len > most {
-            return Err(io::Error::other(
-                "the file has more memory than max_memory already",
-            ));
-        }
-        self.blocks
-            .backing_file
-            .allocate(self.blocks.pages.offset(moving.page), len)
-    }
-
-    /// Punches a run that was set aside, and records it as free.
-    fn punch(&self, moving: PageMove, deadline: u64) -> Result<(), HeapError> {
-        let (start, len) = (self.blocks.pages.offset(moving.page), moving.pages * PAGE);
-        let moving = PageMove {
-            becomes: Kind::Bare,
-            ..moving
-        };
-        if let Err(error) = self.blocks.backing_file.punch(start, len) {
-            // The pages stay set aside, to be tried again.
-            lock(&self.unreported_moves).push(moving);
-            return Err(HeapError::System { asked: 0, error });
-        }
-        crash::point!(ShrinkingDone);
-        let arrived = self
-            .undo_log
-            .transact(deadline, |t| self.complete_move(t, moving));
-        if arrived.is_err() {
-            lock(&self.unreported_moves).push(moving);
-        }
-        arrived
-    }
-
-    /// Records within a transaction that a run was backed or punched.
-    fn complete_move(&self, t: &mut impl WriteWords, moving: PageMove) -> Result<(), HeapError> {
-        let PageMove { page, pages, .. } = moving;
-        let entry = self.blocks.pages.entry(t, page)?;
-        if entry != PageEntry::new(Kind::Moving, pages) {
-            return Err(self.blocks.pages.corrupt_entry(page, entry));
-        }
-        let offset = self.blocks.pages.offset(page);
-        let removed = self.unfinished.remove(t, moving.entry, offset);
-        removed.map_err(|error| {
-            self.unfinished
-                .corrupt_if_missing(moving.entry, offset, error)
-        })?;
-        if moving.becomes == Kind::Bare {
-            self.blocks.pages.subtract_backed(t, pages)?;
-        }
-        self.blocks.pages.free_run(t, moving.becomes, page, pages)
-    }
-
-    /// Records all runs that were backed or punched and could not be recorded then.
-    fn complete_moves(&self, deadline: u64) -> Result<(), HeapError> {
-        loop {
-            let Some(moving) = lock(&self.unreported_moves).pop() else {
-                return Ok(());
-            };
-            if moving.becomes == Kind::Bare {
-                self.punch(moving, deadline)?;
-            } else {
-                let arrived = self
-                    .undo_log
-                    .transact(deadline, |t| self.complete_move(t, moving));
-                if arrived.is_err() {
-                    lock(&self.unreported_moves).push(moving);
-                }
-                arrived?;
-            }
-        }
-    }
-
-    /// Returns free pages to the system until at most `most` of them are backed.
-    fn shrink(&self, most: u64, deadline: u64) -> Result<(), HeapError> {
-        self.complete_moves(deadline)?;
-        // Bounded, although other members may free as many pages meanwhile.
-        for _ in 0..=self.blocks.pages.count {
-            let moving = self.undo_log.transact(deadline, |t| {
-                let excess = self.blocks.pages.spare(t)?.saturating_sub(most);
-                if excess == 0 {
-                    return Ok(None);
-                }
-                let Some((page, len)) = self.blocks.pages.longest_run(t, Kind::Spare)? else {
-                    return Ok(None);
-                };
-                let pages = len.min(excess);
-                self.blocks
-                    .pages
-                    .split_run(t, Kind::Spare, (page, len), pages)?;
-                self.set_aside(t, page, pages, Kind::Bare).map(Some)
-            })?;
-            let Some(moving) = moving else {
-                break;
-            };
-            crash::point!(ShrinkingBegun);
-            self.punch(moving, deadline)?;
-        }
-        Ok(())
-    }
-
-    /// Returns all free pages to the system, also those of empty slabs.
-    fn reclaim(&self, deadline: u64) -> Result<(), HeapError> {
-        for class in 0..slabs::CLASSES {
-            self.undo_log.transact(deadline, |t| {
-                slabs::trim(&self.blocks.pages, t, class as u8)
-            })?;
-        }
-        self.shrink(0, deadline)
-    }
-
-    /// Leaves a run that was backed and not recorded.
     #[cfg(test)]
-    pub(super) fn leave_unreported_move(&self, deadline: u64) {
-        let moving = self.begin_growth(16, false, deadline).unwrap();
-        self.back_run(moving.unwrap()).unwrap();
-        lock(&self.unreported_moves).extend(moving);
-    }
-
-    #[cfg(test)]
-    pub(super) fn layout(&self) -> (&super::pages::Pages, &UnfinishedAllocs, &BackingFile) {
+    pub(in crate::shared_heap) fn layout(
+        &self,
+    ) -> (&super::pages::Pages, &UnfinishedAllocs, &BackingFile) {
         (
             &self.blocks.pages,
             &self.unfinished,

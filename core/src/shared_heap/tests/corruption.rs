@@ -95,7 +95,7 @@ impl Victim {
         );
         match done {
             Err(HeapError::Poisoned(found)) => {
-                assert!(found.to_string().contains("cannot be true"));
+                assert!(found.to_string().contains("overwritten shared memory"));
                 false
             }
             _ => true,

@@ -138,7 +138,7 @@ impl Victim {
         assert!(took < LONG, "{took} ns");
         match done {
             Err(StoreError::Heap(HeapError::Poisoned(found))) => {
-                assert!(found.to_string().contains("cannot be true"));
+                assert!(found.to_string().contains("overwritten shared memory"));
                 Some(found)
             }
             _ => None,

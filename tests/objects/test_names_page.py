@@ -43,10 +43,10 @@ QUEUE, CLAIM, CHUNK, JOURNAL = "6. A queue", "7. Claims", "8. Chunks and items",
 TOPIC, SEAT, LOG = "10. A topic", "11. A seat", "12. The log of a publisher"
 AT_MEMBERS, AT_PERMITS = at(MEMORY, "members"), at(MEMORY, "permits")
 #: Where a queue begins, and the pages of one of 1 MiB, behind the map of 16 bytes for each.
-AT_QUEUE = int(re.findall(r"The queue itself begins at\s(\d+),", PAGE)[0])
+AT_QUEUE = int(re.findall(r"The queue itself begins at (\d+),", " ".join(PAGE.split()))[0])
 AT_PAGES = AT_QUEUE + at(QUEUE, "map") + 16 * 512
 #: Where a topic begins, and its end.
-AT_TOPIC = int(re.findall(r"The topic itself begins at\s(\d+),", PAGE)[0])
+AT_TOPIC = int(re.findall(r"The topic itself begins at (\d+),", " ".join(PAGE.split()))[0])
 TOPIC_ENDS = AT_TOPIC + at(TOPIC, "seats") + 128 * 4096
 FIRST_SET, SECOND_SET = (offset for name, (offset, _, _) in rows(MEMORY).items() if name.startswith("sleepers"))
 

@@ -1,3 +1,3 @@
-//! What a pool of processes shares with each of its workers besides a connection.
+//! Shared memory of a pool and each of its workers, besides their connection.
 
 pub mod progress;

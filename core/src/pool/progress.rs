@@ -1,15 +1,15 @@
-//! Memory that a pool and one of its workers share: how far the worker is in each of the chunks of tasks that it has, and
-//! where a chunk ends; and which of its coroutines have begun.
+//! Progress memory of a pool and one of its workers: how far the worker is in each of its chunks of tasks, where each
+//! chunk ends, and which of its coroutines have begun.
 //!
 //! # The contract
 //!
 //! * A worker begins a task by counting it in its chunk's word, and only if the chunk has not ended before it. The pool
-//!   ends a chunk sooner by the same word. So each task is either begun, or taken back, and both sides agree which.
-//! * The pool opens a slot when the worker has nothing in it, and before it sends the chunk.
-//! * What the worker writes is a claim. The pool knows by itself where each chunk ends, so a count is never more than
-//!   that, whatever the word says; a count that is less than the truth makes tasks be done twice, and nothing else.
-//! * A coroutine has a seat, a bit that the pool clears before it sends the coroutine. Who sets the bit first has the
-//!   coroutine: the worker, which begins it then, or the pool, which has taken it back. The pool gives a seat to another
+//!   shortens a chunk by the same word. So each task is either begun or taken back, and both sides agree which.
+//! * The pool opens a slot when the worker has no chunk in it, and before it sends the chunk.
+//! * What the worker writes is untrusted. The pool knows where each chunk ends, so a count is never higher than that,
+//!   whatever the word contains; a count that is too low makes tasks run twice, and nothing else.
+//! * A coroutine has a bit that the pool clears before it sends the coroutine. The side that sets the bit first has the
+//!   coroutine: the worker, which then begins it, or the pool, which has taken it back. The pool uses a bit for another
 //!   coroutine once the worker has seen what it was sent with this one.
 
 use crate::memory::mapping::SharedMapping;
@@ -17,40 +17,40 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Chunks that a worker has at a time.
+/// Number of chunks that a worker has at a time.
 pub const SLOTS: usize = 2;
-/// Bytes of it.
+/// Bytes of the progress memory.
 pub const SIZE: usize = 16384;
 /// Bytes from one slot to the next: they share no cache line.
 const STRIDE: usize = 128;
-/// Where in a slot the task stands that is to be stopped.
+/// Offset in a slot of the task to stop.
 const STOPPED: usize = 8;
-/// Where in a slot it stands how long its last task took, in nanoseconds.
+/// Offset in a slot of the duration of its last task, in nanoseconds.
 const TOOK: usize = 16;
-/// Where the seats of coroutines begin.
-const SEATED: usize = SLOTS * STRIDE;
-/// Coroutines that a worker has at a time.
-pub const SEATS: usize = (SIZE - SEATED) * 8;
+/// Offset of the bits of coroutines.
+const COROUTINE_BITS: usize = SLOTS * STRIDE;
+/// Number of coroutines that a worker has at a time.
+pub const COROUTINES: usize = (SIZE - COROUTINE_BITS) * 8;
 
-/// This memory, as one of the two sides has it.
+/// The progress memory, as one of the two sides has it.
 pub struct Progress {
     page: SharedMapping,
-    /// Before which task each chunk ends, as the pool knows it; no other process sees these. Relaxed: they order nothing.
+    /// End of each chunk, as the pool knows it; no other process sees these. Relaxed: they order nothing.
     limits: [AtomicU32; SLOTS],
 }
 
-/// How many tasks of a chunk were begun, and before which it ends.
+/// The number of begun tasks of a chunk, and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
-    /// Tasks that were begun.
+pub struct ChunkState {
+    /// Number of tasks that were begun.
     pub begun: u32,
-    /// The first one that is not of the chunk.
+    /// First task behind the chunk.
     pub limit: u32,
 }
 
-impl State {
+impl ChunkState {
     fn of(word: u64) -> Self {
-        State {
+        ChunkState {
             begun: (word >> 32) as u32,
             limit: word as u32,
         }
@@ -62,7 +62,7 @@ impl State {
 }
 
 impl Progress {
-    /// Maps it, a file of [`SIZE`] bytes that cannot shrink.
+    /// Map the progress memory, a file of [`SIZE`] bytes that cannot shrink.
     pub fn new(file: BorrowedFd<'_>) -> io::Result<Self> {
         let limits = std::array::from_fn(|_| AtomicU32::new(0));
         SharedMapping::new(file, SIZE).map(|page| Progress { page, limits })
@@ -76,40 +76,41 @@ impl Progress {
         self.page.u64_at(slot * STRIDE + STOPPED)
     }
 
-    /// Opens a slot for a chunk of this many tasks. By the pool.
+    /// Open a slot for a chunk of this many tasks. Called by the pool.
     pub fn open(&self, slot: usize, count: u32) {
-        // Relaxed: the worker looks at them for this chunk once it has its frame, whose publication releases them.
+        // Relaxed: the worker reads them for this chunk once it has its frame, whose publication releases them.
         self.to_stop(slot).store(0, Ordering::Relaxed);
         self.limits[slot].store(count, Ordering::Relaxed);
-        let state = State {
+        let state = ChunkState {
             begun: 0,
             limit: count,
         };
         self.slot(slot).store(state.word(), Ordering::Relaxed);
     }
 
-    /// Begins the next task of a chunk; false if it has ended. By the worker.
+    /// Begin the next task of a chunk. Return false if the chunk has ended. Called by the worker.
     #[inline]
     pub fn begin(&self, slot: usize) -> bool {
         let next = |word| {
-            let state = State::of(word);
+            let state = ChunkState::of(word);
             let begun = state.begun + 1;
-            (state.begun < state.limit).then(|| State { begun, ..state }.word())
+            (state.begun < state.limit).then(|| ChunkState { begun, ..state }.word())
         };
-        // Relaxed, as everywhere here: the word orders nothing but itself, and that all agree on the order of its values
-        // is what decides. Arguments and results travel by the connection.
+        // Relaxed, as everywhere here: the word orders nothing but itself, and only the common order of its values
+        // matters. Arguments and results travel over the connection.
         let word = self.slot(slot);
         word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .is_ok()
     }
 
-    /// Ends a chunk before its task `keep`, or before the next one that was not begun; how far it goes now. By the pool.
-    pub fn take_back(&self, slot: usize, keep: u32) -> State {
+    /// End a chunk before its task `keep`, or before the next task that was not begun. Return its state. Called by the
+    /// pool.
+    pub fn shorten(&self, slot: usize, keep: u32) -> ChunkState {
         let end = self.limits[slot].load(Ordering::Relaxed);
         let sooner = |word| {
-            let begun = State::of(word).begun.min(end);
+            let begun = ChunkState::of(word).begun.min(end);
             let limit = end.min(keep.max(begun));
-            State { begun, limit }
+            ChunkState { begun, limit }
         };
         let word = self.slot(slot);
         let write = |word| Some(sooner(word).word());
@@ -122,64 +123,68 @@ impl Progress {
         }
     }
 
-    /// Says how long the last task of a slot took, in nanoseconds. By the worker.
-    pub fn took(&self, slot: usize, nanoseconds: u64) {
-        // Relaxed: its result is published after it.
+    /// Store the duration of the last task of a slot, in nanoseconds. Called by the worker.
+    pub fn record_duration(&self, slot: usize, nanoseconds: u64) {
+        // Relaxed: the task's result is published after it.
         self.page
             .u64_at(slot * STRIDE + TOOK)
             .store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// How long the last task of a slot took, in nanoseconds: a claim. By the pool.
-    pub fn time(&self, slot: usize) -> u64 {
-        // Relaxed: its result was read before.
+    /// Return the duration of the last task of a slot, in nanoseconds, an untrusted value. Called by the pool.
+    pub fn last_duration(&self, slot: usize) -> u64 {
+        // Relaxed: the task's result was read before.
         self.page
             .u64_at(slot * STRIDE + TOOK)
             .load(Ordering::Relaxed)
     }
 
-    /// The word of a seat, and its bit there.
-    fn seat(&self, seat: usize) -> (&AtomicU64, u64) {
-        (self.page.u64_at(SEATED + seat / 64 * 8), 1 << (seat % 64))
+    /// Return the word of a coroutine, and its bit there.
+    fn coroutine_bit(&self, coroutine: usize) -> (&AtomicU64, u64) {
+        (
+            self.page.u64_at(COROUTINE_BITS + coroutine / 64 * 8),
+            1 << (coroutine % 64),
+        )
     }
 
-    /// Clears a seat for a coroutine. By the pool.
-    pub fn seat_for(&self, seat: usize) {
-        let (word, bit) = self.seat(seat);
-        // Relaxed, as all of these: as for a slot, the worker looks at it for this coroutine once it has its frame.
+    /// Clear the bit of a coroutine. Called by the pool.
+    pub fn clear_coroutine(&self, coroutine: usize) {
+        let (word, bit) = self.coroutine_bit(coroutine);
+        // Relaxed, as all of these: the worker reads it for this coroutine once it has its frame.
         word.fetch_and(!bit, Ordering::Relaxed);
     }
 
-    /// Takes the coroutine of a seat, to begin it or to take it back; false if the other side has done so before.
-    pub fn claim(&self, seat: usize) -> bool {
-        let (word, bit) = self.seat(seat);
+    /// Take a coroutine, to begin it or to take it back. Return false if the other side has taken it before.
+    pub fn take_coroutine(&self, coroutine: usize) -> bool {
+        let (word, bit) = self.coroutine_bit(coroutine);
         word.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Whether the coroutine of a seat was begun or taken back.
-    pub fn is_claimed(&self, seat: usize) -> bool {
-        let (word, bit) = self.seat(seat);
+    /// Return true if a coroutine was begun or taken back.
+    pub fn is_coroutine_taken(&self, coroutine: usize) -> bool {
+        let (word, bit) = self.coroutine_bit(coroutine);
         word.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// How many tasks of a chunk were begun, as far as that can be true. By the pool.
+    /// Return the number of begun tasks of a chunk, within its bounds. Called by the pool.
     pub fn begun(&self, slot: usize) -> u32 {
-        let claimed = State::of(self.slot(slot).load(Ordering::Relaxed)).begun;
+        let claimed = ChunkState::of(self.slot(slot).load(Ordering::Relaxed)).begun;
         claimed.min(self.limits[slot].load(Ordering::Relaxed))
     }
 
-    /// Says that the task which a chunk is at is to be stopped; 0 if it is at none. By the pool, which sends a signal then.
+    /// Mark the current task of a chunk to be stopped, and return its number; 0 if there is none. Called by the pool,
+    /// which then sends a signal.
     pub fn stop(&self, slot: usize) -> u32 {
         let begun = self.begun(slot);
         self.to_stop(slot).store(begun.into(), Ordering::Relaxed);
         begun
     }
 
-    /// Whether the task that a chunk is at is to be stopped. By the worker, in the handler of the signal: the kernel,
-    /// which brings that, orders it behind the word.
+    /// Return true if the current task of a chunk must stop. Called by the worker in the signal's handler: the kernel
+    /// orders the signal after the word.
     pub fn is_stopped(&self, slot: usize) -> bool {
         let stopped = self.to_stop(slot).load(Ordering::Relaxed);
-        let state = State::of(self.slot(slot).load(Ordering::Relaxed));
+        let state = ChunkState::of(self.slot(slot).load(Ordering::Relaxed));
         stopped != 0 && stopped == u64::from(state.begun)
     }
 }
@@ -199,17 +204,17 @@ mod tests {
     #[test]
     fn one_side_has_a_coroutine() {
         let progress = page();
-        for seat in [0, 63, 64, SEATS - 1] {
-            progress.seat_for(seat);
-            assert!(!progress.is_claimed(seat));
-            assert!(progress.claim(seat));
-            assert!(progress.is_claimed(seat));
-            assert!(!progress.claim(seat));
-            progress.seat_for(seat);
-            assert!(progress.claim(seat));
+        for coroutine in [0, 63, 64, COROUTINES - 1] {
+            progress.clear_coroutine(coroutine);
+            assert!(!progress.is_coroutine_taken(coroutine));
+            assert!(progress.take_coroutine(coroutine));
+            assert!(progress.is_coroutine_taken(coroutine));
+            assert!(!progress.take_coroutine(coroutine));
+            progress.clear_coroutine(coroutine);
+            assert!(progress.take_coroutine(coroutine));
         }
-        assert!(!progress.is_claimed(1) && !progress.is_claimed(65));
-        assert!(!progress.begin(SLOTS - 1), "a seat is no slot");
+        assert!(!progress.is_coroutine_taken(1) && !progress.is_coroutine_taken(65));
+        assert!(!progress.begin(SLOTS - 1), "a coroutine is no slot");
     }
 
     #[test]
@@ -217,11 +222,11 @@ mod tests {
         let page = page();
         page.open(1, 5);
         assert!(page.begin(1) && page.begin(1));
-        assert_eq!(page.take_back(1, 3), State { begun: 2, limit: 3 });
+        assert_eq!(page.shorten(1, 3), ChunkState { begun: 2, limit: 3 });
         assert!(page.begin(1) && !page.begin(1));
-        assert_eq!(page.take_back(1, 0), State { begun: 3, limit: 3 });
+        assert_eq!(page.shorten(1, 0), ChunkState { begun: 3, limit: 3 });
         page.open(1, 1);
-        assert_eq!(page.take_back(1, 0), State { begun: 0, limit: 0 });
+        assert_eq!(page.shorten(1, 0), ChunkState { begun: 0, limit: 0 });
         assert!(!page.begin(1));
         assert!(!page.begin(0));
     }
@@ -260,10 +265,10 @@ mod tests {
                     page.open(0, count);
                     page.slot(0).store(lie, Ordering::Relaxed);
                     assert!(page.begun(0) <= count && page.stop(0) <= count);
-                    let state = page.take_back(0, keep);
+                    let state = page.shorten(0, keep);
                     assert!(state.begun <= state.limit && state.limit <= count);
                     page.slot(0).store(lie, Ordering::Relaxed);
-                    let again = page.take_back(0, u32::MAX);
+                    let again = page.shorten(0, u32::MAX);
                     assert!(again.limit <= state.limit, "a chunk has grown again");
                 }
             }
@@ -285,7 +290,7 @@ mod tests {
             });
             let mut limit = 1000;
             for keep in (0..1000).rev() {
-                let state = page.take_back(0, keep);
+                let state = page.shorten(0, keep);
                 assert!(state.begun <= state.limit && state.limit <= limit);
                 limit = state.limit;
             }
@@ -300,7 +305,7 @@ mod tests {
             page.open(0, 1000);
             let (begun, kept) = std::thread::scope(|scope| {
                 let worker = scope.spawn(|| (0..).take_while(|_| page.begin(0)).count());
-                let pool = scope.spawn(|| page.take_back(0, 10).limit);
+                let pool = scope.spawn(|| page.shorten(0, 10).limit);
                 (worker.join().unwrap(), pool.join().unwrap())
             });
             assert_eq!(begun, kept as usize);

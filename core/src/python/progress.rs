@@ -18,7 +18,7 @@ fn check(slot: usize) -> PyResult<usize> {
 }
 
 fn check_seat(seat: usize) -> PyResult<usize> {
-    if seat < progress::SEATS {
+    if seat < progress::COROUTINES {
         Ok(seat)
     } else {
         Err(PyIndexError::new_err(seat))
@@ -31,7 +31,7 @@ impl Progress {
     #[classattr]
     const SLOTS: usize = progress::SLOTS;
     #[classattr]
-    const SEATS: usize = progress::SEATS;
+    const SEATS: usize = progress::COROUTINES;
     #[classattr]
     const SIZE: usize = progress::SIZE;
 
@@ -52,7 +52,7 @@ impl Progress {
     }
 
     fn take_back(&self, slot: usize, keep: u32) -> PyResult<u32> {
-        Ok(self.0.take_back(check(slot)?, keep).limit)
+        Ok(self.0.shorten(check(slot)?, keep).limit)
     }
 
     fn begun(&self, slot: usize) -> PyResult<u32> {
@@ -68,24 +68,24 @@ impl Progress {
     }
 
     fn took(&self, slot: usize, nanoseconds: u64) -> PyResult<()> {
-        self.0.took(check(slot)?, nanoseconds);
+        self.0.record_duration(check(slot)?, nanoseconds);
         Ok(())
     }
 
     fn time(&self, slot: usize) -> PyResult<u64> {
-        Ok(self.0.time(check(slot)?))
+        Ok(self.0.last_duration(check(slot)?))
     }
 
     fn seat(&self, seat: usize) -> PyResult<()> {
-        self.0.seat_for(check_seat(seat)?);
+        self.0.clear_coroutine(check_seat(seat)?);
         Ok(())
     }
 
     fn claim(&self, seat: usize) -> PyResult<bool> {
-        Ok(self.0.claim(check_seat(seat)?))
+        Ok(self.0.take_coroutine(check_seat(seat)?))
     }
 
     fn is_claimed(&self, seat: usize) -> PyResult<bool> {
-        Ok(self.0.is_claimed(check_seat(seat)?))
+        Ok(self.0.is_coroutine_taken(check_seat(seat)?))
     }
 }

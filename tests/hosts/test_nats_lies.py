@@ -45,7 +45,7 @@ class Liar:
     def __init__(self, connection: Any, inbox: str) -> None:
         self._connection = connection
         self._inbox = inbox
-        self._number = self._come = 0
+        self._number = self._received_bytes = 0
         self.said: list[bytes] = []
 
     async def greet(self, **changes: Any) -> messages.Welcome:
@@ -53,7 +53,7 @@ class Liar:
         has_come = asyncio.Event()
 
         async def take(message: Any) -> None:
-            self._come += 1
+            self._received_bytes += 1
             self.said.append(message.data)
             has_come.set()
 
@@ -69,7 +69,7 @@ class Liar:
     async def say(self, data: bytes = b"", window: int = 1 << 20) -> None:
         """Sends a message with these frames."""
         self._number += 1
-        header = struct.pack("<QQQQ", self._number, self._come, window, 0)
+        header = struct.pack("<QQQQ", self._number, self._received_bytes, window, 0)
         await self._connection.publish(self._welcome.inbox, self._welcome.proof + header + data, self._inbox)
         await flush(self._connection)
 
@@ -140,7 +140,7 @@ async def test_a_service_has_no_more_endpoints_than_a_welcome_takes(shop: NatsSe
 async def test_a_client_that_takes_nothing_does_not_hold_up_a_server_that_stops(
     shop: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipe, "_LAST_WORDS", 0.1)
+    monkeypatch.setattr(pipe, "_MIN_CLOSE_TIMEOUT", 0.1)
     async with user(shop, "evil") as evil:
         liar = Liar(evil, "shmrpc.to.evil.x.3")
 
@@ -200,7 +200,7 @@ async def test_reports_of_others_are_checked_and_written_as_text(shop: NatsServe
         async def lie(message: Any) -> None:
             for service in ("x" * 5000, "a\x1b[2Jb", "", "ours"):
                 said = control.StatusReport(service, 1, 0.0, ["a\nb"], 0)
-                await admin.publish(message.reply, messages.encode(messages.Report("h\x1b[2J", said)))
+                await admin.publish(message.reply, messages.encode(messages.ServerReport("h\x1b[2J", said)))
 
         await admin.subscribe(subjects.STATUS, cb=lie)
         await flush(admin)

@@ -23,8 +23,8 @@ from shmrpc.transport.nats.link import guarded_client, heartbeats
 from shmrpc.transport.nats.link.heartbeats import Heartbeats
 from shmrpc.transport.nats.messages import Message
 from shmrpc.transport.nats.pipe import pipe as pipes
-from shmrpc.transport.nats.pipe.frame_reader import Limits
-from shmrpc.transport.nats.pipe.partial_frame import Partial
+from shmrpc.transport.nats.pipe.frame_reader import FrameLimits
+from shmrpc.transport.nats.pipe.partial_frame import PartialFrame
 from shmrpc.transport.nats.pipe.pipe import Pipe
 from shmrpc.transport.nats.pipe.round_trip import MOST_EXTRA
 from shmrpc.transport.nats.pipe.window_budget import BUDGET, LEAST, WINDOW, WindowBudget
@@ -32,13 +32,13 @@ from shmrpc.transport.queued_inbox import ScheduledDelivery
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
 
-LIMITS = Limits(1 << 20, 1 << 24)
+LIMITS = FrameLimits(1 << 20, 1 << 24)
 
 
 class OwnComplaints:
     """The words for what NATS has lost."""
 
-    def why_lost(self) -> str:
+    def describe_loss(self) -> str:
         return "it was dropped"
 
 
@@ -54,7 +54,7 @@ class OwnLink:
         self.count = 0
         self.budget = WindowBudget()
         self.tasks: list[asyncio.Task[Any]] = []
-        self.why_lost = OwnComplaints().why_lost
+        self.describe_loss = OwnComplaints().describe_loss
 
     def add(self, _: Pipe) -> tuple[str, str]:
         self.count += 1
@@ -63,7 +63,7 @@ class OwnLink:
     def remove(self, pipe: Pipe) -> None:
         pass
 
-    def speak(self, pipe: Pipe) -> None:
+    def schedule_send(self, pipe: Pipe) -> None:
         pipe.is_queued = True
         self.speakers.append(pipe)
 
@@ -73,7 +73,7 @@ class OwnLink:
     async def require_converted(self) -> bool:
         return True
 
-    def standstill(self) -> str:
+    def describe_loop_stall(self) -> str:
         return ""
 
 
@@ -107,7 +107,7 @@ class Side:
 async def pair(piece: int = 1 << 17) -> tuple[Side, Side]:
     one, other = Side(piece), Side(piece)
     for side, peer in ((one, other), (other, one)):
-        side.pipe.found(peer.pipe.subject, peer.pipe.proof, WINDOW)
+        side.pipe.set_peer(peer.pipe.subject, peer.pipe.proof, WINDOW)
     await asyncio.sleep(0)
     return one, other
 
@@ -120,7 +120,7 @@ def exchange(one: Side, other: Side) -> None:
         for side, peer in ((one, other), (other, one)):
             for message in side.messages():
                 assert len(message) <= side.link.piece + 1024
-                peer.pipe.take(message)
+                peer.pipe.receive(message)
                 said = True
 
 
@@ -166,7 +166,7 @@ def test_bytes_that_were_changed_end_the_connection_or_are_a_frame_within_the_li
         one.pipe.send(frames.CALL, 1, _core.Parcel(b"x" * 100, [b"y" * 100]))
         (message,) = one.messages()
         changed = message[:place] + data + message[place + len(data) :]
-        other.pipe.take(changed)
+        other.pipe.receive(changed)
         assert other.pipe.is_open or (other.end is not None and isinstance(other.end.error, _ENDS))
         for each in other.came:
             if isinstance(each, tuple):
@@ -180,7 +180,7 @@ async def test_a_lost_message_ends_the_connection() -> None:
     for number in (1, 2):
         one.pipe.send(frames.CALL, number, b"")
         messages = one.messages()
-    other.pipe.take(messages[0])
+    other.pipe.receive(messages[0])
     assert other.end is not None and "NATS lost 1 messages from the other side: it was dropped" in str(other.end.error)
     assert not other.pipe.is_open
 
@@ -196,7 +196,7 @@ async def test_a_sender_waits_behind_the_window_and_goes_on_when_told() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     for message in first:
-        other.pipe.take(message)
+        other.pipe.receive(message)
     exchange(one, other)
     await waiting
     assert [each[1] for each in other.came if isinstance(each, tuple)] == [*range(1, 100)]
@@ -209,7 +209,7 @@ async def test_calls_in_messages_that_reached_nobody_were_not_executed(unheard: 
         one.pipe.send(frames.CALL, number, b"")
         one.messages()
     for _ in range(unheard):
-        one.pipe.take_notice(b"", is_unheard=True)
+        one.pipe.receive_notice(b"", is_undelivered=True)
     await asyncio.gather(*one.link.tasks)
     assert one.end is not None and one.end.reached == reached
 
@@ -241,7 +241,7 @@ async def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
 async def test_a_goodbye_comes_behind_what_was_sent_before() -> None:
     one, other = await pair(1024)
     one.pipe.send(frames.CALL, 1, bytes(50_000))
-    one.pipe.say(control.Goodbye("enough"))
+    one.pipe.send_message(control.Goodbye("enough"))
     one.pipe.finish()
     assert one.pipe.is_open
     exchange(one, other)
@@ -266,17 +266,17 @@ async def test_mail_that_is_hurried_is_delivered_once_and_at_once() -> None:
 
 async def test_a_number_that_cannot_be_is_a_lie_and_not_a_loss() -> None:
     one, _ = await pair()
-    one.pipe.take(one.pipe.proof + b"\xff" * 40)
+    one.pipe.receive(one.pipe.proof + b"\xff" * 40)
     assert isinstance(one.came[-1], RemoteProtocolError) and "1 was expected" in str(one.came[-1])
     one, _ = await pair()
-    one.pipe.take(one.pipe.proof + struct.pack("<QQQQ", WINDOW, 0, 0, 0))
+    one.pipe.receive(one.pipe.proof + struct.pack("<QQQQ", WINDOW, 0, 0, 0))
     assert isinstance(one.came[-1], ConnectionLost) and "lost 4,194,303 messages" in str(one.came[-1])
 
 
 async def test_what_somebody_else_sends_to_a_connection_is_dropped() -> None:
     one, other = await pair()
     for rubbish in (b"", b"rubbish of any length", one.pipe.proof[:-1] + b"x" * 33):
-        one.pipe.take(rubbish)
+        one.pipe.receive(rubbish)
     other.pipe.send(frames.CALL, 1, b"body")
     exchange(one, other)
     assert one.came == [(frames.CALL, 1, b"body")]
@@ -285,10 +285,10 @@ async def test_what_somebody_else_sends_to_a_connection_is_dropped() -> None:
 async def test_an_empty_message_is_not_natss_word_that_nobody_listens() -> None:
     one, other = await pair()
     for data in (b"", b"?", one.pipe.proof, other.pipe.proof[:-1]):
-        one.pipe.take_notice(data, is_unheard=False)
-    one.pipe.take(b"")
+        one.pipe.receive_notice(data, is_undelivered=False)
+    one.pipe.receive(b"")
     assert one.came == [] and not one.link.tasks
-    one.pipe.take_notice(other.pipe.proof, is_unheard=False)  # The peer's process has forgotten the connection.
+    one.pipe.receive_notice(other.pipe.proof, is_undelivered=False)  # The peer's process has forgotten the connection.
     await asyncio.gather(*one.link.tasks)
     assert isinstance(one.came[-1], ConnectionLost)
 
@@ -296,8 +296,8 @@ async def test_an_empty_message_is_not_natss_word_that_nobody_listens() -> None:
 async def test_what_an_idle_connection_has_sent_is_forgotten_once_it_has_come() -> None:
     one, other = await pair()
     for _ in range(100):
-        one.pipe.beat()
-        other.pipe.beat()
+        one.pipe.send_heartbeat()
+        other.pipe.send_heartbeat()
         exchange(one, other)
     assert len(one.pipe._log) <= 2
 
@@ -351,8 +351,8 @@ async def two_that_tick(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Clock, 
         side.pipe.listen(lambda *_: None, side.came.append, side.over)
         sides.append(side)
     one, other = sides
-    one.pipe.found(other.pipe.subject, other.pipe.proof, WINDOW)
-    other.pipe.found(one.pipe.subject, one.pipe.proof, WINDOW)
+    one.pipe.set_peer(other.pipe.subject, other.pipe.proof, WINDOW)
+    other.pipe.set_peer(one.pipe.subject, one.pipe.proof, WINDOW)
     await asyncio.sleep(0)
     for look in looks:
         look()
@@ -374,7 +374,7 @@ def live(monkeypatch: pytest.MonkeyPatch, until: float, *living: tuple[Clock, Si
         look()
         for message in side.messages():
             sent += 1
-            peers[id(side)].pipe.take(message)
+            peers[id(side)].pipe.receive(message)
     for each, _ in living:
         each.now = until
     return sent
@@ -422,12 +422,12 @@ async def test_many_senders_together_have_no_more_on_the_way_than_nats_keeps() -
     received, on_the_way = [], 0
     for _ in range(20):
         here, there = Pipe(link, LIMITS), Side(1 << 17)  # type: ignore[arg-type]
-        here.found(there.pipe.subject, there.pipe.proof, WINDOW)
-        there.pipe.found(here.subject, here.proof)
-        here.beat()
+        here.set_peer(there.pipe.subject, there.pipe.proof, WINDOW)
+        there.pipe.set_peer(here.subject, here.proof)
+        here.send_heartbeat()
         message = here.next_message()
         assert message is not None
-        there.pipe.take(message)
+        there.pipe.receive(message)
         for number in range(1, 12):
             there.pipe.send(frames.CALL, number, bytes(900_000))
         on_the_way += sum(map(len, there.messages()))
@@ -436,7 +436,7 @@ async def test_many_senders_together_have_no_more_on_the_way_than_nats_keeps() -
 
 
 def test_a_body_in_one_byte_messages_is_kept_in_one_piece() -> None:
-    partial = Partial(2, 1, 10_000, 0, 1 << 20)
+    partial = PartialFrame(2, 1, 10_000, 0, 1 << 20)
     for _ in range(10_000):
         assert partial.fill(memoryview(b"x")) == 1
     assert partial.is_whole and partial.body() == b"x" * 10_000
@@ -451,11 +451,11 @@ async def test_a_stream_has_more_credit_over_a_long_way(monkeypatch: pytest.Monk
         for number in range(1, 20):
             one.pipe.send(frames.CALL, number, b"")
             for message in one.messages():
-                other.pipe.take(message)
+                other.pipe.receive(message)
             clock.now += round_trip
             other.pipe.send(frames.RESULT, number, b"")
             for message in other.messages():
-                one.pipe.take(message)
+                one.pipe.receive(message)
         assert least <= one.pipe.extra_credit() <= most
 
 
@@ -505,7 +505,7 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
 
     async def main() -> list[Any]:
         heard = Heard()
-        parser = guarded_client.parser()(heard)
+        parser = guarded_client.parser_class_class_class_class()(heard)
         for start, end in itertools.pairwise(places):
             await parser.parse(said[start:end])
         return heard.heard
@@ -529,4 +529,4 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
 )
 async def test_what_nats_never_says_ends_the_connection(said: bytes) -> None:
     with pytest.raises(nats_py.errors.ProtocolError):
-        await guarded_client.parser()(Heard()).parse(said + b"\r\n")
+        await guarded_client.parser_class_class_class_class()(Heard()).parse(said + b"\r\n")

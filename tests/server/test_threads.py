@@ -75,7 +75,7 @@ async def test_calls_within_calls_20_deep() -> None:
 async def test_too_few_threads_are_named_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_pool, "PATIENCE", 0.02)
+    monkeypatch.setattr(thread_pool, "WARN_AFTER", 0.02)
     with caplog.at_level(logging.WARNING, "shmrpc.server"):
         blocking = Blocking(2)
         async with shmrpc.serve(blocking.service), shmrpc.connect("tested.threads") as client:
@@ -106,7 +106,7 @@ async def test_too_few_threads_are_named_once(
 async def test_threads_that_wait_for_each_other_are_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_pool, "PATIENCE", 0.2)
+    monkeypatch.setattr(thread_pool, "WARN_AFTER", 0.2)
     with caplog.at_level(logging.WARNING, "shmrpc.server"):
         async with shmrpc.serve(Blocking(2).service), shmrpc.connect("tested.threads") as client:
             waiting = asyncio.create_task(client.nested(3))

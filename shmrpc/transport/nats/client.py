@@ -16,11 +16,11 @@ from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.link.link import Link
-from shmrpc.transport.nats.link.link_errors import Silent
+from shmrpc.transport.nats.link.link_errors import NatsTimeout
 from shmrpc.transport.nats.messages import Hello, Message, Welcome
-from shmrpc.transport.nats.pipe.frame_reader import Limits
+from shmrpc.transport.nats.pipe.frame_reader import FrameLimits
 from shmrpc.transport.nats.pipe.pipe import Pipe
-from shmrpc.transport.nats.status import similar
+from shmrpc.transport.nats.status import find_similar_name
 from shmrpc.wire import control
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Shape
@@ -37,15 +37,15 @@ _LONGEST_PAUSE_FOR_EVER: Final = 0.5
 UNKNOWN_UID: Final = -1
 
 
-class _NotNow(Exception):
+class _RetryLater(Exception):
     """No server can take the client at this moment; why, in words."""
 
 
-class _Unknown(_NotNow):
+class _Unreachable(_RetryLater):
     """Whether there are servers, nobody knows: NATS cannot be reached, or refuses, or somebody is there and silent."""
 
 
-class _OutOfTime(_Unknown):
+class _TimedOut(_Unreachable):
     """The time was over before anything was known."""
 
 
@@ -65,26 +65,30 @@ async def connect(
     began = time.monotonic()
     end = None if timeout is None else began + timeout
     pause, longest = _FIRST_PAUSE, _LONGEST_PAUSE_FOR_EVER if timeout is None else _LONGEST_PAUSE
-    joined: Link | None = None
+    nats_link: Link | None = None
     reason, is_known = "", False
     try:
         while True:
             left = math.inf if end is None else _ANSWER if timeout == 0 else end - time.monotonic()
             try:
-                if joined is not None and not joined.is_open:
-                    joined.leave()
-                    joined = None
-                joined = joined or await _joined(address, left)
-                return await _greet(service, joined, left, options)
-            except _NotNow as why:
-                if not reason or not isinstance(why, _OutOfTime):  # Else what was said before says more.
-                    reason, is_known = str(why), not isinstance(why, _Unknown)
+                if nats_link is not None and not nats_link.is_open:
+                    nats_link.release()
+                    nats_link = None
+                nats_link = nats_link or await _acquire_link(address, left)
+                return await _handshake(service, nats_link, left, options)
+            except _RetryLater as why:
+                if not reason or not isinstance(why, _TimedOut):  # Else what was said before says more.
+                    reason, is_known = str(why), not isinstance(why, _Unreachable)
             note(reason)
             if end is not None and time.monotonic() + pause >= end:
                 waited = time.monotonic() - began
                 if not is_known:
                     raise ServiceUnavailable(f"{reason} (waited {waited:.3g} s)")
-                meant = await similar(joined, service) if timeout and joined is not None and joined.is_open else None
+                meant = (
+                    await find_similar_name(nats_link, service)
+                    if timeout and nats_link is not None and nats_link.is_open
+                    else None
+                )
                 hint = f"did you mean {meant!r}, which is served? If not, " if meant else ""
                 raise ServiceUnavailable(
                     f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; {hint}start one with "
@@ -93,77 +97,79 @@ async def connect(
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, longest)
     finally:
-        if joined is not None:
-            joined.leave()
-            await joined.wait_closed()
+        if nats_link is not None:
+            nats_link.release()
+            await nats_link.wait_closed()
 
 
-async def _joined(address: NatsAddress, timeout: float) -> Link:
+async def _acquire_link(address: NatsAddress, timeout: float) -> Link:
     try:
-        return await link.join(address, max(0.0, min(timeout, _NATS)))
-    except link.Misconfigured:
+        return await link.acquire(address, max(0.0, min(timeout, _NATS)))
+    except link.NatsMisconfigured:
         raise
-    except Silent as error:
-        raise _OutOfTime(str(error)) from None
+    except NatsTimeout as error:
+        raise _TimedOut(str(error)) from None
     except ServiceUnavailable as error:
-        raise _Unknown(str(error)) from None
+        raise _Unreachable(str(error)) from None
 
 
-async def _greet(service: str, joined: Link, timeout: float, options: ConnectionOptions) -> NatsConnection:
-    pipe = Pipe(joined, Limits(options.max_frame, options.max_memory))
-    pipe.words = f"the server of {service!r}"
+async def _handshake(service: str, nats_link: Link, timeout: float, options: ConnectionOptions) -> NatsConnection:
+    pipe = Pipe(nats_link, FrameLimits(options.max_frame, options.max_memory))
+    pipe.peer_description = f"the server of {service!r}"
     patience = max(0.0, min(_ANSWER, timeout))
     try:
         versions = (messages.VERSION, control.VERSION)
-        host, pid = messages.here()
+        host, pid = messages.own_address()
         sizes = options.max_frame, options.max_memory
         hello = Hello(versions, *sizes, pipe.heartbeat, pipe.subject, pipe.proof, options.pickle, host, pid)
-        joined.post(subjects.hello(service), messages.encode(hello), pipe.notices)
+        nats_link.publish(subjects.hello(service), messages.encode(hello), pipe.notices)
         async with asyncio.timeout(patience):
-            welcome = await pipe.first()
+            welcome = await pipe.first_message()
         if isinstance(welcome, Welcome):
-            pipe.found(welcome.inbox, welcome.proof)
-            return NatsConnection(service, joined, pipe, welcome)
+            pipe.set_peer(welcome.inbox, welcome.proof)
+            return NatsConnection(service, nats_link, pipe, welcome)
         if not isinstance(welcome, control.Refuse):
-            raise RemoteProtocolError(f"{pipe.words}: expected welcome, got {type(welcome).__name__.lower()}")
+            raise RemoteProtocolError(
+                f"{pipe.peer_description}: expected welcome, got {type(welcome).__name__.lower()}"
+            )
         if welcome.try_again:
-            raise _NotNow(f"the last one that was there said: {welcome.reason}")
+            raise _RetryLater(f"the last one that was there said: {welcome.reason}")
         raise ServiceUnavailable(f"the server refused the connection: {welcome.reason}")
     except BaseException as error:
-        pipe.gone()
+        pipe.discard()
         if isinstance(error, TimeoutError):
-            refused = joined.complaints.why_silent().removeprefix(": ")
+            refused = nats_link.errors.recent_refusal().removeprefix(": ")
             if refused:
-                raise _Unknown(f"cannot reach {service!r} at {joined}: {refused}") from None
-            kind = _Unknown if patience == _ANSWER else _OutOfTime
+                raise _Unreachable(f"cannot reach {service!r} at {nats_link}: {refused}") from None
+            kind = _Unreachable if patience == _ANSWER else _TimedOut
             raise kind(
-                f"no server of {service!r} has answered at {joined} within {patience:.2g} s: nobody serves it, and a "
+                f"no server of {service!r} has answered at {nats_link} within {patience:.2g} s: nobody serves it, and a "
                 "monitor or a stream of NATS has its subject; or it is stopped, too busy, or may not send to this "
                 "side's inbox"
             ) from None
         if isinstance(error, ConnectionLost):
-            raise _NotNow(str(error)) from None
+            raise _RetryLater(str(error)) from None
         raise
 
 
 class NatsConnection(Connection):
     """A client's side."""
 
-    def __init__(self, service: str, joined: Link, pipe: Pipe, welcome: Welcome) -> None:
+    def __init__(self, service: str, nats_link: Link, pipe: Pipe, welcome: Welcome) -> None:
         if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
             raise RemoteProtocolError(
-                f"{pipe.words} named {len(welcome.endpoints)} endpoints and the shapes of {len(welcome.shapes)}"
+                f"{pipe.peer_description} named {len(welcome.endpoints)} endpoints and the shapes of {len(welcome.shapes)}"
             )
         shapes: dict[int, Shape] = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
-        pipe.words = f"the server of {service!r} ({messages.where(welcome.host, welcome.pid)})"
+        pipe.peer_description = f"the server of {service!r} ({messages.describe_process(welcome.host, welcome.pid)})"
         pipe.heartbeat = welcome.heartbeat
-        pipe.agree(
-            Limits(min(pipe.limits.max_frame, welcome.max_frame), min(pipe.limits.max_memory, welcome.max_memory))
+        pipe.set_limits(
+            FrameLimits(min(pipe.limits.max_frame, welcome.max_frame), min(pipe.limits.max_memory, welcome.max_memory))
         )
         super().__init__(service, 0, UNKNOWN_UID, pipe.limits.max_frame, welcome.endpoints, shapes)
         self.limits = pipe.limits
         self.max_memory = pipe.limits.max_memory
-        self.place = str(joined)
+        self.place = str(nats_link)
         self.send = pipe.send
         self.extra_credit = pipe.extra_credit
         self._pipe = pipe
@@ -189,10 +195,12 @@ class NatsConnection(Connection):
         elif isinstance(message, control.Goodbye):
             if message.fault:
                 self._lose(
-                    CloseReason(RemoteProtocolError(f"{self._pipe.words} found a fault of ours: {message.reason}"))
+                    CloseReason(
+                        RemoteProtocolError(f"{self._pipe.peer_description} found a fault of ours: {message.reason}")
+                    )
                 )
             else:
-                lost = ConnectionLost(f"{self._pipe.words} closed the connection: {message.reason}")
+                lost = ConnectionLost(f"{self._pipe.peer_description} closed the connection: {message.reason}")
                 self._lose(CloseReason(lost, message.reached))
         else:
             raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
@@ -211,9 +219,9 @@ class NatsConnection(Connection):
         if self._open:
             self._open = False
             if self._loop.is_closed():  # It was dropped open, and nothing can be said any more.
-                self._pipe.gone()
+                self._pipe.discard()
                 return
-            self._pipe.say(control.Goodbye("closed"))
+            self._pipe.send_message(control.Goodbye("closed"))
             self._pipe.finish()
 
     async def wait_closed(self) -> None:

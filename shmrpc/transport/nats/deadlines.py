@@ -24,10 +24,10 @@ _number = msgspec.msgpack.Decoder(int)
 _header = msgspec.msgpack.Decoder(dict[str, Any])
 _encoder = msgspec.msgpack.Encoder()
 #: What a deadline can be, in nanoseconds.
-_LAST: Final = (1 << 63) - 1
+_CLOSE_TIMEOUT: Final = (1 << 63) - 1
 
 
-def translated(opcode: int, body: Body, shift: int) -> Body:
+def shift_deadline(opcode: int, body: Body, shift: int) -> Body:
     """The body of a frame with its deadline, if it has one, moved by ``shift`` nanoseconds.
 
     Raises RemoteProtocolError if the deadline cannot be read.
@@ -55,4 +55,4 @@ def translated(opcode: int, body: Body, shift: int) -> Body:
 
 
 def _moved(deadline: int, shift: int) -> int:
-    return min(max(deadline + shift, 0), _LAST)
+    return min(max(deadline + shift, 0), _CLOSE_TIMEOUT)

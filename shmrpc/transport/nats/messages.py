@@ -33,7 +33,7 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 _Proof = Annotated[bytes, msgspec.Meta(min_length=PROOF, max_length=PROOF)]
 
 
-class Answers(msgspec.Struct, tag="hello"):
+class ReplyAddress(msgspec.Struct, tag="hello"):
     """Of a hello, where a refusal goes: that can be read although the rest cannot."""
 
     inbox: str = ""
@@ -77,18 +77,18 @@ class Welcome(msgspec.Struct, tag="welcome"):
     pid: int = 0
 
 
-class Report(msgspec.Struct, tag="report"):
+class ServerReport(msgspec.Struct, tag="report"):
     """What a server says of itself."""
 
     host: str
     report: control.StatusReport
 
 
-Message = Hello | Welcome | Report | control.Refuse | control.GoAway | control.Goodbye
+Message = Hello | Welcome | ServerReport | control.Refuse | control.GoAway | control.Goodbye
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-_answers = msgspec.msgpack.Decoder(Answers)
+_reply_address_decoder = msgspec.msgpack.Decoder(ReplyAddress)
 
 
 def encode(message: Message) -> bytes:
@@ -105,19 +105,19 @@ def decode(data: bytes) -> Message:
         raise RemoteProtocolError(f"a message of {len(data)} bytes cannot be read: {why}") from None
 
 
-def answers(data: bytes) -> Answers:
+def decode_reply_address(data: bytes) -> ReplyAddress:
     """Read where a refusal of this hello goes, as far as it says so."""
     try:
-        return _answers.decode(data)
+        return _reply_address_decoder.decode(data)
     except UNREADABLE:
-        return Answers()
+        return ReplyAddress()
 
 
-def where(host: str, pid: int) -> str:
+def describe_process(host: str, pid: int) -> str:
     """Names a process elsewhere, as it says of itself."""
     return f"process {pid} on {host[:80]!r}" if host else "a process elsewhere"
 
 
-def here() -> tuple[str, int]:
+def own_address() -> tuple[str, int]:
     """The host and the process that this is."""
     return socket.gethostname(), os.getpid()

@@ -36,14 +36,14 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
 #: Seconds between two looks of a thread that connects whether anybody still wants the connection.
-_LOOK: Final = 0.05
+_CHECK_INTERVAL: Final = 0.05
 #: Seconds that what was sent has to go on its way when a client is closed.
-_LAST: Final = 2.0
+_CLOSE_TIMEOUT: Final = 2.0
 
 _T = TypeVar("_T")
 
 
-class _Background:
+class _BackgroundLoop:
     """The loop in which this process has its relays, made when one is first wanted. A forked child has its own."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _Background:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
-_background: Final = _Background()
+_background_loop: Final = _BackgroundLoop()
 
 
 def connect(
@@ -76,14 +76,14 @@ def connect(
     options: ConnectionOptions,
 ) -> RelayedConnection:
     """Connects to a server of a service; see :data:`shmrpc.transport.connection.ThreadDial`."""
-    begun = _background.begin(_begin(service, address, timeout, note, options))
+    begun = _background_loop.begin(_begin(service, address, timeout, note, options))
     try:
         while not begun.done():
             check()
-            concurrent.futures.wait([begun], _LOOK)
+            concurrent.futures.wait([begun], _CHECK_INTERVAL)
         relay, theirs = begun.result()
     except BaseException:
-        begun.add_done_callback(_give_up)
+        begun.add_done_callback(_end_silent)
         begun.cancel()
         raise
 
@@ -93,7 +93,7 @@ def connect(
     return thread_client.inherit(theirs, service, relay.options, made)
 
 
-def _give_up(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
+def _end_silent(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
     """Nobody wants what was begun: without its client the relay ends."""
     if not begun.cancelled() and begun.exception() is None:
         begun.result()[1].close()
@@ -167,7 +167,7 @@ class Relay:
     def _take(self) -> None:
         """Sends what has come from the client."""
         poller, inbox = self._inbox.poller, self._inbox
-        while not inbox.is_held and (frame := poller.next()) is not None:
+        while not inbox.is_paused and (frame := poller.next()) is not None:
             _, opcode, call_id, body = frame
             if opcode == frames.PEER_FAULT:
                 assert self._peer is not None
@@ -175,17 +175,17 @@ class Relay:
                 continue
             try:
                 if not self._connection.send(opcode, call_id, body):
-                    inbox.is_held = True
-                    self._work = self._loop.create_task(self._go_on())
+                    inbox.is_paused = True
+                    self._work = self._loop.create_task(self._resume())
             except (Oversize, Backlog) as error:
                 self._on_end(CloseReason(RemoteProtocolError(f"the server of {self._connection.service!r}: {error}")))
             except ChannelError:
                 pass  # It has ended: the client is being told.
 
-    async def _go_on(self) -> None:
+    async def _resume(self) -> None:
         """Takes more once what was taken is on its way."""
         await self._connection.wait_for_room()
-        self._inbox.is_held = False
+        self._inbox.is_paused = False
         self._inbox.pump()
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
@@ -230,11 +230,11 @@ class _RelayInbox(ShmInbox):
     """What a relay's client has sent."""
 
     #: Whether nothing is taken for now: the way to the server is full.
-    is_held = False
+    is_paused = False
 
     def pump(self) -> None:
         """Lets frames be taken, unless nothing is to be."""
-        if not self.is_held:
+        if not self.is_paused:
             super().pump()
 
 
@@ -260,4 +260,4 @@ class RelayedConnection(ThreadConnection):
         super().close()
         if was_open:
             with contextlib.suppress(TimeoutError):
-                self._relay.closed.result(_LAST)
+                self._relay.closed.result(_CLOSE_TIMEOUT)

@@ -26,11 +26,11 @@ from shmrpc.transport.listener import Listener, Offer, Peer
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.client import UNKNOWN_UID
-from shmrpc.transport.nats.deadlines import translated
+from shmrpc.transport.nats.deadlines import shift_deadline
 from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.link.link import Link
-from shmrpc.transport.nats.messages import Answers, Hello, Message, Report, Welcome
-from shmrpc.transport.nats.pipe.frame_reader import Limits
+from shmrpc.transport.nats.messages import Hello, Message, ReplyAddress, ServerReport, Welcome
+from shmrpc.transport.nats.pipe.frame_reader import FrameLimits
 from shmrpc.transport.nats.pipe.pipe import Pipe
 from shmrpc.transport.nats.pipe.window_budget import WINDOW
 from shmrpc.transport.queued_inbox import QueuedInbox
@@ -46,25 +46,25 @@ _END = -1
 class NatsPeer(Peer):
     """A client at the server's side."""
 
-    def __init__(self, listener: NatsListener, joined: Link, hello: Hello) -> None:
+    def __init__(self, listener: NatsListener, nats_link: Link, hello: Hello) -> None:
         self.pid, self.uid = 0, UNKNOWN_UID
         self.channel = self
         options = listener.inbox.options
-        limits = Limits(min(hello.max_frame, options.max_frame), min(hello.max_memory, options.max_memory))
+        limits = FrameLimits(min(hello.max_frame, options.max_frame), min(hello.max_memory, options.max_memory))
         self.max_frame, self.max_memory = limits.max_frame, limits.max_memory
         self._listener = listener
         #: The highest id of a call that was taken.
         self._reached = 0
         self._last: ShmrpcError | None = None
-        self._pipe = pipe = Pipe(joined, limits)
+        self._pipe = pipe = Pipe(nats_link, limits)
         self.extra_credit = pipe.extra_credit
         pipe.listen(self._on_frame, self._on_control, self._on_end)
-        pipe.words = f"the client ({messages.where(hello.host, hello.pid)})"
+        pipe.peer_description = f"the client ({messages.describe_process(hello.host, hello.pid)})"
         pipe.heartbeat = max(hello.heartbeat, pipe.heartbeat)
-        pipe.found(hello.inbox, hello.proof, WINDOW)
-        host, pid = messages.here()
+        pipe.set_peer(hello.inbox, hello.proof, WINDOW)
+        host, pid = messages.own_address()
         offer = listener.offer
-        self._pipe.say(
+        self._pipe.send_message(
             Welcome(
                 limits.max_frame,
                 limits.max_memory,
@@ -79,15 +79,17 @@ class NatsPeer(Peer):
         )
 
     def _on_frame(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
-        self._listener.inbox.put(self, opcode, call_id, translated(opcode, body, host_nanoseconds() - clock))
+        self._listener.inbox.put(self, opcode, call_id, shift_deadline(opcode, body, host_nanoseconds() - clock))
 
     def _on_control(self, message: Message) -> None:
         if not isinstance(message, control.Goodbye):
             raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
         if message.fault:
-            error: ShmrpcError = RemoteProtocolError(f"{self._pipe.words} found a fault of ours: {message.reason}")
+            error: ShmrpcError = RemoteProtocolError(
+                f"{self._pipe.peer_description} found a fault of ours: {message.reason}"
+            )
         else:
-            error = ConnectionLost(f"{self._pipe.words} closed the connection: {message.reason}")
+            error = ConnectionLost(f"{self._pipe.peer_description} closed the connection: {message.reason}")
         self._on_end(CloseReason(error))
 
     def _on_end(self, end: CloseReason) -> None:
@@ -117,18 +119,18 @@ class NatsPeer(Peer):
         """Ends this connection and no other, and tells the client which rule it broke."""
         if self._open:
             self._pipe.fault(reason)
-            self._lose(RemoteProtocolError(f"{self._pipe.words}: {reason}"))
+            self._lose(RemoteProtocolError(f"{self._pipe.peer_description}: {reason}"))
 
     def close(self, reason: str) -> None:
         """Says goodbye and closes."""
         if self._open:
-            self._pipe.say(control.Goodbye(reason, reached=self._reached))
+            self._pipe.send_message(control.Goodbye(reason, reached=self._reached))
             self._leave()
 
     def go_away(self) -> None:
         """Tells the client to go elsewhere with its next call."""
         if self._open:
-            self._pipe.say(control.GoAway())
+            self._pipe.send_message(control.GoAway())
 
     @property
     def has_pending_replies(self) -> bool:
@@ -165,15 +167,15 @@ class NatsListener(Listener[NatsPeer]):
         """Clients that are connected."""
         return len(self.peers)
 
-    async def announce(self, joined: Link) -> None:
+    async def announce(self, nats_link: Link) -> None:
         """Lets clients come that reach NATS by this link. Raises ConnectionLost."""
         if self.health == "serving":
-            take = functools.partial(self._greet, joined)
-            self._subscription = await joined.subscribe(subjects.hello(self.service), take, subjects.GROUP)
+            take = functools.partial(self._on_hello, nats_link)
+            self._subscription = await nats_link.subscribe(subjects.hello(self.service), take, subjects.GROUP)
 
-    def _greet(self, joined: Link, data: bytes, notices: str) -> None:
-        """Answers a client that wants a server. What is no hello is refused where notices for it go."""
-        answers = messages.answers(data)
+    def _on_hello(self, nats_link: Link, data: bytes, notices: str) -> None:
+        """ReplyAddress a client that wants a server. What is no hello is refused where notices for it go."""
+        answers = messages.decode_reply_address(data)
         answers.inbox = answers.inbox or notices
         if not subjects.is_end(answers.inbox):
             level = self._refusals.level_for("no subject", logging.WARNING)
@@ -183,7 +185,7 @@ class NatsListener(Listener[NatsPeer]):
             hello = messages.decode(data)
             if not isinstance(hello, Hello):
                 raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
-            reason = self._objection(hello)
+            reason = self._refusal_reason(hello)
         except RemoteProtocolError as error:
             reason = str(error)
             level = self._refusals.level_for(
@@ -191,15 +193,15 @@ class NatsListener(Listener[NatsPeer]):
             )  # Whoever may publish there may send rubbish.
             logger.log(level, "a client of %r was refused: %s", self.service, reason)
         else:
-            if reason is None and self.health == "serving" and joined.is_open:
-                peer = NatsPeer(self, joined, hello)
+            if reason is None and self.health == "serving" and nats_link.is_open:
+                peer = NatsPeer(self, nats_link, hello)
                 peer.key = self._connected(peer)
                 self.peers.add(peer)
                 self.on_change()
                 return
-        self._refuse(joined, answers, reason)
+        self._refuse(nats_link, answers, reason)
 
-    def _objection(self, hello: Hello) -> str | None:
+    def _refusal_reason(self, hello: Hello) -> str | None:
         ours = (messages.VERSION, control.VERSION)
         if tuple(hello.versions) != ours:
             return f"the client speaks version {hello.versions}, this server {ours}"
@@ -210,18 +212,18 @@ class NatsListener(Listener[NatsPeer]):
             return f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not"
         return None
 
-    def _refuse(self, joined: Link, answers: Answers, reason: str | None) -> None:
+    def _refuse(self, nats_link: Link, answers: ReplyAddress, reason: str | None) -> None:
         """Refuses a client: for ever for this reason, for now if there is none."""
-        if joined.is_open:
-            limits = Limits(self.inbox.options.max_frame, self.inbox.options.max_memory)
-            pipe = Pipe(joined, limits)
-            pipe.found(answers.inbox, answers.proof, WINDOW)
-            pipe.say(control.Refuse(reason or f"the server is {self.health}", try_again=reason is None))
+        if nats_link.is_open:
+            limits = FrameLimits(self.inbox.options.max_frame, self.inbox.options.max_memory)
+            pipe = Pipe(nats_link, limits)
+            pipe.set_peer(answers.inbox, answers.proof, WINDOW)
+            pipe.send_message(control.Refuse(reason or f"the server is {self.health}", try_again=reason is None))
             pipe.finish()
 
     def report(self) -> control.StatusReport:
         """What the server says of itself."""
-        pid = messages.here()[1]
+        pid = messages.own_address()[1]
         uptime = time.monotonic() - self._started
         return control.StatusReport(self.service, pid, uptime, self.offer.endpoints, self.connections, self.health)
 
@@ -256,7 +258,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         self._address = address
         self._listeners: list[NatsListener] = []
         self._link: Link | None = None
-        self._again: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> NatsListener:
         """Is one of the servers of a name: any number of them share the work, and so nobody claims it."""
@@ -268,7 +270,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
 
     async def open(self) -> None:
         """Connects to NATS. Raises ServiceUnavailable if that cannot be."""
-        self._link = await link.join(self._address)
+        self._link = await link.acquire(self._address)
         self._link.on_lost.add(self._on_lost)
         self._link.on_delivered.add(self.flush)  # A turn of the loop less for each call.
 
@@ -280,34 +282,34 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             raise ServiceUnavailable(str(error)) from None
 
     async def _announce(self) -> None:
-        joined = self._link
-        if joined is None or not joined.is_open:
+        nats_link = self._link
+        if nats_link is None or not nats_link.is_open:
             raise ConnectionLost(f"the connection to NATS at {self._address} broke")
         for listener in self._listeners:
-            await listener.announce(joined)
-        await joined.subscribe(subjects.STATUS, functools.partial(self._report, joined))
+            await listener.announce(nats_link)
+        await nats_link.subscribe(subjects.STATUS, functools.partial(self._report, nats_link))
 
-    def _report(self, joined: Link, data: bytes, subject: str) -> None:
-        if joined.is_open and subjects.is_end(subject):  # To others it may not be permitted to send.
-            host, _ = messages.here()
+    def _report(self, nats_link: Link, data: bytes, subject: str) -> None:
+        if nats_link.is_open and subjects.is_end(subject):  # To others it may not be permitted to send.
+            host, _ = messages.own_address()
             for listener in self._listeners:
                 report = listener.report()
-                data = messages.encode(Report(host, report))
-                if len(data) > joined.largest:  # NATS's client would end the connection.
+                data = messages.encode(ServerReport(host, report))
+                if len(data) > nats_link.largest:  # NATS's client would end the connection.
                     report.endpoints = []
-                    data = messages.encode(Report(host, report))
-                joined.post(subject, data)
+                    data = messages.encode(ServerReport(host, report))
+                nats_link.publish(subject, data)
 
     def _on_lost(self) -> None:
-        joined, self._link = self._link, None
-        if joined is not None:
-            joined.on_lost.discard(self._on_lost)
-            joined.on_delivered.discard(self.flush)
-            joined.leave()
-        if self._open and (self._again is None or self._again.done()):
-            self._again = asyncio.get_running_loop().create_task(self._come_back())
+        nats_link, self._link = self._link, None
+        if nats_link is not None:
+            nats_link.on_lost.discard(self._on_lost)
+            nats_link.on_delivered.discard(self.flush)
+            nats_link.release()
+        if self._open and (self._reconnecting is None or self._reconnecting.done()):
+            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
-    async def _come_back(self) -> None:
+    async def _reconnect(self) -> None:
         pause, said = 0.01, ""
         while True:
             try:
@@ -326,24 +328,24 @@ class NatsInbox(QueuedInbox[NatsPeer]):
     def withdraw(self, subscription: Any) -> None:
         """Ends a subscription, once what it has brought is taken."""
         if self._link is not None and self._link.is_open:
-            self._link.run(_drained(subscription))
+            self._link.run(_drain_subscription(subscription))
 
     def close(self) -> None:
         """Takes nothing any more."""
         super().close()
-        if self._again is not None:
-            self._again.cancel()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
 
     async def wait_closed(self) -> None:
         """Waits until what was sent is on its way."""
-        if self._again is not None:
-            await asyncio.wait([self._again])
-        joined, self._link = self._link, None
-        if joined is not None:
-            joined.on_lost.discard(self._on_lost)
-            joined.on_delivered.discard(self.flush)
-            joined.leave()
-            await joined.wait_closed()
+        if self._reconnecting is not None:
+            await asyncio.wait([self._reconnecting])
+        nats_link, self._link = self._link, None
+        if nats_link is not None:
+            nats_link.on_lost.discard(self._on_lost)
+            nats_link.on_delivered.discard(self.flush)
+            nats_link.release()
+            await nats_link.wait_closed()
 
 
 def _check_offer(offer: Offer) -> None:
@@ -356,7 +358,7 @@ def _check_offer(offer: Offer) -> None:
         )
 
 
-async def _drained(subscription: Any) -> None:
+async def _drain_subscription(subscription: Any) -> None:
     # What NATS's client raises is of a connection that is broken, and so of a subscription that has ended.
     try:
         await subscription.drain()

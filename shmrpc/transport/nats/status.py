@@ -13,7 +13,7 @@ from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.link.link import Link
-from shmrpc.transport.nats.messages import Report
+from shmrpc.transport.nats.messages import ServerReport
 
 #: Seconds without a further answer after which no more are expected, and those that all of it takes at most.
 _SILENCE: Final = 0.3
@@ -24,16 +24,16 @@ _MOMENT: Final = 0.1
 _MOST_NAMES: Final = 1000
 
 
-async def similar(joined: Link, service: str) -> str | None:
+async def find_similar_name(nats_link: Link, service: str) -> str | None:
     """Return the served name that is most like this one; None if no name is, or none has answered at once."""
     found: set[str] = set()
-    box = joined.open_box(functools.partial(_note_name, found))
+    inbox = nats_link.open_inbox(functools.partial(_note_name, found))
     try:
-        joined.post(subjects.STATUS, b"?", box)
+        nats_link.publish(subjects.STATUS, b"?", inbox)
         await asyncio.sleep(_MOMENT)
         return closest_match(service, found)
     finally:
-        joined.close_box(box)
+        nats_link.close_inbox(inbox)
 
 
 def _note_name(found: set[str], data: bytes, _: str) -> None:
@@ -42,23 +42,23 @@ def _note_name(found: set[str], data: bytes, _: str) -> None:
         found.add(report.report.service)
 
 
-def _read(data: bytes) -> Report | None:
+def _read(data: bytes) -> ServerReport | None:
     """Return the report in this; None if it is none, or of a name that no service can have: other servers sent it."""
     try:
         message = messages.decode(data) if data else None
     except RemoteProtocolError:
         return None
-    return message if isinstance(message, Report) and NAME.fullmatch(message.report.service) else None
+    return message if isinstance(message, ServerReport) and NAME.fullmatch(message.report.service) else None
 
 
-async def statuses(address: NatsAddress) -> list[Report]:
+async def statuses(address: NatsAddress) -> list[ServerReport]:
     """What the servers that reach NATS here say of themselves, by service and host.
 
     A server that is stopped, or far away, may be missing. Raises ServiceUnavailable if NATS cannot be reached, or
     refuses.
     """
-    joined = await link.join(address)
-    found: list[Report] = []
+    nats_link = await link.acquire(address)
+    found: list[ServerReport] = []
     answered = asyncio.Event()
 
     def take(data: bytes, _: str) -> None:
@@ -67,9 +67,9 @@ async def statuses(address: NatsAddress) -> list[Report]:
         if report is not None:
             found.append(report)
 
-    box = joined.open_box(take)
+    inbox = nats_link.open_inbox(take)
     try:
-        joined.post(subjects.STATUS, b"?", box)
+        nats_link.publish(subjects.STATUS, b"?", inbox)
         async with asyncio.timeout(_LONGEST):
             while True:
                 async with asyncio.timeout(_SILENCE):
@@ -77,11 +77,11 @@ async def statuses(address: NatsAddress) -> list[Report]:
                 answered.clear()
     except TimeoutError:
         if not found and (
-            refused := joined.complaints.why_no_status or joined.complaints.why_silent().removeprefix(": ")
+            refused := nats_link.errors.status_refusal or nats_link.errors.recent_refusal().removeprefix(": ")
         ):
-            raise ServiceUnavailable(f"NATS at {joined} does not let this side ask: {refused}") from None
+            raise ServiceUnavailable(f"NATS at {nats_link} does not let this side ask: {refused}") from None
         return sorted(found, key=lambda each: (each.report.service, each.host, each.report.pid))
     finally:
-        joined.close_box(box)
-        joined.leave()
-        await joined.wait_closed()
+        nats_link.close_inbox(inbox)
+        nats_link.release()
+        await nats_link.wait_closed()

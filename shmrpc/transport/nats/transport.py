@@ -22,7 +22,7 @@ class NatsTransport:
     lacks = ("spin", "allow_uids")
 
     def __init__(self, address: NatsAddress) -> None:
-        link.package()
+        link.import_nats()
         #: Where NATS is.
         self.address = address
 

@@ -20,7 +20,7 @@ _END: Final = b"\r\n"
 
 
 @functools.cache
-def parser() -> type[Any]:
+def parser_class() -> type[Any]:
     """The class of the parser: nats-py is imported when it is first wanted."""
     module = importlib.import_module("nats.protocol.parser")
     broken = importlib.import_module("nats.errors").ProtocolError
@@ -97,13 +97,13 @@ def parser() -> type[Any]:
     return Parser
 
 
-def client() -> Any:
+def make_client() -> Any:
     """Make a client of NATS that no message can end."""
     made = importlib.import_module("nats").NATS()
-    made._ps = parser()(made)
+    made._ps = parser_class()(made)
     return made
 
 
-def is_unheard(message: Any) -> bool:
+def is_undelivered(message: Any) -> bool:
     """Return True if NATS itself reports by this message that one of ours has reached no subscriber."""
     return bool(message.headers) and not message.data

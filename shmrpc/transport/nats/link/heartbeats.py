@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from shmrpc.errors import ConnectionLost
-from shmrpc.transport.nats.pipe.pipe import BEAT, SILENCE, Pipe
+from shmrpc.transport.nats.pipe.pipe import BEAT_FRACTION, SILENCE_FRACTION, Pipe
 from shmrpc.transport.nats.pipe.window_budget import WindowBudget
 
 #: Of a heartbeat: the shortest pause between two looks at all connections.
@@ -29,12 +29,12 @@ class Heartbeats:
         #: When the next look is due, by time.monotonic().
         self._due = 0.0
         #: When the loop last stood still for longer than it should, and for how many seconds.
-        self._stood = (0.0, 0.0)
+        self._last_stall = (0.0, 0.0)
 
     def begin(self) -> None:
         """Look for the first time."""
         self._due = time.monotonic()
-        self._look()
+        self._check_pipes()
 
     def stop(self) -> None:
         """Look no longer."""
@@ -42,42 +42,45 @@ class Heartbeats:
         if self._timer is not None:
             self._timer.cancel()
 
-    def standstill(self) -> str:
+    def describe_loop_stall(self) -> str:
         """Say that the loop of this process stood still, if it just did; else return nothing."""
-        when, seconds = self._stood
+        when, seconds = self._last_stall
         if when and time.monotonic() - when < self._heartbeat:
             return f"; the loop of this process stood still for {seconds:.2g} s, and may have been given up for that"
         return ""
 
-    def _look(self) -> None:
+    def _check_pipes(self) -> None:
         now = time.monotonic()
-        late, due = now - self._due, now + self._heartbeat * BEAT
+        late, due = now - self._due, now + self._heartbeat * BEAT_FRACTION
         if late > self._heartbeat / 2:
-            self._stood = now, late
+            self._last_stall = now, late
         for pipe in list(self._pipes):
             if not pipe.peer:
                 continue
             if late > self._heartbeat / 4:  # It was we who stood still: what came meanwhile was not read yet.
-                pipe.heard += late
-            given_up, to_beat = pipe.heard + pipe.heartbeat * SILENCE, pipe.spoken + pipe.heartbeat * BEAT
+                pipe.last_received += late
+            given_up, to_beat = (
+                pipe.last_received + pipe.heartbeat * SILENCE_FRACTION,
+                pipe.last_sent + pipe.heartbeat * BEAT_FRACTION,
+            )
             if now >= given_up:
-                _give_up(pipe, now - pipe.heard)
+                _end_silent(pipe, now - pipe.last_received)
                 continue
             if now >= to_beat:
-                pipe.beat()
-                to_beat = now + pipe.heartbeat * BEAT
+                pipe.send_heartbeat()
+                to_beat = now + pipe.heartbeat * BEAT_FRACTION
             elif self._budget.is_short:
-                pipe.make_room()
+                pipe.shrink_window()
             due = min(due, given_up, to_beat)
         self._due = max(due, now + self._heartbeat * _SHORTEST_PAUSE)
         if not self._is_stopped:
-            self._timer = self._loop.call_later(self._due - now, self._look)
+            self._timer = self._loop.call_later(self._due - now, self._check_pipes)
 
 
-def _give_up(pipe: Pipe, silence: float) -> None:
+def _end_silent(pipe: Pipe, silence: float) -> None:
     if pipe.is_closing:
-        pipe.gone()
+        pipe.discard()
         return
-    words = f"{pipe.words} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
+    words = f"{pipe.peer_description} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
     why = "its host or the way there is down, it is stopped, or something holds its loop"
     pipe.end(ConnectionLost(f"{words}: {why}"))

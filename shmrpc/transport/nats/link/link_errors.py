@@ -1,4 +1,4 @@
-"""Complaints of NATS and its client, and the sentences that explain them to a user."""
+"""LinkErrors of NATS and its client, and the sentences that explain them to a user."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CONNECT_TIMEOUT: Final = 2
 #: The text of NATS's client once it has tried each server; it has complained of the reasons before.
 _NO_SERVERS: Final = "no servers available for connection"
 #: Why there may be no answer at all.
-_MUTE: Final = (
+_NO_ANSWER: Final = (
     f"no answer within {CONNECT_TIMEOUT} s: the address is wrong, its host is down, or a firewall is in the way"
 )
 
 
-class Silent(ServiceUnavailable):
+class NatsTimeout(ServiceUnavailable):
     """NATS has said nothing in time."""
 
 
-class Complaints:
-    """Complaints of the client of one link."""
+class LinkErrors:
+    """LinkErrors of the client of one link."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -38,35 +38,35 @@ class Complaints:
         self._when = 0.0
         self._refusals = LogThrottle()
         #: Why NATS does not let this side ask which servers there are, in words; "" if it has not said so.
-        self.why_no_status = ""
+        self.status_refusal = ""
 
-    def note(self, error: Exception, *, is_open: bool) -> bool:
+    def record(self, error: Exception, *, is_open: bool) -> bool:
         """Keep a complaint, and log it if the link is open; False if it is of a question that need not be permitted."""
         if is_open and f'"{subjects.STATUS}"' in str(error) and "publish" in str(error).lower():
             logger.debug("NATS at %s: %s", self._place, error)  # Who asks without need need not be permitted to.
-            self.why_no_status = words(error)
+            self.status_refusal = error_text(error)
             return False
-        is_mute = isinstance(error, TimeoutError) and not is_open
-        self.last, self._when = _MUTE if is_mute else words(error), time.monotonic()
+        has_no_answer = isinstance(error, TimeoutError) and not is_open
+        self.last, self._when = _NO_ANSWER if has_no_answer else error_text(error), time.monotonic()
         if is_open:  # A peer may name subjects that are not permitted, again and again.
             kind = type(error), self.last.partition('"')[0]
             logger.log(self._refusals.level_for(kind, logging.WARNING), "NATS at %s: %s", self._place, self.last)
         return True
 
-    def names(self, text: str, since: float = -1.0) -> bool:
+    def mentions(self, text: str, since: float = -1.0) -> bool:
         """Say whether the last complaint has this text in it, and came after ``since``. Case is ignored."""
         return self._when > since and text.lower() in self.last.lower()
 
-    def recent(self) -> str:
+    def recent_error(self) -> str:
         """Return what NATS's client has complained of, if that was just now, behind a colon; else nothing."""
         last = self.client.last_error
         if self.last and time.monotonic() - self._when < 5:
             return f": {self.last}"
-        return f": {words(last)}" if last is not None else ""
+        return f": {error_text(last)}" if last is not None else ""
 
-    def why_not(self, error: BaseException) -> str:
+    def explain_failure(self, error: BaseException) -> str:
         """Say why there is no connection, and what to do."""
-        text = (self.last or _MUTE) if isinstance(error, TimeoutError) else words(error)
+        text = (self.last or _NO_ANSWER) if isinstance(error, TimeoutError) else error_text(error)
         if self.last and self.last not in text:
             text = self.last if text == _NO_SERVERS else f"{text} ({self.last})"
         if "authorization" in text.lower():
@@ -75,23 +75,23 @@ class Complaints:
         refused = "refused" in text or "Connect call failed" in text
         return f"{text}; is nats-server running there?" if refused else text
 
-    def why_closed(self, late: TimeoutError) -> ServiceUnavailable:
+    def timeout_error(self, late: TimeoutError) -> ServiceUnavailable:
         """Return the error for a link that is not open in time."""
         if not self.last:
-            return Silent(f"NATS at {self._place} does not answer")
-        return ServiceUnavailable(f"cannot reach NATS at {self._place}: {self.why_not(late)}")
+            return NatsTimeout(f"NATS at {self._place} does not answer")
+        return ServiceUnavailable(f"cannot reach NATS at {self._place}: {self.explain_failure(late)}")
 
-    def why_lost(self) -> str:
+    def describe_loss(self) -> str:
         """Say why messages may have been lost."""
-        return (self.recent() or ": ").removeprefix(": ") or (
+        return (self.recent_error() or ": ").removeprefix(": ") or (
             "this process, or the way to it, is too slow for what it is sent (a slow consumer), or NATS was restarted"
         )
 
-    def why_silent(self) -> str:
+    def recent_refusal(self) -> str:
         """Return what NATS has refused, if it just did, behind a colon; else nothing."""
-        return self.recent() if time.monotonic() - self._when < 2 else ""
+        return self.recent_error() if time.monotonic() - self._when < 2 else ""
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return what an error of NATS's client says; never what it was given to log in with."""
     return str(error).removeprefix("nats: ") or type(error).__name__

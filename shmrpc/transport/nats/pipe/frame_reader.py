@@ -10,7 +10,7 @@ import msgspec
 
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.transport.nats.messages import MAX_MESSAGE
-from shmrpc.transport.nats.pipe.partial_frame import Partial
+from shmrpc.transport.nats.pipe.partial_frame import PartialFrame
 from shmrpc.wire.codec import Body
 
 #: In the place of an opcode: the body is a message of :mod:`.messages`.
@@ -24,7 +24,7 @@ _MAX_BUFFERS: Final = 1 << 16
 Deliver = Callable[[int, int, Body, int], bool]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class FrameLimits(msgspec.Struct, frozen=True):
     """Bytes of the largest body, and of the large buffers of one frame."""
 
     max_frame: int
@@ -34,10 +34,10 @@ class Limits(msgspec.Struct, frozen=True):
 class FrameReader:
     """The frames of one direction, whole or in parts."""
 
-    def __init__(self, limits: Limits, deliver: Deliver) -> None:
+    def __init__(self, limits: FrameLimits, deliver: Deliver) -> None:
         self.limits = limits
         self._deliver = deliver
-        self._partial: Partial | None = None
+        self._partial: PartialFrame | None = None
 
     def read(self, data: bytes, at: int, clock: int) -> None:
         """Deliver the frames, or the parts of one, that begin at a place of a message.
@@ -48,7 +48,7 @@ class FrameReader:
         while at < end:
             if self._partial is not None:
                 at += self._partial.fill(memoryview(data)[at:])
-                if not self._bring_whole(clock):
+                if not self._deliver_complete(clock):
                     return
                 continue
             opcode, call_id, size, count = FRAME.unpack_from(data, at)
@@ -63,11 +63,11 @@ class FrameReader:
                 continue
             if count > _MAX_BUFFERS:
                 raise RemoteProtocolError(f"it sent {count} buffers with a body, the limit is {_MAX_BUFFERS}")
-            self._partial = Partial(opcode, call_id, size, count, self.limits.max_memory)
-            if not self._bring_whole(clock):
+            self._partial = PartialFrame(opcode, call_id, size, count, self.limits.max_memory)
+            if not self._deliver_complete(clock):
                 return
 
-    def _bring_whole(self, clock: int) -> bool:
+    def _deliver_complete(self, clock: int) -> bool:
         """Deliver the frame of which parts have come if it is whole; whether to read on."""
         partial = self._partial
         if partial is None or not partial.is_whole:

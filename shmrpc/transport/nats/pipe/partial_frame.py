@@ -13,7 +13,7 @@ from shmrpc.wire.codec import Body
 _LARGE: Final = 16 << 10
 
 
-class Partial:
+class PartialFrame:
     """A frame of which parts have come: the sizes of its buffers, the body, and the buffers."""
 
     def __init__(self, opcode: int, call_id: int, size: int, count: int, max_memory: int) -> None:
@@ -24,9 +24,9 @@ class Partial:
         self._parts: list[list[memoryview | bytearray]] = [[], []]
         self._place = 0
         self._missing = 8 * count
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Goes on to the next part that is not whole."""
         while not self._missing and self._place < len(self._sizes):
             if not self._place:
@@ -55,7 +55,7 @@ class Partial:
             self._keep(data[used : used + step])
             self._missing -= step
             used += step
-            self._go_on()
+            self._resume()
         return used
 
     def _keep(self, data: memoryview) -> None:

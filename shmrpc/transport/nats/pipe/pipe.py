@@ -38,7 +38,7 @@ from shmrpc.transport.connection import CloseReason
 from shmrpc.transport.errors import Backlog, ChannelError, Oversize, check_size
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.messages import PROOF, Message
-from shmrpc.transport.nats.pipe.frame_reader import CONTROL, FRAME, FrameReader, Limits
+from shmrpc.transport.nats.pipe.frame_reader import CONTROL, FRAME, FrameLimits, FrameReader
 from shmrpc.transport.nats.pipe.round_trip import RoundTrip
 from shmrpc.transport.nats.pipe.window_budget import WINDOW, WindowBudget
 from shmrpc.wire import control, frames
@@ -47,24 +47,24 @@ from shmrpc.wire.codec import Body
 logger = logging.getLogger("shmrpc.nats")
 
 #: Bytes that wait at the sender, beyond which whoever sends is asked to wait.
-ROOM: Final = 64 << 10
+HIGH_WATERMARK: Final = 64 << 10
 #: Bytes of a large frame that go in one message, if NATS takes that many: parts of it travel while others are being
 #: copied. NATS's client reads 32 KiB at a time, and is slow with messages of many times that.
-PIECE: Final = 128 << 10
+MAX_PIECE: Final = 128 << 10
 #: What a message has besides one piece, at most: its header, and that of a frame before it.
-BESIDE: Final = 1 << 10
+HEADER_RESERVE: Final = 1 << 10
 #: Frames up to this size are copied into one piece, if NATS takes so much.
 _SMALL: Final = 16 << 10
 _HEADER: Final = struct.Struct(f"<{PROOF}sQQQQ")
 #: The most numbers by which a message may be ahead of the expected one: more cannot be on the way.
-_FAR: Final = 4 << 20
+_MAX_GAP: Final = 4 << 20
 #: Of a heartbeat: after how much of it with nothing to say a side speaks, and after how much silence it is given up.
 #: Between the two are more than three quarters, for which a loop may stand still.
-BEAT: Final = 1 / 5
-SILENCE: Final = 39 / 40
+BEAT_FRACTION: Final = 1 / 5
+SILENCE_FRACTION: Final = 39 / 40
 #: Seconds that a peer has to take what was sent before the end: at least, at most, and at how many bytes a second.
 #: A peer that lives and takes nothing holds its own connection up, and not the end of the process.
-_LAST_WORDS: Final = 5.0
+_MIN_CLOSE_TIMEOUT: Final = 5.0
 _LONGEST_CLOSE: Final = 30.0
 _SLOWEST: Final = 1 << 20
 #: The kinds of frames that begin a call; CONTROL's is none.
@@ -74,7 +74,7 @@ _REQUESTS: Final = frozenset(frames.REQUESTS)
 #: Takes a frame: opcode, call id, body, and the sender's clock in nanoseconds.
 OnFrame = Callable[[int, int, Body, int], None]
 #: What has come, or the end.
-_News = tuple[int, int, Body, int] | Message | CloseReason
+_Event = tuple[int, int, Body, int] | Message | CloseReason
 
 
 class PipeLink(Protocol):
@@ -96,7 +96,7 @@ class PipeLink(Protocol):
         """Unregister a closed pipe."""
         ...
 
-    def speak(self, pipe: Pipe, /) -> None:
+    def schedule_send(self, pipe: Pipe, /) -> None:
         """Schedule the messages of a pipe."""
         ...
 
@@ -104,15 +104,15 @@ class PipeLink(Protocol):
         """Run a coroutine in a task that is never cancelled."""
         ...
 
-    async def settle(self) -> bool:
+    async def flush(self) -> bool:
         """Wait until NATS has processed all that was sent to it."""
         ...
 
-    def standstill(self) -> str:
+    def describe_loop_stall(self) -> str:
         """Return a clause that says for how long the event loop was blocked; "" if it was not."""
         ...
 
-    def why_lost(self) -> str:
+    def describe_loss(self) -> str:
         """Return the probable reason for lost messages."""
         ...
 
@@ -124,17 +124,17 @@ class PipeLink(Protocol):
 class Pipe:
     """One end of a connection."""
 
-    def __init__(self, link: PipeLink, limits: Limits) -> None:
+    def __init__(self, link: PipeLink, limits: FrameLimits) -> None:
         self._link = link
-        self._reader = FrameReader(limits, self._bring)
-        self.agree(limits)
+        self._reader = FrameReader(limits, self._deliver)
+        self.set_limits(limits)
         self._loop = asyncio.get_running_loop()
         self._small = min(_SMALL, link.piece)
         self._on_frame: OnFrame = self._keep_frame
         self._on_message: Callable[[Message], None] = self._keep
         self._on_end: Callable[[CloseReason], None] = self._keep
         #: What came before anybody listened.
-        self._early: deque[_News] = deque()
+        self._early: deque[_Event] = deque()
         self._first: asyncio.Future[None] = self._loop.create_future()
         #: The bytes with which each message to this end begins.
         self.proof = secrets.token_bytes(PROOF)
@@ -145,11 +145,11 @@ class Pipe:
         #: The other end's subject, "" until it is known, and its proof.
         self.peer, self._peer_proof = "", b""
         #: Names the other side, for messages.
-        self.words = "the other side"
+        self.peer_description = "the other side"
         #: Seconds within which a dead peer is to be noticed.
         self.heartbeat = link.heartbeat
         #: When anything last came, and when anything was last sent.
-        self.heard = self.spoken = self._made = time.monotonic()
+        self.last_received = self.last_sent = self._made = time.monotonic()
         #: Whether the link knows that there is something to be sent.
         self.is_queued = False
         self.is_open = True
@@ -165,9 +165,9 @@ class Pipe:
         self._number = 0
         self._sent = 0
         #: Messages, and bytes in them, that the other side has said it has got; what it lets be on the way.
-        self._acknowledged = self._got = self._allowed = 0
+        self._peer_received_count = self._peer_received_bytes = self._peer_window = 0
         #: Whether the other side is to hear from us even if there is nothing to say.
-        self._must_speak = False
+        self._must_send = False
         #: Messages that the other side may not have got: where each ends, the first request that begins in it or 0.
         self._log: deque[tuple[int, int]] = deque()
         #: Messages that certainly have reached nobody.
@@ -175,35 +175,35 @@ class Pipe:
         self._round_trip = RoundTrip()
         self.extra_credit = self._round_trip.extra_credit
         # What comes.
-        self._taken = 0
-        self._come = 0
-        self._told = 0
+        self._received_count = 0
+        self._received_bytes = 0
+        self._acknowledged_bytes = 0
         #: The bytes that had come when the window was last set.
-        self._come_then = 0
+        self._received_at_window_change = 0
 
-    def agree(self, limits: Limits) -> None:
+    def set_limits(self, limits: FrameLimits) -> None:
         """Sets the limits that both sides have agreed on."""
         self.limits = self._reader.limits = limits
         #: Bytes that may wait for a side that reads nothing.
-        self._most = limits.max_memory + limits.max_frame
+        self._max_waiting = limits.max_memory + limits.max_frame
 
-    def _keep(self, news: _News) -> None:
-        self._early.append(news)
+    def _keep(self, event: _Event) -> None:
+        self._early.append(event)
         if not self._first.done():
             self._first.set_result(None)
 
     def _keep_frame(self, *frame: Any) -> None:
         self._keep(frame)
 
-    async def first(self) -> Message:
+    async def first_message(self) -> Message:
         """Waits for the first message that comes. Raises why there is none."""
         await self._first
-        news = self._early.popleft()
-        if isinstance(news, CloseReason):
-            raise news.error
-        if isinstance(news, tuple):
-            raise RemoteProtocolError(f"{self.words} sent a frame before it had answered")
-        return news
+        event = self._early.popleft()
+        if isinstance(event, CloseReason):
+            raise event.error
+        if isinstance(event, tuple):
+            raise RemoteProtocolError(f"{self.peer_description} sent a frame before it had answered")
+        return event
 
     def listen(
         self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[CloseReason], None]
@@ -214,13 +214,13 @@ class Pipe:
             early, self._early = self._early, deque()
             self._on_frame, self._on_message, self._on_end = on_frame, on_message, on_end
             try:
-                for news in early:
-                    if isinstance(news, CloseReason):
-                        on_end(news)
-                    elif isinstance(news, tuple):
-                        on_frame(*news)
+                for event in early:
+                    if isinstance(event, CloseReason):
+                        on_end(event)
+                    elif isinstance(event, tuple):
+                        on_frame(*event)
                     else:
-                        on_message(news)
+                        on_message(event)
             except RemoteProtocolError as error:
                 self.fault(str(error))
 
@@ -234,7 +234,7 @@ class Pipe:
         check_size(body, self.limits.max_frame)
         if self._closing:
             raise ChannelError("the connection is closed")
-        if self._waiting > self._most:
+        if self._waiting > self._max_waiting:
             raise Backlog(f"{self._waiting:,} bytes wait for it, and it reads nothing")
         request = call_id if opcode & 0xFF in _REQUESTS else 0
         if isinstance(body, bytes):
@@ -245,7 +245,7 @@ class Pipe:
                 self._pieces.append((FRAME.pack(opcode, call_id, size, 0) + body, request))
                 self._waiting += FRAME.size + size
                 if not self.is_queued and self.peer:
-                    self._link.speak(self)
+                    self._link.schedule_send(self)
         else:
             buffers = [memoryview(buffer).cast("B") for buffer in body.buffers]
             sizes = [len(buffer) for buffer in buffers]
@@ -254,7 +254,7 @@ class Pipe:
                 raise Oversize(f"buffers of {sum(sizes):,} bytes, and the smaller of both sides' max_memory={most:,}")
             table = struct.pack(f"<{len(sizes)}Q", *sizes)
             self._put(FRAME.pack(opcode, call_id, len(body.body), len(sizes)), request, table, body.body, *buffers)
-        return self._waiting <= ROOM
+        return self._waiting <= HIGH_WATERMARK
 
     def _put(self, header: bytes, request: int, *parts: bytes | memoryview) -> None:
         """Copies a frame in pieces that each fit into a message: its owner may change it as soon as this is done."""
@@ -268,9 +268,9 @@ class Pipe:
             for part in parts:
                 self._pieces.extend((bytes(part[at : at + step]), 0) for at in range(0, len(part), step))
         if self.peer and not self.is_queued:
-            self._link.speak(self)
+            self._link.schedule_send(self)
 
-    def say(self, message: Message) -> None:
+    def send_message(self, message: Message) -> None:
         """Sends a message of ours behind the frames that were sent before; nothing if the connection is closed."""
         if self.is_open and not self._closing:
             data = messages.encode(message)
@@ -278,7 +278,7 @@ class Pipe:
 
     async def wait_for_room(self) -> None:
         """Waits until little waits to be sent."""
-        while self.is_open and self._waiting > ROOM:
+        while self.is_open and self._waiting > HIGH_WATERMARK:
             if self._room_waiter is None or self._room_waiter.done():
                 self._room_waiter = self._loop.create_future()
             await asyncio.shield(self._room_waiter)
@@ -288,53 +288,53 @@ class Pipe:
         """Whether something waits to be sent."""
         return bool(self._pieces)
 
-    def found(self, peer: str, proof: bytes, window: int | None = None) -> None:
+    def set_peer(self, peer: str, proof: bytes, window: int | None = None) -> None:
         """The other end's subject and proof are known: what was sent goes there.
 
         ``window``: bytes that may be on the way, if the other end has not said so in a message.
         Raises RemoteProtocolError for what cannot be a subject.
         """
         if not subjects.is_end(peer):
-            raise RemoteProtocolError(f"{self.words} named {peer[:80]!r} as its subject")
+            raise RemoteProtocolError(f"{self.peer_description} named {peer[:80]!r} as its subject")
         self.peer, self._peer_proof = peer, proof
-        if self._taken:  # It has answered a hello of ours.
+        if self._received_count:  # It has answered a hello of ours.
             self._round_trip.seconds = time.monotonic() - self._made
         if window is not None:
-            self._allowed = window
-        self._link.speak(self)
+            self._peer_window = window
+        self._link.schedule_send(self)
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Has the other side hear from us. Its window goes back to its share unless it has used it."""
         if self.peer:
-            self._give_back()
-            self._must_speak = True
-            self._link.speak(self)
+            self._release_window()
+            self._must_send = True
+            self._link.schedule_send(self)
 
-    def make_room(self) -> None:
+    def shrink_window(self) -> None:
         """Lets others have what the other side does not use of its window."""
-        if self.peer and self._give_back():
-            self._must_speak = True
-            self._link.speak(self)
+        if self.peer and self._release_window():
+            self._must_send = True
+            self._link.schedule_send(self)
 
-    def _give_back(self) -> bool:
+    def _release_window(self) -> bool:
         """Sets the window to its share if nothing has come since the last time; whether that changes it."""
-        budget, before, come_then = self._link.budget, self.window, self._come_then
-        self._come_then = self._come
-        if self._come == come_then:
+        budget, before, come_then = self._link.budget, self.window, self._received_at_window_change
+        self._received_at_window_change = self._received_bytes
+        if self._received_bytes == come_then:
             self.window = budget.change(before, budget.share)
         return self.window != before
 
     @property
     def _room(self) -> int:
         """Bytes that may go on their way now."""
-        return 0 if self._undelivered else self._got + self._allowed - self._sent
+        return 0 if self._undelivered else self._peer_received_bytes + self._peer_window - self._sent
 
     def next_message(self) -> bytes | None:
         """The next message; None if there is none to be sent now."""
-        if not self.is_open or not (self._must_speak or self.has_more):
+        if not self.is_open or not (self._must_send or self.has_more):
             return None
         parts: list[bytes | memoryview] = [b""]
-        first, largest = 0, self._link.piece + BESIDE
+        first, largest = 0, self._link.piece + HEADER_RESERVE
         size, room = _HEADER.size, self._room
         while self._pieces:
             piece, request = self._pieces[0]
@@ -358,12 +358,12 @@ class Pipe:
         self._waiting -= body
         self._number += 1
         self._log.append((self._sent, first))
-        self._told, self._must_speak = self._come, False
-        self.spoken = time.monotonic()
+        self._acknowledged_bytes, self._must_send = self._received_bytes, False
+        self.last_sent = time.monotonic()
         if body:
-            self._round_trip.begin(self._number, self._acknowledged, self.spoken)
-        parts[0] = _HEADER.pack(self._peer_proof, self._number, self._taken, self.window, host_nanoseconds())
-        if self._waiting <= ROOM and self._room_waiter is not None and not self._room_waiter.done():
+            self._round_trip.begin(self._number, self._peer_received_count, self.last_sent)
+        parts[0] = _HEADER.pack(self._peer_proof, self._number, self._received_count, self.window, host_nanoseconds())
+        if self._waiting <= HIGH_WATERMARK and self._room_waiter is not None and not self._room_waiter.done():
             self._room_waiter.set_result(None)
         return b"".join(parts)
 
@@ -372,73 +372,73 @@ class Pipe:
         """Whether there is another message to be sent now."""
         return bool(self._pieces) and self._room >= min(len(self._pieces[0][0]), FRAME.size)
 
-    def take(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Takes a message that has come to this end's subject."""
         if not self.is_open:
             return
         if data[:PROOF] != self.proof:
-            logger.debug("dropped %d bytes that came as if from %s", len(data), self.words)
+            logger.debug("dropped %d bytes that came as if from %s", len(data), self.peer_description)
             return
         try:
-            self._take(data)
+            self._receive(data)
         except (RemoteProtocolError, struct.error, msgspec.MsgspecError) as error:
             self.fault(str(error))
 
-    def take_notice(self, data: bytes, *, is_unheard: bool) -> None:
+    def receive_notice(self, data: bytes, *, is_undelivered: bool) -> None:
         """Take a message of the reply subject, which reports that one of ours has reached no subscriber.
 
-        ``is_unheard``: NATS says so. Else the peer's process may, with the proof that our message began with.
+        ``is_undelivered``: NATS says so. Else the peer's process may, with the proof that our message began with.
         """
-        if self.is_open and (is_unheard or (self._peer_proof and data == self._peer_proof)):
+        if self.is_open and (is_undelivered or (self._peer_proof and data == self._peer_proof)):
             self._undelivered += 1
             if not self.peer:  # Of the hello.
                 self.end(ConnectionLost("none of its servers is connected to that NATS"))
             elif self._undelivered == 1:
-                self._link.run(self._end_unheard())
+                self._link.run(self._end_undelivered())
 
-    async def _end_unheard(self) -> None:
+    async def _end_undelivered(self) -> None:
         """Ends the connection, once it is known how many of our messages have reached nobody."""
-        await self._link.settle()
-        why = f"it died, was killed, or left without a word{self._link.standstill()}"
-        self.end(ConnectionLost(f"{self.words} is gone: {why}"))
+        await self._link.flush()
+        why = f"it died, was killed, or left without a word{self._link.describe_loop_stall()}"
+        self.end(ConnectionLost(f"{self.peer_description} is gone: {why}"))
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         _, number, taken, window, clock = _HEADER.unpack_from(data)
-        expected = self._taken + 1
-        if number - expected > _FAR:
+        expected = self._received_count + 1
+        if number - expected > _MAX_GAP:
             raise RemoteProtocolError(f"it numbered a message {number}, and {expected} was expected")
         if number != expected:
             lost = f"{number - expected:,} messages" if number > expected else "the order of messages"
             if self._closing:
-                self.gone()
-            self.end(ConnectionLost(f"NATS lost {lost} from {self.words}: {self._link.why_lost()}"))
+                self.discard()
+            self.end(ConnectionLost(f"NATS lost {lost} from {self.peer_description}: {self._link.describe_loss()}"))
             return
-        self._taken = number
-        self.heard = time.monotonic()
+        self._received_count = number
+        self.last_received = time.monotonic()
         self._acknowledge(taken)
-        self._allowed = min(window, WINDOW)
+        self._peer_window = min(window, WINDOW)
         if self._pieces and self.peer:
-            self._link.speak(self)
+            self._link.schedule_send(self)
         come = len(data) - _HEADER.size
-        self._come += come
+        self._received_bytes += come
         if self._closing:
             return
-        if come and self._come - self._told > self.window // 4:
+        if come and self._received_bytes - self._acknowledged_bytes > self.window // 4:
             self.window = self._link.budget.change(self.window, 2 * self.window)
-            self._must_speak = True
-            self._link.speak(self)
+            self._must_send = True
+            self._link.schedule_send(self)
         self._reader.read(data, _HEADER.size, clock)
 
     def _acknowledge(self, taken: int) -> None:
         """Forgets messages of ours that the other side has got."""
-        if not self._acknowledged <= taken <= self._number:
+        if not self._peer_received_count <= taken <= self._number:
             raise RemoteProtocolError(f"it has got {taken} messages of {self._number}")
-        for _ in range(taken - self._acknowledged):
-            self._got, _ = self._log.popleft()
-        self._round_trip.end(self._acknowledged, taken, self.heard)
-        self._acknowledged = taken
+        for _ in range(taken - self._peer_received_count):
+            self._peer_received_bytes, _ = self._log.popleft()
+        self._round_trip.end(self._peer_received_count, taken, self.last_received)
+        self._peer_received_count = taken
 
-    def _bring(self, opcode: int, call_id: int, body: Body, clock: int) -> bool:
+    def _deliver(self, opcode: int, call_id: int, body: Body, clock: int) -> bool:
         """Give a frame, or a message of ours, to what takes it; whether this end is still open."""
         if opcode != CONTROL:
             self._on_frame(opcode, call_id, body, clock)
@@ -452,9 +452,9 @@ class Pipe:
         """The other side broke a rule: ends the connection, and tells it."""
         if self.is_open and not self._closing:
             reason = one_line(reason)
-            self.say(control.Goodbye(reason, fault=True))
+            self.send_message(control.Goodbye(reason, fault=True))
             self.finish()
-            self._on_end(CloseReason(RemoteProtocolError(f"{self.words}: {reason}")))
+            self._on_end(CloseReason(RemoteProtocolError(f"{self.peer_description}: {reason}")))
 
     def end(self, error: ShmrpcError, reached: int | None = None) -> None:
         """Ends the connection for a reason that the layer above is told.
@@ -464,7 +464,7 @@ class Pipe:
         if self.is_open and not self._closing:
             if reached is None:
                 reached = self._reached()
-            self.gone()  # What waits is not sent any more: its callers are told so.
+            self.discard()  # What waits is not sent any more: its callers are told so.
             self._on_end(CloseReason(error, reached))
 
     def _reached(self) -> int | None:
@@ -478,19 +478,19 @@ class Pipe:
         """Closes once all is sent that waits, or the time for it is over; no more messages are taken."""
         self._closing = True
         if not self._pieces or not self.peer or self._undelivered or not self._link.is_open:
-            self.gone()
+            self.discard()
         else:
-            self._link.speak(self)
+            self._link.schedule_send(self)
             if self._last_moment is None:
-                seconds = min(_LAST_WORDS + self._waiting / _SLOWEST, _LONGEST_CLOSE)
-                self._last_moment = self._loop.call_later(seconds, self.gone)
+                seconds = min(_MIN_CLOSE_TIMEOUT + self._waiting / _SLOWEST, _LONGEST_CLOSE)
+                self._last_moment = self._loop.call_later(seconds, self.discard)
 
     def sent(self) -> None:
         """A message is on its way."""
         if self._closing and not self._pieces:
-            self.gone()
+            self.discard()
 
-    def gone(self) -> None:
+    def discard(self) -> None:
         """Forgets all. Again: nothing."""
         if not self.is_open:
             return

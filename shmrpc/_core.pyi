@@ -295,7 +295,7 @@ class PostInit:
 class Channel:
     """One side of a connection: frames to the peer and from it.
 
-    ``bell`` stays the caller's; ``lending`` does not.
+    ``bell`` stays the caller's; ``loans`` does not.
     """
 
     def __new__(
@@ -307,7 +307,7 @@ class Channel:
         bell: Descriptor,
         semaphores: tuple[str, str] | None,
         owner: int,
-        lending: Descriptor,
+        loans: Descriptor,
         blocking: bool,
         max_frame: int,
         max_memory: int,

@@ -74,7 +74,7 @@ async def test_a_client_without_a_loop_does_too() -> None:
 async def test_a_client_that_knows_a_name_says_where_more_is_to_be_had() -> None:
     async with shmrpc.serve(shop), shmrpc.connect("tested.shop") as client:
         for endpoint in (client.price, client.prices, client.stock.total):
-            says = "describe() tells what it takes, and so does connect(Service)."
-            assert endpoint.__doc__ == f"Calls the endpoint '{endpoint.__name__}'; {says}"
+            says = "For its parameters see describe(), or use connect(Service)."
+            assert endpoint.__doc__ == f"Call the endpoint '{endpoint.__name__}'. {says}"
             assert endpoint.__doc__ in _text(endpoint).replace("\n    ", " ")
         assert {"price", "prices", "stock"} <= set(dir(client))

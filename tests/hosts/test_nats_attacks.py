@@ -285,7 +285,7 @@ async def test_a_stream_that_keeps_the_messages_does_not_answer_for_a_server(sho
         try:
             async with both(shop) as client:
                 assert await client.pay("fast") == "fast is paid"
-            words = "no server of 'back' has answered .*: nobody serves it, and a monitor or a stream"
+            words = "no server of 'back' answered .*: none is running while a NATS stream or monitor"
             with pytest.raises(shmrpc.ServiceUnavailable, match=words):
                 await shmrpc.connect("back", at=at(shop, "front"), timeout=0)
         finally:

@@ -29,7 +29,7 @@ def connected() -> Iterator[tuple[_core.Channel, _core.Channel]]:
                 bell=bell,
                 semaphores=None,
                 owner=os.geteuid(),
-                lending=lending,
+                loans=lending,
                 blocking=False,
                 max_frame=1000,
                 max_memory=1 << 20,

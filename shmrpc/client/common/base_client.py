@@ -1,4 +1,4 @@
-"""What the clients of loops and of threads have in common: options, members, and what a call begins with."""
+"""The base class of both clients: options, endpoints as attributes, and the start of each call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
-#: Clients with another timeout that are kept for the next time it is asked for.
+#: Maximum number of cached copies of a client, one for each timeout.
 _MAX_CACHED_CLIENTS: Final = 64
 
 
@@ -41,43 +41,46 @@ _L = TypeVar("_L", bound=Reconnector[Any])
 
 
 class PartialCall(functools.partial[Any]):
-    """A partial that ``help()`` takes for a function, and documents as one."""
+    """A partial that ``help()`` documents as a function."""
 
-    @property  # type: ignore[misc]  # Nobody sets it.
+    @property  # type: ignore[misc]  # Never assigned.
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What ``inspect`` believes: from Python 3.13 on it would take a partial for data that has no signature."""
+        """Report a function to ``inspect``: from Python 3.13 on, a partial counts as data without a signature."""
         return types.FunctionType
 
     @property
     def __code__(self) -> types.CodeType:
-        """Where its source is, as of a function."""
+        """Return the code object of the wrapped function, for ``inspect.getsource()``."""
         code: types.CodeType = self.func.__code__
         return code
 
     def __get__(self, instance: object, owner: type | None = None) -> PartialCall:
-        """Itself: it is bound already."""
+        """Return the partial itself, which is already bound."""
         return self
 
 
 class StreamingCall(PartialCall):
-    """A partial of a generator of lists, which gives their items: it is taken for a generator's function, too."""
+    """A partial of an async generator of lists, whose call returns an iterator over their items."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        """The items, one by one."""
+        """Call the generator function; return an asynchronous iterator over single items."""
         return _core.ItemStream(super().__call__(*args, **kwargs))
 
 
 class BaseClient(Generic[_L]):
-    """A client whose endpoints are its attributes."""
+    """A client that offers its endpoints as attributes.
 
-    #: Whether its calls are awaited.
+    Base of :class:`shmrpc.Client` and :class:`shmrpc.sync.Client`.
+    """
+
+    #: True if the caller awaits the calls.
     _is_async: ClassVar[bool] = False
 
     def __init__(self, reconnector: _L, codec: Codec, options: Options, endpoints: Mapping[str, Endpoint]) -> None:
         self._reconnector = reconnector
         self._codec = codec
         self._options = options
-        #: The endpoints of the service that connect() was given; empty if it was given a name.
+        #: Endpoints of the Service that was passed to connect(), by name; empty if connect() was given a name.
         self._endpoints = endpoints
         self._clients_by_timeout: dict[float, Self] = {}
         self._cached_clone: Self | None = None
@@ -89,18 +92,18 @@ class BaseClient(Generic[_L]):
         metadata: Mapping[str, str | bytes] | None = None,
         reply_metadata: Metadata | None = None,
     ) -> Self:
-        """The same client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
+        """Return this client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
 
-        ``timeout``: seconds that a call may take, else DeadlineExceeded; ``math.inf``: any, also when the handler
-        that calls has a deadline, which binds its calls otherwise. ``metadata`` travels with each call to the
-        handler, added to what this client has. ``reply_metadata``: a dict of yours that gets what handlers send
-        back. What is not given stays as it is.
+        ``timeout``: seconds that a call may take before it raises DeadlineExceeded. ``math.inf`` means no limit, not
+        even the deadline of the handler that makes the call. ``metadata`` travels with each call to the handler, in
+        addition to the metadata of this client. ``reply_metadata``: a dict that receives the metadata that handlers
+        send back. Options that are not given keep their values.
         """
         if metadata is not None or reply_metadata is not None or timeout is None:
             return self._copy_with(timeout, metadata, reply_metadata)
         try:
             view = self._clients_by_timeout.get(timeout)
-        except TypeError:  # It is no number, as is said below.
+        except TypeError:  # Unhashable. _copy_with() raises the error for it.
             view = None
         if view is None:
             if len(self._clients_by_timeout) >= _MAX_CACHED_CLIENTS:
@@ -119,20 +122,20 @@ class BaseClient(Generic[_L]):
         return type(self)(self._reconnector, self._codec, options, self._endpoints)
 
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
-        """A new NumPy array in shared memory: fill it and pass it to a call, and nobody copies it.
+        """Return a new NumPy array in shared memory. Fill it and pass it to a call: it is sent without a copy.
 
-        Its contents are whatever was there. It may be passed again; but as long as a receiver has a view of it,
-        what you write is seen there: take a new one instead. Sent by another client, or after a reconnect, it is
-        an ordinary array, as it is over ``memory://`` and ``nats://``.
+        The contents are undefined. The array may be passed to further calls; but while a receiver holds a view of it,
+        the receiver sees later writes, so allocate a new array instead. In a call of another client, after a reconnect,
+        and over ``memory://`` and ``nats://``, it is sent like an ordinary array.
 
-        Raises SharedMemoryError if ``max_memory`` is used up, ImportError without NumPy, LocalProtocolError if
-        there is no connection, ConnectionLost if it has ended, TypeError and ValueError for a dtype or a shape that
-        cannot be.
+        Raises SharedMemoryError if ``max_memory`` is exhausted, ImportError without NumPy, LocalProtocolError if the
+        client is not connected, ConnectionLost if the connection has ended, and TypeError or ValueError for an invalid
+        dtype or shape.
         """
         return empty_array(self._allocate, shape, dtype)
 
     def buffer(self, size: int) -> memoryview:
-        """``size`` writable bytes of shared memory, otherwise as :meth:`empty`."""
+        """Return ``size`` writable bytes of shared memory; see :meth:`empty`."""
         return empty_buffer(self._allocate, size)
 
     def _allocate(self, size: int) -> Any:
@@ -149,18 +152,18 @@ class BaseClient(Generic[_L]):
         return f"<{module}.Client of {reconnector.service!r}, {state}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """What pickle and copy ask for. An endpoint that is bound to the client, a group or a batch has it in it."""
+        """Reject pickle and copy, also of bound endpoints, groups and batches, which refer to the client."""
         service = self._reconnector.service
         raise TypeError(
-            f"a client of {service!r} can be neither pickled nor copied: its connection is this process's. Give the "
-            f"other process the name {service!r}, and connect there"
+            f"a client of {service!r} cannot be pickled or copied, because its connection belongs to this process: "
+            f"pass the name {service!r}, and connect in the other process"
         )
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._names_under("")]
 
     def _names_under(self, prefix: str) -> Iterable[str]:
-        """The endpoints and groups with this prefix, which ends with a dot unless it is empty; without it."""
+        """Return the names of endpoints and groups below a prefix, which is empty or ends with a dot."""
         names = (name.removeprefix(prefix) for name in self._reconnector.numbers if name.startswith(prefix))
         return dict.fromkeys(name.partition(".")[0] for name in names)
 
@@ -168,42 +171,46 @@ class BaseClient(Generic[_L]):
         if name.startswith("_"):
             raise AttributeError(name)
         member = self._clone()._resolve_member(name)
-        self.__dict__[name] = member  # The next time it is found without us.
+        self.__dict__[name] = member  # Later lookups bypass __getattr__.
         return member
 
     def _clone(self) -> Self:
-        """The same client. What it binds may be kept here: that keeps the twin, and neither keeps this one."""
+        """Return a copy of this client for bound endpoints to refer to.
+
+        The bound endpoints are cached on this client. Because they refer to the copy, no reference cycle keeps this
+        client alive.
+        """
         if self._cached_clone is None:
             self._cached_clone = type(self)(self._reconnector, self._codec, self._options, self._endpoints)
         return self._cached_clone
 
     def _resolve_member(self, name: str) -> Any:
-        """The endpoint or the group of this name."""
+        """Return the bound endpoint or the endpoint group of this name."""
         if is_group(name, self._reconnector.numbers):
             return EndpointGroup(self, name)
         return self._bind(name, self._result_type(name))
 
     def _result_type(self, name: str) -> Any:
-        """The type of an endpoint's results; Any if it is not known here."""
+        """Return the declared result type of an endpoint; Any if the client does not know it."""
         return self._endpoints[name].signature.result if name in self._endpoints else Any
 
     def _describe_function(self, name: str, call: Any) -> Callable[..., Any]:
-        """The function that calls an endpoint, with the endpoint's name, and its signature and docstring if known."""
+        """Give the function that calls an endpoint the endpoint's name, and its signature and docstring if known."""
         call.__name__ = call.__qualname__ = name
         if name in self._endpoints:
             endpoint = self._endpoints[name]
             call.__signature__ = endpoint.signature.signature
             call.__doc__ = inspect.getdoc(endpoint.function)
         else:
-            call.__doc__ = f"Calls the endpoint {name!r}; describe() tells what it takes, and so does connect(Service)."
+            call.__doc__ = f"Call the endpoint {name!r}. For its parameters see describe(), or use connect(Service)."
         return call  # type: ignore[no-any-return]
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """The function that calls an endpoint, whose results have this type."""
+        """Return the function that calls an endpoint with results of type ``kind``."""
         raise NotImplementedError
 
     def _bound_call(self, endpoint: Any) -> Callable[..., Any]:
-        """The function that calls an endpoint given by name or by function."""
+        """Return the cached function that calls an endpoint, given by name or by function."""
         calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
         if call is None:
@@ -214,7 +221,7 @@ class BaseClient(Generic[_L]):
         return find_endpoint_name(endpoint, self._reconnector.numbers)
 
     def _check_batchable(self, name: str) -> None:
-        """Raises EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
+        """Raise EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
         session = self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()
@@ -222,14 +229,14 @@ class BaseClient(Generic[_L]):
         reject_streams(name, session.shapes.get(number), "in a batch", is_async=self._is_async)
 
     def _endpoint_name_and_type(self, endpoint: Any) -> tuple[str, Any]:
-        """The name of an endpoint given by name or by function, and the type of its results."""
+        """Return the name of an endpoint, given by name or by function, and the type of its results."""
         name = self._endpoint_name(endpoint)
         return name, self._result_type(name) if isinstance(endpoint, str) else declared_result_type(endpoint)
 
     def _fast_call(
         self, session: Session[Any], number: int, kind: Any, read: Callable[[Body], Any]
     ) -> _core.NativeCall:
-        """What the core needs to call an endpoint by itself. ``read`` is for the results that it cannot read."""
+        """Return what the core needs to call an endpoint; ``read`` decodes results that the core cannot."""
         codec, options = self._codec, self._options
         return _core.NativeCall(
             encoder=codec.encoder,
@@ -246,7 +253,7 @@ class BaseClient(Generic[_L]):
         )
 
     def _new_call(self, name: str) -> Call:
-        """A call with what this client's options say."""
+        """Return a Call with the deadline and metadata of this client's options."""
         options, session = self._options, self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()

@@ -143,9 +143,9 @@ async def _handshake(service: str, nats_link: Link, timeout: float, options: Con
                 raise _Unreachable(f"cannot reach {service!r} at {nats_link}: {refused}") from None
             kind = _Unreachable if patience == _ANSWER else _TimedOut
             raise kind(
-                f"no server of {service!r} has answered at {nats_link} within {patience:.2g} s: nobody serves it, and a "
-                "monitor or a stream of NATS has its subject; or it is stopped, too busy, or may not send to this "
-                "side's inbox"
+                f"no server of {service!r} answered at {nats_link} within {patience:.2g} s: none is running while a "
+                "NATS stream or monitor subscribes to its subject, or it is stopped, busy, or not permitted to publish to "
+                "this side's inbox"
             ) from None
         if isinstance(error, ConnectionLost):
             raise _RetryLater(str(error)) from None
@@ -158,7 +158,7 @@ class NatsConnection(Connection):
     def __init__(self, service: str, nats_link: Link, pipe: Pipe, welcome: Welcome) -> None:
         if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
             raise RemoteProtocolError(
-                f"{pipe.peer_description} named {len(welcome.endpoints)} endpoints and the shapes of {len(welcome.shapes)}"
+                f"{pipe.peer_description} sent {len(welcome.endpoints)} endpoints, but {len(welcome.shapes)} shapes"
             )
         shapes: dict[int, Shape] = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
         pipe.peer_description = f"the server of {service!r} ({messages.describe_process(welcome.host, welcome.pid)})"

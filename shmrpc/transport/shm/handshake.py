@@ -184,7 +184,7 @@ def _open_channel(
             bell=descriptors[0],
             semaphores=None if welcome.semaphores is None else (welcome.semaphores[1], welcome.semaphores[0]),
             owner=server_uid,
-            lending=descriptors[1],
+            loans=descriptors[1],
             blocking=blocking,
             max_frame=welcome.max_frame,
             max_memory=welcome.max_memory,
@@ -222,7 +222,7 @@ def accept_client(
     try:
         for _ in range(2):
             descriptors += _core.Descriptor.pair()
-        bell, their_bell, lending, their_lending = descriptors
+        bell, their_bell, loans, their_loans = descriptors
         channel = _core.Channel(
             segment=segment.file,
             capacity=segment.capacity,
@@ -230,7 +230,7 @@ def accept_client(
             bell=bell,
             semaphores=segment.semaphores,
             owner=os.geteuid(),
-            lending=lending,
+            loans=loans,
             blocking=False,
             max_frame=max_frame,
             max_memory=max_memory,
@@ -248,7 +248,7 @@ def accept_client(
             offer.shapes_beside_endpoints,
             max_memory,
         )
-        return AcceptedClient(channel, bell, segment, max_frame, control.encode(welcome), (their_bell, their_lending))
+        return AcceptedClient(channel, bell, segment, max_frame, control.encode(welcome), (their_bell, their_loans))
     except BaseException as error:
         segment.unlink()
         _close_all(descriptors)

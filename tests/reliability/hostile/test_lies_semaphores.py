@@ -178,7 +178,7 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
             bell=bell,
             semaphores=made.semaphores,
             owner=os.geteuid(),
-            lending=lending,
+            loans=lending,
             blocking=True,
             max_frame=1000,
             max_memory=1 << 20,

@@ -505,7 +505,7 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
 
     async def main() -> list[Any]:
         heard = Heard()
-        parser = guarded_client.parser_class_class_class_class()(heard)
+        parser = guarded_client.parser_class()(heard)
         for start, end in itertools.pairwise(places):
             await parser.parse(said[start:end])
         return heard.heard
@@ -529,4 +529,4 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
 )
 async def test_what_nats_never_says_ends_the_connection(said: bytes) -> None:
     with pytest.raises(nats_py.errors.ProtocolError):
-        await guarded_client.parser_class_class_class_class()(Heard()).parse(said + b"\r\n")
+        await guarded_client.parser_class()(Heard()).parse(said + b"\r\n")

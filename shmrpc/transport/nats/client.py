@@ -144,8 +144,8 @@ async def _handshake(service: str, nats_link: Link, timeout: float, options: Con
             kind = _Unreachable if patience == _ANSWER else _TimedOut
             raise kind(
                 f"no server of {service!r} answered at {nats_link} within {patience:.2g} s: none is running while a "
-                "NATS stream or monitor subscribes to its subject, or it is stopped, busy, or not permitted to publish to "
-                "this side's inbox"
+                "NATS stream or monitor subscribes to its subject, or it is stopped, busy, or not permitted to publish "
+                "to this side's inbox"
             ) from None
         if isinstance(error, ConnectionLost):
             raise _RetryLater(str(error)) from None

@@ -70,7 +70,7 @@ class OwnLink:
     def run(self, work: Any) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
-    async def require_converted(self) -> bool:
+    async def flush(self) -> bool:
         return True
 
     def describe_loop_stall(self) -> str:

@@ -10,7 +10,7 @@ use _core::objects::shape::Shape;
 use _core::objects::topic::{
     ITEMS, Message, Publication, ROOM, Subscription, TakeResult, TopicMembership,
 };
-use _core::objects::waiting::{self, Interrupted, WaitOutcome};
+use _core::objects::waiting::{self, WaitError, WaitOutcome};
 use _core::topic::Policy;
 use _core::topic::log_layout::PublisherLimits;
 use _core::topic::publisher::{NoRoom, OnFull};
@@ -104,7 +104,7 @@ fn publish(publishing: &Arc<Publication>, seq: u64, limit: Duration) -> Result<(
     match waited {
         Ok(WaitOutcome::Succeeded) => Ok(()),
         Ok(_) => Err(slowest.expect("it was refused")),
-        Err(Interrupted::Object(error)) => panic!("{error}"),
+        Err(WaitError::Object(error)) => panic!("{error}"),
     }
 }
 
@@ -136,7 +136,7 @@ fn take(
     match waited {
         Ok(WaitOutcome::Succeeded) => {}
         Ok(_) => return None,
-        Err(Interrupted::Object(error)) => panic!("{error}"),
+        Err(WaitError::Object(error)) => panic!("{error}"),
     }
     let checked = messages.into_iter().map(|message: Message| {
         let found = match &message.payload {

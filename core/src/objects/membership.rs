@@ -47,7 +47,7 @@ pub struct Membership {
     members: Arc<ObjectMembers>,
     origin: Origin,
     /// True once this process has left.
-    left: AtomicBool,
+    has_left: AtomicBool,
     /// This object, for the watcher.
     weak_self: Weak<dyn Watched>,
 
@@ -55,7 +55,7 @@ pub struct Membership {
     sets: Vec<Arc<WaitSet>>,
     /// Slots of each wait set that no thread uses now.
     spare_slots: Vec<Mutex<Vec<ThreadSlot>>>,
-    /// True while the watcher is to check that a woken sleeper reacts, because others sleep on.
+    /// True while the watcher must check that a woken sleeper reacts, because others sleep on.
     is_recheck_requested: AtomicBool,
     /// True if the last release or signal of this process has woken a sleeper.
     pub(super) has_woken: AtomicBool,
@@ -108,7 +108,7 @@ impl Membership {
             lock_file,
             members,
             origin,
-            left: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
             weak_self,
             spare_slots: sets.iter().map(|_| Mutex::default()).collect(),
             sets,
@@ -184,7 +184,7 @@ impl Membership {
     #[inline]
     pub fn check(&self) -> Result<(), ObjectError> {
         // Relaxed, both: marks alone.
-        let is_unusable = self.left.load(Ordering::Relaxed)
+        let is_unusable = self.has_left.load(Ordering::Relaxed)
             || self.mapping.u64_at(AT_POISON).load(Ordering::Relaxed) != 0
             || self.mapping.is_cut_off();
         if is_unusable || !self.origin.is_here() {
@@ -193,6 +193,7 @@ impl Membership {
         Ok(())
     }
 
+    /// Returns the reason why the object cannot be used.
     #[cold]
     fn unusable_error(&self) -> ObjectError {
         if !self.origin.is_here() {
@@ -288,6 +289,7 @@ impl Membership {
         &self.sets
     }
 
+    /// Requests that the watcher rechecks after a while.
     #[cold]
     fn request_recheck(&self) {
         // Relaxed: the watcher learns of it by a system call.
@@ -297,7 +299,7 @@ impl Membership {
         }
     }
 
-    /// Returns true if the watcher is to recheck.
+    /// Returns true if the watcher must recheck.
     pub(super) fn is_recheck_requested(&self) -> bool {
         // Relaxed: a hint.
         self.is_recheck_requested.load(Relaxed)
@@ -308,7 +310,7 @@ impl Membership {
         self.is_recheck_requested.store(false, Relaxed);
     }
 
-    /// Lets the watcher look at the requested chores. Does nothing if there is no watcher.
+    /// Wakes the watcher to check the requested chores. Without a watcher, which cannot be started, nothing happens.
     #[cold]
     pub(super) fn request_chore(&self) {
         if let Some(object) = self.weak_self.upgrade() {
@@ -316,7 +318,7 @@ impl Membership {
         }
     }
 
-    /// Rings for the watchers of the other members: this process has joined, or has something for them.
+    /// Rings for the watchers of the other members: this process has joined, or has published something.
     pub(super) fn notify_watchers(&self) {
         let watch = lock(&self.watch);
         let mut ringer = None;
@@ -380,6 +382,7 @@ impl Membership {
         self.start_watching()
     }
 
+    /// Lets the watcher watch the other members.
     #[cold]
     fn start_watching(&self) -> Result<(), ObjectError> {
         self.check()?;
@@ -409,13 +412,13 @@ impl Membership {
 
     /// Returns true once this process has left.
     pub fn has_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
+        self.has_left.load(Ordering::Relaxed)
     }
 
     /// Notes that this process leaves: from now on its operations raise an error.
     pub(super) fn mark_left(&self) {
         // Relaxed: released by the exchange that releases permits.
-        self.left.store(true, Ordering::Relaxed);
+        self.has_left.store(true, Ordering::Relaxed);
     }
 
     /// Gives back the slots that threads have left.

@@ -30,17 +30,17 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 const OPEN_ATTEMPTS: usize = 100;
 
 /// An object that this process has open.
-struct Open {
+struct OpenObject {
     object: Arc<dyn Object>,
     handles: usize,
     memory_name: String,
 }
 
 /// The open objects by the paths of their lock files.
-type Objects = HashMap<PathBuf, Open>;
+type Objects = HashMap<PathBuf, OpenObject>;
 
 /// An object that was just created or joined, and the name of its memory.
-type Entered = (Arc<dyn Object>, String);
+type EnteredObject = (Arc<dyn Object>, String);
 
 /// The registry of a process.
 pub struct Registry {
@@ -79,7 +79,7 @@ impl Drop for Handle {
         let Some(mut objects) = self.registry.objects().ok().map(lock) else {
             return;
         };
-        let is_ours = |open: &&mut Open| Arc::ptr_eq(&open.object, &self.object);
+        let is_ours = |open: &&mut OpenObject| Arc::ptr_eq(&open.object, &self.object);
         let Some(open) = objects.get_mut(&self.path).filter(is_ours) else {
             return; // All were closed at once, or this is a forked child, which has not opened it.
         };
@@ -93,7 +93,8 @@ impl Drop for Handle {
     }
 }
 
-fn leave(open: &Open, path: &Path) {
+/// Leaves an object, and removes it if this process was its last member.
+fn leave(open: &OpenObject, path: &Path) {
     let remove = |lock_file: &LockFile| {
         let _ = named::remove(&open.memory_name);
         open.object.memory_removed();
@@ -117,6 +118,7 @@ impl Registry {
         }
     }
 
+    /// Returns the open objects of this process.
     fn objects(&'static self) -> Result<&'static Mutex<Objects>, ObjectError> {
         self.objects
             .get()
@@ -148,7 +150,7 @@ impl Registry {
         shape: Option<Shape>,
     ) -> Result<Option<Handle>, ObjectError> {
         let mut objects = lock(self.objects()?);
-        let new_handle = |open: &Open| Handle {
+        let new_handle = |open: &OpenObject| Handle {
             registry: self,
             object: open.object.clone(),
             path: address.lock_file.clone(),
@@ -167,7 +169,7 @@ impl Registry {
         let Some((object, memory_name)) = self.enter(address, shape, &objects)? else {
             return Ok(None);
         };
-        let open = Open {
+        let open = OpenObject {
             object,
             handles: 1,
             memory_name,
@@ -215,7 +217,7 @@ impl Registry {
         address: &ObjectAddress,
         shape: Option<Shape>,
         objects: &Objects,
-    ) -> Result<Option<Entered>, ObjectError> {
+    ) -> Result<Option<EnteredObject>, ObjectError> {
         let failed = |what: &str| {
             let path = address.lock_file.display();
             ObjectError::os(format!("its lock file {path} {what}"))
@@ -259,7 +261,7 @@ impl Registry {
         lock_file: &Arc<LockFile>,
         text: &[u8],
         shape: Option<Shape>,
-    ) -> Result<Entered, ObjectError> {
+    ) -> Result<EnteredObject, ObjectError> {
         let memory = ObjectMemory::open(address, text)?;
         check_shape(memory.shape, shape)?;
         if let Some(corruption) = find_poison(&memory.mapping) {
@@ -279,7 +281,7 @@ impl Registry {
         lock_file: &Arc<LockFile>,
         text: &[u8],
         shape: Shape,
-    ) -> Result<Entered, ObjectError> {
+    ) -> Result<EnteredObject, ObjectError> {
         let mut lost_items = 0;
         let found = self.take_over(address, text, shape, &mut lost_items)?;
         let join = |memory: ObjectMemory| {
@@ -310,7 +312,7 @@ impl Registry {
     }
 
     /// Returns memory whose members were all killed, if it is intact, of this shape, and of a kind that reuses it. Otherwise
-    /// removes it, and adds the items of a queue in it to `lost_items`. Raises an error for values of users of another shape,
+    /// removes it, and sets `lost_items` to the number of items of a queue in it. Raises an error for values of users of another shape,
     /// which must not be lost silently.
     fn take_over(
         &self,

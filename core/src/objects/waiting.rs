@@ -48,16 +48,16 @@ pub enum WaitOutcome {
 
 /// Error raised when a wait is given up.
 #[derive(Debug)]
-pub enum Interrupted<E> {
+pub enum WaitError<E> {
     /// The object cannot be used.
     Object(ObjectError),
     /// The caller's check after a wake-up has raised an error.
     Caller(E),
 }
 
-impl<E> From<ObjectError> for Interrupted<E> {
+impl<E> From<ObjectError> for WaitError<E> {
     fn from(error: ObjectError) -> Self {
-        Interrupted::Object(error)
+        WaitError::Object(error)
     }
 }
 
@@ -79,7 +79,7 @@ pub fn wait<E>(
     stop: &AtomicBool,
     mut take: impl FnMut(bool) -> Result<bool, ObjectError>,
     check_interrupt: impl FnMut() -> Result<(), E>,
-) -> Result<WaitOutcome, Interrupted<E>> {
+) -> Result<WaitOutcome, WaitError<E>> {
     if spin(object, Some(set), deadline, stop, &mut take)? {
         return Ok(WaitOutcome::Succeeded);
     }
@@ -101,7 +101,7 @@ fn sleep<E>(
     stop: &AtomicBool,
     mut take: impl FnMut(bool) -> Result<bool, ObjectError>,
     mut check_interrupt: impl FnMut() -> Result<(), E>,
-) -> Result<WaitOutcome, Interrupted<E>> {
+) -> Result<WaitOutcome, WaitError<E>> {
     prepare_to_sleep(object)?;
     let membership = object.membership();
     // Relaxed: the thread that sets it wakes the sleepers afterwards.
@@ -150,7 +150,7 @@ fn sleep<E>(
             break Err(error.into());
         }
         if let Err(error) = check_interrupt() {
-            break Err(Interrupted::Caller(error));
+            break Err(WaitError::Caller(error));
         }
     };
     membership.keep_slot(set, slot);

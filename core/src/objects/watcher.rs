@@ -152,7 +152,7 @@ pub(super) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the watcher look at the requested chores of an object.
+/// Wakes the watcher to check the requested chores of an object. Starts to watch the object.
 pub(super) fn request(object: &Arc<dyn Watched>) -> io::Result<()> {
     watch(object)?;
     let (wake, one) = (start()?.wake, 1u64);
@@ -184,6 +184,7 @@ fn start() -> io::Result<Watcher> {
     Ok(watcher.insert(fresh).clone())
 }
 
+/// Runs the thread.
 fn run(watcher: &Watcher) {
     // When to do a chore, by the keys of the objects.
     let mut due: HashMap<(u64, Chore), Instant> = HashMap::new();
@@ -304,6 +305,7 @@ fn open_process(members: &ObjectMembers, slot: u32, id: MemberId) -> Option<Owne
     (again.holder == Some(Holder::Process(pid)) && again.id == id).then_some(process)
 }
 
+/// Returns true if a process has ended.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut asked = libc::pollfd {
         fd: process.as_raw_fd(),
@@ -314,6 +316,7 @@ fn has_ended(process: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
 }
 
+/// Adds a descriptor to an epoll, with the key of its object.
 fn add(poll: &OwnedFd, descriptor: RawFd, key: u64) -> io::Result<()> {
     let mut event = libc::epoll_event {
         events: libc::EPOLLIN as u32,

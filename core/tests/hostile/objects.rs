@@ -10,7 +10,7 @@ use _core::objects::memory::ObjectAddress;
 use _core::objects::object::{Object, downcast_ref};
 use _core::objects::semaphore::{PERMITS, SIGNALS, SemaphoreMembership};
 use _core::objects::shape::Shape;
-use _core::objects::waiting::{self, Interrupted, WaitOutcome};
+use _core::objects::waiting::{self, WaitError, WaitOutcome};
 use _core::shared_heap::Words;
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -95,8 +95,8 @@ fn use_object(object: &dyn Object, script: &mut Script, file: &File) {
                 ) {
                     Ok(WaitOutcome::Succeeded | WaitOutcome::TimedOut) => Ok(()),
                     Ok(WaitOutcome::Stopped) => unreachable!("no thread stops it"),
-                    Err(Interrupted::Object(error)) => Err(error),
-                    Err(Interrupted::Caller(never)) => match never {},
+                    Err(WaitError::Object(error)) => Err(error),
+                    Err(WaitError::Caller(never)) => match never {},
                 }
             }
             5 => semaphore.map_or(Ok(()), SemaphoreMembership::release),

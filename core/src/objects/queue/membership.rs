@@ -34,10 +34,10 @@ pub struct QueueMembership {
     /// Items that were lost when all members were killed, before this process.
     pub(super) lost_items: AtomicU64,
     /// The state of the last attempt to reclaim memory.
-    pub(super) reclaim_look: Mutex<TrimState>,
-    /// True if memory of the queue is free, and the watcher is to check whether it can be reclaimed.
+    pub(super) trim_state: Mutex<TrimState>,
+    /// True if memory of the queue is free, and the watcher must check whether it can be reclaimed.
     has_spare_memory: AtomicBool,
-    /// Until when, in nanoseconds of CLOCK_MONOTONIC, operations use the short timeout for the owner lock.
+    /// The time, in nanoseconds of CLOCK_MONOTONIC, until which operations use the short timeout for the owner lock.
     short_timeout_until: AtomicU64,
 }
 
@@ -63,7 +63,7 @@ impl QueueMembership {
                 membership: Membership::new(parts, weak),
                 queue,
                 lost_items: AtomicU64::new(0),
-                reclaim_look: Mutex::default(),
+                trim_state: Mutex::default(),
                 has_spare_memory: AtomicBool::new(false),
                 short_timeout_until: AtomicU64::new(0),
             }
@@ -77,7 +77,7 @@ impl QueueMembership {
         Ok(&self.queue)
     }
 
-    /// Returns the queue for a member that takes from it or looks at it. From then on the watcher gives back what dead
+    /// Returns the queue for a member that takes or inspects items. From then on the watcher returns the items that dead
     /// members have claimed.
     #[inline]
     pub(super) fn watched_queue(&self) -> Result<&ObjectQueue, ObjectError> {
@@ -92,7 +92,7 @@ impl QueueMembership {
 
     /// Does an operation that waits for the owner lock. `operate` takes the timeout in nanoseconds.
     #[cold]
-    pub fn with_timeout<T>(
+    pub fn with_lock_timeout<T>(
         &self,
         operate: impl FnOnce(u64) -> Result<T, ObjectError>,
     ) -> Result<T, ObjectError> {
@@ -109,26 +109,26 @@ impl QueueMembership {
     }
 
     /// Wakes the sleepers that a change concerns.
-    pub(super) fn wake_for(&self, news: Wakeups) {
-        if news.over {
+    pub(super) fn wake_for(&self, wakeups: Wakeups) {
+        if wakeups.over {
             self.wake_all(ITEMS);
-        } else if news.items {
+        } else if wakeups.items {
             self.wake_next(ITEMS);
         }
-        match news.room {
+        match wakeups.room {
             WritersToWake::None => {}
             WritersToWake::One => drop(self.wake_next(ROOM)),
             WritersToWake::All => self.wake_all(ROOM),
         }
-        if news.done {
+        if wakeups.done {
             self.wake_all(DONE);
         }
-        if news.freed {
+        if wakeups.freed {
             self.request_reclaim();
         }
     }
 
-    /// Wakes the sleepers that a put concerns.
+    /// Wakes the sleepers that a put concerns, and converts its error.
     #[inline]
     pub(super) fn finish_put(
         &self,
@@ -144,16 +144,16 @@ impl QueueMembership {
         Ok(put)
     }
 
-    /// Wakes the sleepers that the end of a claim concerns. Returns false if the claim had ended before.
+    /// Wakes the sleepers that the end of items concerns, and converts the error. Returns false if there was nothing to end.
     pub(super) fn finish_end(
         &self,
         ended: Result<Option<Wakeups>, HeapError>,
     ) -> Result<bool, ObjectError> {
-        let news = ended.map_err(|error| self.map_shared_error(error))?;
-        if let Some(news) = news {
-            self.wake_for(news);
+        let wakeups = ended.map_err(|error| self.map_shared_error(error))?;
+        if let Some(wakeups) = wakeups {
+            self.wake_for(wakeups);
         }
-        Ok(news.is_some())
+        Ok(wakeups.is_some())
     }
 
     /// Lets the watcher check after a while whether memory can be reclaimed.
@@ -166,7 +166,7 @@ impl QueueMembership {
         }
     }
 
-    /// Returns true if the watcher is to check whether memory can be reclaimed.
+    /// Returns true if the watcher must check whether memory can be reclaimed.
     pub(super) fn is_reclaim_requested(&self) -> bool {
         // Relaxed: a hint.
         self.has_spare_memory.load(Relaxed)
@@ -177,7 +177,7 @@ impl QueueMembership {
         self.has_spare_memory.store(is_requested, Relaxed);
     }
 
-    /// Lets the watcher finish later what could not be finished now.
+    /// Lets the watcher finish operations later that another process prevents now.
     pub(super) fn request_deferred(&self) {
         if self.queue.has_deferred() {
             // Without a watcher it is finished when this process leaves.

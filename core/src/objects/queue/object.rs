@@ -32,10 +32,10 @@ impl QueueMembership {
 
     /// Gives memory back that is not needed.
     fn reclaim_memory(&self) {
-        let mut look = lock(&self.reclaim_look);
+        let mut state = lock(&self.trim_state);
         let queue = self.unchecked_queue();
-        let next = queue.trim(*look, clock::now() + RECOVERY_TIMEOUT);
-        *look = next.unwrap_or_default();
+        let next = queue.trim(*state, clock::now() + RECOVERY_TIMEOUT);
+        *state = next.unwrap_or_default();
         self.set_reclaim_requested(next.is_some());
     }
 }

@@ -82,8 +82,8 @@ impl QueueMembership {
         let queue = self.watched_queue()?;
         self.expire_claims(queue, timeout)?;
         let taken = queue.pop(source, most, out, deadline_after(timeout));
-        let (taken, news) = taken.map_err(|error| self.map_shared_error(error))?;
-        self.wake_for(news);
+        let (taken, wakeups) = taken.map_err(|error| self.map_shared_error(error))?;
+        self.wake_for(wakeups);
         Ok(taken)
     }
 
@@ -97,8 +97,8 @@ impl QueueMembership {
         let queue = self.watched_queue()?;
         self.expire_claims(queue, timeout)?;
         let claimed = queue.claim(source, lease, deadline_after(timeout));
-        let (claimed, news) = claimed.map_err(|error| self.map_shared_error(error))?;
-        self.wake_for(news);
+        let (claimed, wakeups) = claimed.map_err(|error| self.map_shared_error(error))?;
+        self.wake_for(wakeups);
         Ok(claimed)
     }
 
@@ -144,7 +144,7 @@ impl QueueMembership {
     pub fn drop_claim(&self, claim: Claim, is_over: bool) {
         if let Ok(queue) = self.queue() {
             queue.defer_claim(claim, is_over);
-            let _ = self.with_timeout(|timeout| self.finish_deferred_within(timeout));
+            let _ = self.with_lock_timeout(|timeout| self.finish_deferred_within(timeout));
             self.request_deferred();
         }
     }
@@ -155,8 +155,8 @@ impl QueueMembership {
         let expiry = queue.expiry();
         if expiry.is_some_and(|expiry| expiry <= clock::now()) {
             let expired = queue.expire(deadline_after(timeout));
-            let (_, news) = expired.map_err(|error| self.map_shared_error(error))?;
-            self.wake_for(news);
+            let (_, wakeups) = expired.map_err(|error| self.map_shared_error(error))?;
+            self.wake_for(wakeups);
         }
         Ok(())
     }
@@ -203,7 +203,7 @@ impl QueueMembership {
         Ok(self.queue()?.is_shut_down())
     }
 
-    // --- what can be seen ---
+    // --- inspection ---
 
     /// Returns the number of waiting items: a hint.
     pub fn count_items(&self) -> Result<u64, ObjectError> {
@@ -246,11 +246,11 @@ impl QueueMembership {
     }
 
     fn finish_deferred_within(&self, timeout: u64) -> Result<(), ObjectError> {
-        let mut news = Wakeups::default();
+        let mut wakeups = Wakeups::default();
         let finished = self
             .queue()?
-            .finish_deferred(deadline_after(timeout), &mut news);
-        self.wake_for(news);
+            .finish_deferred(deadline_after(timeout), &mut wakeups);
+        self.wake_for(wakeups);
         finished.map_err(|error| self.map_shared_error(error))
     }
 }

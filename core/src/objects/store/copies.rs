@@ -100,7 +100,7 @@ pub fn open_copy(memory: &str, number: u64, shape: Shape) -> Result<File, Object
     }
 }
 
-/// Puts a copy in the place of what this process has: where it is mapped, and behind its descriptor.
+/// Replaces the contents that this process has by a copy: in the mapping, and behind the descriptor.
 pub fn map_copy(
     mapping: &SharedMapping,
     file: &OwnedFd,

@@ -29,7 +29,7 @@ impl StoreRefused {
         )
     }
 
-    /// Returns the error as one of the object; `what` failed if it is of another kind.
+    /// Converts the error into one of the object. `what` describes the failure for other errors.
     pub(super) fn into_object_error(self, what: &str) -> ObjectError {
         match self {
             StoreRefused::Object(error) => error,

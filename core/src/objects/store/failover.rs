@@ -15,14 +15,15 @@ impl StoreMembership {
     /// member is fenced off. Returns its process, or None if no member holds the store.
     pub fn fail_over(&self, timeout: u64) -> Result<Option<Holder>, StoreRefused> {
         for _ in 0..MOVE_ATTEMPTS {
-            let found = self.following(|store| match store.begin(deadline_after(timeout)) {
-                Ok(open) => {
-                    store.abandon(open);
-                    Ok(None)
-                }
-                Err(StoreError::Heap(HeapError::Busy { holder })) => Ok(Some(holder)),
-                Err(error) => Err(self.map_error(error)),
-            });
+            let found =
+                self.in_current_contents(|store| match store.begin(deadline_after(timeout)) {
+                    Ok(open) => {
+                        store.abandon(open);
+                        Ok(None)
+                    }
+                    Err(StoreError::Heap(HeapError::Busy { holder })) => Ok(Some(holder)),
+                    Err(error) => Err(self.map_error(error)),
+                });
             let Some(holder) = found?.map(MemberId) else {
                 return Ok(None);
             };

@@ -46,7 +46,7 @@ pub struct StoreMembership {
     /// Held while this process moves to other contents, or leaves.
     moving: Mutex<()>,
     pub(super) transaction: LocalTransaction,
-    /// Blocks that this process no longer looks at, of which it has not told the others.
+    /// Unpinned blocks of which the other members do not know.
     pub(super) unpinned: Mutex<Vec<u64>>,
 }
 

@@ -81,6 +81,7 @@ impl StoreMembership {
         }
     }
 
+    /// Calls `act` with the entry lock. Raises an error if this process is fenced off.
     fn with_entry_lock<R>(
         &self,
         act: impl FnOnce() -> Result<R, StoreRefused>,
@@ -147,6 +148,7 @@ impl StoreMembership {
         Err(replaced_too_often().into())
     }
 
+    /// Makes a copy, and stores its number. EAGAIN if a clean-up has removed the file.
     fn try_publish_copy(&self, fenced: u64) -> Result<File, StoreRefused> {
         let number = (random()? as u64).max(1);
         let name = copy_name(self.memory_name(), number)?;
@@ -165,6 +167,7 @@ impl StoreMembership {
         Ok(copy)
     }
 
+    /// Makes the file of a copy, with the committed contents.
     fn make_copy(&self, name: &str, fenced: u64) -> Result<File, StoreRefused> {
         let shape = self.shape();
         let (size, start) = (shape.layout().size, shape.contents_at());

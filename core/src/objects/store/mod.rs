@@ -1,10 +1,10 @@
 //! Stores as shared objects: what members do with a store, and which sleepers they wake.
 //!
-//! * `membership` has what a member needs for everything else, and `local_transaction` the transaction that it has begun.
+//! * `membership` has the mapped contents, and `local_transaction` the transaction that this process has begun.
 //! * `copies` and `migration` move this process to a copy of the contents, which others have made without a member that has
 //!   stopped; `failover` makes such a copy.
 //! * `owner_contents` and `single_writer` are for stores that one member alone changes.
-//! * `operations` and `transactions` are what users do.
+//! * `operations` and `transactions` are the interface for users.
 
 mod copies;
 mod error;
@@ -21,4 +21,4 @@ mod transactions;
 pub(super) use copies::copy_of;
 pub use error::StoreRefused;
 pub use membership::{CHANGES, MESSAGES, ObjectStore, StoreMembership, TRANSACTIONS};
-pub use transactions::{Begun, OPERATION_TIMEOUT};
+pub use transactions::{BeginOutcome, OPERATION_TIMEOUT};

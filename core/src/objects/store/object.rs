@@ -77,7 +77,7 @@ impl Object for StoreMembership {
         if self.shape().is_owned() && is_gone(store.owner_header().owner) {
             store.notify_all_readers(); // The owner may have died between a commit and its notification.
         }
-        let recovered = self.following(|store| {
+        let recovered = self.in_current_contents(|store| {
             let recovered = store.recover(is_gone, clock::now() + RECOVERY_TIMEOUT);
             crash::point!(StoreRecovered);
             recovered.map_err(|error| self.map_error(error))

@@ -18,13 +18,13 @@ enum Scope<'o> {
     Own,
     /// The transaction that the task or thread has begun.
     Begun(&'o mut OpenTransaction),
-    /// None: another task of this thread has begun a transaction, which cannot end before this operation does.
+    /// No transaction: another task of this thread has begun one, which cannot end before this operation does.
     BesideSibling,
 }
 
-/// Makes the error for a change beside the transaction of another task of the thread.
+/// Makes the error for an operation beside the transaction of another task of the thread.
 #[cold]
-pub fn beside_sibling() -> StoreRefused {
+pub fn beside_sibling_error() -> StoreRefused {
     let text = "another task of this thread is within a transaction, which cannot end before this operation; begin one \
                 with 'async with'";
     ObjectError::NotHeld(text).into()
@@ -33,7 +33,7 @@ pub fn beside_sibling() -> StoreRefused {
 impl StoreMembership {
     /// Initializes a new store, and returns the place of its root.
     pub fn initialize(&self) -> Result<ContainerRef, StoreRefused> {
-        self.following(|store| {
+        self.in_current_contents(|store| {
             let deadline = deadline_after(RECOVERY_TIMEOUT);
             let founded = store.initialize(deadline);
             crash::point!(StoreFounded);
@@ -42,15 +42,15 @@ impl StoreMembership {
         })
     }
 
-    /// Does an operation, and does it again in a copy of the store if there is one by then.
+    /// Does an operation in the contents that are mapped, and again if others have moved to newer contents meanwhile.
     #[inline]
-    pub(super) fn following<R>(
+    pub(super) fn in_current_contents<R>(
         &self,
         operate: impl Fn(&ObjectStore) -> Result<R, StoreRefused>,
     ) -> Result<R, StoreRefused> {
         for _ in 0..MOVE_ATTEMPTS {
             match operate(self.store()?) {
-                Err(StoreRefused::Replaced) => self.follow()?,
+                Err(StoreRefused::Replaced) => self.move_to_current_contents()?,
                 done => return done,
             }
         }
@@ -59,15 +59,15 @@ impl StoreMembership {
 
     /// Moves to the contents of a new owner, or to a copy.
     #[cold]
-    fn follow(&self) -> Result<(), StoreRefused> {
+    fn move_to_current_contents(&self) -> Result<(), StoreRefused> {
         match self.shape().is_owned() {
             true => self.follow_owner(RECOVERY_TIMEOUT),
             false => self.follow_copy(),
         }
     }
 
-    /// Does an operation: in the transaction that `owner` has begun, if it has, or else in one of its own, for whose owner
-    /// lock it waits for `timeout` nanoseconds. With a timeout of 0 it does not move to a copy either.
+    /// Does an operation in the transaction that `owner` has begun, or in one of its own, which waits for the owner lock for
+    /// `timeout` nanoseconds. With a timeout of 0 the operation does not move to newer contents either.
     #[inline]
     pub fn with_store<R>(
         &self,
@@ -78,9 +78,10 @@ impl StoreMembership {
         if timeout == 0 {
             return self.operate_once(self.store()?, owner, 0, operate);
         }
-        self.following(|store| self.operate_once(store, &owner, timeout, &operate))
+        self.in_current_contents(|store| self.operate_once(store, &owner, timeout, &operate))
     }
 
+    /// Does an operation in the contents that are mapped.
     #[inline]
     fn operate_once<R>(
         &self,
@@ -120,7 +121,7 @@ impl StoreMembership {
             Scope::BesideSibling => {
                 drop(open);
                 match operate(store, None, deadline_after(0)) {
-                    Err(StoreError::Heap(HeapError::Busy { .. })) => Err(beside_sibling()),
+                    Err(StoreError::Heap(HeapError::Busy { .. })) => Err(beside_sibling_error()),
                     done => self.finish(done),
                 }
             }
@@ -177,7 +178,7 @@ impl StoreMembership {
         }
     }
 
-    /// Wakes the next one that waits for a message, because one that was woken for a message has left it.
+    /// Wakes the next member that waits for a message, because a woken one has not taken the message.
     pub fn pass_message_on(&self) {
         self.wake_next(MESSAGES);
     }
@@ -207,7 +208,7 @@ impl StoreMembership {
         }
     }
 
-    /// Tells the others of unpinned blocks, if the owner lock is free now.
+    /// Passes unpinned blocks on to the other members, if the owner lock is free now.
     pub(super) fn unpin_all(&self) {
         loop {
             let Some(block) = lock(&self.unpinned).pop() else {

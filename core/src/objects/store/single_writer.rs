@@ -58,12 +58,12 @@ impl StoreMembership {
         made
     }
 
-    /// Makes contents of this process, of what was committed if there is anything, and lets all find them.
+    /// Makes contents of this process, a copy of the committed ones if there are any, and publishes them.
     fn make_contents(&self) -> Result<(), ObjectError> {
         let failed = || ObjectError::no_memory("its contents");
         let (start, us) = (self.shape().contents_at(), self.members().self_id().0);
         let current = self.unchecked_store();
-        // A process that has read the store has what it needs, unless another one has what a later owner has left.
+        // A process that has read the store has the contents, unless another one has those of a later owner.
         let known = self.current.load(Relaxed);
         if let Some((file, title)) = self.find_contents(known, RECOVERY_TIMEOUT)? {
             self.map_contents(&file, title)?;
@@ -80,7 +80,7 @@ impl StoreMembership {
         self.set_current(mark, mark);
         // Release: a process that finds the mark finds the contents.
         self.mapping().u64_at(AT_CONTENTS).store(mark, Release);
-        // SeqCst: the mark is before our look at who watches, and a reader watches before its look at the mark.
+        // SeqCst: the mark is before our look for watching members, and a reader watches before its look at the mark.
         fence(SeqCst);
         crash::point!(ContentsFound);
         // Pins and waits of earlier owners are over.
@@ -93,8 +93,8 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Creates a sealed file with what this process reads, whose mark is `before`; empty if that is 0. Returns the file, its
-    /// mapping and its mark.
+    /// Creates a sealed file with a copy of the contents that are mapped, whose mark is `before`, or with empty contents if that
+    /// is 0. Returns the file, its mapping and its mark.
     fn create_contents(
         &self,
         before: u64,
@@ -181,7 +181,7 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Follows a new owner, whether this process looks at the store or not.
+    /// Maps the contents of a new owner, if there is one. The watcher calls this.
     pub(super) fn keep_up(&self) {
         if self.shape().is_owned() && self.is_behind() {
             // An owner that does not show its contents rings again once it does. After other errors, the next operation

@@ -3,7 +3,7 @@
 use super::error::StoreRefused;
 use super::local_transaction::Transaction;
 use super::membership::{MESSAGES, ObjectStore, StoreMembership, TRANSACTIONS};
-use super::operations::beside_sibling;
+use super::operations::beside_sibling_error;
 use crate::clock;
 use crate::crash;
 use crate::objects::deadline::deadline_after;
@@ -18,14 +18,14 @@ pub const OPERATION_TIMEOUT: u64 = 5_000_000;
 
 /// The outcome of an attempt to begin a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum BeginOutcome {
     /// The transaction was begun.
-    Now,
-    /// Another transaction is open, whose end wakes those that wait for it.
-    AfterAnother,
+    Begun,
+    /// Another transaction is open, whose end wakes its waiters.
+    MustWait,
     /// A single operation of another process does not end: the process is stopped, or has no CPU. The end of an operation
     /// wakes no waiter for a transaction, so the caller must try again.
-    Later,
+    MustRetry,
 }
 
 impl StoreMembership {
@@ -36,14 +36,15 @@ impl StoreMembership {
         owner: u64,
         is_task: bool,
         timeout: u64,
-    ) -> Result<Begun, StoreRefused> {
+    ) -> Result<BeginOutcome, StoreRefused> {
         self.check()?;
         if self.transaction.is_of(owner) {
             let text = "this task or thread is within a transaction already";
             return Err(ObjectError::NotHeld(text).into());
         }
-        let begun = self
-            .following(|store| try_begin(store, timeout).map_err(|error| self.map_error(error)));
+        let begun = self.in_current_contents(|store| {
+            try_begin(store, timeout).map_err(|error| self.map_error(error))
+        });
         match begun? {
             Ok(open) => {
                 self.transaction.set(Transaction {
@@ -52,7 +53,7 @@ impl StoreMembership {
                     is_task,
                     thread: thread::current().id(),
                 });
-                Ok(Begun::Now)
+                Ok(BeginOutcome::Begun)
             }
             Err(not_begun) => Ok(not_begun),
         }
@@ -81,18 +82,20 @@ impl StoreMembership {
         self.finish(ended)
     }
 
-    /// Begins a part of the transaction of a task or thread, and returns its number. Returns None outside of a transaction.
+    /// Begins a savepoint in the transaction of a task or thread, and returns its number. Returns None outside of a
+    /// transaction.
     pub fn begin_savepoint(&self, owner: u64) -> Option<u64> {
         self.with_open(owner, |store, open| store.begin_savepoint(open))
     }
 
-    /// Ends a part of a transaction: keeps its changes in the transaction, or undoes them.
-    pub fn end_savepoint(&self, owner: u64, part: u64, is_kept: bool) {
+    /// Ends a savepoint: keeps its changes in the transaction, or undoes them.
+    pub fn end_savepoint(&self, owner: u64, savepoint: u64, is_kept: bool) {
         self.with_open(owner, |store, open| {
-            store.end_savepoint(open, part, is_kept)
+            store.end_savepoint(open, savepoint, is_kept)
         });
     }
 
+    /// Calls `operate` with the transaction of a task or thread. Returns None if it has begun none.
     fn with_open<R>(
         &self,
         owner: u64,
@@ -104,7 +107,7 @@ impl StoreMembership {
         Some(operate(store, &mut transaction.open))
     }
 
-    /// Returns true if another task of this thread is within a transaction, whose end then wakes those that wait for messages.
+    /// Returns true if another task of this thread is within a transaction, whose end then wakes waiters for messages.
     pub fn waits_for_sibling(&self, owner: impl Fn() -> u64) -> bool {
         let is_beside = self.is_beside_sibling(owner);
         if is_beside {
@@ -121,7 +124,7 @@ impl StoreMembership {
     /// Raises an error if a wait for the owner lock would block the thread in which another task has to release it.
     pub fn check_may_block(&self, owner: u64) -> Result<(), StoreRefused> {
         match self.is_beside_sibling(|| owner) {
-            true => Err(beside_sibling()),
+            true => Err(beside_sibling_error()),
             false => Ok(()),
         }
     }
@@ -131,7 +134,7 @@ impl StoreMembership {
 fn try_begin(
     store: &ObjectStore,
     timeout: u64,
-) -> Result<Result<OpenTransaction, Begun>, StoreError> {
+) -> Result<Result<OpenTransaction, BeginOutcome>, StoreError> {
     let (mut since, mut wait) = (None, 0);
     loop {
         let error = match store.begin_long(deadline_after(wait)) {
@@ -143,14 +146,14 @@ fn try_begin(
         };
         // The transaction has begun after we looked for one, or its end wakes us.
         if store.is_long() {
-            return Ok(Err(Begun::AfterAnother));
+            return Ok(Err(BeginOutcome::MustWait));
         }
         // Operations may follow each other without end, even of one process; a change of holder or sequence is progress.
         let (now, found) = (clock::now(), (holder, store.sequence()));
         match since {
             Some((known, from)) if known == found => {
                 if now.saturating_sub(from) >= timeout {
-                    return Ok(Err(Begun::Later));
+                    return Ok(Err(BeginOutcome::MustRetry));
                 }
             }
             _ => since = Some((found, now)),

@@ -29,7 +29,7 @@ pub struct SubscriberSeen {
     pub lag: Option<u64>,
     /// The number of their records that it has missed.
     pub lost: u64,
-    /// Bytes of their large records that it looks at.
+    /// Bytes of their large records that it has pinned.
     pub held: u64,
     /// The policy for a slow subscriber.
     pub policy: Policy,

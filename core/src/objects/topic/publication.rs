@@ -41,7 +41,7 @@ pub struct Publication {
 
 /// The result of publishing some records.
 #[derive(Debug)]
-pub struct Published {
+pub struct PublishOutcome {
     /// The number of published records.
     pub count: usize,
     /// The subscriber that leaves no room for the others, if there are any.
@@ -127,7 +127,7 @@ impl Publication {
     /// Raises an error if there can never be room for a payload of this many bytes.
     pub fn check_size(&self, len: u64) -> Result<(), ObjectError> {
         match self.is_large(len) && len > self.shape.blocks {
-            true => Err(self.map_refused(PublishError::TooLarge {
+            true => Err(self.map_error(PublishError::TooLarge {
                 asked: len,
                 most: self.shape.blocks,
             })),
@@ -147,7 +147,7 @@ impl Publication {
         &self,
         records: impl Iterator<Item = (u8, &'a [u8], bool)>,
         on_full: OnFull,
-    ) -> Result<Published, ObjectError> {
+    ) -> Result<PublishOutcome, ObjectError> {
         let mut publisher = self.publisher()?;
         let (mut count, mut is_published) = (0, false);
         let mut refused = None;
@@ -173,15 +173,15 @@ impl Publication {
         let refused = match refused {
             None => None,
             Some(PublishError::Full(slowest)) => Some(slowest),
-            Some(other) => return Err(self.map_refused(other)),
+            Some(other) => return Err(self.map_error(other)),
         };
-        Ok(Published { count, refused })
+        Ok(PublishOutcome { count, refused })
     }
 
     /// Reserves a block to fill, which the caller publishes or frees. The inner error is the subscriber that holds the memory.
     pub fn reserve(&self, len: u64, on_full: OnFull) -> Result<Result<Block, NoRoom>, ObjectError> {
         let reserved = self.publisher()?.reserve(len, on_full);
-        self.split_refused(reserved)
+        self.separate_no_room(reserved)
     }
 
     /// Publishes a block that was filled. Puts it back into `block` if there is no room.
@@ -204,7 +204,7 @@ impl Publication {
             }
             Err((refused, filled)) => {
                 *block = Some(filled);
-                self.split_refused(Err(refused))
+                self.separate_no_room(Err(refused))
             }
         }
     }
@@ -224,21 +224,21 @@ impl Publication {
         (log, address)
     }
 
-    /// Splits a missing room, for which the caller may wait, from other errors.
-    fn split_refused<T>(
+    /// Separates missing room, for which the caller may wait, from other errors.
+    fn separate_no_room<T>(
         &self,
         result: Result<T, PublishError>,
     ) -> Result<Result<T, NoRoom>, ObjectError> {
         match result {
             Ok(done) => Ok(Ok(done)),
             Err(PublishError::Full(slowest)) => Ok(Err(slowest)),
-            Err(other) => Err(self.map_refused(other)),
+            Err(other) => Err(self.map_error(other)),
         }
     }
 
     #[cold]
-    fn map_refused(&self, refused: PublishError) -> ObjectError {
-        match refused {
+    fn map_error(&self, error: PublishError) -> ObjectError {
+        match error {
             PublishError::System(error) => ObjectError::no_memory("its messages")(error),
             other => ObjectError::TooLarge(other.to_string()),
         }
@@ -254,7 +254,8 @@ impl Publication {
         }
     }
 
-    /// Returns true if this thread waits for a subscriber of this process that no other thread has read from so far.
+    /// Returns true if the slowest subscriber is of this process, and this thread was the last to read from it: a wait for it
+    /// would not end.
     pub fn is_read_by_this_thread(&self, slowest: &NoRoom) -> bool {
         if self.topic.check().is_err() || slowest.owner != Some(self.topic.members().self_id().0) {
             return false;
@@ -299,6 +300,7 @@ impl Publication {
     }
 }
 
+/// Writes a record, without publishing it.
 #[inline]
 fn write(
     publisher: &mut LogPublisher,
@@ -311,6 +313,7 @@ fn write(
     }
 }
 
+/// Writes a record whose payload needs a block.
 #[cold]
 fn write_large(
     publisher: &mut LogPublisher,
@@ -329,7 +332,7 @@ fn write_large(
 
 impl LocalPublication for Publication {
     /// Publishes what is written, and waits a while until all subscribers have attached: they read mapped memory also after
-    /// this process has gone. The process of a subscriber that was there first may not have reacted so far.
+    /// this process has gone. The process of an earlier subscriber may not have reacted so far.
     fn finish(&self) {
         // Relaxed: set by the thread that drops the last handle.
         if self.has_waited.load(Relaxed) {
@@ -380,7 +383,7 @@ impl RoomWait {
         &self.publication
     }
 
-    /// Returns the on_full of attempts to publish within this wait.
+    /// Returns the way in which attempts to publish within this wait treat missing room.
     pub fn on_full(&self) -> OnFull {
         OnFull::Wait(self.waiter)
     }

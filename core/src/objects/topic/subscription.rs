@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 pub type Message = subscriber::Message<Log, Arc<SharedMapping>>;
 /// The bytes of a message.
 pub type Payload = subscriber::Payload<Log, Arc<SharedMapping>>;
-/// A block of another process that this process looks at.
+/// A block of another process that this process has pinned.
 pub type Pin = subscriber::PinnedBlock<Log, Arc<SharedMapping>>;
 
 type LogSubscriber = Subscriber<Log, Arc<SharedMapping>>;
@@ -160,7 +160,7 @@ impl Subscription {
         Ok(self.refreshed()?.live_sources().collect())
     }
 
-    /// Returns true if it reads from no publisher, and this one, from which it no longer reads, still publishes.
+    /// Returns true if the subscription reads from no publisher, and this one, from which it no longer reads, still publishes.
     pub fn is_last_source(&self, source: PublisherId) -> Result<bool, ObjectError> {
         Ok(self.refreshed()?.is_last_source(source))
     }

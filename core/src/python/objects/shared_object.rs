@@ -16,7 +16,7 @@ use crate::objects::registry::Handle;
 use crate::objects::semaphore::SemaphoreMembership;
 use crate::objects::shape::{OWNED, Shape};
 use crate::objects::topic::Overview;
-use crate::objects::waiting::{self, Interrupted, WaitOutcome};
+use crate::objects::waiting::{self, WaitError, WaitOutcome};
 use crate::python::objects::loop_waiter::LoopWaiter;
 use crate::python::objects::topics::publisher::seen_subscribers;
 use crate::python::support::buffer::fill;
@@ -172,8 +172,8 @@ impl SharedObject {
                 Err(self.failed(py, ObjectError::Left))
             }
             Ok(WaitOutcome::Stopped) => Ok(None),
-            Err(Interrupted::Object(error)) => Err(self.failed(py, error)),
-            Err(Interrupted::Caller(error)) => Err(error),
+            Err(WaitError::Object(error)) => Err(self.failed(py, error)),
+            Err(WaitError::Caller(error)) => Err(error),
         }
     }
 

@@ -54,7 +54,9 @@ pub(crate) fn attempt<T: Send>(
     membership: &QueueMembership,
     act: impl Fn(u64) -> Result<T, ObjectError> + Sync,
 ) -> PyResult<T> {
-    attempt_for(py, membership, &act, |act| membership.with_timeout(act))
+    attempt_for(py, membership, &act, |act| {
+        membership.with_lock_timeout(act)
+    })
 }
 
 /// The same for what ends something.
@@ -203,7 +205,7 @@ impl Queue {
         let put = |patience| encoded.put(membership, patience);
         let put = if encoded.is_long() {
             let put = py.detach(|| match put(0) {
-                Err(ObjectError::Changing { .. }) => membership.with_timeout(put),
+                Err(ObjectError::Changing { .. }) => membership.with_lock_timeout(put),
                 put => put,
             });
             put.map_err(|error| failed(py, membership, error))?
@@ -249,7 +251,8 @@ impl Queue {
         let mut taken = membership.take(source, most, items, 0);
         if let Err(ObjectError::Changing { .. }) = taken {
             taken = py.detach(|| {
-                membership.with_timeout(|patience| membership.take(source, most, items, patience))
+                membership
+                    .with_lock_timeout(|patience| membership.take(source, most, items, patience))
             });
         }
         taken.map_err(|error| failed(py, membership, error))

@@ -1,7 +1,7 @@
 //! `Transaction`: many operations of a store that are one.
 
 use crate::objects::deadline::OWNER_LOCK_TIMEOUT;
-use crate::objects::store::{Begun, OPERATION_TIMEOUT, TRANSACTIONS};
+use crate::objects::store::{BeginOutcome, OPERATION_TIMEOUT, TRANSACTIONS};
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::objects::stores::store::{Inner, StoreRef};
 use crate::python::support::errors::preserving_exception;
@@ -57,9 +57,10 @@ impl Transaction {
         };
         let begun = members.begin_transaction(owner, owner != this_thread(), patience);
         let begun = begun.map_err(|error| self.inner.refused(py, error))?;
-        self.is_late.store(begun == Begun::Later, Relaxed);
-        self.is_open.store(begun == Begun::Now, Relaxed);
-        Ok(begun == Begun::Now)
+        self.is_late
+            .store(begun == BeginOutcome::MustRetry, Relaxed);
+        self.is_open.store(begun == BeginOutcome::Begun, Relaxed);
+        Ok(begun == BeginOutcome::Begun)
     }
 
     /// Begins it for its owner, and waits in this thread: False if the timeout is over, None if waits were stopped.
@@ -83,14 +84,15 @@ impl Transaction {
                 let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
                 left.min(OWNER_LOCK_TIMEOUT)
             });
-            let mut tried = Begun::AfterAnother;
+            let mut tried = BeginOutcome::MustWait;
             let left = left.map(|left| left.as_secs_f64());
             let waited = us.wait_in(py, self.name.get(), TRANSACTIONS, left, || {
                 tried = us.membership.begin_transaction(owner, is_task, patience)?;
-                Ok(tried != Begun::AfterAnother || only_late)
+                Ok(tried != BeginOutcome::MustWait || only_late)
             });
-            self.is_late.store(tried == Begun::Later, Relaxed);
-            self.is_open.store(tried == Begun::Now, Relaxed);
+            self.is_late
+                .store(tried == BeginOutcome::MustRetry, Relaxed);
+            self.is_open.store(tried == BeginOutcome::Begun, Relaxed);
             let waited = match waited {
                 Ok(waited) => waited,
                 Err(error) => {
@@ -98,8 +100,8 @@ impl Transaction {
                     return Err(error);
                 }
             };
-            if waited != Some(true) || tried != Begun::Later {
-                return Ok(waited.map(|_| tried == Begun::Now));
+            if waited != Some(true) || tried != BeginOutcome::MustRetry {
+                return Ok(waited.map(|_| tried == BeginOutcome::Begun));
             }
             // The end of a single operation wakes no waiter: try again, until the time is over.
             py.check_signals()?;

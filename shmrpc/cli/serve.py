@@ -22,7 +22,7 @@ from shmrpc.errors import ShmrpcError
 from shmrpc.host import resource_limits
 from shmrpc.server.call_limiter import DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_PER_CONNECTION, DEFAULT_MAX_WAITING
 from shmrpc.server.server import DEFAULT_GRACE
-from shmrpc.supervisor.config import Config, ServeError
+from shmrpc.supervisor.config import ServeConfig, ServeError
 from shmrpc.supervisor.runner import run_here
 from shmrpc.supervisor.targets import load_services
 from shmrpc.transport.connection_options import DEFAULT_SPIN, ConnectionOptions
@@ -97,7 +97,7 @@ def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options
     connection = {field.name: options.pop(field.name) for field in dataclasses.fields(ConnectionOptions)}
     try:
         at = list(options.pop("at"))
-        config = Config(targets=list(targets), connection=ConnectionOptions(**connection), at=at, **options)
+        config = ServeConfig(targets=list(targets), connection=ConnectionOptions(**connection), at=at, **options)
     except ValueError as error:
         raise CommandFailed(str(error), USAGE) from None
     try:

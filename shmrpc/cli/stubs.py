@@ -59,15 +59,15 @@ class _Node:
 
 
 class _Names:
-    """The names in the texts of types, where that of an endpoint may hide them."""
+    """Names of types in the bodies of classes, where the name of an endpoint may hide a type."""
 
     def __init__(self, endpoints: Iterable[EndpointDescription]) -> None:
         self._hiding = {part for endpoint in endpoints for part in endpoint.name.split(".")}
-        #: Names that are hidden somewhere, and what to write in their place.
+        #: Aliases of the names that are hidden somewhere.
         self.aliases: dict[str, str] = {}
 
-    def visible(self, text: str) -> str:
-        """The text of a type, for the body of a class whose attributes are endpoints."""
+    def unhidden(self, text: str) -> str:
+        """Return the text of a type for the body of a class whose attributes are endpoints."""
         tree = ast.parse(text, mode="eval")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         hidden = [node for node in names if node.id in self._hiding]
@@ -77,29 +77,29 @@ class _Names:
 
 
 def stub_text(description: Description) -> str:
-    """The stub of a service's two clients, one for a loop and one for threads."""
+    """Return the stub of the two clients of a service, for an event loop and for threads."""
     taken = {name for each in description.types for name in (each.name, each.input_name)}
-    base = _camel(description.service)
-    client, sync_client = _unused(f"{base}Client", taken), _unused(f"{base}SyncClient", taken)
+    base = _camel_case(description.service)
+    client, sync_client = _make_unique(f"{base}Client", taken), _make_unique(f"{base}SyncClient", taken)
     names = _Names(description.endpoints)
-    definitions = [line for each in description.types for line in _definition(each)]
+    definitions = [line for each in description.types for line in _class_definitions(each)]
     clients = [
-        *_client(client, description, names, in_loop=True),
+        *_client_class(client, description, names, in_loop=True),
         "",
-        *_client(sync_client, description, names, in_loop=False),
+        *_client_class(sync_client, description, names, in_loop=False),
     ]
     module = f"{re.sub(r'[^a-z0-9]+', '_', description.service.lower())}_client"
     header = _HEADER.format(service=description.service, module=module, client=client, sync_client=sync_client)
     hidden = [*(f"{alias} = {name}" for name, alias in names.aliases.items()), "", "class _NoSuchEndpoint: ...", ""]
     body = [*definitions, *hidden, *clients]
     return (
-        "\n".join([header, *_imports(set(re.findall(r"\w+", "\n".join(body))), _modules(description)), "", *body])
+        "\n".join([header, *_imports(set(re.findall(r"\w+", "\n".join(body))), _named_modules(description)), "", *body])
         + "\n"
     )
 
 
-def _modules(description: Description) -> set[str]:
-    """The modules named in the texts of types."""
+def _named_modules(description: Description) -> set[str]:
+    """Return the modules that the texts of types name."""
     endpoints = [text for each in description.endpoints for text in (each.gives, *(p.accepts for p in each.parameters))]
     classes = [text for each in description.types for text in (each.gives, each.accepts) if text is not None]
     fields = [text for each in description.types for field in each.fields for text in (field.gives, field.accepts)]
@@ -108,7 +108,7 @@ def _modules(description: Description) -> set[str]:
 
 
 def _imports(used: set[str], modules: set[str]) -> list[str]:
-    """The imports of the names that are used, and of the modules."""
+    """Return import statements for the names that are used, and for the modules."""
     by_module: dict[str, list[str]] = {}
     for name in sorted(used & _SOURCES.keys()):
         by_module.setdefault(_SOURCES[name], []).append("Set as AbstractSet" if name == "AbstractSet" else name)
@@ -118,8 +118,8 @@ def _imports(used: set[str], modules: set[str]) -> list[str]:
     ]
 
 
-def _tree(endpoints: Iterable[EndpointDescription], client: type[object]) -> tuple[_Node, list[str]]:
-    """Endpoints by their groups, and the names of those that cannot be attributes of a client."""
+def _group_endpoints(endpoints: Iterable[EndpointDescription], client: type[object]) -> tuple[_Node, list[str]]:
+    """Return the endpoints by groups, and the names of endpoints that cannot be attributes of a client."""
     root, left_out = _Node(), []
     for endpoint in endpoints:
         *groups, last = endpoint.name.split(".")
@@ -134,8 +134,8 @@ def _tree(endpoints: Iterable[EndpointDescription], client: type[object]) -> tup
     return root, left_out
 
 
-def _definition(each: TypeDescription) -> Iterator[str]:
-    """The TypedDict or the alias of a class; two if what may be sent has another text than what arrives."""
+def _class_definitions(each: TypeDescription) -> Iterator[str]:
+    """Yield the TypedDict or the alias of a class; two of them if its type differs between sending and receiving."""
     if each.received:
         yield from _one_definition(each, each.name, as_input=False)
     if each.sent and (each.input_name != each.name or not each.received):
@@ -143,6 +143,7 @@ def _definition(each: TypeDescription) -> Iterator[str]:
 
 
 def _one_definition(each: TypeDescription, name: str, *, as_input: bool) -> Iterator[str]:
+    """Yield the definition of a class for sending or for receiving."""
     plain = each.accepts if as_input else each.gives
     if plain is not None:
         yield from (f"{name}: TypeAlias = {plain}", "")
@@ -158,43 +159,45 @@ def _one_definition(each: TypeDescription, name: str, *, as_input: bool) -> Iter
 
 
 def _needs_quotes(field: str, fields: Mapping[str, str]) -> bool:
-    """Whether a field's name cannot stand in the body of a class, or hides a type there."""
+    """Return True if the name of a field is not valid in the body of a class, or hides a type there."""
     hides = any(re.search(rf"\b{re.escape(field)}\b", text) for text in fields.values())
     return not field.isidentifier() or keyword.iskeyword(field) or field.startswith("__") or hides
 
 
 def _field_type(field: FieldDescription, *, as_input: bool) -> str:
-    # A read-only field of a wider type also takes values of a narrower one.
+    # A read-only field of a wider type also accepts values of a narrower type.
     text = f"ReadOnly[{field.accepts}]" if as_input else field.gives
     there = field.required if as_input else field.always
     return text if there else f"NotRequired[{text}]"
 
 
-def _client(name: str, description: Description, names: _Names, *, in_loop: bool) -> Iterator[str]:
-    root, left_out = _tree(description.endpoints, Client if in_loop else sync.Client)
+def _client_class(name: str, description: Description, names: _Names, *, in_loop: bool) -> Iterator[str]:
+    """Yield the lines of the class of a client."""
+    root, left_out = _group_endpoints(description.endpoints, Client if in_loop else sync.Client)
     yield f"class {name}({'shmrpc.Client' if in_loop else 'shmrpc.sync.Client'}):"
     yield from (
         f'    # client.call("{endpoint}", ...): its name is a word of Python\'s or a method of every client.'
         for endpoint in left_out
     )
-    yield from _members(root, names, in_loop=in_loop)
+    yield from _class_body(root, names, in_loop=in_loop)
 
 
-def _members(node: _Node, names: _Names, *, in_loop: bool) -> Iterator[str]:
-    """The body of the class of a client or a group."""
+def _class_body(node: _Node, names: _Names, *, in_loop: bool) -> Iterator[str]:
+    """Yield the body of the class of a client or a group."""
     for name, endpoint in node.endpoints.items():
         yield textwrap.indent(_method(name, endpoint, names, in_loop=in_loop), "    ")
     for name, group in node.groups.items():
-        yield f"    class _{name}_group({names.visible('EndpointGroup')}):"  # No endpoint has a name like this.
-        yield from (textwrap.indent(lines, "    ") for lines in _members(group, names, in_loop=in_loop))
+        yield f"    class _{name}_group({names.unhidden('EndpointGroup')}):"  # No endpoint has such a name.
+        yield from (textwrap.indent(lines, "    ") for lines in _class_body(group, names, in_loop=in_loop))
         yield f"    {name}: _{name}_group"
-    yield f"    def __getattr__(self, name: {names.visible('str')}) -> _NoSuchEndpoint: ..."
+    yield f"    def __getattr__(self, name: {names.unhidden('str')}) -> _NoSuchEndpoint: ..."
 
 
 def _method(name: str, endpoint: EndpointDescription, names: _Names, *, in_loop: bool) -> str:
-    gives = names.visible(endpoint.gives)
+    """Return the text of the method of an endpoint."""
+    gives = names.unhidden(endpoint.gives)
     if endpoint.streams:
-        gives = names.visible(f"AsyncGenerator[{gives}, None]" if in_loop else f"Generator[{gives}, None, None]")
+        gives = names.unhidden(f"AsyncGenerator[{gives}, None]" if in_loop else f"Generator[{gives}, None, None]")
     start = f"async def {name}" if in_loop and not endpoint.streams else f"def {name}"
     parameters = _parameters(endpoint.parameters, names, in_loop=in_loop)
     end = f" -> {gives}:" + ("" if endpoint.docstring else " ...")
@@ -206,11 +209,11 @@ def _method(name: str, endpoint: EndpointDescription, names: _Names, *, in_loop:
 
 
 def _parameters(parameters: list[ParameterDescription], names: _Names, *, in_loop: bool) -> Iterator[str]:
-    """A method's parameters, with the marks between their kinds."""
+    """Yield the parameters of a method, with the markers between their kinds."""
 
     def write(each: ParameterDescription) -> str:
         optional = "" if each.required or each.kind.startswith("var") else " = ..."
-        return f"{each.name}: {_argument(each, names, in_loop=in_loop)}{optional}"
+        return f"{each.name}: {_argument_type(each, names, in_loop=in_loop)}{optional}"
 
     hides_self = any(each.name == "self" for each in parameters)
     yield "_self" if hides_self else "self"
@@ -219,20 +222,22 @@ def _parameters(parameters: list[ParameterDescription], names: _Names, *, in_loo
     yield from format_parameters(parameters, write)
 
 
-def _argument(each: ParameterDescription, names: _Names, *, in_loop: bool) -> str:
-    """The type of an argument."""
+def _argument_type(each: ParameterDescription, names: _Names, *, in_loop: bool) -> str:
+    """Return the type of an argument."""
     if not each.stream:
-        return names.visible(each.accepts)
+        return names.unhidden(each.accepts)
     item = each.accepts
-    return names.visible(f"AsyncIterable[{item}] | Iterable[{item}]" if in_loop else f"Iterable[{item}]")
+    return names.unhidden(f"AsyncIterable[{item}] | Iterable[{item}]" if in_loop else f"Iterable[{item}]")
 
 
-def _camel(service: str) -> str:
+def _camel_case(service: str) -> str:
+    """Return the name of a service in CamelCase, as an identifier."""
     name = "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", service))
     return name if name.isidentifier() else f"Service{name}"
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def _make_unique(name: str, taken: set[str]) -> str:
+    """Return the name with underscores appended until it is not taken."""
     while name in taken:
         name += "_"
     return name

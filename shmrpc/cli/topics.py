@@ -187,4 +187,4 @@ def publish(name: str, messages: tuple[str, ...], timeout: float | None) -> None
                 click.echo(f"{done} of the messages were published", err=True)
             raise
         if not found.subscribers():
-            click.echo(f"topic {name!r}: nobody subscribes", err=True)
+            click.echo(f"topic {name!r}: no subscribers", err=True)

@@ -1,4 +1,4 @@
-"""Values on the command line: arguments from text and files; results as text for people and as JSON for programs."""
+"""Values on the command line: arguments from text and files, results as text and as JSON."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.introspection.client_types import TypeDescription
 from shmrpc.introspection.describe import ParameterDescription
 
-#: Makes a number of the text of one that is no integer.
-Number = Callable[[str], Decimal | float]
+#: Converts the text of a number with a fraction or exponent.
+NumberParser = Callable[[str], Decimal | float]
 
-#: What each of these types, as a description names them, takes of what JSON has; any other may take anything.
+#: Python types that JSON may give for these types of parameters; other types may accept any value.
 _TAKEN_FROM_JSON: Final[dict[str, tuple[type, ...]]] = {
     "None": (NoneType,),
     "bool": (bool,),
@@ -36,36 +36,36 @@ _TAKEN_FROM_JSON: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(["bytes", "bytearray", "memoryview", "uuid.UUID", "pathlib.Path"], ()),
     **dict.fromkeys(["datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta"], ()),
 }
-#: How many bytes of a value, and items of an array, are shown.
-_SHOWN: Final = 100
-#: Bits of an int that is written in decimal, which takes the square of its size. Python refuses a few more.
-_MOST_BITS: Final = 10_000
-#: Characters that a terminal may obey, and that JSON need not escape.
+#: Maximum number of bytes of a value, and of items of an array, to print.
+_MAX_PRINTED: Final = 100
+#: Bits of the largest int to print in decimal, whose cost grows with the square. Python refuses slightly larger ones.
+_MAX_DECIMAL_BITS: Final = 10_000
+#: Control characters of terminals that JSON does not escape.
 _CONTROL: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 def is_text(argument: str) -> bool:
-    """Whether an argument is text whatever its parameter takes: neither JSON nor ``@FILE``."""
+    """Return True if an argument is text for any parameter: neither JSON nor ``@FILE``."""
     return not argument.startswith("@") and _from_json(argument) is argument
 
 
 def read_argument(argument: str, parameter: ParameterDescription | None, types: Sequence[TypeDescription]) -> Any:
-    """Read an argument for a parameter, None if the endpoint has none for it. Raises UsageError.
+    """Return the value of an argument for a parameter, None if the endpoint has no such parameter. Raises UsageError.
 
-    ``@FILE`` and ``@-`` stand for what is in the file; for a stream, for its lines, each read like an argument.
-    Anything else is JSON, or else text. ``types`` are the classes of the service.
+    ``@FILE`` and ``@-`` stand for the contents of a file; for a stream, for its lines, each read like an argument. Any
+    other argument is JSON, or else text. ``types``: the classes of the service.
     """
     accepts, name, is_stream = "Any", "", False
     if parameter is not None:
         accepts, name, is_stream = parameter.accepts, parameter.name, parameter.stream
-    number = _number_of(accepts, types)
+    number = _number_parser_for(accepts, types)
     if argument.startswith("@"):
-        return _lines(argument, name, accepts, number) if is_stream else _content(argument)
+        return _read_lines(argument, name, accepts, number) if is_stream else _read_file(argument)
     return _from_json(argument, number) if is_stream else _from_text(argument, name, accepts, number)
 
 
-def _from_json(text: str, number: Number = float) -> Any:
-    """What a text says as JSON; the same text if it is none."""
+def _from_json(text: str, number: NumberParser = float) -> Any:
+    """Parse a text as JSON; return the text itself if it is not JSON."""
     try:
         return json.loads(text, parse_float=number)
     except ValueError:
@@ -74,8 +74,8 @@ def _from_json(text: str, number: Number = float) -> Any:
         raise click.UsageError(f"{text[:20]}...: nested too deeply") from None
 
 
-def _from_text(text: str, name: str, accepts: str, number: Number) -> Any:
-    """The argument of a parameter: what its text says as JSON, unless the parameter only takes the text itself."""
+def _from_text(text: str, name: str, accepts: str, number: NumberParser) -> Any:
+    """Return the value of a text for a parameter: parsed as JSON, unless the parameter accepts only text."""
     value, alternatives = _from_json(text, number), accepts.split(" | ")
     if any(type(value) in _TAKEN_FROM_JSON.get(each, (type(value),)) for each in alternatives):
         return value
@@ -86,8 +86,8 @@ def _from_text(text: str, name: str, accepts: str, number: Number) -> Any:
     return value
 
 
-def _number_of(accepts: str, types: Sequence[TypeDescription]) -> Number:
-    """What to make of numbers: Decimals, where the parameter takes them and no floats, also not within classes."""
+def _number_parser_for(accepts: str, types: Sequence[TypeDescription]) -> NumberParser:
+    """Return the parser of numbers: of Decimals, if the parameter accepts Decimals and no floats at any depth."""
     within = {each.input_name: [each.accepts or "", *(field.accepts for field in each.fields)] for each in types}
     found, rest = set[str](), {accepts}
     while rest := rest - found:
@@ -100,7 +100,7 @@ def _number_of(accepts: str, types: Sequence[TypeDescription]) -> Number:
 
 
 def _exact_float(text: str) -> float:
-    """A float, which the server may make a Decimal of. Raises UsageError if that would not have every digit."""
+    """Return a float that the server may convert to a Decimal. Raises UsageError if that would lose digits."""
     number = float(text)
     if Decimal(repr(number)) != Decimal(text):
         raise click.UsageError(
@@ -109,7 +109,7 @@ def _exact_float(text: str) -> float:
     return number
 
 
-def _open(source: str) -> BinaryIO:
+def _open_source(source: str) -> BinaryIO:
     try:
         return sys.stdin.buffer if source == "@-" else Path(source.removeprefix("@")).open("rb")
     except OSError as error:
@@ -118,10 +118,10 @@ def _open(source: str) -> BinaryIO:
         ) from None
 
 
-def _content(source: str) -> Any:
-    """The bytes of a file; the array of a ``.npy`` file."""
+def _read_file(source: str) -> Any:
+    """Return the bytes of a file, or the array of a ``.npy`` file. Raises UsageError."""
     try:
-        with _open(source) as file:
+        with _open_source(source) as file:
             if not source.endswith(".npy"):
                 return file.read()
             return importlib.import_module("numpy").lib.format.read_array(file, allow_pickle=False)
@@ -133,17 +133,17 @@ def _content(source: str) -> Any:
         raise click.UsageError(f"{source}: {error.strerror}") from None
 
 
-def _lines(source: str, name: str, accepts: str, number: Number) -> Iterator[Any]:
-    """The lines of a file, without their ends: as bytes if the stream's items may be bytes."""
+def _read_lines(source: str, name: str, accepts: str, number: NumberParser) -> Iterator[Any]:
+    """Yield the lines of a file without line ends, as bytes if the items of the stream may be bytes."""
     as_bytes = "bytes" in accepts.split(" | ")
-    with _open(source) as file:
+    with _open_source(source) as file:
         for line in file:
             item = line.rstrip(b"\r\n")
             yield item if as_bytes else _from_text(item.decode(errors="replace"), name, accepts, number)
 
 
 def to_json(value: Any) -> str:
-    """One line of strict JSON, also for values that JSON does not have.
+    """Return one line of strict JSON, also for values that JSON does not have.
 
     NaN and infinities: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. Bytes: base64. Tuples and sets: arrays. Complex
     numbers: ``{"real": 1.0, "imag": 2.0}``. Very large ints: text, in hexadecimal. Arrays: ``{"dtype": ..., "shape":
@@ -159,9 +159,9 @@ def _for_json(value: Any) -> Any:
         case None | bool() | str():
             return value
         case int():
-            return int(value) if value.bit_length() <= _MOST_BITS else hex(value)
+            return int(value) if value.bit_length() <= _MAX_DECIMAL_BITS else hex(value)
         case float():
-            return float(value) if math.isfinite(value) else _number(value).strip('"')
+            return float(value) if math.isfinite(value) else _number_text(value).strip('"')
         case bytes() | bytearray() | memoryview():
             return base64.b64encode(bytes(value)).decode()
         case complex():
@@ -177,68 +177,68 @@ def _for_json(value: Any) -> Any:
         case list() | tuple() | Set():
             return [_for_json(each) for each in value]
     if _is_array(value):
-        data = _for_json(_items(value))
+        data = _for_json(_array_items(value))
         return {"dtype": str(value.dtype), "shape": [*map(int, value.shape)], "data": data} if value.shape else data
     if hasattr(value, "to_pylist"):  # Arrow's.
         return _for_json(value.to_pylist())
     try:
         builtins = msgspec.to_builtins(value, enc_hook=str)
-    except Exception:  # Raised by the __str__ of somebody's class.
+    except Exception:  # Raised by the __str__ of a user's class.
         return object.__repr__(value)
     return builtins if isinstance(builtins, str) else _for_json(builtins)
 
 
 def to_text(value: Any, *, compact: bool = False) -> str:
-    """A value for people: as JSON if JSON has it, and otherwise in Python's notation. ``compact``: on one line."""
+    """Return a readable text: JSON if JSON has the value, otherwise Python's notation. ``compact``: on one line."""
     text = _text(value, None if compact else "\n")
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _text(value: Any, line: str | None) -> str:
-    """``line``: what begins a new line at this depth; None to write everything on one line."""
+    """Return the text of a value. ``line``: line break and indentation at this depth; None for one line."""
     match value:
         case None | bool():
             return json.dumps(value)
         case str():
             return json.dumps(value, ensure_ascii=False)
         case int():
-            return int.__repr__(value) if value.bit_length() <= _MOST_BITS else hex(value)
+            return int.__repr__(value) if value.bit_length() <= _MAX_DECIMAL_BITS else hex(value)
         case float():
-            return _number(value)
+            return _number_text(value)
         case bytes() | bytearray() | memoryview():
-            start = bytes(value[:_SHOWN])
-            return repr(start) if len(value) <= _SHOWN else f"{start!r}... ({len(value):,} bytes)"
+            start = bytes(value[:_MAX_PRINTED])
+            return repr(start) if len(value) <= _MAX_PRINTED else f"{start!r}... ({len(value):,} bytes)"
         case Mapping():
             inner = line and line + "  "
-            pairs = (f"{_key(key)}: {_text(each, inner)}" for key, each in value.items())
-            return _enclosed("{", pairs, "}", line)
+            pairs = (f"{_key_text(key)}: {_text(each, inner)}" for key, each in value.items())
+            return _join_enclosed("{", pairs, "}", line)
         case list() | tuple() | Set():
             inner = line and line + "  "
-            return _enclosed("[", (_text(each, inner) for each in value), "]", line)
+            return _join_enclosed("[", (_text(each, inner) for each in value), "]", line)
     if _is_array(value):
-        return _of_array(value, line)
+        return _array_text(value, line)
     if isinstance(value, PurePath):
         return _text(str(value), line)
     try:
         return _text(msgspec.to_builtins(value), line)
-    except Exception:  # msgspec does not know it, as it would know a date or a dataclass.
+    except Exception:  # msgspec does not support the type.
         return _one_line(_repr(value), line)
 
 
-def _key(key: Any) -> str:
+def _key_text(key: Any) -> str:
     if isinstance(key, tuple):
-        return f"({', '.join(map(_key, key))}{',' * (len(key) == 1)})"
+        return f"({', '.join(map(_key_text, key))}{',' * (len(key) == 1)})"
     return _text(key, None)
 
 
 def _repr(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # Raised by somebody's class.
+    except Exception:  # Raised by a user's class.
         return object.__repr__(value)
 
 
-def _enclosed(begin: str, items: Iterable[str], end: str, line: str | None) -> str:
+def _join_enclosed(begin: str, items: Iterable[str], end: str, line: str | None) -> str:
     found = list(items)
     if not found:
         return begin + end
@@ -247,7 +247,7 @@ def _enclosed(begin: str, items: Iterable[str], end: str, line: str | None) -> s
     return f"{begin}{line}  {f',{line}  '.join(found)}{line}{end}"
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     if math.isfinite(value):
         return float.__repr__(value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -257,19 +257,19 @@ def _is_array(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("shape", "dtype", "tolist"))
 
 
-def _items(value: Any) -> Any:
-    """The items of an array as lists; of one without dimensions, its value."""
+def _array_items(value: Any) -> Any:
+    """Return the items of an array as nested lists; of an array without dimensions, its value."""
     items = value.tolist()
     return items if type(items) is not type(value) else str(items)  # Python has no long double.
 
 
-def _of_array(value: Any, line: str | None) -> str:
-    """The shape, the dtype and a part of an array."""
+def _array_text(value: Any, line: str | None) -> str:
+    """Return the shape, the dtype and a part of an array as text."""
     if not value.shape:
-        return _text(_items(value), line)
+        return _text(_array_items(value), line)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
-        part = numpy.array2string(value, threshold=_SHOWN, separator=", ")
+        part = numpy.array2string(value, threshold=_MAX_PRINTED, separator=", ")
     else:
         part = str(value)
     return f"array(shape={tuple(value.shape)}, dtype={value.dtype}, {_one_line(part, line)})"

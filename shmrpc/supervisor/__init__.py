@@ -1,1 +1,1 @@
-"""What ``shmrpc serve`` does around a server: workers, restarts, signals."""
+"""Run ``shmrpc serve``: a server in this process, or a supervisor with worker processes."""

@@ -1,4 +1,4 @@
-"""What ``shmrpc serve`` was asked to do, which its workers are told too."""
+"""The configuration of ``shmrpc serve``, which its workers get too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class ServeError(Exception):
-    """Serving cannot begin, or cannot go on; the text says why, and what to do.
+    """Error that keeps a server from starting or continuing, with the reason and the remedy.
 
     ``is_usage``: True if a target or an option is wrong.
     """
@@ -36,32 +36,32 @@ class ServeError(Exception):
         self.is_usage = is_usage
 
 
-class Config(msgspec.Struct, frozen=True):
-    """What to serve, and how."""
+class ServeConfig(msgspec.Struct, frozen=True):
+    """Configuration of a server."""
 
-    #: See :mod:`shmrpc.supervisor.targets`.
+    #: Targets, see :mod:`shmrpc.supervisor.targets`.
     targets: list[str]
-    #: The folder in which modules are looked for first; an absolute path.
+    #: Absolute path of the folder to import modules from first.
     app_dir: str
     loop: Loop
-    #: Seconds that calls under way have to end when the server stops.
+    #: Seconds that calls in flight have to end when the server stops.
     grace: float
-    #: None: info, or what the file in ``log_config`` says.
+    #: Lowest severity to log; None for info, or for the levels in ``log_config``.
     log_level: str | None
     log_config: str | None
     connection: ConnectionOptions
     max_in_flight: int
     max_per_connection: int
     max_waiting: int
-    #: Where the services are met, as URLs.
+    #: Addresses of the services, as URLs.
     at: list[str]
-    #: Whether each call is logged.
+    #: True if each call is logged.
     access_log: bool = False
-    #: Whether a result that is not of its declared type fails its call.
+    #: True if a result that does not match its declared type fails the call.
     validate_results: bool = False
 
-    def server(self, services: Sequence[Service], *, adopting: bool = False) -> Server:
-        """The server of these services; ServeError if an option is out of range."""
+    def make_server(self, services: Sequence[Service], *, adopting: bool = False) -> Server:
+        """Return the server of these services. Raises ServeError if an option is out of range."""
         try:
             return serve(
                 *services,
@@ -78,17 +78,17 @@ class Config(msgspec.Struct, frozen=True):
             raise ServeError(str(error)) from None
 
     def check_workers(self) -> None:
-        """Raises ServeError if the services are met where workers cannot serve them."""
-        lonely = [at for at, transport in self._transports() if not (transport.adopts or transport.shares_names)]
-        if lonely:
+        """Raise ServeError if workers cannot serve one of the addresses."""
+        unsupported = [at for at, transport in self._transports() if not (transport.adopts or transport.shares_names)]
+        if unsupported:
             raise ServeError(
-                f"--at {lonely[0]} cannot be served by workers: a client does not come there by a socket, which a "
-                "supervisor could pass on to one; leave --workers and --reload away, or --at"
+                f"--at {unsupported[0]} cannot be served by workers: its clients come by no socket that a supervisor "
+                "could pass on; leave --workers and --reload away, or --at"
             )
 
     @property
-    def adopts(self) -> bool:
-        """Whether clients come by sockets, which a supervisor accepts."""
+    def accepts_sockets(self) -> bool:
+        """Return True if clients come by sockets, which a supervisor accepts."""
         return any(transport.adopts for _, transport in self._transports())
 
     def _transports(self) -> list[tuple[str, Transport]]:
@@ -98,7 +98,7 @@ class Config(msgspec.Struct, frozen=True):
             raise ServeError(str(error)) from None
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in a loop of the configured kind."""
+        """Run a coroutine in an event loop of the configured kind."""
         (uvloop.run if self.loop == "uvloop" else asyncio.run)(main)
 
     def configure_logging(self) -> None:

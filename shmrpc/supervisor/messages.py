@@ -1,7 +1,7 @@
-"""What a supervisor and its workers tell each other, in packets of MessagePack on a pair of sockets.
+"""Messages between a supervisor and its workers, in packets of MessagePack on a pair of sockets.
 
-The first packet is the :class:`~shmrpc.supervisor.config.Config`. The worker drains when the
-supervisor closes its end.
+The first packet is the :class:`~shmrpc.supervisor.config.ServeConfig`. A worker drains when the supervisor closes its
+end of the pair.
 """
 
 from __future__ import annotations
@@ -10,73 +10,74 @@ from typing import Final
 
 import msgspec
 
-#: The most bytes in a packet: more than any message has, also one with the endpoints of a service.
+#: Maximum bytes of a packet: more than any message has, including the endpoints of a service.
 MAX_PACKET: Final = 256 << 10
 
 
-class Begin(msgspec.Struct, tag="begin"):
-    """To a worker: we hold the names; serve."""
+class StartServing(msgspec.Struct, tag="begin"):
+    """Order to a worker to serve: the supervisor holds the names of the services."""
 
 
-class Ask(msgspec.Struct, tag="ask"):
-    """To a worker, before a client is passed to it: are you there? It answers :class:`Here`."""
+class StatusQuery(msgspec.Struct, tag="ask"):
+    """Question to a worker before it gets a client. The worker answers with a :class:`StatusReply`."""
 
 
-class Adopt(msgspec.Struct, tag="adopt"):
-    """To a worker: serve a client. Descriptor: its control socket."""
+class AdoptClient(msgspec.Struct, tag="adopt"):
+    """Order to a worker to serve a client, whose control socket comes with the packet."""
 
     service: str
 
 
-class Shed(msgspec.Struct, tag="shed"):
-    """To a worker: let so many clients connect again, who then come to the least busy worker."""
+class ShedClients(msgspec.Struct, tag="shed"):
+    """Order to a worker to have clients reconnect, which then come to the least busy worker."""
 
+    #: Number of clients.
     clients: int
 
 
-class WillServe(msgspec.Struct, tag="will serve"):
-    """From a worker: a service that it will serve."""
+class ServiceOffer(msgspec.Struct, tag="will serve"):
+    """Notice of a worker that it will serve a service."""
 
     service: str
     endpoints: list[str]
 
 
-class Imported(msgspec.Struct, tag="imported"):
-    """From a worker: everything is imported, and all that it will serve is said."""
+class ImportDone(msgspec.Struct, tag="imported"):
+    """Notice of a worker that it has imported everything, and has sent all its offers."""
 
 
 class Serving(msgspec.Struct, tag="serving"):
-    """From a worker: it serves."""
+    """Notice of a worker that it serves."""
 
 
-class Here(msgspec.Struct, tag="here"):
-    """From a worker: it runs, and takes the clients that it is passed."""
+class StatusReply(msgspec.Struct, tag="here"):
+    """Answer of a worker that runs and accepts clients."""
 
 
-class Connections(msgspec.Struct, tag="connections"):
-    """From a worker: its connections, whenever they change."""
+class ConnectionReport(msgspec.Struct, tag="connections"):
+    """Notice of a worker whenever its connections change."""
 
-    #: How many clients were ever passed to it.
+    #: Number of clients that were ever passed to the worker.
     adopted: int
-    #: How many clients are about to be connected.
+    #: Number of clients that are about to be connected.
     arriving: int
-    #: How many clients are connected, by service.
+    #: Number of connected clients by service.
     connections: dict[str, int]
-    #: Whether it takes no new clients.
+    #: True if the worker accepts no new clients.
     draining: bool
 
 
-class Failed(msgspec.Struct, tag="failed"):
-    """From a worker: why it cannot serve. It ends next."""
+class StartFailed(msgspec.Struct, tag="failed"):
+    """Notice of a worker that cannot serve, and ends."""
 
     reason: str
     #: True if the cause is a wrong target or option.
     is_usage: bool
 
 
-Order = Begin | Ask | Adopt | Shed
-News = WillServe | Imported | Serving | Here | Connections | Failed
+SupervisorMessage = StartServing | StatusQuery | AdoptClient | ShedClients
+WorkerMessage = ServiceOffer | ImportDone | Serving | StatusReply | ConnectionReport | StartFailed
 
 encode = msgspec.msgpack.Encoder().encode
-decode_order = msgspec.msgpack.Decoder[Order](Order).decode
-decode_news = msgspec.msgpack.Decoder[News](News).decode
+decode_supervisor_message = msgspec.msgpack.Decoder[SupervisorMessage](SupervisorMessage).decode
+decode_worker_message = msgspec.msgpack.Decoder[WorkerMessage](WorkerMessage).decode

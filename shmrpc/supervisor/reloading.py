@@ -1,4 +1,4 @@
-"""Serving for a developer at work: when a source file changes, a new worker replaces the old one."""
+"""Serving with reload, for development: a new worker replaces the old one when a source file changes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 from collections.abc import Iterable
 
 from shmrpc.basics.import_hints import describe_import_failure
-from shmrpc.supervisor.config import Config, ServeError
+from shmrpc.supervisor.config import ServeConfig, ServeError
 from shmrpc.supervisor.supervisor import Announce, Supervisor
 
 logger = logging.getLogger("shmrpc.supervisor")
 
 
-def _relative(app_dir: str, changes: Iterable[tuple[object, str]]) -> list[str]:
+def _relative_paths(app_dir: str, changes: Iterable[tuple[object, str]]) -> list[str]:
     return sorted({os.path.relpath(path, app_dir) for _, path in changes})
 
 
-def supervise_reloading(config: Config, announce: Announce) -> None:
+def supervise_reloading(config: ServeConfig, announce: Announce) -> None:
     """Serve with one worker, and replace it when a ``.py`` file below the app dir changes.
 
     Raises ServeError if serving cannot begin, or watchfiles is missing.
@@ -32,9 +32,9 @@ def supervise_reloading(config: Config, announce: Announce) -> None:
     async def watch(supervisor: Supervisor) -> None:
         try:
             async for changes in watchfiles.awatch(config.app_dir, watch_filter=watchfiles.PythonFilter()):
-                supervisor.restart(f"{', '.join(_relative(config.app_dir, changes))} changed")
+                supervisor.restart(f"{', '.join(_relative_paths(config.app_dir, changes))} changed")
         except (OSError, RuntimeError) as error:  # For example, too many directories.
-            logger.error("cannot watch %s, changes are not seen: %s", config.app_dir, error)
+            logger.error("cannot watch %s, so changes have no effect: %s", config.app_dir, error)
 
     async def run() -> None:
         supervisor = Supervisor(config, 1, announce, keeps_trying=True)

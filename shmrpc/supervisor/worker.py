@@ -1,4 +1,4 @@
-"""A worker process of a supervisor, from the inside. See :mod:`shmrpc.supervisor.supervisor`."""
+"""The inside of a worker process of a supervisor. See :mod:`shmrpc.supervisor.supervisor`."""
 
 from __future__ import annotations
 
@@ -18,81 +18,81 @@ from shmrpc.host import fork, rendezvous
 from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.host.spare_descriptor import SpareDescriptor
 from shmrpc.supervisor import messages
-from shmrpc.supervisor.config import Config, ServeError
-from shmrpc.supervisor.runner import Runner
-from shmrpc.supervisor.targets import BrokenModule, load_services
+from shmrpc.supervisor.config import ServeConfig, ServeError
+from shmrpc.supervisor.runner import ServerRunner
+from shmrpc.supervisor.targets import TargetImportError, load_services
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Seconds until a message is sent again for which the supervisor had no room.
+#: Seconds until a message is sent again after the supervisor's socket was full.
 _RETRY: Final = 0.1
 
 
-class Worker:
-    """Serves the clients that its supervisor passes on. ``descriptor``: its end of their pair of sockets."""
+class SupervisedWorker:
+    """A worker that serves the clients of its supervisor. ``descriptor``: its end of their pair of sockets."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
-        #: A descriptor to give up for the next client: without one the kernel drops it.
-        self._reserve = SpareDescriptor()
-        self._reserve.open()
-        #: Clients that were passed to us, also those that were lost on the way.
+        #: Closed to receive the next client: without a free descriptor the kernel drops the client.
+        self._spare_descriptor = SpareDescriptor()
+        self._spare_descriptor.open()
+        #: Number of clients that were passed to this worker, including those that were lost on the way.
         self._adopted = 0
-        #: What will tell the supervisor of our connections.
-        self._report: asyncio.Handle | None = None
-        self._refusals = LogThrottle()
+        #: Scheduled report of the connections to the supervisor.
+        self._report_handle: asyncio.Handle | None = None
+        self._log_throttle = LogThrottle()
         fork.abandon_in_child(self)
 
     def run(self) -> None:
-        """Serve what the supervisor says until a signal, the supervisor, or its death ends it."""
+        """Serve until a signal, the supervisor, or the supervisor's death ends the worker."""
         packet = b""
         with contextlib.suppress(ConnectionResetError):
             packet = self._socket.recv(messages.MAX_PACKET)
         if not packet:
             return
-        config = msgspec.msgpack.decode(packet, type=Config)
+        config = msgspec.msgpack.decode(packet, type=ServeConfig)
         try:
             config.configure_logging()
             services = load_services(config.targets, config.app_dir)
             for service in services:
-                self._tell(messages.WillServe(service.name, list(service.endpoints)))
-            self._tell(messages.Imported())
-            if self._next_order() is not None:
-                self._server = config.server(services, adopting=True)
-                self._runner = Runner(self._server, config.grace, self._changed)
+                self._send(messages.ServiceOffer(service.name, list(service.endpoints)))
+            self._send(messages.ImportDone())
+            if self._receive_message() is not None:
+                self._server = config.make_server(services, adopting=True)
+                self._runner = ServerRunner(self._server, config.grace, self._schedule_report)
                 config.run(self._serve())
-                self._listen()
-        except BrokenModule as error:
+                self._handle_signals()
+        except TargetImportError as error:
             print(f"Error: {error}", file=sys.stderr)  # noqa: T201
             sys.exit(1)
         except (ServeError, ShmrpcError) as error:
-            self._tell(messages.Failed(str(error), isinstance(error, ServeError) and error.is_usage))
+            self._send(messages.StartFailed(str(error), isinstance(error, ServeError) and error.is_usage))
             sys.exit(1)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket.setblocking(False)
-        self._loop.add_reader(self._socket, self._on_order)
-        self._listen()
+        self._loop.add_reader(self._socket, self._on_message)
+        self._handle_signals()
         try:
             await self._runner.run(self._on_ready)
         finally:
             self._loop.remove_reader(self._socket)
-            if self._report is not None:
-                self._report.cancel()
+            if self._report_handle is not None:
+                self._report_handle.cancel()
 
-    def _listen(self) -> None:
-        # The supervisor sends SIGTERM when it is told to stop, and others may send it to all processes: a second one
-        # is no reason to hurry.
-        self._runner.listen([signal.SIGTERM], at_once=[signal.SIGQUIT])
+    def _handle_signals(self) -> None:
+        # A second SIGTERM may be the same event as the first, sent by the supervisor and to the whole process group, so
+        # only SIGQUIT stops at once.
+        self._runner.handle_signals([signal.SIGTERM], at_once=[signal.SIGQUIT])
 
     def _on_ready(self) -> None:
-        self._server.watch(self._changed)
-        self._tell(messages.Serving())
+        self._server.watch(self._schedule_report)
+        self._send(messages.Serving())
 
-    def _tell(self, message: messages.News) -> bool:
-        """Send a message; False if there is no room for it. To a supervisor that is gone: nothing."""
+    def _send(self, message: messages.WorkerMessage) -> bool:
+        """Send a message; return False if the socket is full. Ignores that the supervisor has gone."""
         try:
             self._socket.send(messages.encode(message))
         except BlockingIOError:
@@ -101,75 +101,75 @@ class Worker:
             pass
         return True
 
-    def _next_order(self) -> tuple[messages.Order, list[int]] | None:
-        """The next order with its descriptors; None at the end. Raises BlockingIOError if there is none yet.
+    def _receive_message(self) -> tuple[messages.SupervisorMessage, list[int]] | None:
+        """Return the next message with its descriptors, or None at the end. Raises BlockingIOError if there is none.
 
-        A client's descriptor is missing if this process could not take it in spite of the reserve.
+        The descriptor of a client is missing if this process could not take it, even with the spare descriptor.
         """
-        self._reserve.close()
+        self._spare_descriptor.close()
         try:
             packet, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return None
         finally:
-            self._reserve.open()
-        return (messages.decode_order(packet), descriptors) if packet else None
+            self._spare_descriptor.open()
+        return (messages.decode_supervisor_message(packet), descriptors) if packet else None
 
-    def _on_order(self) -> None:
+    def _on_message(self) -> None:
         try:
-            order = self._next_order()
+            received = self._receive_message()
         except BlockingIOError:
             return
-        if order is None:
+        if received is None:
             self._loop.remove_reader(self._socket)
             self._runner.drain()
             return
-        message, descriptors = order
-        if isinstance(message, messages.Ask):
-            self._say_here()
+        message, descriptors = received
+        if isinstance(message, messages.StatusQuery):
+            self._send_status_reply()
             return
-        if isinstance(message, messages.Shed):
+        if isinstance(message, messages.ShedClients):
             self._server.shed(message.clients)
             return
-        if isinstance(message, messages.Adopt):
-            self._adopted += 1  # Even if it is lost: the supervisor counts the clients that it has passed.
+        if isinstance(message, messages.AdoptClient):
+            self._adopted += 1  # Also if the client is lost: the supervisor counts the clients that it has passed.
             if descriptors:
                 self._server.adopt(socket.socket(fileno=descriptors[0]), message.service)
             else:
                 error = rendezvous.dropped_descriptors_error(self._socket)
-                level = self._refusals.level_for(error.errno, logging.ERROR)
-                logger.log(level, "a client was lost, and tries again if it waits: %s", error)
-        self._changed()
+                level = self._log_throttle.level_for(error.errno, logging.ERROR)
+                logger.log(level, "a client was lost, and retries if it has a timeout: %s", error)
+        self._schedule_report()
 
-    def _say_here(self) -> None:
-        if not self._tell(messages.Here()):
-            self._loop.call_later(_RETRY, self._say_here)
+    def _send_status_reply(self) -> None:
+        if not self._send(messages.StatusReply()):
+            self._loop.call_later(_RETRY, self._send_status_reply)
 
-    def _changed(self) -> None:
-        if self._report is None:
-            self._report = self._loop.call_soon(self._send_report)
+    def _schedule_report(self) -> None:
+        if self._report_handle is None:
+            self._report_handle = self._loop.call_soon(self._send_report)
 
     def _send_report(self) -> None:
-        self._report = None
+        self._report_handle = None
         server = self._server
-        report = messages.Connections(
+        report = messages.ConnectionReport(
             self._adopted, server.arriving, server.connections_by_service, self._runner.is_draining
         )
-        if not self._tell(report):
-            self._report = self._loop.call_later(_RETRY, self._send_report)
+        if not self._send(report):
+            self._report_handle = self._loop.call_later(_RETRY, self._send_report)
 
     def abandon(self) -> None:
-        """Close our descriptors in a forked child, which is no worker."""
+        """Close the descriptors in a forked child, which is no worker."""
         fork.close_socket(self._socket)
-        self._reserve.close()
+        self._spare_descriptor.close()
 
 
 def main() -> None:
-    """Serve as the supervisor says."""
-    # A terminal sends these to all processes. The supervisor, which hears them too, decides.
+    """Run the worker process, whose first argument is the descriptor of its socket."""
+    # A terminal sends these signals to all processes. The supervisor decides what they do.
     numbers = [signal.SIGINT, signal.SIGHUP]
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))  # Until the loop has its own; the default dumps core.
-    Worker(int(sys.argv[1])).run()
+    signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))  # Until the loop has its own handler; the default dumps core.
+    SupervisedWorker(int(sys.argv[1])).run()

@@ -132,7 +132,7 @@ PROBLEMS = {
         ("failing:x", "module 'failing' cannot be imported:\nTraceback (most recent call last):\n  File"),
         ("chained:x", "The above exception was the direct cause"),
         ("unparsable:x", 'unparsable.py", line 1\n    x = (\n'),
-        ("exiting:x", "module 'exiting' cannot be imported, since it exits:\nTraceback"),
+        ("exiting:x", "module 'exiting' cannot be imported, because it exits:\nTraceback"),
         ("outer.importing:x", "'helper' lies in "),
         ("missing:x", "ModuleNotFoundError: No module named 'there_is_no_such_module'"),
         ("within:x", "ZeroDivisionError"),

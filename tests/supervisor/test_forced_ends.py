@@ -20,8 +20,8 @@ import pytest
 
 import shmrpc
 from shmrpc.host.status import collect_reports
-from shmrpc.supervisor import ending
-from shmrpc.supervisor.runner import Runner
+from shmrpc.supervisor import forced_exit
+from shmrpc.supervisor.runner import ServerRunner
 from tests.helpers.server_process import PATIENCE, STOPPING, InThread, ServerProcess, eventually, is_alive
 
 SERVICE = """
@@ -191,7 +191,7 @@ def ended(base: Path) -> dict[str, Ended]:
 def test_what_hangs_is_named_and_holds_up_no_end(case: Case, ended: dict[str, Ended], base: Path) -> None:
     end = ended[case.name]
     assert end.code == 1, end.errors
-    assert f"ended by force, since this did not end: {case.words}" in end.errors
+    assert f"ended by force, because this did not end: {case.words}" in end.errors
     assert "Traceback" not in end.errors
     assert not case.endpoint or isinstance(end.outcome, shmrpc.ConnectionLost)
     if case.options in (WORKERS, ("--reload",)):
@@ -268,7 +268,7 @@ def test_a_signal_to_a_forked_child_is_none_to_the_server(tmp_path: Path, loop: 
 def test_a_signal_delivered_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    signals = ending.StopSignals()
+    signals = forced_exit.StopSignals()
     assert not signals.is_repeat(signal.SIGTERM)
     now += 0.4
     assert signals.is_repeat(signal.SIGTERM)
@@ -279,10 +279,10 @@ def test_a_signal_delivered_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("kinds", "ways"), [("TERM TERM", "gently"), ("TERM INT", "gently at once")])
 async def test_a_server_that_hears_a_signal_twice_stops_gently(kinds: str, ways: str) -> None:
-    runner = Runner(shmrpc.serve(shmrpc.Service("unused")), 1000)
+    runner = ServerRunner(shmrpc.serve(shmrpc.Service("unused")), 1000)
     heard: list[str] = []
     runner._loop = asyncio.get_running_loop()
-    runner._last_resort.within = lambda seconds: None  # type: ignore[method-assign]
+    runner._forced_exit.schedule = lambda seconds: None  # type: ignore[method-assign]
     runner.drain = lambda: heard.append("gently")  # type: ignore[method-assign]
     runner._stop_at_once = lambda: heard.append("at once")  # type: ignore[method-assign]
     for kind in kinds.split():

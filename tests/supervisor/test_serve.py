@@ -352,7 +352,10 @@ def test_clients_wait_for_a_server_that_is_starting(app: Path, options: tuple[st
 
 
 #: ``shmrpc`` for which no death after a worker has served is a quick one.
-PATIENT = "from shmrpc.supervisor import supervisor; supervisor._QUICK = 0.0; from shmrpc.cli import main; main()"
+PATIENT = (
+    "from shmrpc.supervisor import supervisor; supervisor.QUICK_DEATH_SECONDS = 0.0; "
+    "from shmrpc.cli import main; main()"
+)
 
 
 @pytest.mark.parametrize(("command", "code"), [(("-m", "shmrpc"), 3), (("-c", PATIENT), 1)])

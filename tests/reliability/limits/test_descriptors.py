@@ -20,7 +20,7 @@ import pytest
 import shmrpc
 from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.supervisor import messages
-from shmrpc.supervisor.worker import Worker
+from shmrpc.supervisor.worker import SupervisedWorker
 from tests.helpers import traces
 from tests.helpers.server_process import ServerProcess, eventually, timeouts
 from tests.helpers.time_bound import bounded
@@ -131,17 +131,17 @@ async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_log
 ) -> None:
     """As where another thread has just taken the one that was kept for it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    worker, hoard = Worker(theirs.detach()), list[int]()
+    worker, hoard = SupervisedWorker(theirs.detach()), list[int]()
     worker._loop = Mock()
-    monkeypatch.setattr(worker._reserve, "close", lambda: None)
+    monkeypatch.setattr(worker._spare_descriptor, "close", lambda: None)
     with ours:
-        socket.send_fds(ours, [messages.encode(messages.Adopt(NAME))], [ours.fileno()])
+        socket.send_fds(ours, [messages.encode(messages.AdoptClient(NAME))], [ours.fileno()])
         with own_limit(max(map(int, os.listdir("/proc/self/fd"))) + 1), contextlib.suppress(OSError):
             while True:
                 hoard.append(os.dup(0))
         try:
             with own_limit(max(hoard) + 1):
-                worker._on_order()
+                worker._on_message()
         finally:
             for each in hoard:
                 os.close(each)

@@ -8,7 +8,7 @@ from typing import Any
 from benchmark.pool_work import Pools
 from benchmark.processes import Caller
 from benchmark.results import Result
-from shmrpc.pools.processes.cpus import usable
+from shmrpc.pools.processes.cpus import usable_cpus
 
 #: What is found, among the extras.
 CPUS, TRANSPORT, TICKER = "share of the CPUs", "share that is transport", "ticker p99, ms"
@@ -32,9 +32,9 @@ def paint(caller: Caller, *, seconds: float, tiles: int) -> Result:
                 painter.note(began, done)
                 painting += done.ended - done.began
         took = time.monotonic() - began
-        share = painting / took / usable()
+        share = painting / took / usable_cpus()
         extra = {CPUS: share, TRANSPORT: painter.report().transport, TICKER: ticker.p99 * 1e3}
         return Result(tiles, took, extra=extra)
 
     pools: Pools = caller.client
-    return pools.do(usable(), load)
+    return pools.do(usable_cpus(), load)

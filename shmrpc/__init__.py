@@ -93,9 +93,10 @@ if _typing.TYPE_CHECKING:
     from shmrpc.locks.event import Event
     from shmrpc.locks.lock import Lock
     from shmrpc.locks.semaphore import Semaphore
-    from shmrpc.pools.pool import Pool, PoolStats, WorkerStats, pool
+    from shmrpc.pools.factory import pool
+    from shmrpc.pools.pool import Pool, PoolStats, WorkerStats
     from shmrpc.pools.task_future import TaskFuture
-    from shmrpc.pools.worker.task_runner import Worker, worker
+    from shmrpc.pools.worker.current_worker import Worker, worker
     from shmrpc.queues.claim import Claim
     from shmrpc.queues.queue import Queue, queue
     from shmrpc.queues.queue_base import DeadLetters
@@ -137,9 +138,10 @@ _LATER = {
     "shmrpc.topics.topic": "Topic topic",
     "shmrpc.topics.topic_base": "Subscriber",
     "shmrpc.introspection.describe": "Description",
-    "shmrpc.pools.pool": "Pool PoolStats WorkerStats pool",
+    "shmrpc.pools.factory": "pool",
+    "shmrpc.pools.pool": "Pool PoolStats WorkerStats",
     "shmrpc.pools.task_future": "TaskFuture",
-    "shmrpc.pools.worker.task_runner": "Worker worker",
+    "shmrpc.pools.worker.current_worker": "Worker worker",
     "shmrpc.server.server": "Server serve",
 }
 

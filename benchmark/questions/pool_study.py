@@ -21,7 +21,7 @@ from benchmark.command_loads import ARRAYS, BYTES, SECONDS
 from benchmark.rows import Line, Row
 from benchmark.run import Run, Turn
 from benchmark.subjects import MEMORY, NAMES, OURS, POOLS, Subject
-from shmrpc.pools.processes.cpus import usable
+from shmrpc.pools.processes.cpus import usable_cpus
 
 NAME: Final = "pool-study"
 TITLE: Final = "A study of pools"
@@ -145,7 +145,7 @@ def _doing(run: Run, task: str, size: int, **how: Any) -> tuple[Way, ...]:
 
 
 def _windows(run: Run) -> Iterator[Case]:
-    by_tcp, many = run.able("command"), usable()
+    by_tcp, many = run.able("command"), usable_cpus()
     for number, each in enumerate(published.WINDOWS):
         how = {"width": each.width, "height": each.height, "count": each.arrays}
         ways = [

@@ -71,7 +71,7 @@ at_option: Final = option(
     metavar="URL",
     multiple=True,
     callback=_one_or_several,
-    help="NatsAddress of the service: shm or nats://HOST:PORT. Repeatable.  [default: shm]",
+    help="Address of the service: shm or nats://HOST:PORT. Repeatable.  [default: shm]",
 )
 allow_uid_option: Final = option(
     "--allow-uid",

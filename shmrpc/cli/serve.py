@@ -73,7 +73,7 @@ from shmrpc.wire.control import DEFAULT_MAX_MEMORY
     multiple=True,
     default=("shm",),
     show_default=True,
-    help="NatsAddress of the services: shm or nats://HOST:PORT. Repeatable.",
+    help="Address of the services: shm or nats://HOST:PORT. Repeatable.",
 )
 @option("--validate-results", is_flag=True, help="Fail and log a call whose result does not match the declared type.")
 @option("--spin", type=float, default=DEFAULT_SPIN, help="Longest spin, in µs; 0: never spin.")

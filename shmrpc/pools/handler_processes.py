@@ -1,4 +1,4 @@
-"""The processes of a server, for handlers that compute: a pool, made when the first of them is called."""
+"""The processes of a server for handlers that compute: a pool, opened by the first call of such a handler."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shmrpc.errors import DecodeError, EncodeError, LocalProtocolError, PoolBroken, WorkerDied
-from shmrpc.pools.engine import StopIterationOfTaskError
-from shmrpc.pools.pool import Pool, pool
+from shmrpc.pools.factory import pool
+from shmrpc.pools.pool import Pool
+from shmrpc.pools.scheduling.call_runner import TaskStopIterationError
 
 
 class HandlerProcesses:
-    """As many processes as there are CPUs; made anew when they could not begin."""
+    """A pool with one process per CPU, opened by the first call, and again after it has broken."""
 
     def __init__(self) -> None:
         self._opening: asyncio.Task[Pool] | None = None
         self._is_closed = False
 
     async def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the function in one of them. Raises RuntimeError if that dies."""
+        """Call the function in a process and return its result. Raises RuntimeError if the process dies."""
         try:
-            opened = await self._opened()
+            opened = await self._open()
             return await opened.run(function, *args, **kwargs)
         except (WorkerDied, PoolBroken) as error:
             if isinstance(error, PoolBroken):
-                self._opening = None  # The next call gets new ones.
+                self._opening = None  # The next call opens another pool.
             raise RuntimeError(f"the process that ran {function.__qualname__}() died: {error}") from None
-        except (DecodeError, EncodeError) as error:  # Of the way to the process and back, and not of the caller's.
+        except (DecodeError, EncodeError) as error:  # The caller's own arguments were decoded before.
             raise RuntimeError(str(error)) from None
-        except StopIterationOfTaskError as error:  # Callers see a class that they have, as from any other coroutine.
+        except TaskStopIterationError as error:  # Callers see RuntimeError, as from any coroutine.
             raise RuntimeError(str(error)) from error.stop
 
-    async def _opened(self) -> Pool:
+    async def _open(self) -> Pool:
+        """Open the pool, unless it is open; return it."""
         if self._is_closed:
             raise LocalProtocolError("the server is closed")
         if self._opening is None:
-            self._opening = asyncio.ensure_future(_open())
+            self._opening = asyncio.ensure_future(_open_pool())
         return await asyncio.shield(self._opening)
 
     async def close(self) -> None:
-        """Ends them, and what they do. Again: nothing."""
+        """Close the pool; running handlers fail. Idempotent."""
         self._is_closed = True
         opening, self._opening = self._opening, None
         if opening is None:
@@ -51,5 +53,5 @@ class HandlerProcesses:
             await opening.result().close()
 
 
-async def _open() -> Pool:
+async def _open_pool() -> Pool:
     return await pool()

@@ -1,4 +1,4 @@
-"""How far a map is: told to a function, or shown as a bar."""
+"""Progress of a map, reported to a function or shown as a bar."""
 
 from __future__ import annotations
 
@@ -6,43 +6,45 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
-#: Is told how many tasks have ended, and of how many; None: nobody knows. A text is what a bar shows beside itself.
+#: Called with the number of tasks that have ended, and their total, None if unknown; or the text beside a progress bar.
 OnProgress = Callable[[int, int | None], object] | str
-#: Takes how many tasks have ended.
-Report = Callable[[int], object]
+#: Called with the number of tasks that have ended.
+ReportEnded = Callable[[int], object]
 
 
 @contextlib.contextmanager
-def reporting(on_progress: OnProgress, iterables: Iterable[Iterable[Any]]) -> Iterator[Report]:
-    """What takes how many tasks of these iterables have ended. At the end, all of them have.
+def report_progress(on_progress: OnProgress, iterables: Iterable[Iterable[Any]]) -> Iterator[ReportEnded]:
+    """Report the progress of a map of these iterables.
 
-    Raises ImportError for a text if rich is not installed.
+    Yield a function that takes the number of tasks that have ended; at the end of the block all have. Raises
+    ImportError for a text if rich is not installed.
     """
-    total, ended = _length(iterables), 0
+    total, last = _shortest_length(iterables), 0
     with contextlib.ExitStack() as stack:
-        tell = stack.enter_context(_bar(on_progress)) if isinstance(on_progress, str) else on_progress
+        notify = stack.enter_context(_progress_bar(on_progress)) if isinstance(on_progress, str) else on_progress
 
-        def report(count: int) -> None:
-            nonlocal ended
-            if count != ended:
-                ended = count
-                tell(count, total)
+        def report(ended: int) -> None:
+            nonlocal last
+            if ended != last:
+                last = ended
+                notify(ended, total)
 
-        tell(0, total)
+        notify(0, total)
         yield report
-        if ended != total:
-            tell(ended, ended)
+        if last != total:
+            notify(last, last)
 
 
-def _length(iterables: Iterable[Iterable[Any]]) -> int | None:
-    """How many tasks there are at most, by the iterables that have a length."""
+def _shortest_length(iterables: Iterable[Iterable[Any]]) -> int | None:
+    """Return the shortest length of the iterables that have one; return None if none has."""
     return min((len(each) for each in iterables if isinstance(each, Sized)), default=None)
 
 
 @contextlib.contextmanager
-def _bar(text: str) -> Iterator[Callable[[int, int | None], None]]:
+def _progress_bar(text: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show a progress bar; yield the function that updates it."""
     try:
-        from rich import progress  # Few programs show one.
+        from rich import progress  # Few programs show a bar.
     except ImportError as error:
         raise ImportError(f"on_progress={text!r} shows a bar by rich: pip install rich, or pass a function") from error
     columns = (
@@ -53,4 +55,4 @@ def _bar(text: str) -> Iterator[Callable[[int, int | None], None]]:
     )
     with progress.Progress(*columns) as bar:
         task = bar.add_task(text, total=None)
-        yield lambda count, total: bar.update(task, completed=count, total=total)
+        yield lambda ended, total: bar.update(task, completed=ended, total=total)

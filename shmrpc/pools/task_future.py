@@ -1,4 +1,4 @@
-"""The result of a task that was submitted."""
+"""Futures of submitted tasks, for threads and event loops."""
 
 from __future__ import annotations
 
@@ -13,72 +13,72 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import LocalProtocolError
-from shmrpc.pools.transfer.remote_failure import Failed
+from shmrpc.pools.transfer.remote_failure import RemoteFailure
 
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 
-#: Guards the states of the futures that have no condition of their own.
+#: Guards the states of all futures that have no condition of their own.
 _lock: Final = threading.Lock()
-#: The module of asyncio whose callbacks are for the thread that adds them.
-_ASYNCIO: Final = "asyncio.tasks"
-_OVER: Final = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
+#: Module of asyncio whose callbacks must run in the thread that adds them.
+_ASYNCIO_MODULE: Final = "asyncio.tasks"
+_DONE_STATES: Final = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
 
 
-class _InLoop:
-    """A callback that is called in the thread of a loop, wherever the future ends."""
+class _LoopCallback:
+    """A callback that runs in the thread of an event loop, in whichever thread the future ends."""
 
-    __slots__ = ("_call", "_loop")
+    __slots__ = ("_callback", "_loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[Any], object]) -> None:
-        self._loop, self._call = loop, call
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[Any], object]) -> None:
+        self._loop, self._callback = loop, callback
 
     def __call__(self, future: Any) -> None:
         if _get_running_loop() is self._loop:
-            self._call(future)
+            self._callback(future)
             return
-        with contextlib.suppress(RuntimeError):  # The loop has been closed since.
-            self._loop.call_soon_threadsafe(self._call, future)
+        with contextlib.suppress(RuntimeError):  # The loop has been closed.
+            self._loop.call_soon_threadsafe(self._callback, future)
 
-    def calls(self, call: object) -> bool:
-        """Return True if this callback calls the given one."""
-        return self._call is call
+    def wraps(self, callback: object) -> bool:
+        """Return True if this callback runs the given one."""
+        return self._callback is callback
 
 
 class TaskFuture(concurrent.futures.Future[_R]):
-    """The result of a task that was submitted: for threads, and to be awaited.
+    """The future of a submitted task: threads wait for its result, coroutines await it.
 
-    A :class:`concurrent.futures.Future` makes a condition and two lists, which takes longer than a short task. This one
-    makes them once something waits for it, and no sooner.
+    A :class:`concurrent.futures.Future` creates a condition and two lists, which takes longer than a short task. A
+    TaskFuture creates them when a caller begins to wait.
     """
 
-    # What the base class sets in each instance.
+    # Attributes that the base class sets in each instance.
     _state: str = PENDING
     _result: _R | None = None
     _exception: BaseException | None = None
     _waiters: list[Any]
     _done_callbacks: list[Callable[[Any], object]] | tuple[()] = ()
-    _made: threading.Condition | None = None
-    #: The event loop in which the task's pool runs; None: a pool for threads.
+    _own_condition: threading.Condition | None = None
+    #: Event loop in which the pool of the task runs; None for a pool for threads.
     _loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self) -> None:
-        pass  # The base class would make all of it.
+        pass  # Sets nothing, for speed.
 
-    if not TYPE_CHECKING:  # To a type checker it is the attribute of the base class.
+    if not TYPE_CHECKING:  # Type checkers see the attribute of the base class.
 
         @property
         def _condition(self) -> threading.Condition:
-            """What the methods of the base class lock, and wait on."""
+            """Return the condition that the methods of the base class use."""
             with _lock:
-                if self._made is None:
+                if self._own_condition is None:
                     self._waiters, self._done_callbacks = [], [*self._done_callbacks]
-                    self._made = threading.Condition()
-                return self._made
+                    self._own_condition = threading.Condition()
+                return self._own_condition
 
     def __await__(self) -> Generator[Any, None, _R]:
-        """Waits in an event loop. Cancelling the wait cancels a task that was not begun."""
-        if self._state not in _OVER:
+        """Wait in an event loop; return the result. Cancelling the wait cancels a task that has not begun."""
+        if self._state not in _DONE_STATES:
             loop = running_loop()
             ended = loop.create_future()
 
@@ -86,7 +86,7 @@ class TaskFuture(concurrent.futures.Future[_R]):
                 if not ended.done():
                     ended.set_result(None)
 
-            self.add_done_callback(_InLoop(loop, end))
+            self.add_done_callback(_LoopCallback(loop, end))
             try:
                 yield from ended
             except asyncio.CancelledError:
@@ -97,14 +97,14 @@ class TaskFuture(concurrent.futures.Future[_R]):
         try:
             return self.result()
         finally:
-            del self  # The traceback of the exception that it holds has this frame.
+            del self  # The traceback of its exception refers to this frame.
 
     def done(self) -> bool:
-        """Whether the task has ended, or is cancelled."""
-        return self._state in _OVER
+        """Return True if the task has ended or is cancelled."""
+        return self._state in _DONE_STATES
 
     def result(self, timeout: float | None = None) -> _R:
-        """The task's result; waits for it. Raises what the task raised, CancelledError, or TimeoutError.
+        """Wait for the task's result and return it. Raises what the task raised, CancelledError, or TimeoutError.
 
         In the event loop of the task's pool, raises LocalProtocolError while the task has not ended: await the future.
         """
@@ -115,72 +115,73 @@ class TaskFuture(concurrent.futures.Future[_R]):
         try:
             return super().result(timeout)
         finally:
-            del self  # As in __await__().
+            del self  # The traceback of its exception refers to this frame.
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the task's end, and return what it raised, or None. Raises as :meth:`result`."""
+        """Wait for the task's end; return what it raised, or None. Raises as :meth:`result` does."""
         if self._loop is not None:
             self._check_wait(self._loop, timeout)
         return super().exception(timeout)
 
     def _check_wait(self, loop: asyncio.AbstractEventLoop, timeout: float | None) -> None:
-        """Raise LocalProtocolError where a wait would block the loop that is to end the task."""
-        if self._state in _OVER or (timeout is not None and timeout <= 0) or _get_running_loop() is not loop:
+        """Raise LocalProtocolError if waiting would block the loop that has to end the task."""
+        if self._state in _DONE_STATES or (timeout is not None and timeout <= 0) or _get_running_loop() is not loop:
             return
         raise LocalProtocolError(
             "the task has not ended, and result() would block the event loop of its pool: use `await future`"
         )
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_R]], object]) -> None:
-        """Has ``fn`` called with this future once it is done: at once if it is."""
-        if getattr(fn, "__module__", None) == _ASYNCIO:  # Such as that of asyncio.wait(), which is for its own thread.
-            fn = _InLoop(asyncio.get_running_loop(), fn)
+        """Call ``fn`` with this future once it is done; at once if it is done."""
+        if getattr(fn, "__module__", None) == _ASYNCIO_MODULE:  # For example that of asyncio.wait().
+            fn = _LoopCallback(asyncio.get_running_loop(), fn)
         with _lock:
-            if self._made is None and self._state not in _OVER:
+            if self._own_condition is None and self._state not in _DONE_STATES:
                 self._done_callbacks = [*self._done_callbacks, fn]
                 return
         super().add_done_callback(fn)
 
     def remove_done_callback(self, fn: Callable[[concurrent.futures.Future[_R]], object]) -> int:
-        """Removes all instances of a callback; how many there were. For ``asyncio.wait()``."""
+        """Remove all instances of a callback; return their number. For ``asyncio.wait()``."""
         with self._condition:
-            kept = [each for each in self._done_callbacks if not _is_of(each, fn)]
+            kept = [each for each in self._done_callbacks if not _runs(each, fn)]
             removed, self._done_callbacks = len(self._done_callbacks) - len(kept), kept
         return removed
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Says that the task begins; False if it is cancelled. For the pool."""
+        """Mark the task as running; return False if it is cancelled. For the pool."""
         with _lock:
-            if self._made is None and self._state == PENDING:
+            if self._own_condition is None and self._state == PENDING:
                 self._state = RUNNING
                 return True
         return super().set_running_or_notify_cancel()
 
     def set_result(self, result: _R) -> None:
-        """Ends it with a result. For the pool."""
-        settle([self], [result])
+        """Set the result. For the pool."""
+        set_results([self], [result])
 
 
-def _is_of(callback: object, fn: object) -> bool:
-    return callback.calls(fn) if isinstance(callback, _InLoop) else callback == fn
+def _runs(callback: object, fn: object) -> bool:
+    """Return True if a callback is ``fn``, or runs ``fn`` in a loop."""
+    return callback.wraps(fn) if isinstance(callback, _LoopCallback) else callback == fn
 
 
-def begin(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[TaskFuture[Any], _T]]:
-    """Says that tasks begin; those that are not cancelled."""
-    begun, others = [], []
+def mark_running(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[TaskFuture[Any], _T]]:
+    """Mark tasks as running; return those that are not cancelled."""
+    running, others = [], []
     with _lock:
         for task in tasks:
             future = task[0]
-            if future._made is None and future._state == PENDING:
+            if future._own_condition is None and future._state == PENDING:
                 future._state = RUNNING
-                begun.append(task)
+                running.append(task)
             else:
                 others.append(task)
-    return begun + [task for task in others if task[0].set_running_or_notify_cancel()] if others else begun
+    return running + [task for task in others if task[0].set_running_or_notify_cancel()] if others else running
 
 
-def withdraw(futures: Iterable[TaskFuture[Any]]) -> None:
-    """Cancels tasks that were to begin, and have not."""
+def cancel_running(futures: Iterable[TaskFuture[Any]]) -> None:
+    """Cancel tasks that were marked as running, and have not begun."""
     for future in futures:
         with future._condition:
             if future._state not in (PENDING, RUNNING):
@@ -190,23 +191,23 @@ def withdraw(futures: Iterable[TaskFuture[Any]]) -> None:
             future.set_running_or_notify_cancel()
 
 
-def settle(futures: Iterable[TaskFuture[Any]], results: Iterable[Any]) -> None:
-    """Ends tasks with their results, or with what has failed."""
-    others, told = [], []
+def set_results(futures: Iterable[TaskFuture[Any]], results: Iterable[Any]) -> None:
+    """Set the results of tasks; set the exception in the place of a RemoteFailure."""
+    others, with_callbacks = [], []
     with _lock:
         for future, result in zip(futures, results, strict=False):
-            if future._made is None and future._state == RUNNING and type(result) is not Failed:
-                # Nobody waits: whoever does makes the condition first.
+            if future._own_condition is None and future._state == RUNNING and type(result) is not RemoteFailure:
+                # No caller waits: a waiting caller creates the condition first.
                 future._result = result
                 future._state = FINISHED
                 if future._done_callbacks:
-                    told.append(future)
+                    with_callbacks.append(future)
             else:
                 others.append((future, result))
-    for future in told:
+    for future in with_callbacks:
         future._invoke_callbacks()  # type: ignore[attr-defined]
     for future, result in others:
-        if type(result) is Failed:
-            future.set_exception(result.error())
+        if type(result) is RemoteFailure:
+            future.set_exception(result.to_exception())
         else:
             concurrent.futures.Future.set_result(future, result)

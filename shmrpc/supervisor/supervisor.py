@@ -119,7 +119,9 @@ class Supervisor:
             for service in worker.offers if self._config.accepts_sockets else ():
                 if service not in self._routers:
                     allowed = self._config.connection.users
-                    self._routers[service] = ConnectionRouter(service, self._make_report, self._hand_over_client, allowed)
+                    self._routers[service] = ConnectionRouter(
+                        service, self._make_report, self._hand_over_client, allowed
+                    )
         except ShmrpcError as error:
             worker.failure = str(error)
             worker.drain()

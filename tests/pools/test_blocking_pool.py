@@ -344,7 +344,7 @@ def test_the_results_of_an_async_function_are_freed_without_the_garbage_collecto
         gc.disable()
         try:
             assert list(pool.map(tasks.later, range(3), on_progress=lambda ended, total: None)) == [0, 1, 2]
-            assert not [each for each in gc.get_objects() if type(each).__name__ == "_ResultsInLoop"]
+            assert not [each for each in gc.get_objects() if type(each).__name__ == "AsyncMapResults"]
         finally:
             gc.enable()
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import shmrpc
-from shmrpc.pools import engine
+from shmrpc.pools.scheduling import chunk_dispatcher, stealing
 from shmrpc.pools.transfer import functions
 from tests.helpers import pool_tasks as tasks
 
@@ -113,7 +113,7 @@ async def test_map_gives_all_results(pool: shmrpc.Pool, count: int, ordered: boo
 
 async def test_map_takes_from_several_iterables(pool: shmrpc.Pool) -> None:
     assert [each async for each in pool.map(tasks.add, range(100), itertools.count(1))] == list(range(1, 201, 2))
-    with pytest.raises(TypeError, match="one iterable at least"):
+    with pytest.raises(TypeError, match="at least one iterable"):
         pool.map(tasks.add)
 
 
@@ -152,7 +152,7 @@ async def test_an_async_iterable_is_told_what_to_do(pool: shmrpc.Pool) -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
 
-    with pytest.raises(TypeError, match="no async ones such as this async_generator"):
+    with pytest.raises(TypeError, match="no async iterables such as this async_generator"):
         pool.map(tasks.same, numbers())  # type: ignore[call-overload]  # pyright: ignore
 
 
@@ -170,7 +170,7 @@ async def test_a_slow_task_keeps_none_behind_it_from_the_other_worker(pool: shmr
 
 
 async def test_functions_that_nobody_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "_KEPT", 8)
+    monkeypatch.setattr(functions, "_MAX_FUNCTIONS", 8)
     async with shmrpc.pool(1) as pool:
         for number in range(40):
 
@@ -245,7 +245,7 @@ async def test_a_result_comes_while_a_slow_task_behind_it_runs(ordered: bool, tm
 async def test_results_for_which_there_is_no_credit_need_no_look(
     pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_LOOK", 1e6)
+    monkeypatch.setattr(stealing, "_REBALANCE_INTERVAL", 1e6)
     async for _ in pool.map(len, [b""] * 3000):
         pass
     async with asyncio.timeout(60):  # Each result is small enough for the ring, and all of a chunk are not.
@@ -254,13 +254,13 @@ async def test_results_for_which_there_is_no_credit_need_no_look(
 
 async def test_what_is_taken_back_is_run_once(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     await both(pool)
-    dispatch = engine.Engine.dispatch
+    dispatch = chunk_dispatcher.ChunkDispatcher.dispatch
 
-    def dispatch_and_look(self: engine.Engine) -> None:
+    def dispatch_and_steal(self: chunk_dispatcher.ChunkDispatcher) -> None:
         dispatch(self)
-        self._take_back()  # Before any chunk is on its way.
+        self._stealer.steal_tasks()  # Before any chunk is on its way.
 
-    monkeypatch.setattr(engine.Engine, "dispatch", dispatch_and_look)
+    monkeypatch.setattr(chunk_dispatcher.ChunkDispatcher, "dispatch", dispatch_and_steal)
     for count in range(1, 400, 7):
         assert [each async for each in pool.map(tasks.add, range(count))] == list(range(1, count + 1))
         assert await asyncio.gather(*(pool.submit(tasks.add, each) for each in range(count))) == list(
@@ -552,7 +552,7 @@ async def test_workers_that_die_as_they_begin_end_the_pool(initializer: Any, how
 
 
 async def test_an_initializer_that_exits_ends_the_pool_and_not_the_program() -> None:
-    with pytest.raises(shmrpc.PoolBroken, match=r"the initializer has ended with SystemExit\(3\)"):
+    with pytest.raises(shmrpc.PoolBroken, match=r"the initializer raised SystemExit\(3\)"):
         async with shmrpc.pool(2, initializer=tasks.exit_, initargs=[3]):
             pass
 

@@ -133,7 +133,7 @@ async def test_without_memory_it_is_told(pool: shmrpc.Pool, monkeypatch: pytest.
 
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(shmrpc.SharedMemoryError, match=r"no memory for 8\d\d,\d\d\d bytes that workers are to share"):
+    with pytest.raises(shmrpc.SharedMemoryError, match=r"no memory to share 8\d\d,\d\d\d bytes with workers"):
         await pool.broadcast(np.ones(100_000))
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.pools.processes import spawner
+from shmrpc.pools.processes import fork_server_client
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 
@@ -133,7 +133,7 @@ async def test_how_a_worker_has_ended_is_told(end: tuple[str, int], told: str) -
 async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawner, "_FORKING", 0.5)
+    monkeypatch.setattr(fork_server_client, "_FORK_TIMEOUT", 0.5)
     async with shmrpc.pool(2) as pool:
         one, two = await both(pool)
         first = parent_of(one)
@@ -153,7 +153,7 @@ async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
     [
         "threading.Thread(target=time.sleep, args=[1000], daemon=True).start()",
         "kept = open(os.devnull)",
-        "if __name__ != '__main__' and not shmrpc.pools.worker.task_runner._here: raise ValueError('in a template')",
+        "if __name__ != '__main__' and not shmrpc.pools.worker.current_worker._current: raise ValueError('forked')",
     ],
     ids=["a thread", "a file", "an error"],
 )
@@ -170,20 +170,20 @@ def test_a_program_that_ends_whoever_imports_it_ends_the_pool(tmp_path: Path) ->
     program.write_text(PROGRAM.format(at_import="if __name__ != '__main__': os._exit(3)"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment)
-    assert ran.returncode == 1 and "PoolBroken: the pool has given up: 5 workers" in ran.stderr
+    assert ran.returncode == 1 and "PoolBroken: the pool is broken: 5 workers" in ran.stderr
 
 
 async def test_looks_for_the_ends_of_workers_take_no_answer_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawner, "_FORKING", 1.0)
+    monkeypatch.setattr(fork_server_client, "_FORK_TIMEOUT", 1.0)
     async with shmrpc.pool(2) as pool:
         one, _ = await both(pool)
         template = parent_of(one)
         stop = asyncio.Event()
 
         def look() -> None:
-            process = pool._engine.workers[0].process if pool._engine.workers else None
+            process = pool._engine.workers.workers[0].process if pool._engine.workers.workers else None
             while process is not None and not stop.is_set():
-                process._told()
+                process.read_status()
 
         looking = asyncio.create_task(asyncio.to_thread(look))
         try:
@@ -322,13 +322,13 @@ def test_a_program_that_is_no_file_has_its_functions_in_workers(tmp_path: Path, 
         (
             "sys.path.insert(0, 'lib'); import beside",
             "os.chdir('/')",
-            r"No module named 'beside'\): it looks for modules where sys.path says, and for relative entries of that "
-            r"from the working directory, /$",
+            r"No module named 'beside'\): check sys.path: a worker imports from there, with relative entries "
+            r"below the working directory, /$",
         ),
         (
             "open(sys.argv[0] + '.txt').close()",
             "os.remove('program.py.txt')",
-            r"No such file or directory: '.*program.py.txt'\): is that file where it was as the program began\?$",
+            r"No such file or directory: '.*program.py.txt'\): make sure that the file is where it was .*$",
         ),
         (
             "assert __name__ == '__main__'",

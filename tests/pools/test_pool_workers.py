@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.pools.processes.cpus import usable
+from shmrpc.pools.processes.cpus import usable_cpus
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 from tests.helpers.server_process import eventually
@@ -114,7 +114,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("forked", "told"),
-    [(True, "was killed by SIGKILL"), (False, "has ended, and how cannot be known: this process ignores SIGCHLD")],
+    [(True, "was killed by SIGKILL"), (False, "has ended with an unknown status: this process ignores SIGCHLD")],
 )
 def test_a_program_may_ignore_the_ends_of_its_children(tmp_path: Path, forked: bool, told: str) -> None:
     if not forked:
@@ -193,15 +193,15 @@ def test_a_cgroup_may_allow_fewer_cpus(tmp_path: Path) -> None:
     affine = len(os.sched_getaffinity(0))
     own = tmp_path / "own"
     own.write_text("0::/outer/inner\n")
-    assert usable(tmp_path / "none", own) == affine
-    assert usable(tmp_path, tmp_path / "none") == affine
+    assert usable_cpus(tmp_path / "none", own) == affine
+    assert usable_cpus(tmp_path, tmp_path / "none") == affine
     group(tmp_path, "outer/inner", {"cpu.max": "max 100000"})
     group(tmp_path, "outer", {"cpu.max": "50000 100000"})
-    assert usable(tmp_path, own) == 1
+    assert usable_cpus(tmp_path, own) == 1
     group(tmp_path, "outer", {"cpu.max": "9000000 100000"})
-    assert usable(tmp_path, own) == affine
+    assert usable_cpus(tmp_path, own) == affine
     group(tmp_path, "outer", {"cpu.max": "nonsense"})
-    assert usable(tmp_path, own) == affine
+    assert usable_cpus(tmp_path, own) == affine
 
 
 def test_so_may_a_cgroup_of_version_1(tmp_path: Path) -> None:
@@ -209,6 +209,6 @@ def test_so_may_a_cgroup_of_version_1(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("5:memory:/elsewhere\n4:cpu,cpuacct:/group\n")
     group(tmp_path, "cpu/group", {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"})
-    assert usable(tmp_path, own) == affine
+    assert usable_cpus(tmp_path, own) == affine
     group(tmp_path, "cpu/group", {"cpu.cfs_quota_us": "40000", "cpu.cfs_period_us": "100000"})
-    assert usable(tmp_path, own) == 1
+    assert usable_cpus(tmp_path, own) == 1

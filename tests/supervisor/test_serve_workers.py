@@ -20,7 +20,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.host.status import collect_reports
-from shmrpc.pools.processes.cpus import usable
+from shmrpc.pools.processes.cpus import usable_cpus
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
@@ -176,7 +176,7 @@ def test_numerical_libraries_in_workers_share_the_cpus(app: Path, monkeypatch: p
     with ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2"):
         with shmrpc.sync.connect("spread", timeout=60) as client:
             names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-            share = str(max(1, usable() // 2))
+            share = str(max(1, usable_cpus() // 2))
             assert [client.variable(name) for name in names] == [share, share, "7"], "what the user says stays"
 
 

@@ -89,7 +89,9 @@ def test_an_error_says_what_was_asked_for_what_is_in_use_and_what_to_do() -> Non
         assert caught.value.errno == errno.ENOMEM
         assert isinstance(caught.value, OSError)
         for name in ("built", "built_in_thread"):
-            with pytest.raises(OSError, match=f"cannot allocate {LIMIT + 1} bytes: 0 of the {LIMIT} bytes .* are in use"):
+            with pytest.raises(
+                OSError, match=f"cannot allocate {LIMIT + 1} bytes: 0 of the {LIMIT} bytes .* are in use"
+            ):
                 client.call(name, 1, LIMIT + 1)
         with pytest.raises(shmrpc.SharedMemoryError):
             client.empty(1 << 61, "uint8")

@@ -1,4 +1,4 @@
-"""The first steps of a worker: it becomes what its pool wants it to be, and then works."""
+"""The first steps of a worker process, before it runs tasks."""
 
 from __future__ import annotations
 
@@ -14,44 +14,47 @@ import sys
 from multiprocessing import spawn
 from typing import Final
 
-import msgspec
-
 from shmrpc import _core
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
-from shmrpc.pools.processes.spawner import Order
-from shmrpc.pools.worker import task_runner as worker
+from shmrpc.pools.processes.spawn_messages import SpawnRequest, decode_request
+from shmrpc.pools.worker.worker_main import run_worker
 from shmrpc.values.pickling import pickle_main_by_value
 
-_LARGEST: Final = 1 << 20
+_MAX_PACKET: Final = 1 << 20
 
 
-def begin() -> None:
-    """Works for the pool at the other end of the descriptor that the first argument names. Without a template."""
+def main() -> None:
+    """Run a worker that was started by exec, for the pool at the other end of the descriptor in the first argument."""
     keep_standard_descriptors()
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     del sys.argv[:2]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     select.select([control], [], [])
-    packet, descriptors, *_ = _core.receive_packet(control.fileno(), _LARGEST)
-    if not descriptors:  # The pool has gone meanwhile.
+    packet, descriptors, *_ = _core.receive_packet(control.fileno(), _MAX_PACKET)
+    if not descriptors:  # The pool has ended.
         return
-    master, life = descriptors
-    with contextlib.closing(master), contextlib.closing(life):
-        _core.die_with(master.fileno(), None, life.fileno())
-    become(control, msgspec.msgpack.decode(packet, type=Order), prepared=False)
+    master, lifeline = descriptors
+    with contextlib.closing(master), contextlib.closing(lifeline):
+        _core.die_with(master.fileno(), None, lifeline.fileno())
+    become_worker(control, decode_request(packet), has_program=False)
 
 
-def become(control: socket.socket, order: Order, *, prepared: bool) -> None:
-    """Works as ordered. ``prepared``: the program is imported already."""
+def become_worker(control: socket.socket, request: SpawnRequest, *, has_program: bool) -> None:
+    """Apply the settings of a request to this process, and run its tasks until the pool closes the connection.
+
+    ``has_program``: True if this process has imported the program.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What is printed arrives, also through a pipe, and in whole lines, for which print() writes twice with -u.
+            # Lines arrive whole and at once, also through a pipe; with -u, print() would write a line in two parts.
             stream.reconfigure(line_buffering=True, write_through=False)
-    if order.cpu is not None:
-        os.sched_setaffinity(0, {order.cpu})
-    if order.memory is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (order.memory, order.memory))
-    if order.by_value:
+    if request.cpu is not None:
+        os.sched_setaffinity(0, {request.cpu})
+    if request.memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (request.memory, request.memory))
+    if request.by_value:
         pickle_main_by_value()
-    worker.main(control, order.number, lambda: None if prepared else spawn.prepare(pickle.loads(order.preparation)))
+    run_worker(
+        control, request.number, lambda: None if has_program else spawn.prepare(pickle.loads(request.preparation))
+    )

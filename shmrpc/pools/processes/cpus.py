@@ -1,4 +1,4 @@
-"""How many CPUs this process may use."""
+"""The number of CPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-#: The variables by which numerical libraries learn how many threads to use.
-_THREADS: Final = (
+#: Variables that set the number of threads of numerical libraries.
+_THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -20,40 +20,41 @@ _THREADS: Final = (
 
 
 def thread_limits(workers: int) -> dict[str, str]:
-    """Return the environment in which numerical libraries of ``workers`` processes share the CPUs.
+    """Return the variables by which numerical libraries of ``workers`` processes share the CPUs.
 
-    What the environment of this process says stays as it is.
+    Variables that this process has are left out.
     """
-    share = str(max(1, usable() // workers))
-    return {name: share for name in _THREADS if name not in os.environ}
+    share = str(max(1, usable_cpus() // workers))
+    return {name: share for name in _THREAD_VARIABLES if name not in os.environ}
 
 
-def usable(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """The CPUs of its affinity, or fewer if its cgroup may use less time of them; 1 at least."""
+def usable_cpus(cgroups: Path = _CGROUPS, own_cgroup: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the number of CPUs in the affinity of this process, or fewer if its cgroup limits CPU time; at least 1."""
     count = len(os.sched_getaffinity(0))
-    quota = min(_quotas(cgroups, own), default=math.inf)
+    quota = min(_quotas(cgroups, own_cgroup), default=math.inf)
     return max(1, min(count, math.ceil(quota) if math.isfinite(quota) else count))
 
 
-def _quotas(cgroups: Path, own: Path) -> list[float]:
-    """What its cgroup, and those that it lies in, may use, in CPUs."""
+def _quotas(cgroups: Path, own_cgroup: Path) -> list[float]:
+    """Return the quotas, in CPUs, of the cgroup of this process and of the cgroups above it."""
     found: list[float] = []
     try:
-        lines = own.read_text().splitlines()
+        lines = own_cgroup.read_text().splitlines()
     except OSError:
         return found
     for line in lines:
-        _, controllers, place = line.split(":", 2)
-        group = Path(place.lstrip("/"))
+        _, controllers, path = line.split(":", 2)
+        group = Path(path.lstrip("/"))
         if not controllers:
-            found += [_share(cgroups / each / "cpu.max") for each in (group, *group.parents)]
+            found += [_read_v2_quota(cgroups / each / "cpu.max") for each in (group, *group.parents)]
         elif "cpu" in controllers.split(","):
             base = cgroups / "cpu"
-            found += [_legacy(base / each) for each in (group, *group.parents)]
+            found += [_read_v1_quota(base / each) for each in (group, *group.parents)]
     return found
 
 
-def _share(path: Path) -> float:
+def _read_v2_quota(path: Path) -> float:
+    """Return the quota in a file of cgroup v2, in CPUs; infinity if there is none."""
     try:
         quota, period = path.read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -61,7 +62,8 @@ def _share(path: Path) -> float:
         return math.inf
 
 
-def _legacy(group: Path) -> float:
+def _read_v1_quota(group: Path) -> float:
+    """Return the quota of a cgroup of v1, in CPUs; infinity if there is none."""
     try:
         quota = int((group / "cpu.cfs_quota_us").read_text())
         period = int((group / "cpu.cfs_period_us").read_text())

@@ -1,6 +1,6 @@
-"""A process that workers are forked from: it has imported what they need, and has one thread and nothing open.
+"""A process that workers are forked from: it has imported what they need, and has one thread and no open files.
 
-It is a pool's own, and started by exec. The user's process is never forked.
+Each pool has its own fork server, started by exec. The user's process is never forked.
 """
 
 from __future__ import annotations
@@ -17,71 +17,81 @@ import sys
 from multiprocessing import spawn
 from typing import Any, Final
 
-import msgspec
-
 from shmrpc import _core
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
-from shmrpc.pools.processes import bootstrap as beginning
-from shmrpc.pools.processes.spawner import Ended, Fit, NotForked, Order, Setup, Started, Unfit
-from shmrpc.pools.worker import task_runner as worker
+from shmrpc.pools.processes.bootstrap import become_worker
+from shmrpc.pools.processes.spawn_messages import (
+    Compatible,
+    Forked,
+    ForkFailed,
+    ForkServerMessage,
+    ForkServerSetup,
+    Incompatible,
+    SpawnRequest,
+    WorkerExited,
+    decode_request,
+    decode_setup,
+    encode,
+)
+from shmrpc.pools.worker.current_worker import importing_program
 
-_LARGEST: Final = 1 << 20
+_MAX_PACKET: Final = 1 << 20
 
 
 def main() -> None:
-    """Forks workers for the pool at the other end of the descriptor that the first argument names.
+    """Fork workers for the pool at the other end of the descriptor in the first argument.
 
-    The second one is a pipe of the pool's: this process ends with it, also while it imports the program.
+    The descriptor in the second argument is a pipe of the pool's process: its end ends this process, even while this
+    process imports the program.
     """
     keep_standard_descriptors()
-    control, life = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    control, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     del sys.argv[:3]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # At its end comes SIGIO, which ends this process.
-    packet, descriptors, *_ = socket.recv_fds(control, _LARGEST, 1)
-    if not packet:  # The pool has gone meanwhile.
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)  # The end raises SIGIO, which ends this process.
+    packet, descriptors, *_ = socket.recv_fds(control, _MAX_PACKET, 1)
+    if not packet:  # The pool has ended.
         return
-    setup = msgspec.msgpack.decode(packet, type=Setup)
-    why = _unfit(setup)
-    children = signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # Ignored, it would hide how they end. Workers get it back.
-    control.send(msgspec.msgpack.encode(Fit() if why is None else Unfit(why)))
-    if why is None:
-        _Template(control, life, descriptors[0], setup, children).serve()
+    setup = decode_setup(packet)
+    reason = _find_incompatibility(setup)
+    # If SIGCHLD were ignored, exit statuses would be lost. Workers get the handler back.
+    sigchld_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    control.send(encode(Compatible() if reason is None else Incompatible(reason)))
+    if reason is None:
+        ForkServer(control, lifeline, descriptors[0], setup, sigchld_handler).serve()
 
 
-def _unfit(setup: Setup) -> str | None:
-    """Imports the program, unless workers are to do so; why this is no template then."""
-    if (threads := _threads()) > 1:
+def _find_incompatibility(setup: ForkServerSetup) -> str | None:
+    """Import the program if the setup requests it; return why this process cannot be a fork server, or None."""
+    if (threads := _count_threads()) > 1:
         return f"it has {threads} threads as it begins"
-    if setup.prepares:
-        before = _descriptors()
+    if setup.imports_program:
+        before = _open_descriptors()
         try:
-            with worker.importing_program():
+            with importing_program():
                 spawn.prepare(pickle.loads(setup.preparation))
-        except BaseException as error:  # The worker will say so, where it is asked for.
+        except BaseException as error:  # A worker will raise it again, where it is reported.
             return f"the program cannot be imported: {type(error).__name__}: {error}"
-        keep_standard_descriptors()  # Which it may have closed.
-        if (threads := _threads()) > 1:
+        keep_standard_descriptors()  # The program may have closed them.
+        if (threads := _count_threads()) > 1:
             return f"the program has {threads} threads once it is imported"
-        if opened := _descriptors() - before:
+        if opened := _open_descriptors() - before:
             return f"the program has opened {', '.join(sorted(opened))} as it was imported"
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # Each child would print it again.
+            stream.flush()  # Otherwise each child would print the buffer again.
     gc.collect()
     gc.freeze()
     return None
 
 
-def _threads() -> int:
+def _count_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _descriptors() -> set[str]:
-    """What is open, by what it is."""
+def _open_descriptors() -> set[str]:
+    """Return a description of each open descriptor."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -89,78 +99,81 @@ def _descriptors() -> set[str]:
     return {each for each in found if "/proc/" not in each}
 
 
-class _Template:
-    """Forks on request, and tells how the children have ended."""
+class ForkServer:
+    """Forks workers on request, and reports their exit statuses."""
 
-    def __init__(self, control: socket.socket, life: int, master: int, setup: Setup, children: Any) -> None:
-        self._control, self._life, self._master, self._setup = control, life, master, setup
-        #: The handling of SIGCHLD that the program, or its parent, has set.
-        self._on_children = children
-        self._own = os.pidfd_open(os.getpid())
+    def __init__(
+        self, control: socket.socket, lifeline: int, master: int, setup: ForkServerSetup, sigchld_handler: Any
+    ) -> None:
+        self._control, self._lifeline, self._master, self._setup = control, lifeline, master, setup
+        #: Handler of SIGCHLD that the program, or the parent process, has set.
+        self._sigchld_handler = sigchld_handler
+        self._own_pidfd = os.pidfd_open(os.getpid())
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(master, select.POLLIN)
-        #: By the descriptor that becomes readable at its end.
-        self._children: dict[int, int] = {}
+        #: Pids of the workers by pidfd.
+        self._workers: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Serves until the pool ends. In a child: until that has done its work."""
+        """Serve until the pool ends. In a forked child, run the worker, and return at its end."""
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor == self._master:
                     return
                 if descriptor != self._control.fileno():
-                    self._tell_end(descriptor)
+                    self._report_exit(descriptor)
                     continue
-                packet, descriptors, *_ = socket.recv_fds(self._control, _LARGEST, 1)
+                packet, descriptors, *_ = socket.recv_fds(self._control, _MAX_PACKET, 1)
                 if not packet:
                     return
-                with socket.socket(fileno=descriptors[0]) as end:
-                    order = msgspec.msgpack.decode(packet, type=Order)
+                with socket.socket(fileno=descriptors[0]) as worker_end:
+                    request = decode_request(packet)
                     if not self._fork():
-                        self._work(end, order)
+                        self._run_child(worker_end, request)
                         return
 
     def _fork(self) -> bool:
-        """Forks, and tells the pool of the child; False in that."""
+        """Fork, and report the worker to the pool; return True in this process, False in the child."""
         try:
             child = os.fork()
         except OSError as error:
-            self._tell(NotForked(error.errno or 0, error.strerror or str(error)))
+            self._send(ForkFailed(error.errno or 0, error.strerror or str(error)))
             return True
         if not child:
             return False
         pidfd = os.pidfd_open(child)
-        self._children[pidfd] = child
+        self._workers[pidfd] = child
         self._poll.register(pidfd, select.POLLIN)
-        self._tell(Started(child), pidfd)
+        self._send(Forked(child), pidfd)
         return True
 
-    def _tell(self, what: Any, *descriptors: int) -> None:
-        with contextlib.suppress(OSError):  # The pool has gone; it is seen in a moment.
-            socket.send_fds(self._control, [msgspec.msgpack.encode(what)], descriptors)
+    def _send(self, message: ForkServerMessage, *descriptors: int) -> None:
+        with contextlib.suppress(OSError):  # The pool has ended, which poll() reports next.
+            socket.send_fds(self._control, [encode(message)], descriptors)
 
-    def _tell_end(self, pidfd: int) -> None:
-        child = self._children.pop(pidfd)
+    def _report_exit(self, pidfd: int) -> None:
+        """Reap a worker that has ended, and report its status to the pool."""
+        child = self._workers.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
         status = os.waitpid(child, 0)[1]
-        self._tell(Ended(child, os.waitstatus_to_exitcode(status)))
+        self._send(WorkerExited(child, os.waitstatus_to_exitcode(status)))
 
-    def _work(self, end: socket.socket, order: Order) -> None:
-        """In a child: becomes a worker, with nothing of the template's."""
-        # A group in the template's session: if the template ends, the kernel ends what is stopped in such a group.
+    def _run_child(self, worker_end: socket.socket, request: SpawnRequest) -> None:
+        """Drop what belongs to the fork server, in a child, and run the worker."""
+        # A process group in the fork server's session: if the fork server ends, the kernel also ends stopped workers.
         os.setpgid(0, 0)
         self._control.close()
-        if self._on_children is not None:
-            signal.signal(signal.SIGCHLD, self._on_children)
-        for descriptor in self._children:
+        if self._sigchld_handler is not None:
+            signal.signal(signal.SIGCHLD, self._sigchld_handler)
+        for descriptor in self._workers:
             os.close(descriptor)
         gc.unfreeze()
         if "numpy.random" in sys.modules:
-            sys.modules["numpy.random"].seed()  # All children would draw the same; Python's own is seeded by the fork.
-        # With a master that dies the template has to go first: it may be stopped itself, and then sees nothing.
-        _core.die_with(self._master, self._own, self._life)
-        for descriptor in (self._own, self._master, self._life):
+            sys.modules["numpy.random"].seed()  # Otherwise all children draw the same; os.fork() seeds Python's own.
+        # The fork server dies before its pool: it may be stopped, and then does not notice the pool's end.
+        _core.die_with(self._master, self._own_pidfd, self._lifeline)
+        for descriptor in (self._own_pidfd, self._master, self._lifeline):
             os.close(descriptor)
-        beginning.become(end, order, prepared=self._setup.prepares)
+        become_worker(worker_end, request, has_program=self._setup.imports_program)

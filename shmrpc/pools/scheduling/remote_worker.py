@@ -1,17 +1,15 @@
-"""A worker as its pool sees it: a process, the connection to it, and the chunks and coroutines that it has."""
+"""A worker as its pool sees it: a process, the connection to it, and the tasks that it has."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import fcntl
 import math
 import os
 import re
 import socket
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
@@ -21,13 +19,14 @@ from shmrpc.client.aio.reconnector import LoopReconnector
 from shmrpc.client.common.call_errors import decode_error
 from shmrpc.client.common.call_options import Options
 from shmrpc.errors import ConnectionLost, EncodeError, ShmrpcError
-from shmrpc.pools.processes.spawner import WorkerProcess
-from shmrpc.pools.scheduling.chunks import LONG, Chunk
-from shmrpc.pools.transfer import log_forwarding as logs
-from shmrpc.pools.transfer.functions import Function, Reference
-from shmrpc.pools.transfer.remote_failure import Failed, of_task, read, read_all
+from shmrpc.pools.processes.spawned_process import SpawnedProcess
+from shmrpc.pools.scheduling.chunks import LONG_TASK_SECONDS, Chunk
+from shmrpc.pools.scheduling.coroutine_seats import CoroutineSeats, PendingCall
+from shmrpc.pools.transfer import log_forwarding
+from shmrpc.pools.transfer.functions import FunctionReference, TaskFunction
+from shmrpc.pools.transfer.remote_failure import RemoteFailure, name_task_in_error, read_result, read_results
 from shmrpc.pools.transfer.shared_values import SharedValues
-from shmrpc.pools.worker.task_runner import INTERRUPT, SERVICE
+from shmrpc.pools.worker.current_worker import INTERRUPT, SERVICE
 from shmrpc.transport.connection import Connection
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.shm import loop_client as shm_client
@@ -36,299 +35,234 @@ from shmrpc.wire.codec import identity_codec
 from shmrpc.wire.control import MAX_MAX_MEMORY
 from shmrpc.wire.frames import MAX_MAX_FRAME
 
-#: A task may be as large as there is room for.
+#: Options without limits on the size of a task.
 _OPTIONS = ConnectionOptions(codec="pickle", max_frame=MAX_MAX_FRAME, max_memory=MAX_MAX_MEMORY)
-#: Seconds between two looks whether a worker has ended whose threads go on.
-_LOOK: Final = 0.02
-#: What an error says before it comes to the reason.
-_BEFORE = re.compile(r"^initialize\(\): an argument cannot be sent as MessagePack: ")
-
-
-@dataclasses.dataclass(eq=False, slots=True)
-class Waiting:
-    """A task of the pool's loop that waits for a worker, and can be told that its work was taken back from there."""
-
-    task: asyncio.Task[Any] | None
-    #: Its seat, if it is a coroutine.
-    seat: int = 0
-    #: Whether it waits no more.
-    is_over: bool = False
-    #: Whether its work was taken back, and how many cancellations it had then.
-    is_taken: bool = False
-    _cancelling: int = 0
-
-    def end(self) -> None:
-        """It waits no more. Nothing of it is kept, since it has the task's result."""
-        self.is_over, self.task = True, None
-
-    def take(self) -> None:
-        """Its work was taken back: wakes it, by a cancellation that is its own affair."""
-        assert self.task is not None
-        self.is_taken, self._cancelling = True, self.task.cancelling()
-        self.task.cancel()
-
-    def was_taken(self) -> bool:
-        """Whether that is the cancellation which was just raised, and there is no other."""
-        return self.is_taken and self.task is not None and self.task.uncancel() <= self._cancelling
+#: Seconds between two checks of a worker whose threads outlive its tasks.
+_EXIT_POLL_SECONDS: Final = 0.02
+#: Prefix of an error for arguments of the initializer that cannot be sent.
+_ENCODE_ERROR_PREFIX = re.compile(r"^initialize\(\): an argument cannot be sent as MessagePack: ")
 
 
 class RemoteWorker:
-    """A worker, from its start to its end."""
+    """A worker, from the start of its process to the end."""
 
-    def __init__(self, number: int, process: WorkerProcess) -> None:
+    def __init__(self, number: int, process: SpawnedProcess) -> None:
         self.number, self.process, self.pid = number, process, process.pid
-        ours, theirs = logs.pair()
-        with theirs:
-            self.progress = _page(process, theirs)
-        self._logs = logs.Logs(ours)
-        #: The chunk in each slot; a call of its own is None.
-        self.chunks: dict[int, Chunk | None] = {}
-        #: Tasks that it was given.
-        self.tasks = 0
-        #: Who waits for the call that is a None there, as long as it can be told that it was taken back.
+        pool_end, worker_end = log_forwarding.socket_pair()
+        with worker_end:
+            self.progress = _share_progress(process, worker_end)
+        self._log_receiver = log_forwarding.LogReceiver(pool_end)
+        #: Contents of the slots in use: a chunk, or None for a single call.
+        self.slots: dict[int, Chunk | None] = {}
+        #: Coroutines of async functions.
+        self.coroutines = CoroutineSeats(self.progress)
+        #: Number of tasks that the worker was given since its start.
+        self.task_count = 0
+        #: Task that waits for the single call, as long as the call may be taken back.
         self.caller: asyncio.Task[Any] | None = None
-        self._taken: Waiting | None = None
-        #: The slots whose task is to end within moments, or this worker does.
-        self.ending: set[int] = set()
-        #: Tasks of async functions that it has.
-        self.tasks_in_loop = 0
-        #: Those that had not begun when this was last looked at, or are newer; the oldest one first.
-        self.coroutines: deque[Waiting] = deque()
-        #: Seats that were never used, and those that are free again.
-        self._next_seat, self._seats = 0, list[int]()
-        #: Those of coroutines that were taken back, while they may be on the way.
-        self._left_seats: list[int] = []
-        #: It gets no more tasks.
-        self.retiring = False
-        #: It was stopped, by a signal, when that was last looked at.
-        self.stopped = False
-        self.gone = False
-        #: Whether it had begun something when it was lost.
+        self._preempted_call: PendingCall | None = None
+        #: Slots whose task has to end within the grace period; otherwise the worker is killed.
+        self.stopping_slots: set[int] = set()
+        #: True if the worker gets no more tasks, and ends after its present ones.
+        self.is_retiring = False
+        #: True if a signal had stopped the worker at the last check.
+        self.is_stopped = False
+        #: True once the worker has been removed from its pool.
+        self.is_gone = False
+        #: True if the worker had begun a task when it was removed.
         self.was_at_work = False
-        #: Why its pool has killed it.
-        self.killed = ""
-        #: The numbers of the functions that it was sent.
-        self.known: set[int] = set()
+        #: Reason for which the pool has killed the worker, as the predicate of a sentence; "" if it has not.
+        self.kill_reason = ""
+        #: Numbers of the functions that the worker has.
+        self.known_functions: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
-        # The deadline of a handler that waits for a task is its own affair: when it ends, it cancels the task.
+        # A task has no deadline of its own: a handler whose deadline passes cancels the task that it waits for.
         self._client = Client(reconnector, identity_codec(), Options(timeout=math.inf), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)
-        # The end of a chunk wakes us, and no result before it: a wake-up costs more than a short task.
+        # Only the end of a chunk wakes the pool: waking it costs more than a short task.
         self._connection.polls_items = True
         return self._connection
 
     async def connect(self) -> None:
-        """Connects. Raises ConnectionLost if it has died."""
+        """Connect to the process. Raises ConnectionLost if the process has died."""
         await self._client.__aenter__()
         self.run, self.run_named, self.run_timed = self._client.run, self._client.run_named, self._client.run_timed
-        self.run_async, self.ready = self._client.run_async, self._client.ready
+        self.run_async, self.ping = self._client.run_async, self._client.ping
 
-    async def prepare(self) -> Any:
-        """Has it import the program; the names that it has of that, or what importing has raised."""
-        found = await self._client.prepare()
-        return read(found, "prepare") if type(found) is LazyPickle else found
+    async def import_program(self) -> Any:
+        """Have the worker import the program; return the names that it defines, or a RemoteFailure."""
+        found = await self._client.import_program()
+        return read_result(found, "import_program") if type(found) is LazyPickle else found
 
-    async def initialize(self, initializer: Reference | None, args: tuple[Any, ...], levels: logs.Levels) -> Any:
-        """Has it call the pool's initializer; None, or what that has raised. Raises EncodeError for the arguments."""
+    async def initialize(
+        self, initializer: FunctionReference | None, args: tuple[Any, ...], levels: log_forwarding.Levels
+    ) -> Any:
+        """Have the worker call the pool's initializer; return None, or a RemoteFailure.
+
+        Raises EncodeError if the arguments cannot be sent.
+        """
         try:
-            failed = await self._client.initialize(initializer, args, levels)
+            failure = await self._client.initialize(initializer, args, levels)
         except EncodeError as error:
             raise EncodeError(
-                f"initargs: {_BEFORE.sub('', str(error))}; locks, queues and the like of multiprocessing go to "
-                "children that it starts itself: give workers those of a multiprocessing.Manager()"
+                f"initargs: {_ENCODE_ERROR_PREFIX.sub('', str(error))}; locks, queues and the like of multiprocessing "
+                "go to children that it starts itself: give workers those of a multiprocessing.Manager()"
             ) from error.__cause__
-        return read(failed, "initializer") if type(failed) is LazyPickle else failed
+        return read_result(failure, "initializer") if type(failure) is LazyPickle else failure
 
     @property
-    def takes_tasks(self) -> bool:
-        """Whether it is given tasks: not if it is to end, is about to be killed, or stands still."""
-        return not (self.retiring or self.ending or self.stopped)
+    def accepts_tasks(self) -> bool:
+        """Return True unless the worker is retiring, is stopped, or is about to be killed."""
+        return not (self.is_retiring or self.stopping_slots or self.is_stopped)
 
-    async def know(self, function: Function) -> None:
-        """Sends it a function that it does not know."""
-        if function.number not in self.known:
+    @property
+    def is_busy(self) -> bool:
+        """Return True if the worker has tasks."""
+        return bool(self.slots or self.coroutines.count)
+
+    async def ensure_function_sent(self, function: TaskFunction) -> None:
+        """Send a function to the worker, unless the worker has it."""
+        if function.number not in self.known_functions:
             await self._client.define(function.number, function.reference)
-            self.known.add(function.number)
+            self.known_functions.add(function.number)
 
-    def open(self, slot: int, chunk: Chunk) -> None:
-        """Opens a slot for a chunk: at once, so that what is taken back of it is its own."""
+    def open_slot(self, slot: int, chunk: Chunk) -> None:
+        """Open a slot for a chunk, before the chunk is sent, so that tasks can be taken back from then on."""
         self.progress.open(slot, len(chunk.items))
-        self.chunks[slot] = chunk
-        self.tasks += len(chunk.items)
+        self.slots[slot] = chunk
+        self.task_count += len(chunk.items)
 
     def open_call(self, caller: asyncio.Task[Any] | None) -> None:
-        """Opens the first slot for a call."""
+        """Open the first slot for a single call."""
         self.caller = caller
         self.progress.open(0, 1)
-        self.chunks[0] = None
-        self.tasks += 1
+        self.slots[0] = None
+        self.task_count += 1
 
-    def seat(self, task: asyncio.Task[Any]) -> Waiting | None:
-        """A seat for a coroutine, for which a task waits; None if there is none."""
-        if self._seats:
-            seat = self._seats.pop()
-        elif self._next_seat < _core.Progress.SEATS:
-            seat = self._next_seat
-            self._next_seat += 1
-        else:
-            return None
-        self.progress.seat(seat)
-        waiting = Waiting(task, seat)
-        self.coroutines.append(waiting)
-        self.tasks_in_loop += 1
-        self.tasks += 1
-        return waiting
-
-    def has_begun(self, waiting: Waiting) -> bool:
-        """Whether a coroutine was begun; if not, it never will be."""
-        if not waiting.is_taken:
-            waiting.is_taken = self.progress.claim(waiting.seat)
-        return not waiting.is_taken
-
-    def leave_seat(self, waiting: Waiting, *, answered: bool) -> bool:
-        """A coroutine has no seat any more; whether this is to be told when all that was sent has been seen."""
-        waiting.end()
-        self.tasks_in_loop -= 1
-        if answered or self.has_begun(waiting):
-            self._seats.append(waiting.seat)
-            return False
-        self._left_seats.append(waiting.seat)
-        return len(self._left_seats) == 1
-
-    async def free_seats(self) -> None:
-        """Frees the seats of coroutines that were taken back, once nothing on the way has them."""
-        while left := len(self._left_seats):
-            await self.ready()
-            self._seats += self._left_seats[:left]
-            del self._left_seats[:left]
-
-    def take_call(self, slot: int) -> None:
-        """Takes back the call in a slot, unless it was begun."""
+    def preempt_call(self, slot: int) -> None:
+        """Take back the call in a slot and wake its caller, unless the call has begun."""
         caller, self.caller = self.caller, None
         if caller is not None and not caller.cancelling() and not self.progress.take_back(slot, 0):
-            self._taken = Waiting(caller)
-            self._taken.take()
+            self._preempted_call = PendingCall(caller)
+            self._preempted_call.preempt()
 
-    def call_was_taken(self) -> bool:
-        """Whether that is why the call was cancelled."""
-        taken, self._taken = self._taken, None
-        return taken is not None and taken.was_taken()
+    def was_call_preempted(self) -> bool:
+        """Return True if :meth:`preempt_call` is the only cause of the CancelledError that the caller has caught."""
+        call, self._preempted_call = self._preempted_call, None
+        return call is not None and call.was_preempted()
 
-    @property
+    def assign_seat(self, task: asyncio.Task[Any]) -> PendingCall | None:
+        """Assign a seat to a coroutine for which ``task`` waits; return None if no seat is free."""
+        call = self.coroutines.assign(task)
+        self.task_count += call is not None
+        return call
+
+    async def free_seats(self) -> None:
+        """Free the seats of coroutines that were taken back, once nothing sent to the worker refers to them."""
+        with contextlib.suppress(ConnectionLost):
+            await self.coroutines.free_quarantined(self.ping)
+
     def has_unbegun(self) -> bool:
-        """Whether there is something that it was given and has not begun."""
-        self.forget_begun()
-        return bool(self.coroutines) or not all(map(self.progress.begun, self.chunks))
+        """Return True if the worker has tasks that it has not begun."""
+        return self.coroutines.has_unbegun() or not all(map(self.progress.begun, self.slots))
 
-    def forget_begun(self) -> None:
-        """Forgets the coroutines that have begun; as a rule those before others."""
-        coroutines = self.coroutines
-        while coroutines and (coroutines[0].is_over or self.progress.is_claimed(coroutines[0].seat)):
-            coroutines.popleft()
-
-    def take_coroutines(self) -> None:
-        """Takes back those that have not begun."""
-        for waiting in self.coroutines:
-            if waiting.task is not None and not waiting.task.cancelling() and self.progress.claim(waiting.seat):
-                waiting.take()
-        self.coroutines.clear()
-
-    async def perform(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:
-        """Has it run a chunk; its results, some at a time, and behind the last one the seconds that it took."""
+    async def run_chunk(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:
+        """Have the worker run a chunk; yield batches of results, and after the last result the seconds it all took."""
         source = chunk.source
-        await self.know(source.function)
+        await self.ensure_function_sent(source.function)
         items = chunk.items
-        if shared.places:
-            items = shared.placed(items) if source.single else list(map(shared.placed, items))
-        if len(items) == 1 and (source.function.seconds or 0) > LONG:
-            yield await self._perform_one(slot, chunk, items[0])
+        if shared.refs:
+            items = shared.replace_values(items) if source.single else list(map(shared.replace_values, items))
+        if len(items) == 1 and (source.function.seconds or 0) > LONG_TASK_SECONDS:
+            yield await self._run_long_task(slot, chunk, items[0])
             return
         name = source.function.name
 
-        def unreadable(error: Exception) -> Failed:
-            return Failed.of(of_task(decode_error(name, error), name))
+        def unreadable(error: Exception) -> RemoteFailure:
+            return RemoteFailure.from_exception(name_task_in_error(decode_error(name, error), name))
 
         number, single = source.function.number, source.single
-        async for results in self._client._iter_chunks(unreadable, "chunk", slot, number, single, items):
-            # Those that were not pickled are there.
-            yield read_all(results, name) if LazyPickle in map(type, results) else results
+        async for results in self._client._iter_chunks(unreadable, "run_chunk", slot, number, single, items):
+            # Results that were not pickled are values already.
+            yield read_results(results, name) if LazyPickle in map(type, results) else results
 
-    async def _perform_one(self, slot: int, chunk: Chunk, item: Any) -> list[Any]:
-        """Has it run a chunk of one long task by a call, which costs less than a stream."""
+    async def _run_long_task(self, slot: int, chunk: Chunk, item: Any) -> list[Any]:
+        """Run a chunk of one long task by a call, which costs less than a stream; return its result and seconds."""
         source, sent = chunk.source, time.monotonic()
         args = (item,) if source.single else tuple(item)
         result = await self.run_timed(slot, source.function.number, args)
-        if not chunk.limit:  # It was taken back.
+        if not chunk.limit:  # The task was taken back.
             return [0.0]
-        if not self.progress.begun(slot):  # It has a result, and has not begun: it lies.
+        if not self.progress.begun(slot):  # A result without a beginning: the shared memory is corrupt.
             return []
         seconds = min(self.progress.time(slot) * 1e-9, time.monotonic() - sent)
-        return [*read_all([result], source.function.name), seconds]
+        return [*read_results([result], source.function.name), seconds]
 
-    async def forget(self, function: int) -> None:
-        """Has it forget a function, if it knows it."""
-        if function in self.known:
-            self.known.discard(function)
+    async def forget_function(self, function: int) -> None:
+        """Have the worker forget a function."""
+        if function in self.known_functions:
+            self.known_functions.discard(function)
             with contextlib.suppress(ConnectionLost):
                 await self._client.forget(function)
 
     async def forget_file(self, file: int) -> None:
-        """Has it forget a file of shared values."""
+        """Have the worker forget a file of shared values."""
         with contextlib.suppress(ConnectionLost):
             await self._client.forget_file(file)
 
-    def look(self) -> None:
-        """Takes the results that are there."""
+    def receive_results(self) -> None:
+        """Receive the results that have arrived without a wake-up."""
         self._connection.listen()
 
     def interrupt(self, slot: int) -> bool:
-        """Stops the task that a slot is at; False if it is at none."""
+        """Interrupt the task that runs in a slot; return False if none does."""
         if self.progress.stop(slot):
-            self.process.interrupt(INTERRUPT)
+            self.process.send_signal(INTERRUPT)
             return True
         return False
 
-    def kill(self, why: str) -> None:
-        """Ends it at once, for a reason."""
-        self.killed = self.killed or why
+    def kill(self, reason: str) -> None:
+        """Kill the process. ``reason``: predicate of a sentence for errors; the first one counts."""
+        self.kill_reason = self.kill_reason or reason
         self.process.kill()
 
-    async def end(self, grace: float, is_patient: Callable[[], bool] = lambda: False) -> None:
-        """Closes the connection, upon which it ends; kills it if it has not after ``grace`` seconds.
+    async def shut_down(self, grace: float, is_patient: Callable[[], bool] = lambda: False) -> None:
+        """Close the connection, upon which the process ends; kill the process if it lives ``grace`` seconds later.
 
-        As long as ``is_patient`` says so, the threads that its tasks have left there go on, unless it stands still.
+        As long as ``is_patient`` returns True, threads and children that tasks have left in the process may go on,
+        unless the process is stopped.
         """
-        works_on = is_patient() and not self.chunks and await self._works_on(grace)
+        may_go_on = is_patient() and not self.slots and await self._has_leftover_work(grace)
         await self._client.close()
-        while works_on and is_patient() and not (self.process.has_ended() or self.process.is_stopped()):
-            await asyncio.sleep(_LOOK)
+        while may_go_on and is_patient() and not (self.process.has_ended() or self.process.is_stopped()):
+            await asyncio.sleep(_EXIT_POLL_SECONDS)
         if self.process.status() is None:
             await asyncio.to_thread(self.process.wait, grace)
         self.process.close()
-        self._logs.close()
+        self._log_receiver.close()
 
-    async def _works_on(self, grace: float) -> bool:
+    async def _has_leftover_work(self, grace: float) -> bool:
         with contextlib.suppress(TimeoutError, ShmrpcError):
             async with asyncio.timeout(grace):
-                return bool(await self._client.works_on())
+                return bool(await self._client.has_leftover_work())
         return False
 
-    async def settled(self, seconds: float) -> None:
-        """Waits so long at most until it has ended, which comes a moment after its connection has."""
+    async def wait_for_exit(self, seconds: float) -> None:
+        """Wait at most ``seconds`` for the exit status of the process, which follows the end of its connection."""
         end = time.monotonic() + seconds
         while self.process.status() is None and time.monotonic() < end:
             await asyncio.sleep(1e-3)
 
 
-def _page(process: WorkerProcess, records: socket.socket) -> _core.Progress:
-    """The page that is shared with a worker, which is sent it, and the end for what it logs."""
+def _share_progress(process: SpawnedProcess, log_socket: socket.socket) -> _core.Progress:
+    """Create the memory that a pool and a worker share, and send it to the worker, with the worker's log socket."""
     file = os.memfd_create("shmrpc-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(file, 0, _core.Progress.SIZE)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        socket.send_fds(process.control, [b"p"], [file, records.fileno()])
+        socket.send_fds(process.control, [b"p"], [file, log_socket.fileno()])
         return _core.Progress(file)
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""The functions that workers run: each is sent once to each worker, and has a number from then on."""
+"""The functions that workers run. Each is sent once to each worker, and has a number from then on."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shmrpc.errors import EncodeError
-from shmrpc.pools.transfer.main_module import MAIN, ByValue, is_at
+from shmrpc.pools.transfer.main_module import MAIN, ByValuePickler, is_at
 from shmrpc.pools.transfer.referents import Referents
 from shmrpc.values.pickling import allow_cloudpickle
 
-#: Functions that a pool knows at a time: of more, those that it has met last.
-_KEPT: Final = 512
-#: A module and a name in it; or two empty texts, a pickle and the buffers beside it.
-Reference = tuple[str, str, bytes, list[bytes]]
+#: Maximum number of functions in a registry, which keeps those looked up last.
+_MAX_FUNCTIONS: Final = 512
+#: A module and a name in it; or two empty strings, a pickle, and the buffers beside it.
+FunctionReference = tuple[str, str, bytes, list[bytes]]
 
 
-class Function:
+class TaskFunction:
     """A function as its pool knows it."""
 
     __slots__ = (
@@ -36,64 +36,73 @@ class Function:
         "reference",
         "referents",
         "seconds",
-        "submitted",
+        "submit_sources",
     )
 
-    def __init__(self, number: int, function: Callable[..., Any], by_value: Callable[[], ByValue]) -> None:
+    def __init__(self, number: int, function: Callable[..., Any], by_value: Callable[[], ByValuePickler]) -> None:
         self.number, self.function = number, function
         self.name = getattr(function, "__qualname__", None) or repr(function)
-        self.is_async = inspect.iscoroutinefunction(_unwrapped(function))
-        #: The objects that the function referred to when it was pickled; None if workers find it by name.
+        self.is_async = inspect.iscoroutinefunction(_unwrap(function))
+        #: Objects that the function referred to when it was pickled; None if workers find it by name.
         self.referents: Referents | None = None
-        self.reference = reference_of(function, by_value)
+        self.reference = make_reference(function, by_value)
         if not self.reference[0]:
             self.referents = Referents(function, by_value())
-        #: What was submitted of it: tasks of one argument, and others.
-        self.submitted: dict[bool, Any] = {}
-        #: A moving average of the time that a call takes; None as long as none has ended.
+        #: Sources of its submitted tasks: True for tasks of one argument, False for others.
+        self.submit_sources: dict[bool, Any] = {}
+        #: Moving average of the duration of a task, in seconds; None until the first task ends.
         self.seconds: float | None = None
 
-    def took(self, seconds: float) -> None:
-        """Takes note of how long a call took."""
+    def record_duration(self, seconds: float) -> None:
+        """Include the duration of a task in the moving average."""
         self.seconds = seconds if self.seconds is None else 0.75 * self.seconds + 0.25 * seconds
 
 
-def _unwrapped(function: Any) -> Any:
+def _unwrap(function: Any) -> Any:
+    """Return what a call of ``function`` runs: below partial objects, the function or the ``__call__`` of a class."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-class Functions:
-    """The functions that were given to a pool. ``dropped`` is called when nothing has one any more, in any thread."""
+class FunctionRegistry:
+    """The functions that a pool was given.
 
-    def __init__(self, dropped: Callable[[int], None]) -> None:
-        self._dropped = dropped
+    ``on_dropped`` is called with the number of a function, in any thread, once nothing refers to it.
+    """
+
+    def __init__(self, on_dropped: Callable[[int], None]) -> None:
+        self._on_dropped = on_dropped
         self._numbers = itertools.count(1)
-        self._known: OrderedDict[Any, Function] = OrderedDict()
-        #: The names that workers have of the program.
-        self.names: frozenset[str] = frozenset()
-        self._by_value: ByValue | None = None
+        self._known: OrderedDict[Any, TaskFunction] = OrderedDict()
+        #: Names that workers have of the program's own module.
+        self.program_names: frozenset[str] = frozenset()
+        self._by_value: ByValuePickler | None = None
 
-    def by_value(self) -> ByValue:
-        """Return the pickler of functions that workers cannot find."""
-        if self._by_value is None or self._by_value.names is not self.names:
-            self._by_value = ByValue(self.names)
+    def by_value_pickler(self) -> ByValuePickler:
+        """Return the pickler of functions that workers cannot find by name."""
+        if self._by_value is None or self._by_value.names is not self.program_names:
+            self._by_value = ByValuePickler(self.program_names)
         return self._by_value
 
-    def of(self, function: Callable[..., Any] | Function, args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
-        """The function to run, and its arguments: the object of a method is one, since it may change between calls."""
+    def lookup(
+        self, function: Callable[..., Any] | TaskFunction, args: tuple[Any, ...]
+    ) -> tuple[TaskFunction, tuple[Any, ...]]:
+        """Return the registered function, and its arguments.
+
+        The object of a method becomes an argument, because the object may change between calls.
+        """
         try:
             known = self._known.get(function)
             if known is not None and known.function is function and known.referents is None:
                 return known, args
-        except TypeError:  # It has no hash.
+        except TypeError:  # The function is not hashable.
             pass
-        return self._found(function, args)
+        return self._lookup_slow(function, args)
 
-    def _found(self, function: Any, args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
-        """The same for one that is not known, is a method, is sent by value, or has no hash."""
-        if type(function) is Function:  # It was found before.
+    def _lookup_slow(self, function: Any, args: tuple[Any, ...]) -> tuple[TaskFunction, tuple[Any, ...]]:
+        """Do the same for a function that is new, a method, sent by value, or not hashable."""
+        if type(function) is TaskFunction:  # The caller has looked up the function.
             return function, args
         key: Any = function
         if isinstance(function, types.MethodType):
@@ -101,45 +110,45 @@ class Functions:
             function = key = call_method
         try:
             known = self._known.get(key)
-        except TypeError:  # It has no hash.
+        except TypeError:  # The function is not hashable.
             key = id(function)
             known = self._known.get(key)
         if known is None or known.function is not function:
             if not callable(function):
                 raise TypeError(f"expected a function, got {function!r}")
-            return self._keep(key, Function(next(self._numbers), function, self.by_value)), args
+            return self._register(key, TaskFunction(next(self._numbers), function, self.by_value_pickler)), args
         if known.referents is not None and not known.referents.are_same():
-            renewed = Function(next(self._numbers), function, self.by_value)
+            renewed = TaskFunction(next(self._numbers), function, self.by_value_pickler)
             if renewed.reference != known.reference:
                 renewed.seconds = known.seconds
-                return self._keep(key, renewed), args
+                return self._register(key, renewed), args
         return known, args
 
-    def _keep(self, key: Any, known: Function) -> Function:
+    def _register(self, key: Any, known: TaskFunction) -> TaskFunction:
         self._known[key] = known
-        weakref.finalize(known, self._dropped, known.number).atexit = False
-        if len(self._known) > _KEPT:
+        weakref.finalize(known, self._on_dropped, known.number).atexit = False
+        if len(self._known) > _MAX_FUNCTIONS:
             self._known.popitem(last=False)
         return known
 
 
 def call_method(target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Calls a method of an object that has come to the worker with the task."""
+    """Call a method of an object that came to the worker as an argument; return its result."""
     return getattr(target, name)(*args, **kwargs)
 
 
-def is_by_name(function: Callable[..., Any]) -> bool:
+def is_importable(function: Callable[..., Any]) -> bool:
     """Return True if a module, which may be the program's own, has the function under its name."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return isinstance(module, str) and isinstance(name, str) and is_at(module, name, function)
 
 
-def reference_of(function: Callable[..., Any], by_value: Callable[[], ByValue]) -> Reference:
-    """By what a worker gets a function: its module and its name, if it is found there; else a pickle.
+def make_reference(function: Callable[..., Any], by_value: Callable[[], ByValuePickler]) -> FunctionReference:
+    """Return a reference by which a worker loads a function: its module and name, or else a pickle.
 
-    Raises EncodeError for one that cannot be pickled.
+    Raises EncodeError if the function can neither be imported nor pickled.
     """
-    if is_by_name(function) and (function.__module__ != MAIN or by_value().has(function)):
+    if is_importable(function) and (function.__module__ != MAIN or by_value().has_by_name(function)):
         return function.__module__, function.__qualname__, b"", []
     try:
         return "", "", *by_value().dumps(function)
@@ -151,11 +160,11 @@ def reference_of(function: Callable[..., Any], by_value: Callable[[], ByValue]) 
         ) from error
 
 
-def find(reference: Reference) -> Callable[..., Any]:
-    """The function, in a worker. Raises what importing its module raises, or reading its pickle."""
+def load_function(reference: FunctionReference) -> Callable[..., Any]:
+    """Return the function of a reference, in a worker. Raises what its import or its pickle raises."""
     module, name, pickled, buffers = reference
     if module:
         return functools.reduce(getattr, name.split("."), importlib.import_module(module))  # type: ignore[return-value]
     allow_cloudpickle()
-    # Each buffer is copied into memory that the function may write, as it may its own.
+    # Copies each buffer, so that the function may write to it, as in the pool's process.
     return pickle.loads(pickled, buffers=map(bytearray, buffers))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What workers log, on its way to the pool's process, whose loggers handle it as if it were their own."""
+"""Forwarding of log records from workers to the pool's process, whose loggers handle them as their own."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from typing import Any, Final
 
 logger = logging.getLogger("shmrpc.pool")
 
-#: Bytes of a packet. A record is far smaller; of one that is not, the text is cut off.
-_LARGEST: Final = 1 << 17
-#: Characters of a text that is cut off.
-_KEPT: Final = 8192
-#: Records that are handled in a turn of the loop.
-_TURN: Final = 64
-#: The levels of loggers by their names; that of the root has none.
+#: Maximum bytes of a packet. Records are far smaller; the text of a larger one is cut off.
+_MAX_PACKET: Final = 1 << 17
+#: Characters that remain of a text that is cut off.
+_CUT_LENGTH: Final = 8192
+#: Maximum number of records that are handled in one iteration of the event loop.
+_RECORDS_PER_ITERATION: Final = 64
+#: Levels of loggers by name; "" is the root logger.
 Levels = dict[str, int]
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a worker's way: the pool's, which does not block, and the worker's."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    ours.setblocking(False)
-    return ours, theirs
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a worker's log socket: the pool's, which does not block, and the worker's."""
+    pool_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    pool_end.setblocking(False)
+    return pool_end, worker_end
 
 
-def levels() -> Levels:
-    """The levels that are set in this process."""
+def current_levels() -> Levels:
+    """Return the levels that are set in this process."""
     known = {
         name: made.level for name, made in logging.root.manager.loggerDict.items() if isinstance(made, logging.Logger)
     }
     return {"": logging.root.level, **{name: level for name, level in known.items() if level}}
 
 
-def forward(end: socket.socket, wanted: Levels) -> None:
-    """In a worker: from now on its records go to the pool's process, unless it has handlers of its own."""
+def forward_records(end: socket.socket, levels: Levels) -> None:
+    """Send the records of this worker to the pool's process from now on, unless the root logger has a handler."""
     if logging.root.handlers:
         return
-    logging.root.addHandler(_Sender(end))
-    for name, level in wanted.items():
+    logging.root.addHandler(_SocketHandler(end))
+    for name, level in levels.items():
         logging.getLogger(name or None).setLevel(level)
 
 
-class _Sender(logging.Handler):
-    """Sends records: at once, so that those of a task with which the worker dies arrive too."""
+class _SocketHandler(logging.Handler):
+    """A handler that sends records at once, so that those of a task that kills its worker arrive too."""
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__()
@@ -55,8 +55,8 @@ class _Sender(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            if self._end.fileno() >= 0:  # Else this worker ends.
-                with contextlib.suppress(ConnectionError):  # The pool has gone.
+            if self._end.fileno() >= 0:  # The socket is closed when the worker is about to end.
+                with contextlib.suppress(ConnectionError):  # The pool has ended.
                     self._send(record)
         except Exception:
             self.handleError(record)
@@ -66,43 +66,44 @@ class _Sender(logging.Handler):
         traceback = record.exc_text
         if record.exc_info and not traceback:
             traceback = logging.Formatter().formatException(record.exc_info)
-        said: dict[str, Any] = {**record.__dict__, "msg": text, "args": None, "exc_info": None, "exc_text": traceback}
+        fields: dict[str, Any] = {**record.__dict__, "msg": text, "args": None, "exc_info": None, "exc_text": traceback}
         try:
-            data = pickle.dumps(said, pickle.HIGHEST_PROTOCOL)
-        except Exception:  # What the program has added cannot be sent.
-            data = pickle.dumps({name: value for name, value in said.items() if _is_plain(value)})
+            data = pickle.dumps(fields, pickle.HIGHEST_PROTOCOL)
+        except Exception:  # Fields that the program has added cannot be pickled.
+            data = pickle.dumps({name: value for name, value in fields.items() if _is_plain(value)})
         try:
-            if len(data) <= _LARGEST:
+            if len(data) <= _MAX_PACKET:
                 self._end.send(data)
                 return
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise
         for name in ("msg", "exc_text"):
-            if said[name]:
-                said[name] = f"{said[name][:_KEPT]}... ({len(said[name]):,} characters)"
-        self._end.send(pickle.dumps({name: value for name, value in said.items() if name in _KNOWN or value is None}))
+            if fields[name]:
+                fields[name] = f"{fields[name][:_CUT_LENGTH]}... ({len(fields[name]):,} characters)"
+        kept = {name: value for name, value in fields.items() if name in _STANDARD_FIELDS or value is None}
+        self._end.send(pickle.dumps(kept))
 
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-#: What each record has.
-_KNOWN: Final = frozenset(logging.makeLogRecord({}).__dict__)
+#: Fields that every record has.
+_STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__)
 
 
-class Logs:
-    """The pool's end of a worker's way, in its loop."""
+class LogReceiver:
+    """The pool's end of a worker's log socket, in the pool's event loop."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end, self._loop = end, asyncio.get_running_loop()
         self._loop.add_reader(end.fileno(), self._read)
 
     def _read(self) -> None:
-        for _ in range(_TURN):
+        for _ in range(_RECORDS_PER_ITERATION):
             try:
-                data = self._end.recv(_LARGEST)
+                data = self._end.recv(_MAX_PACKET)
             except BlockingIOError:
                 return
             except OSError:
@@ -113,21 +114,22 @@ class Logs:
             _handle(data)
 
     def close(self) -> None:
-        """Handles what is there, and ends. Again: nothing."""
+        """Handle the records that have arrived, and close the socket. Idempotent."""
         if self._end.fileno() < 0:
             return
         self._loop.remove_reader(self._end.fileno())
         with contextlib.suppress(OSError):
-            while data := self._end.recv(_LARGEST):
+            while data := self._end.recv(_MAX_PACKET):
                 _handle(data)
         self._end.close()
 
 
 def _handle(data: bytes) -> None:
+    """Pass a record to the logger of its name; log an error if that fails."""
     try:
         record = logging.makeLogRecord(pickle.loads(data))
-        there = logging.getLogger(record.name)
-        if there.isEnabledFor(record.levelno):
-            there.handle(record)
+        target = logging.getLogger(record.name)
+        if target.isEnabledFor(record.levelno):
+            target.handle(record)
     except Exception:
-        logger.exception("a worker's record cannot be logged")
+        logger.exception("cannot log the record of a worker")

@@ -1,4 +1,4 @@
-"""The objects that a pickled function refers to, and whether they have changed since it was pickled."""
+"""The objects that a pickled function refers to, and changes of them since the function was pickled."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import logging
 import types
 from typing import Any, Final
 
-from shmrpc.pools.transfer.main_module import MAIN, ByValue, is_at
+from shmrpc.pools.transfer.main_module import MAIN, ByValuePickler, is_at
 
-#: Values that never change.
+#: Types of values that never change.
 _CONSTANTS: Final = (
     types.NoneType,
     bool,
@@ -23,44 +23,49 @@ _CONSTANTS: Final = (
     types.EllipsisType,
     types.NotImplementedType,
 )
-#: The same for those that are sent by their names.
-_NAMED: Final = (types.ModuleType, logging.Logger)
-#: In the place of a variable that has no value.
+#: Types of values that are sent by their names.
+_SENT_BY_NAME: Final = (types.ModuleType, logging.Logger)
+#: Marker of a variable without a value.
 _UNSET: Final = object()
 
 
 class Referents:
     """The variables of a function, of the functions that these name, and so on."""
 
-    def __init__(self, function: Any, by_value: ByValue) -> None:
+    def __init__(self, function: Any, by_value: ByValuePickler) -> None:
         self._by_value = by_value
-        #: The variables by where they are: a namespace and a name, or a cell and ""; and their values.
+        #: Variables as a namespace and a name, or a cell and ""; and their values.
         self._variables: list[tuple[Any, str, Any]] = []
-        #: The functions, and what each had for code and defaults.
+        #: Functions, and the code, defaults and attributes of each.
         self._functions: list[tuple[types.FunctionType, tuple[Any, ...]]] = []
-        #: True if a comparison of identities shows that nothing has changed.
+        #: True if a comparison of identities can show that nothing has changed.
         self._is_constant = True
-        self._met: set[int] = set()
+        self._visited: set[int] = set()
         self._add(function)
-        if not self._is_constant:  # They are pickled each time, so nothing of them is kept.
+        if not self._is_constant:  # The function is pickled for each call, so no comparison is needed.
             self._variables.clear()
             self._functions.clear()
-        self._met.clear()
+        self._visited.clear()
 
     def are_same(self) -> bool:
-        """Return True if nothing has changed. After False, only a new pickle shows if something has."""
+        """Return True if nothing has changed. False means that only a new pickle can show a change."""
         return (
             self._is_constant
-            and all(_value(place, name) is value for place, name, value in self._variables)
-            and all(_are_same(_parts(function), parts) for function, parts in self._functions)
+            and all(_read_variable(scope, name) is value for scope, name, value in self._variables)
+            and all(_are_identical(_parts(function), parts) for function, parts in self._functions)
         )
 
     def _add(self, value: Any) -> None:
         kind = type(value)
-        if kind in _CONSTANTS or isinstance(value, _NAMED) or id(value) in self._met or not self._is_constant:
+        if (
+            kind in _CONSTANTS
+            or isinstance(value, _SENT_BY_NAME)
+            or id(value) in self._visited
+            or not self._is_constant
+        ):
             return
-        self._met.add(id(value))
-        if kind is types.FunctionType and not self._is_found(value):
+        self._visited.add(id(value))
+        if kind is types.FunctionType and not self._is_sent_by_name(value):
             self._add_function(value)
         elif kind in (tuple, frozenset):
             for each in value:
@@ -70,7 +75,7 @@ class Referents:
                 self._add(each)
         elif isinstance(value, enum.Enum):
             self._add(kind)
-        elif not self._is_found(value):
+        elif not self._is_sent_by_name(value):
             self._is_constant = False
 
     def _add_function(self, function: types.FunctionType) -> None:
@@ -80,34 +85,34 @@ class Referents:
         if function.__dict__:
             for each in function.__dict__.values():
                 self._add(each)
-        places = [(function.__globals__, name) for name in _names(function.__code__)]
-        for place, name in [*places, *((cell, "") for cell in function.__closure__ or ())]:
-            value = _value(place, name)
-            self._variables.append((place, name, value))
+        variables = [(function.__globals__, name) for name in _names(function.__code__)]
+        for scope, name in [*variables, *((cell, "") for cell in function.__closure__ or ())]:
+            value = _read_variable(scope, name)
+            self._variables.append((scope, name, value))
             if value is not _UNSET:
                 self._add(value)
 
-    def _is_found(self, value: Any) -> bool:
+    def _is_sent_by_name(self, value: Any) -> bool:
         """Return True for a function or a class that workers find by its name."""
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType):
             return True
         if not isinstance(module, str) or not isinstance(name, str):
             return False
-        return self._by_value.has(value) if module == MAIN else is_at(module, name, value)
+        return self._by_value.has_by_name(value) if module == MAIN else is_at(module, name, value)
 
 
-def _value(place: Any, name: str) -> Any:
+def _read_variable(scope: Any, name: str) -> Any:
     if name:
-        return place.get(name, _UNSET)
+        return scope.get(name, _UNSET)
     try:
-        return place.cell_contents
+        return scope.cell_contents
     except ValueError:
         return _UNSET
 
 
-def _are_same(these: tuple[Any, ...], those: tuple[Any, ...]) -> bool:
-    return len(these) == len(those) and all(one is other for one, other in zip(these, those, strict=True))
+def _are_identical(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    return len(left) == len(right) and all(one is other for one, other in zip(left, right, strict=True))
 
 
 def _parts(function: types.FunctionType) -> tuple[Any, ...]:
@@ -118,7 +123,7 @@ def _parts(function: types.FunctionType) -> tuple[Any, ...]:
 
 @functools.lru_cache(1024)
 def _names(code: types.CodeType) -> tuple[str, ...]:
-    """The names that the code, and those of functions in it, may have as global ones."""
+    """Return the names that the code, and the code of functions within it, may use as globals."""
     names = [*code.co_names]
     for each in code.co_consts:
         if isinstance(each, types.CodeType):

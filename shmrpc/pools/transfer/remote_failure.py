@@ -1,4 +1,4 @@
-"""What a task has raised, on its way from the worker to its caller."""
+"""The failure of a task on its way from the worker to the caller."""
 
 from __future__ import annotations
 
@@ -11,54 +11,55 @@ from shmrpc.values.pickling import LazyPickle, dumps
 from shmrpc.wire import frames
 from shmrpc.wire.failure import decode_failure, encode_failure
 
-#: The calls that carry tasks, as errors name them.
-_CARRIERS: Final = re.compile(r"^(run|run_named|run_timed|run_async|chunk)\(\)")
+#: Endpoints that carry tasks, at the beginning of an error message.
+_CARRIER_ENDPOINT: Final = re.compile(r"^(run|run_named|run_timed|run_async|run_chunk)\(\)")
 _ITEM: Final = re.compile(r"^an item, (.+?), cannot be sent")
-#: Bytes of what is told of a group, with all its exceptions.
-_MAX_GROUP: Final = 65_536
-#: What an endpoint may do, and a task not.
-_STREAMS: Final = re.compile(r"declare the result as \S+, and it streams; or return a list")
-#: What is said of a result.
-_UNREAD: Final = "the result cannot be read"
-#: An array of arguments, which is no value of the user's.
-_ALL: Final = re.compile(r"a value of type builtins\.list cannot be pickled")
+#: Maximum bytes of the description of an exception group.
+_MAX_GROUP_BYTES: Final = 65_536
+#: Advice of an error message that fits endpoints, and not tasks.
+_STREAM_ADVICE: Final = re.compile(r"declare the result as \S+, and it streams; or return a list")
+#: Description of the list of arguments, which is no value of the user's.
+_ARGUMENT_LIST: Final = re.compile(r"a value of type builtins\.list cannot be pickled")
 
 
-def of_task(error: Exception, name: str) -> Exception:
-    """An error of what cannot be sent or read, as one of the task's function and not of the call that carries it."""
-    if isinstance(error, RemoteError) and isinstance(error, MemoryError):  # As its arguments were read.
+def name_task_in_error(error: Exception, name: str) -> Exception:
+    """Return an error of encoding or decoding that names the task's function instead of the endpoint that carries it.
+
+    Return any other error unchanged.
+    """
+    if isinstance(error, RemoteError) and isinstance(error, MemoryError):  # Raised as the arguments were read.
         return MemoryError(f"{name}(): its worker has no memory for the arguments")
     if not isinstance(error, EncodeError | DecodeError):
         return error
-    text = _STREAMS.sub("return a list", _CARRIERS.sub(f"{name}()", str(error))).replace(" as MessagePack", "")
-    text = _ALL.sub("it cannot be pickled", text)
+    text = _STREAM_ADVICE.sub("return a list", _CARRIER_ENDPOINT.sub(f"{name}()", str(error)))
+    text = _ARGUMENT_LIST.sub("it cannot be pickled", text.replace(" as MessagePack", ""))
     return type(error)(_ITEM.sub(rf"{name}() returned \1, which cannot be sent", text))
 
 
-def read(pickled: LazyPickle, name: str) -> Any:
-    """The result of a task of this function. Raises DecodeError if it cannot be read."""
+def read_result(pickled: LazyPickle, name: str) -> Any:
+    """Unpickle the result of a task of the function ``name``. Raises DecodeError if that fails."""
     try:
         return pickled.read()
     except (MemoryError, ShmrpcError):
         raise
     except Exception as error:
-        raise DecodeError(f"{name}(): {_UNREAD}: {type(error).__name__}: {error}") from error
+        raise DecodeError(f"{name}(): the result cannot be read: {type(error).__name__}: {error}") from error
 
 
-def read_all(results: list[Any], name: str) -> list[Any]:
-    """Results of tasks; what has failed in the place of one that cannot be read."""
-    return [_read_or_failed(each, name) if type(each) is LazyPickle else each for each in results]
+def read_results(results: list[Any], name: str) -> list[Any]:
+    """Unpickle results of tasks, with a RemoteFailure in the place of a result that cannot be read."""
+    return [_read_or_fail(each, name) if type(each) is LazyPickle else each for each in results]
 
 
-def _read_or_failed(pickled: LazyPickle, name: str) -> Any:
+def _read_or_fail(pickled: LazyPickle, name: str) -> Any:
     try:
-        return read(pickled, name)
+        return read_result(pickled, name)
     except Exception as error:
-        return Failed.of(error)
+        return RemoteFailure.from_exception(error)
 
 
-class Failed:
-    """Stands for a result where a task has raised."""
+class RemoteFailure:
+    """An exception that a task has raised, in the place of its result."""
 
     __slots__ = ("_body", "_pickled")
 
@@ -66,64 +67,64 @@ class Failed:
         self._body, self._pickled = body, pickled
 
     @classmethod
-    def of(cls, error: BaseException) -> Self:
-        """What is told of an exception: what calls tell, with its traceback; and itself, if it can be pickled."""
-        limit = _MAX_GROUP if isinstance(error, BaseExceptionGroup) else frames.MIN_MAX_FRAME
+    def from_exception(cls, error: BaseException) -> Self:
+        """Describe an exception as calls do, with its traceback; add the exception itself if it can be pickled."""
+        limit = _MAX_GROUP_BYTES if isinstance(error, BaseExceptionGroup) else frames.MIN_MAX_FRAME
         body = encode_failure(error, limit)
         try:
-            pickled = _pickled(error, error)
+            pickled = _pickle_checked(error, error)
         except Exception:
             try:
-                pickled = _pickled(_Remade(error), error)
+                pickled = _pickle_checked(_PickledByState(error), error)
             except Exception:
                 pickled = None
         return cls(body, pickled)
 
-    def __reduce__(self) -> tuple[type[Failed], tuple[bytes, bytes | None]]:
-        return Failed, (self._body, self._pickled)
+    def __reduce__(self) -> tuple[type[RemoteFailure], tuple[bytes, bytes | None]]:
+        return RemoteFailure, (self._body, self._pickled)
 
-    def error(self) -> BaseException:
-        """The exception to raise: itself, with the worker's traceback as its cause; or a RemoteError, as of a call."""
-        told = decode_failure(self._body)
+    def to_exception(self) -> BaseException:
+        """Return the exception to raise: the original, with the worker's traceback as its cause, or a RemoteError."""
+        described = decode_failure(self._body)
         if self._pickled is None:
-            return told
+            return described
         try:
             error = pickle.loads(self._pickled)
         except Exception:
-            return told
+            return described
         if not isinstance(error, BaseException):
-            return told
-        error.__cause__ = told
+            return described
+        error.__cause__ = described
         return error
 
 
-def raised(result: Any) -> Any:
-    """A result; what has failed is raised."""
-    if type(result) is Failed:
-        raise result.error()
+def unwrap_result(result: Any) -> Any:
+    """Return a result; raise the exception of a RemoteFailure."""
+    if type(result) is RemoteFailure:
+        raise result.to_exception()
     return result
 
 
-class _Remade:
-    """Pickles an exception by what it has, not by a call of its class, whose ``__init__`` may want something else."""
+class _PickledByState:
+    """Wrapper that pickles an exception by its attributes, for a class whose ``__init__`` takes other arguments."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self._error), self._error.args, self._error.__dict__)
+        return _rebuild_exception, (type(self._error), self._error.args, self._error.__dict__)
 
 
-def _remade(cls: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+def _rebuild_exception(cls: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(attributes)
     return error
 
 
-def _pickled(what: object, error: BaseException) -> bytes:
-    """A pickle that was read once, and gave an exception of the same class."""
-    pickled = dumps(what)
+def _pickle_checked(value: object, error: BaseException) -> bytes:
+    """Pickle ``value``. Raises TypeError if the pickle does not give an exception of the same class as ``error``."""
+    pickled = dumps(value)
     if type(pickle.loads(pickled)) is not type(error):
-        raise TypeError("it comes back as something else")
+        raise TypeError("the pickle gives an object of another class")
     return pickled

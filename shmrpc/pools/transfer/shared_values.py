@@ -1,4 +1,4 @@
-"""Values that the workers of a pool share: written once into memory that nobody can change, and mapped by all."""
+"""Values that the workers of a pool share: written once into sealed memory, which every worker maps."""
 
 from __future__ import annotations
 
@@ -13,113 +13,124 @@ from typing import Any, Final, NamedTuple
 from shmrpc.errors import SharedMemoryError
 from shmrpc.values.pickling import dumps_beside
 
-#: Bytes to a multiple of which buffers begin.
+#: Alignment of buffers, in bytes.
 _ALIGNMENT: Final = 64
-#: A value of fewer bytes is sent with each task: that is quicker than to look for it.
-_SMALL: Final = 1024
+#: Bytes below which values are sent with each task, which is faster than mapping them.
+_MIN_SHARED_BYTES: Final = 1024
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-class File(NamedTuple):
-    """Where values lie: a file without a name, which the process of the pool keeps open."""
+class SharedFile(NamedTuple):
+    """A file without a name, in which values lie, and which the process of the pool keeps open."""
 
     pid: int
     descriptor: int
-    #: By which it is known that the descriptor is still its.
+    #: Proof that the descriptor still is the file's.
     inode: int
     size: int
 
 
-class Place:
-    """Where one value lies in a file: its pickle, and the buffers that this refers to, as (first byte, bytes)."""
+class ValueRef:
+    """A reference to a value in a file: its pickle, and the buffers of that, as (first byte, bytes).
+
+    Unpickling a reference gives the value.
+    """
 
     __slots__ = ("file", "parts")
 
-    def __init__(self, file: File, parts: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, file: SharedFile, parts: tuple[tuple[int, int], ...]) -> None:
         self.file, self.parts = file, parts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A worker that reads it has the value."""
-        return _value_at, (*self.file, self.parts)
+        return _load_value, (*self.file, self.parts)
 
 
 class _Pickled(NamedTuple):
+    """A pickle, and the buffers beside it."""
+
     data: bytes
     buffers: list[memoryview]
 
     @property
     def size(self) -> int:
+        """Return the bytes of the pickle and its buffers."""
         return len(self.data) + sum(map(len, self.buffers))
 
 
 class SharedValues:
-    """The values that a pool has shared. ``released`` is called once nothing is left of a file, in any thread."""
+    """The values that a pool has shared.
 
-    def __init__(self, released: Callable[[int], None]) -> None:
-        self._released = released
-        #: By the value's id, which is checked: where it lies, and the value or what refers to it weakly.
-        self.places: dict[int, tuple[Place, Callable[[], Any]]] = {}
+    ``on_released`` is called with the inode of a file, in any thread, once no value of the file is left.
+    """
+
+    def __init__(self, on_released: Callable[[int], None]) -> None:
+        self._on_released = on_released
+        #: By the id of a value: its reference, and a function that returns the value, or None if the value is gone.
+        self.refs: dict[int, tuple[ValueRef, Callable[[], Any]]] = {}
 
     def share(self, values: Sequence[Any]) -> list[Any]:
-        """Writes values into one file; the values as they lie there. It takes a while: to be run in a thread.
+        """Write values into one file, and return the values as they lie there. Slow: call in a thread.
 
         Raises SharedMemoryError if there is no memory, and what pickling raises.
         """
         pickled = [_pickle(value) for value in values]
-        if sum(each.size for each in pickled) < _SMALL:
+        if sum(each.size for each in pickled) < _MIN_SHARED_BYTES:
             return list(values)
         descriptor = os.memfd_create("shmrpc-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             size, parts = _write(descriptor, pickled)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-            file = File(os.getpid(), descriptor, os.fstat(descriptor).st_ino, size)
+            file = SharedFile(os.getpid(), descriptor, os.fstat(descriptor).st_ino, size)
             memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         except BaseException as error:
             os.close(descriptor)
             if isinstance(error, OSError):
                 size = sum(each.size for each in pickled)
-                raise SharedMemoryError(f"no memory for {size:,} bytes that workers are to share: {error}") from None
+                raise SharedMemoryError(f"no memory to share {size:,} bytes with workers: {error}") from None
             raise
-        holder = _Holder(file, self._released)
-        return [self._keep(_read(memory, each), Place(file, each), holder) for each in parts]
+        owner = _FileOwner(file, self._on_released)
+        return [self._register(_read(memory, each), ValueRef(file, each), owner) for each in parts]
 
-    def _keep(self, value: Any, place: Place, holder: _Holder) -> Any:
-        """Knows a value from now on, until nobody has it; one that cannot be referred to weakly, for ever."""
+    def _register(self, value: Any, ref: ValueRef, owner: _FileOwner) -> Any:
+        """Keep the reference of a value as long as the value lives, or, if it allows no weak reference, as the pool.
+
+        Return the value.
+        """
         key = id(value)
 
-        def forget(_: object, holder: _Holder = holder) -> None:
-            self.places.pop(key, None)
+        def forget(_: object, owner: _FileOwner = owner) -> None:
+            self.refs.pop(key, None)
 
         try:
-            self.places[key] = place, weakref.ref(value, forget)
+            self.refs[key] = ref, weakref.ref(value, forget)
         except TypeError:
-            self.places[key] = place, lambda: (value, holder)[0]
+            self.refs[key] = ref, lambda: (value, owner)[0]
         return value
 
     def close(self) -> None:
-        """Knows none any more: files are closed, and what is there of values lasts."""
-        self.places.clear()
+        """Drop all references, which closes the files; values that the program holds stay valid."""
+        self.refs.clear()
 
-    def placed(self, values: Iterable[Any]) -> list[Any]:
-        """The values, with places for those that are shared."""
-        return list(map(self.place_of, values))
+    def replace_values(self, values: Iterable[Any]) -> list[Any]:
+        """Return the values, with a reference in the place of each shared one."""
+        return list(map(self.replace_value, values))
 
-    def place_of(self, value: Any) -> Any:
-        """Where a value lies that is shared; any other as it is."""
-        known = self.places.get(id(value))
+    def replace_value(self, value: Any) -> Any:
+        """Return the reference of a shared value; return any other value unchanged."""
+        known = self.refs.get(id(value))
         return known[0] if known is not None and known[1]() is value else value
 
 
-class _Holder:
-    """Closes a file once no value that lies in it is known."""
+class _FileOwner:
+    """The owner of a file, which closes with it once no reference to a value of the file is left."""
 
-    def __init__(self, file: File, released: Callable[[int], None]) -> None:
-        weakref.finalize(self, _close, file, released).atexit = False
+    def __init__(self, file: SharedFile, on_released: Callable[[int], None]) -> None:
+        weakref.finalize(self, _close, file, on_released).atexit = False
 
 
-def _close(file: File, released: Callable[[int], None]) -> None:
+def _close(file: SharedFile, on_released: Callable[[int], None]) -> None:
     os.close(file.descriptor)
-    released(file.inode)
+    on_released(file.inode)
 
 
 def _pickle(value: Any) -> _Pickled:
@@ -127,7 +138,7 @@ def _pickle(value: Any) -> _Pickled:
 
 
 def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tuple[tuple[int, int], ...]]]:
-    """Writes values one behind the other; the bytes of all, and the parts of each."""
+    """Write values one after the other; return the bytes of all, and the parts of each."""
     end, values = 0, []
     for each in pickled:
         parts = []
@@ -135,7 +146,7 @@ def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tupl
             end = -(-end // _ALIGNMENT) * _ALIGNMENT
             parts.append((end, len(data)))
             written = 0
-            while written < len(data):  # Some GiB at a time, without the GIL.
+            while written < len(data):  # One call writes at most 2 GiB.
                 written += os.pwrite(descriptor, data[written:], end + written)
             end += len(data)
         values.append(tuple(parts))
@@ -143,16 +154,17 @@ def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tupl
 
 
 def _read(memory: mmap.mmap, parts: Sequence[Sequence[int]]) -> Any:
+    """Return the value whose pickle and buffers lie at ``parts``, and whose buffers are read-only views."""
     data, *buffers = [memoryview(memory)[start : start + size] for start, size in parts]
     return pickle.loads(data, buffers=buffers)
 
 
-#: In a worker, by its inode: a file, and the values of it that were read, by where they begin.
+#: Files that a worker has mapped, by inode, and the values read from each, by their first byte.
 _files: Final[dict[int, tuple[mmap.mmap, dict[int, Any]]]] = {}
 
 
-def _value_at(pid: int, descriptor: int, inode: int, size: int, parts: Sequence[Sequence[int]]) -> Any:
-    """In a worker: the value at a place."""
+def _load_value(pid: int, descriptor: int, inode: int, size: int, parts: Sequence[Sequence[int]]) -> Any:
+    """Return the value of a reference, in a worker. Raises SharedMemoryError if its file cannot be mapped."""
     known = _files.get(inode)
     if known is None:
         known = _files[inode] = _map(pid, descriptor, inode, size), {}
@@ -164,6 +176,7 @@ def _value_at(pid: int, descriptor: int, inode: int, size: int, parts: Sequence[
 
 
 def _map(pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
+    """Map a file through the descriptor of the pool's process. Raises SharedMemoryError."""
     try:
         with open(f"/proc/{pid}/fd/{descriptor}", "rb") as file:
             if os.fstat(file.fileno()).st_ino == inode:
@@ -171,9 +184,9 @@ def _map(pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
         reason = "it was released"
     except OSError as error:
         reason = str(error)
-    raise SharedMemoryError(f"a value that process {pid} shares with its workers cannot be mapped: {reason}")
+    raise SharedMemoryError(f"cannot map a value that process {pid} shares with its workers: {reason}")
 
 
-def forget(inode: int) -> None:
-    """In a worker: forgets a file. What tasks have kept of it lasts."""
+def forget_file(inode: int) -> None:
+    """Forget a file, in a worker. Values that tasks have kept stay valid."""
     _files.pop(inode, None)

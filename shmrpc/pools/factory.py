@@ -1,0 +1,114 @@
+"""The creation of a pool from its options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypedDict, Unpack
+
+from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
+from shmrpc.host.standard_descriptors import keep_standard_descriptors
+from shmrpc.pools.engine import EngineOptions, PoolEngine
+from shmrpc.pools.inline_pool import InlinePool
+from shmrpc.pools.pool import Pool, check_worker_count
+from shmrpc.pools.processes.cpus import thread_limits, usable_cpus
+from shmrpc.pools.processes.spawner import SpawnSettings
+from shmrpc.pools.scheduling.worker_set import WorkerOptions
+from shmrpc.pools.transfer.functions import is_importable, make_reference
+from shmrpc.pools.transfer.main_module import ByValuePickler, alias_main_module, can_import_main
+from shmrpc.pools.worker.current_worker import is_worker
+from shmrpc.values.pickling import pickle_main_by_value
+
+#: Seconds that a cancelled task has to end before its worker is killed.
+DEFAULT_GRACE: Final = 1.0
+#: Bytes that a worker needs for itself.
+_MIN_WORKER_MEMORY: Final = 64 << 20
+
+
+def _check_environment(environment: Any) -> None:
+    """Raise TypeError or ValueError for variables that no process can have."""
+    if not isinstance(environment, Mapping):
+        raise TypeError(f"environment: expected a dict of str to str, got {environment!r}")
+    for name, value in environment.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"environment: expected names and values of type str, got {name!r}: {value!r}")
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"environment: expected a name without `=`, and no NUL in either, got {name!r}: {value!r}")
+
+
+class PoolOptions(TypedDict, total=False):
+    """Options of a pool: see :func:`pool`."""
+
+    initializer: Callable[..., Any] | None
+    initargs: Sequence[Any]
+    retries: int
+    grace: float
+    max_tasks_per_child: int | None
+    memory: int | str | None
+    affinity: Literal["spread"] | None
+    environment: Mapping[str, str]
+
+
+def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
+    """Return a pool of processes that run functions: ``async with shmrpc.pool(4) as pool: await pool.run(f, x)``.
+
+    ``workers``: number of processes; by default one for each CPU that this process may use, by its affinity and its
+    cgroup.
+
+    Options, all of them by name:
+
+    - ``initializer``, ``initargs``: a function that each worker calls before its first task, and its arguments. Tasks
+      find its result as ``shmrpc.worker().state``; an async function is awaited.
+    - ``retries``: how often a task runs again after its worker has died. With 0, the default, it fails with WorkerDied.
+    - ``grace``: seconds that a cancelled task has to end before its worker is killed. 1 by default.
+    - ``max_tasks_per_child``: number of tasks after which a worker is replaced.
+    - ``memory``: maximum data of a worker, in bytes or as a size such as ``"2GiB"``; a task that needs more gets a
+      MemoryError.
+    - ``affinity="spread"`` pins each worker to a CPU of its own.
+    - ``environment``: variables of the workers, besides those of this process. Numerical libraries get a share of the
+      CPUs, by the variables that they know.
+
+    Functions that can be imported are sent by name, all others by cloudpickle, once to each worker, and again when what
+    they refer to has changed. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through
+    shared memory; a value that occurs twice in the arguments of a task arrives as one object. Within a worker, a pool
+    runs its tasks at once, in that worker.
+
+    Raises ValueError or TypeError for invalid options. Starting raises: :meth:`Pool.__aenter__`.
+    """
+    if unknown := options.keys() - PoolOptions.__annotations__.keys():
+        hint = "; did you mean workers, its first argument?" if "max_workers" in unknown else ""
+        raise TypeError(f"pool() has no option {', '.join(sorted(unknown))}{hint}")
+    count = usable_cpus() if workers is None else check_worker_count(workers)
+    grace, retries = options.get("grace", DEFAULT_GRACE), options.get("retries", 0)
+    check_seconds("grace", grace)
+    if check_whole("retries", retries, "a number of times") < 0:
+        raise ValueError(f"retries: expected 0 or more, got {retries}")
+    max_tasks, memory = options.get("max_tasks_per_child"), None
+    if max_tasks is not None and check_whole("max_tasks_per_child", max_tasks, "a number of tasks") < 1:
+        raise ValueError(f"max_tasks_per_child: expected 1 or more, got {max_tasks}")
+    if (size := options.get("memory")) is not None:
+        memory = check_bytes("memory", size, _MIN_WORKER_MEMORY, None)
+    initializer, affinity = options.get("initializer"), options.get("affinity")
+    if initializer is not None and not callable(initializer):
+        raise TypeError(f"initializer: expected a function, got {initializer!r}")
+    if affinity not in (None, "spread"):
+        raise ValueError(f"affinity: expected 'spread' or None, got {affinity!r}")
+    environment = options.get("environment", {})
+    _check_environment(environment)
+    if is_worker():
+        return InlinePool(count)
+    keep_standard_descriptors()
+    settings = SpawnSettings(
+        {**thread_limits(count), **environment},
+        memory,
+        tuple(sorted(os.sched_getaffinity(0))) if affinity == "spread" else None,
+        by_value=not can_import_main(),
+    )
+    if settings.by_value:
+        pickle_main_by_value()
+    alias_main_module()
+    if initializer is not None and not is_importable(initializer):
+        make_reference(initializer, ByValuePickler)  # Raises EncodeError for a function that cannot be sent.
+    initargs = tuple(options.get("initargs", ()))
+    worker_options = WorkerOptions(settings, initializer, initargs, grace, max_tasks)
+    return Pool(PoolEngine(count, EngineOptions(worker_options, retries)))

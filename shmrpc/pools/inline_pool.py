@@ -1,0 +1,93 @@
+"""A pool within a worker of another pool."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Any, Self, TypeVar
+
+from shmrpc.pools.pool import Pool, PoolStats, check_worker_count
+from shmrpc.pools.progress import ReportEnded
+from shmrpc.pools.task_future import TaskFuture
+
+_R = TypeVar("_R")
+
+
+class InlinePool(Pool):
+    """A pool within a worker of another pool, which runs each task at once in that worker."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._completed = size, 0
+
+    def __repr__(self) -> str:
+        return self._described("shmrpc.pool", "open")
+
+    def _described(self, maker: str, state: str) -> str:
+        return f"<{maker} within a worker, which runs its tasks itself, {state}>"
+
+    async def __aenter__(self) -> Self:
+        """Return the pool: there is nothing to start."""
+        return self
+
+    async def close(self) -> None:
+        """Do nothing: there are no workers."""
+
+    async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function and return its result."""
+        self._completed += 1
+        result = function(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Call the function; return a future, which is done unless the function is async."""
+        future: TaskFuture[Any] = TaskFuture()
+        if inspect.iscoroutinefunction(function):
+            future._loop = asyncio.get_running_loop()
+            task = asyncio.ensure_future(self.run(function, *args, **kwargs))
+            task.add_done_callback(functools.partial(_copy_outcome, future))
+            return future
+        self._completed += 1
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def _map(
+        self,
+        function: Callable[..., Any],
+        iterables: Sequence[Iterable[Any]],
+        ordered: bool,
+        report: ReportEnded | None,
+    ) -> AsyncGenerator[Any, None]:
+        for ended, args in enumerate(zip(*iterables, strict=False), 1):
+            results = [await self.run(function, *args)]
+            del args
+            if report is not None:
+                report(ended)
+            yield results.pop()
+            await asyncio.sleep(0)
+
+    async def scatter(self, values: Iterable[_R]) -> list[_R]:
+        """Return the values unchanged: tasks run in this process."""
+        return list(values)
+
+    def resize(self, workers: int) -> None:
+        """Record the number of workers, which has no effect here."""
+        self._size = check_worker_count(workers)
+
+    def stats(self) -> PoolStats:
+        """Return the number of tasks; there are no workers."""
+        return PoolStats([], self._completed, 0)
+
+
+def _copy_outcome(future: TaskFuture[Any], task: asyncio.Task[Any]) -> None:
+    """Set the outcome of a task in a future."""
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())

@@ -1,0 +1,135 @@
+"""Work stealing: idle workers get the tasks that busy and stopped workers have not begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from shmrpc.pools.scheduling.chunks import Chunk, TaskSource
+from shmrpc.pools.scheduling.lifecycle import PoolLifecycle
+from shmrpc.pools.scheduling.remote_worker import RemoteWorker
+from shmrpc.pools.scheduling.scheduler import Scheduler
+from shmrpc.pools.scheduling.worker_set import WorkerSet
+
+#: Seconds between two polls for results that caused no wake-up, and for tasks that wait behind a slow one.
+_REBALANCE_INTERVAL: Final = 1e-3
+#: Seconds between two checks for stopped workers, and for tasks that busy workers have not begun.
+CHECK_INTERVAL: Final = 20e-3
+
+
+class WorkStealer:
+    """Timers that take tasks back from workers and hand them to idle ones.
+
+    The check runs as long as workers have tasks that they have not begun, the rebalancing as long as chunks of several
+    tasks run. ``requeue`` is called with a source that has chunks again.
+    """
+
+    def __init__(
+        self,
+        lifecycle: PoolLifecycle,
+        workers: WorkerSet,
+        scheduler: Scheduler,
+        requeue: Callable[[TaskSource], None],
+    ) -> None:
+        self._lifecycle, self._workers, self._scheduler, self._requeue = lifecycle, workers, scheduler, requeue
+        self.check_timer: asyncio.TimerHandle | None = None
+        self._rebalance_timer: asyncio.TimerHandle | None = None
+        #: Number of chunks of several tasks that workers have.
+        self._batch_chunks = 0
+
+    def stop(self) -> None:
+        """Stop the timers."""
+        for timer in (self._rebalance_timer, self.check_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def chunk_started(self, chunk: Chunk) -> None:
+        """Note that a worker has got a chunk."""
+        self._batch_chunks += len(chunk.items) > 1
+        self.check_later()
+
+    def chunk_ended(self, chunk: Chunk) -> None:
+        """Note that a worker no longer has a chunk."""
+        self._batch_chunks -= len(chunk.items) > 1
+
+    def check_later(self) -> None:
+        """Start the timer of the check, unless it runs."""
+        if self.check_timer is None:
+            self.check_timer = self._lifecycle.loop.call_later(CHECK_INTERVAL, self._check_workers)
+
+    def _check_workers(self) -> None:
+        """Find stopped workers, and take back what they, and the busy ones, have not begun."""
+        self.check_timer = None
+        waiting = [worker for worker in self._workers.workers if worker.is_stopped or worker.has_unbegun()]
+        if not waiting:
+            return
+        self.check_later()
+        idle = self._scheduler.idle
+        for worker in waiting:
+            if worker.is_stopped or idle:
+                self._update_stopped(worker)
+        for worker in waiting:
+            if not idle:
+                break
+            if worker.is_stopped:
+                self._reclaim_tasks(worker)
+            elif worker.slots:
+                worker.coroutines.preempt_unbegun()
+
+    def _update_stopped(self, worker: RemoteWorker) -> None:
+        """Record whether a signal has stopped the worker: a stopped one gets no tasks."""
+        was_stopped, worker.is_stopped = worker.is_stopped, worker.process.is_stopped()
+        if worker.is_stopped:
+            self._scheduler.remove(worker)
+        elif was_stopped and not worker.slots:
+            self._scheduler.mark_idle(worker)
+
+    def _reclaim_tasks(self, worker: RemoteWorker) -> None:
+        """Take back all tasks that a worker has not begun."""
+        worker.coroutines.preempt_unbegun()
+        for slot, chunk in list(worker.slots.items()):
+            if chunk is None:
+                worker.preempt_call(slot)
+            elif (limit := worker.progress.take_back(slot, 0)) < chunk.limit:
+                chunk.source.split(chunk, limit)
+                self._requeue(chunk.source)
+
+    def rebalance_later(self) -> None:
+        """Start the timer of the rebalancing, if there are chunks to look after."""
+        if self._rebalance_timer is None and (self._batch_chunks or self._has_queued_chunk()):
+            self._rebalance_timer = self._lifecycle.loop.call_later(_REBALANCE_INTERVAL, self._rebalance)
+
+    def _has_queued_chunk(self) -> bool:
+        """Return True if a chunk is queued behind another one while a worker is idle."""
+        return bool(self._scheduler.idle) and any(len(worker.slots) > 1 for worker in self._workers.workers)
+
+    def _rebalance(self) -> None:
+        self._rebalance_timer = None
+        if self._batch_chunks:
+            for worker in self._workers.workers:
+                if any(chunk is not None and len(chunk.items) > 1 for chunk in worker.slots.values()):
+                    worker.receive_results()
+        self.steal_tasks()
+        self.rebalance_later()
+
+    def steal_tasks(self) -> None:
+        """Take back a part of the chunk with the most tasks that have not begun, if a worker is idle."""
+        candidates = [
+            (chunk.limit - worker.progress.begun(slot), worker, slot, chunk)
+            for worker in self._workers.workers
+            for slot, chunk in worker.slots.items()
+            # A chunk that has not begun waits behind another one, or is still on its way.
+            if chunk is not None and (len(worker.slots) > 1 or worker.progress.begun(slot))
+        ]
+        if not self._scheduler.idle or not candidates:
+            return
+        unbegun, worker, slot, chunk = max(candidates, key=lambda each: each[0])
+        if unbegun > 0:
+            begun = worker.progress.begun(slot)
+            # A chunk behind another one waits as a whole; of a chunk that runs, the worker keeps one half.
+            keep = begun + unbegun // 2 if begun else 0
+            limit = worker.progress.take_back(slot, keep)
+            if limit < chunk.limit:
+                chunk.source.split(chunk, limit)
+                self._requeue(chunk.source)

@@ -22,9 +22,9 @@ from shmrpc.discovery.attach import blocking_attach
 from shmrpc.discovery.members import inspect_all_objects
 from shmrpc.errors import WaitTimeout
 from shmrpc.stores.changes import changes
-from shmrpc.stores.packing import unpack_shown
-from shmrpc.stores.proxies import Shared
+from shmrpc.stores.packing import unpack_for_display
 from shmrpc.stores.records import SharedClass
+from shmrpc.stores.shared_container import SharedContainer
 
 
 def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -64,8 +64,8 @@ def _opened(name: str) -> Iterator[sync.Store]:
     opened = blocking_attach(name, 1.0)
     assert isinstance(opened, sync.Store)
     with opened:
-        opened._opened.values.class_named = _make_stand_in
-        opened._opened.values.unpack_known = unpack_shown
+        opened._store_context.converter.find_class = _make_stand_in
+        opened._store_context.converter.unpack_value = unpack_for_display
         yield opened
 
 
@@ -92,7 +92,7 @@ def _list_steps(found: Any) -> list[str]:
         return [key if type(key) is str and not key.startswith(":") else f":{to_json(key)}" for key in keys]
     if hasattr(found, "__getitem__") and not isinstance(found, (str, bytes)):
         return [str(index) for index in range(len(found))]
-    known = getattr(type(found), "_known", None)
+    known = getattr(type(found), "_shared_class", None)
     return [*known.fields, *dict(own._items())] if isinstance(known, SharedClass) else []
 
 
@@ -176,7 +176,7 @@ def set(name: str, path: tuple[str, ...], value: str) -> None:
 
 def _check_attribute(instance: Any, name: str) -> None:
     """Raise AttributeError for a name that is no field, unless the object has other attributes that are no fields."""
-    known: SharedClass = type(instance)._known
+    known: SharedClass = type(instance)._shared_class
     if name not in known.fields and not instance._items():
         fields = ", ".join(known.fields)
         raise AttributeError(f"a {known.cls.__name__} has no field {name}; it has {fields or 'none'}")
@@ -190,7 +190,7 @@ def watch(name: str, path: tuple[str, ...], timeout: float | None) -> None:
     """Print the value at PATH in the store NAME now and after each change, until Ctrl-C."""
     with _opened(name) as opened:
         found = _follow(opened, path)
-        if not isinstance(found, Shared):
+        if not isinstance(found, SharedContainer):
             raise CommandFailed(f"{' '.join(path)} is no list, dict, set or object: watch what it is in", NOT_AVAILABLE)
         printed = None
         with contextlib.suppress(WaitTimeout):

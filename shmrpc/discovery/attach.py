@@ -139,7 +139,7 @@ def _wait_in_thread(watch: Descriptor, seconds: float) -> None:
 
 def _try_open(name: str) -> SharedObject | None:
     """Open the object if it has members; None if it has none."""
-    for path in lock_files.candidate_paths(name):
+    for path in lock_files.list_lock_files(name):
         if (opened := SharedObject.attach(name, path)) is not None:
             return opened
     return None
@@ -160,7 +160,7 @@ def _attempts(name: str, timeout: float | None) -> Generator[tuple[Descriptor | 
         with contextlib.ExitStack() as stack:
             watch, longest = None, _POLL_INTERVAL
             with contextlib.suppress(OSError):
-                watch, longest = watch_for_names(lock_files.directories_to_watch()), _LONGEST_WAIT
+                watch, longest = watch_for_names(lock_files.list_watched_directories()), _LONGEST_WAIT
                 stack.callback(watch.close)
             yield watch, max(0.0, min(longest, left))
     raise WaitTimeout(f"name {name!r}: no process has opened it (waited {timeout:g} s)")

@@ -71,7 +71,7 @@ def members(name: str) -> list[Member]:
 
 def inspect_object(name: str) -> ObjectReport | None:
     """Return the state of an object; None if it has no members. Raises as :func:`members` does."""
-    for path in lock_files.candidate_paths(name):
+    for path in lock_files.list_lock_files(name):
         if (report := _inspect(name, path)) is not None:
             return report
     return None
@@ -80,7 +80,7 @@ def inspect_object(name: str) -> ObjectReport | None:
 def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
     """Return the state of all objects that have members. Call ``on_error(text)`` for each that cannot be read."""
     reports = []
-    for name, path in lock_files.names_and_paths():
+    for name, path in lock_files.list_names():
         try:
             report = _inspect(name, path)
         except ShmrpcError as error:

@@ -20,15 +20,15 @@ class EventBase(ContextHandle):
 
     def set(self) -> None:
         """Set the event, and wake all waiters."""
-        self._name.set()
+        self._object.set()
 
     def clear(self) -> None:
         """Clear the event: from now on :meth:`wait` waits."""
-        self._name.clear()
+        self._object.clear()
 
     def is_set(self) -> bool:
         """Return True if the event is set."""
-        return bool(self._name.event() & 1)
+        return bool(self._object.event() & 1)
 
     def _timeout_cause(self) -> str:
         return "it was not set"
@@ -51,9 +51,9 @@ class Event(AsyncContextHandle, EventBase):
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         timeout = check_timeout(timeout)
-        since = self._name.event()
+        since = self._object.event()
         if not since & 1:
-            await self._wait_in_loop(lambda: self._name.has_passed(since), _undo_nothing, timeout)
+            await self._wait_in_loop(lambda: self._object.has_passed(since), _undo_nothing, timeout)
         return True
 
 
@@ -68,7 +68,7 @@ class BlockingEvent(ThreadsOnly, EventBase):
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
-        self._wait_in_thread(self._name.wait_event, check_timeout(timeout))
+        self._wait_in_thread(self._object.wait_event, check_timeout(timeout))
         return True
 
 

@@ -22,16 +22,16 @@ class PermitHandle(Permits, Handle):
         return self._locked()
 
     @classmethod
-    def _wrap(cls, name: SharedObject, reentrant: bool = False) -> Self:
+    def _wrap(cls, shared_object: SharedObject, reentrant: bool = False) -> Self:
         """Make a handle of an object that this process has opened; ``reentrant`` as for :class:`Lock`."""
-        handle = Permits.__new__(cls, name, reentrant)
-        handle._name = name
+        handle = Permits.__new__(cls, shared_object, reentrant)
+        handle._object = shared_object
         handle._wait_queues = weakref.WeakKeyDictionary()
         return handle
 
     def _refuse_to_block(self) -> NoReturn:
         raise LocalProtocolError(
-            f"{self._name.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
+            f"{self._object.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
         )
 
 

@@ -26,13 +26,13 @@ class SemaphoreBase(PermitHandle):
     @property
     def permits(self) -> int:
         """The number of permits, free and acquired."""
-        return self._name.amount
+        return self._object.amount
 
     signal = Permits._signal
 
     def drain(self) -> int:
         """Discard the pending signals, and return how many there were."""
-        return self._name.drain()
+        return self._object.drain()
 
     def _timeout_cause(self) -> str:
         return "no permit was free" if self.permits > 1 else "its permit was not free"
@@ -60,12 +60,12 @@ class Semaphore(SemaphoreBase, AsyncPermitHandle):
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         timeout = check_timeout(timeout)
-        if not self._name.try_signal():
-            await self._wait_in_loop(self._name.try_signal, self._return_signal, timeout, _SIGNALS)
+        if not self._object.try_signal():
+            await self._wait_in_loop(self._object.try_signal, self._return_signal, timeout, _SIGNALS)
         return True
 
     def _return_signal(self) -> None:
-        self._name.signal(1)
+        self._object.signal(1)
 
 
 @public_class("shmrpc.sync.Semaphore")

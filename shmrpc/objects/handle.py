@@ -51,7 +51,7 @@ def open_object(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0,
 
     Raises NameInUse, SharedMemoryError and LocalProtocolError.
     """
-    return SharedObject(name, lock_files.path_to_open(name), kind, amount, bounds, raw)
+    return SharedObject(name, lock_files.choose_lock_file(name), kind, amount, bounds, raw)
 
 
 def closes_on_error(make: _F) -> _F:
@@ -61,11 +61,11 @@ def closes_on_error(make: _F) -> _F:
     """
 
     @functools.wraps(make)
-    def made(cls: type, name: SharedObject, *args: Any, **options: Any) -> Any:
+    def made(cls: type, shared_object: SharedObject, *args: Any, **options: Any) -> Any:
         try:
-            return make(cls, name, *args, **options)
+            return make(cls, shared_object, *args, **options)
         except BaseException:
-            name.close()
+            shared_object.close()
             raise
 
     return cast("_F", made)
@@ -90,22 +90,22 @@ class Handle(NotCopyable):
 
     #: The name of the function that opens another handle like this one.
     _opener_name: ClassVar = "attach"
-    _name: SharedObject
+    _object: SharedObject
     #: The wait queues of each event loop, by the numbers of their wait sets.
     _wait_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, WaitQueue]]
 
     @classmethod
-    def _wrap(cls, name: SharedObject) -> Self:
+    def _wrap(cls, shared_object: SharedObject) -> Self:
         """Make a handle of an object that this process has opened."""
         handle = object.__new__(cls)
-        handle._name = name
+        handle._object = shared_object
         handle._wait_queues = weakref.WeakKeyDictionary()
         return handle
 
     @property
     def name(self) -> str:
         """The name of the object."""
-        return self._name.name
+        return self._object.name
 
     def close(self) -> None:
         """Close the handle. Idempotent.
@@ -113,22 +113,22 @@ class Handle(NotCopyable):
         With its last handle, this process leaves the object and gives back what it holds. With the last process the
         object is gone. Waits of the handle end with LocalProtocolError.
         """
-        self._name.close()
+        self._object.close()
         for queues in self._wait_queues.values():
             for queue in queues.values():
                 queue.close()
 
     def stop(self) -> None:
         """End all waits of this handle, and those that begin from now on, with WaitStopped."""
-        self._name.stop(True)
+        self._object.stop(True)
 
     def resume(self) -> None:
         """Let this handle wait again after :meth:`stop`."""
-        self._name.stop(False)
+        self._object.stop(False)
 
     def __repr__(self) -> str:
-        closed = ", closed" if self._name.is_closed else ""
-        return f"<shmrpc {self._name.kind} {self.name!r}{self._describe_role()}{closed}>"
+        closed = ", closed" if self._object.is_closed else ""
+        return f"<shmrpc {self._object.kind} {self.name!r}{self._describe_role()}{closed}>"
 
     def _describe_role(self) -> str:
         """Return the role of this handle for ``repr()``, if handles of its object differ."""
@@ -136,14 +136,14 @@ class Handle(NotCopyable):
 
     def _kind_and_factory(self) -> tuple[str, str]:
         """Return the kind and name of this object, and the function that opens objects of its kind."""
-        kind = self._name.kind
+        kind = self._object.kind
         opener = self._opener_name if self._opener_name != "attach" else _OPENERS.get(kind, kind)
         return f"{kind} {self.name!r}", opener
 
     def _copy_remedy(self) -> tuple[str, str]:
         opener = f"{_module_of(type(self))}.{self._opener_name}({self.name!r})"
         remedy = f"open it by its name in the other process: {opener}; within this one, share the handle"
-        return f"{self._name.kind} {self.name!r}", remedy
+        return f"{self._object.kind} {self.name!r}", remedy
 
     def _wait_queue(self, wait_set: int, kind: type[_W]) -> _W:
         """Return the queue of the running loop for one of the object's wait sets, which is always of the same kind."""
@@ -151,7 +151,7 @@ class Handle(NotCopyable):
         queues = self._wait_queues.setdefault(loop, {})
         queue = queues.get(wait_set)
         if queue is None:
-            queue = queues[wait_set] = kind(self._name, wait_set, loop)
+            queue = queues[wait_set] = kind(self._object, wait_set, loop)
         assert isinstance(queue, kind)
         return queue
 
@@ -181,13 +181,14 @@ class Handle(NotCopyable):
     def _raise_wait_failed(self, waited: bool | None, timeout: float | None, wait_set: int) -> NoReturn:
         """Raise the error for a thread's wait that failed: WaitStopped if ``waited`` is None, WaitTimeout if False."""
         if waited is None:
-            raise wait_stopped_error(self._name)
+            raise wait_stopped_error(self._object)
         self._raise_timeout(timeout, wait_set)
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
+        """Raise WaitTimeout, which says what did not happen and names the holders of permits."""
         why = "no signal came" if wait_set else self._timeout_cause()
         holders = "" if wait_set else self._describe_holders()
-        raise WaitTimeout(f"{self._name.kind} {self.name!r}: {why} within {timeout:g} s{holders}")
+        raise WaitTimeout(f"{self._object.kind} {self.name!r}: {why} within {timeout:g} s{holders}")
 
     def _timeout_cause(self) -> str:
         """Return the text that says what did not happen before the timeout."""
@@ -196,7 +197,7 @@ class Handle(NotCopyable):
     def _describe_holders(self) -> str:
         """Return the text that names the processes that hold permits, or an empty one."""
         holders = []
-        for pid, _, held in self._name.report()["members"]:
+        for pid, _, held in self._object.report()["members"]:
             if held:
                 holder = "this process" if pid == os.getpid() else describe_process(pid)
                 holders.append(f"{holder} has {'it' if self._has_one_permit() else held}{describe_stopped(pid)}")
@@ -204,7 +205,7 @@ class Handle(NotCopyable):
 
     def _has_one_permit(self) -> bool:
         """Return True if the object has only one permit, as a lock has."""
-        return self._name.kind != "semaphore" or self._name.amount == 1
+        return self._object.kind != "semaphore" or self._object.amount == 1
 
 
 class ContextHandle(Handle):

@@ -13,7 +13,7 @@ from shmrpc.host.cleanup import SHARED, names_of, spell
 _DOORBELL_SUFFIX = 8
 
 
-def path_to_open(name: str) -> str:
+def choose_lock_file(name: str) -> str:
     """Return the path of the lock file with which to open an object.
 
     That is the file of the directory where the object has members. If it has none, it is the file of the directory
@@ -23,19 +23,19 @@ def path_to_open(name: str) -> str:
     """
     runtime_dir.check_name(name, "name")
     own = _lock_file(runtime_dir.directory(), name)
-    for path in candidate_paths(name):
+    for path in list_lock_files(name):
         if path != own and SharedObject.inspect(name, path):
             return path
     return own
 
 
-def candidate_paths(name: str) -> list[str]:
+def list_lock_files(name: str) -> list[str]:
     """Return the paths at which the lock file of an object may be."""
     runtime_dir.check_name(name, "name")
     return [_lock_file(directory, name) for directory in runtime_dir.directories()]
 
 
-def directories_to_watch() -> list[str]:
+def list_watched_directories() -> list[str]:
     """Return the directories in which the lock file of an object may appear. They exist afterwards.
 
     Raises LocalProtocolError if the directory of this user's objects is not safe.
@@ -43,7 +43,7 @@ def directories_to_watch() -> list[str]:
     return [str(directory) for directory in runtime_dir.made_directories()]
 
 
-def names_and_paths() -> list[tuple[str, str]]:
+def list_names() -> list[tuple[str, str]]:
     """Return the names that have a lock file, each with its path. Such an object may have no members."""
     found = []
     for directory in runtime_dir.directories():

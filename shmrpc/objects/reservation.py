@@ -19,7 +19,7 @@ _R = TypeVar("_R", _core.Reservation, _core.PendingRecords)
 class _Handle(Protocol):
     """A queue or a topic, as a reservation needs it."""
 
-    _name: _core.SharedObject
+    _object: _core.SharedObject
     _codec: Codec
 
     def _check_can_reserve(self) -> None:
@@ -80,10 +80,10 @@ class _ReservationBase(Generic[_H, _R]):
         """
         handle = self._handle
         handle._check_can_reserve()
-        if handle._name.is_raw:
+        if handle._object.is_raw:
             if isinstance(self._shape, tuple):
                 raise TypeError(
-                    f"{handle._name.kind} {handle._name.name!r} has raw bytes: expected a number of bytes, got"
+                    f"{handle._object.kind} {handle._object.name!r} has raw bytes: expected a number of bytes, got"
                     f" {self._shape}"
                 )
             return operator.index(self._shape), None
@@ -105,7 +105,7 @@ class _ReservationBase(Generic[_H, _R]):
     def _view(self, reservation: _R | None) -> Any:
         """Keep the reservation, and return the array or memoryview that the block fills."""
         self._reservation = reservation
-        if self._handle._name.is_raw:
+        if self._handle._object.is_raw:
             if reservation is None:
                 self._array = bytearray(operator.index(self._shape))  # type: ignore[arg-type]
             return memoryview(self._array if reservation is None else reservation)
@@ -126,7 +126,7 @@ class AsyncReservation(NotForWith, _ReservationBase[_AsyncHandle[_R], _R]):
     """A reservation of a handle for event loops: ``async with``."""
 
     def _kind_and_factory(self) -> tuple[str, str]:
-        name = self._handle._name
+        name = self._handle._object
         return f"a reservation of {name.kind} {name.name!r}", name.kind
 
     async def __aenter__(self) -> Any:

@@ -29,9 +29,9 @@ class _Waiter(NamedTuple):
     since: float
 
 
-def wait_stopped_error(name: SharedObject) -> WaitStopped:
+def wait_stopped_error(shared_object: SharedObject) -> WaitStopped:
     """Return the error for a wait of a handle whose waits were stopped."""
-    return WaitStopped(f"{name.kind} {name.name!r}: the waits of this handle were stopped")
+    return WaitStopped(f"{shared_object.kind} {shared_object.name!r}: the waits of this handle were stopped")
 
 
 class WaitQueue:
@@ -41,15 +41,15 @@ class WaitQueue:
     that slot rings, the loop makes the attempt of the first task on its behalf.
     """
 
-    def __init__(self, name: SharedObject, wait_set: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, shared_object: SharedObject, wait_set: int, loop: asyncio.AbstractEventLoop) -> None:
         """Make an empty queue for the wait set of this number."""
-        self._name = name
+        self._object = shared_object
         self._wait_set = wait_set
         self._loop = loop
         self._sleeper: LoopWaiter | None = None
         self._waiting: deque[_Waiter] = deque()
         self._is_asleep = False
-        #: How many times the loop has begun to sleep: the linger timer finds by it that nothing has waited since.
+        #: The number of sleeps of the loop. While it is unchanged, no task has waited: the linger timer compares it.
         self._sleeps = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._is_listening = False
@@ -96,7 +96,7 @@ class WaitQueue:
             if self._is_asleep:
                 self._serve()
         except Exception as error:  # Another process wrote over our slot: nothing would wake the tasks.
-            if self._name.sleeps_on():
+            if self._object.sleeps_on():
                 return
             for waiter in self._waiting:
                 if not waiter.future.done():
@@ -117,9 +117,9 @@ class WaitQueue:
             future.set_result(False)
 
     def _fall_asleep(self) -> None:
-        self._name.prepare()
+        self._object.prepare()
         if self._sleeper is None:
-            self._sleeper = self._name.sleeper(self._wait_set)
+            self._sleeper = self._object.sleeper(self._wait_set)
         self._sleeper.draw_ticket()
         if not self._is_listening:
             self._loop.add_reader(self._sleeper.fileno(), self.poll)
@@ -135,7 +135,7 @@ class WaitQueue:
             try:
                 self._sleeper.cancel()
             finally:
-                if self._name.is_closed:
+                if self._object.is_closed:
                     self._release_slot()
                 elif self._linger_timer is None:
                     self._linger_timer = self._loop.call_later(_LINGER, self._linger, self._sleeps)
@@ -162,7 +162,7 @@ class WaitQueue:
         while self._waiting:
             self._sleeper.announce()
             if not self._serve_first():
-                if kept := self._name.kept_for():  # The doorbell does not ring at the end of that time.
+                if kept := self._object.kept_for():  # The doorbell does not ring at the end of that time.
                     self._loop.call_later(kept, self.poll)
                 return
             self._sleeper.withdraw()
@@ -174,21 +174,21 @@ class WaitQueue:
             self._sleeper.draw_ticket()  # The next task came later than the one that was served.
 
     def _serve_first(self) -> bool:
-        """Make the attempt of the first task. Return True if that task no longer waits."""
+        """Make the attempt of the first task. Return False if it failed, or if no task waits."""
         while self._waiting and self._waiting[0].future.done():
             self._waiting.popleft()
         if not self._waiting:
             return False
         future, attempt, insist, since = self._waiting[0]
         try:
-            if self._name.is_stopped:
-                raise wait_stopped_error(self._name)
+            if self._object.is_stopped:
+                raise wait_stopped_error(self._object)
             insists = attempt is not insist and time.monotonic() - since >= _INSIST_AFTER
             if not (insist() if insists else attempt()):
                 return False
             future.set_result(True)
         except Exception as error:
-            if self._name.sleeps_on():
+            if self._object.sleeps_on():
                 return False
             future.set_exception(error)
         self._waiting.popleft()

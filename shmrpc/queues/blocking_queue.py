@@ -87,7 +87,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         except QueueBusy:
             has_got = False
         except BaseException:
-            if got:  # As in _get_items().
+            if got:  # The same as in _get_items().
                 self._native.put_back(got)
             raise
         return (got if has_got else self._get_items(1, timeout))[0]
@@ -128,7 +128,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
 
         waited = self._retry_while_busy(wait, timeout)
         if waited is None:
-            raise wait_stopped_error(self._name)
+            raise wait_stopped_error(self._object)
         if waited is False:
             self._raise_timeout(timeout, ITEMS)
 
@@ -240,7 +240,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
         reservation = self._retry_while_busy(functools.partial(self._native.wait_reserve, size, body), timeout)
         if reservation is None:
-            raise wait_stopped_error(self._name)
+            raise wait_stopped_error(self._object)
         if reservation is False:
             self._raise_timeout(timeout, ROOM)
         return reservation
@@ -255,7 +255,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         if claim is None:
             waited = self._retry_while_busy(functools.partial(self._native.wait_claim, lease), timeout)
             if waited is None:
-                raise wait_stopped_error(self._name)
+                raise wait_stopped_error(self._object)
             if waited is False:
                 self._raise_timeout(timeout, ITEMS)
             claim = waited

@@ -6,7 +6,7 @@ from shmrpc.errors import DecodeError, EncodeError
 from shmrpc.values.encode_errors import UNSENDABLE, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE
 
-#: What encoding an item raises. BufferError is for raw items whose bytes are not contiguous.
+#: The errors that encoding an item raises. BufferError is for raw items whose bytes are not contiguous.
 _UNENCODABLE = (*UNSENDABLE, BufferError)
 
 

@@ -257,12 +257,12 @@ class PendingClaim(NotForWith, Coroutine[Any, Any, Claim]):
     def __init__(self, name: str, claiming: Coroutine[Any, Any, Claim]) -> None:
         # Python's warning of a coroutine that was never awaited shows this name.
         claiming.__qualname__ = "Queue.claim"  # type: ignore[attr-defined]
-        self._name = name
+        self._queue_name = name
         self._claiming = claiming
         self._claim: Claim | None = None
 
     def _kind_and_factory(self) -> tuple[str, str]:
-        return f"a claim of queue {self._name!r}", "queue"
+        return f"a claim of queue {self._queue_name!r}", "queue"
 
     def __await__(self) -> Generator[Any, None, Claim]:
         return self._claiming.__await__()

@@ -99,25 +99,27 @@ class QueueBase(NotConstructible, Handle):
 
     @classmethod
     @closes_on_error
-    def _wrap(cls, name: _core.SharedObject, codec: CodecName = "msgspec") -> Self:
+    def _wrap(cls, shared_object: _core.SharedObject, codec: CodecName = "msgspec") -> Self:
         """Make a handle of a queue that this process has opened."""
-        handle = super()._wrap(name)
+        handle = super()._wrap(shared_object)
         values = exact_codec(codec)
         handle._codec = values
         handle._native = _core.Queue(
-            name,
+            shared_object,
             values.encoder,
             values.encode,
             values.decode,
             values.decode_own,
-            functools.partial(unencodable, name.name),
-            functools.partial(undecodable, name.name),
+            functools.partial(unencodable, shared_object.name),
+            functools.partial(undecodable, shared_object.name),
         )
         handle._claim_wakers = set()
         handle._lost = handle._native.take_lost()
         if handle._lost:
             _log.warning(
-                "queue %r: %d items are lost: all processes that had it open were killed", name.name, handle._lost
+                "queue %r: %d items are lost: all processes that had it open were killed",
+                shared_object.name,
+                handle._lost,
             )
         return handle
 
@@ -130,17 +132,17 @@ class QueueBase(NotConstructible, Handle):
     @property
     def maxsize(self) -> int:
         """The limit of waiting items; 0 for none."""
-        return self._name.bounds[0]
+        return self._object.bounds[0]
 
     @property
     def max_memory(self) -> int:
         """The limit of the bytes of its items."""
-        return self._name.amount
+        return self._object.amount
 
     @property
     def raw(self) -> bool:
         """True if its items are bytes."""
-        return self._name.is_raw
+        return self._object.is_raw
 
     @property
     def lost(self) -> int:
@@ -258,8 +260,8 @@ class QueueBase(NotConstructible, Handle):
 
     def _check_can_wait(self) -> None:
         """Raise WaitStopped after :meth:`stop_waits`, and LocalProtocolError if the handle is closed."""
-        if self._name.is_stopped:
-            raise wait_stopped_error(self._name)
+        if self._object.is_stopped:
+            raise wait_stopped_error(self._object)
         self._native.qsize()
 
     def stop_waits(self) -> None:

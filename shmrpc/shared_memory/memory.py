@@ -40,7 +40,7 @@ class MemoryBase(ContextHandle):
     @property
     def size(self) -> int:
         """The size in bytes."""
-        return self._name.amount
+        return self._object.amount
 
     @functools.cached_property
     def buf(self) -> memoryview:
@@ -50,7 +50,7 @@ class MemoryBase(ContextHandle):
         view from before :meth:`close` may be read and written after it, but then other processes may not see the
         changes. Raises LocalProtocolError if the memory is closed.
         """
-        return memoryview(self._name.bytes())
+        return memoryview(self._object.bytes())
 
     def array(self, shape: int | Sequence[int], dtype: Any = "u1", offset: int = 0) -> np.ndarray[Any, Any]:
         """Return a NumPy array of this shape and dtype that lies in the memory, ``offset`` bytes from its beginning.
@@ -87,7 +87,7 @@ class Memory(AsyncContextHandle, MemoryBase):
     @functools.cached_property
     def lock(self) -> Lock:
         """The lock of this memory."""
-        return Lock._wrap(self._name)
+        return Lock._wrap(self._object)
 
 
 @public_class("shmrpc.sync.Memory")
@@ -97,7 +97,7 @@ class BlockingMemory(ThreadsOnly, MemoryBase):
     @functools.cached_property
     def lock(self) -> BlockingLock:
         """The lock of this memory."""
-        return BlockingLock._wrap(self._name)
+        return BlockingLock._wrap(self._object)
 
 
 def memory(name: str, size: int) -> Memory:

@@ -1,4 +1,4 @@
-"""Names of classes by which other processes find them."""
+"""Names of classes, by which other processes find them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from shmrpc.errors import DecodeError
 
 
-def text_of(cls: type) -> str:
-    """Returns the name of a class: that of its module, a colon, and its qualified name."""
-    # A process that multiprocessing has spawned has the program's module under both names.
+def class_name(cls: type) -> str:
+    """Return the name of a class: its module, a colon, and its qualified name."""
+    # In a process that multiprocessing has spawned, the program's module has both names.
     module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
     return f"{module}:{cls.__qualname__}"
 
 
-def name_of(cls: type) -> str:
-    """Returns the same, if the class can be found by it. Raises TypeError if it cannot."""
-    name = text_of(cls)
+def importable_name(cls: type) -> str:
+    """Return the name of a class that can be found by it. Raises TypeError if it cannot."""
+    name = class_name(cls)
     try:
         found = find_class(name)
     except DecodeError:
@@ -32,7 +32,7 @@ def name_of(cls: type) -> str:
 
 
 def find_class(name: str) -> Any:
-    """Returns what has this name. Imports its module. Raises DecodeError if there is nothing of that name."""
+    """Return the class of this name. Import its module if necessary. Raises DecodeError if it cannot be found."""
     module, _, qualname = name.partition(":")
     try:
         found: Any = sys.modules.get(module) or importlib.import_module(module)

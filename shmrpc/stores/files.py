@@ -1,16 +1,16 @@
-"""Files that what is in a store is saved to.
+"""Files to which the values of a store are saved.
 
 ::
 
      0  magic     16 bytes
     16  version   u32
-    20  classes   u32   bytes of the classes
-    24  values    u64   bytes of the values
-    32  checksum  32 bytes: SHA-256 of all the others
+    20  classes   u32   length of the classes in bytes
+    24  values    u64   length of the values in bytes
+    32  checksum  32 bytes: SHA-256 of all other parts
     64  classes   JSON: a list of names with the names of their fields
         values    see core/src/store/encoding.rs
 
-All numbers are in little-endian order.
+All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from shmrpc.errors import DecodeError
 
 _MAGIC: Final = b"\x89shmrpc-store\r\n\x1a"
 _VERSION: Final = 1
-_HEAD: Final = struct.Struct("<16sIIQ32s")
-#: The end of the names of files that are not whole.
-_SAVING: Final = ".saving"
-#: How much of it the checksum has, besides what follows it.
-_BEFORE: Final = 32
+_HEADER: Final = struct.Struct("<16sIIQ32s")
+#: The suffix of files that are not complete.
+_TEMPORARY_SUFFIX: Final = ".saving"
+#: The offset of the checksum, in bytes. It covers what comes before and after it.
+_CHECKSUM_OFFSET: Final = 32
 
-#: The fields of classes, by their names, in the order of their numbers.
+#: The fields of classes by the names of the classes, in the order of their numbers.
 Classes = dict[str, tuple[str, ...]]
 
 
 def write(path: Path, classes: Classes, values: bytearray) -> None:
-    """Writes a file, as a whole or not at all, also if the machine stops meanwhile. Raises OSError."""
+    """Write a file, completely or not at all, even if the machine stops meanwhile. Raises OSError."""
     known = json.dumps([[name, list(fields)] for name, fields in classes.items()]).encode()
-    head = _HEAD.pack(_MAGIC, _VERSION, len(known), len(values), b"")
-    head = head[:_BEFORE] + _checksum(head, known, values)
-    target = _target_of(path)
+    head = _HEADER.pack(_MAGIC, _VERSION, len(known), len(values), b"")
+    head = head[:_CHECKSUM_OFFSET] + _checksum(head, known, values)
+    target = _resolve_target(path)
     _remove_stale(target)
     try:
-        _write_beside(target, (head, known, values))
+        _write_and_rename(target, (head, known, values))
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -61,8 +61,8 @@ def write(path: Path, classes: Classes, values: bytearray) -> None:
         os.close(directory)
 
 
-def _target_of(path: Path) -> Path:
-    """Returns the file that a path leads to by its links. Raises OSError if something else than a file is there."""
+def _resolve_target(path: Path) -> Path:
+    """Return the file to which a path leads by its links. Raises OSError if it leads to something that is no file."""
     target = Path(os.path.realpath(path))
     try:
         mode = target.lstat().st_mode
@@ -76,9 +76,9 @@ def _target_of(path: Path) -> Path:
     return target
 
 
-def _write_beside(target: Path, parts: Iterable[bytes | bytearray]) -> None:
-    """Writes a file beside another one, of our user alone, and gives it the name of that once it is on the disk."""
-    descriptor, written = _open_beside(target)
+def _write_and_rename(target: Path, parts: Iterable[bytes | bytearray]) -> None:
+    """Write a temporary file beside the target, readable by this user alone, flush it, and rename it to the target."""
+    descriptor, written = _open_temporary(target)
     try:
         with open(descriptor, "wb") as file:
             for part in parts:
@@ -86,8 +86,8 @@ def _write_beside(target: Path, parts: Iterable[bytes | bytearray]) -> None:
             file.flush()
             os.fsync(file.fileno())
             if written is None:
-                written = _name_beside(target)
-                # With a folder, which an absolute path does not need: without one Python links the link itself.
+                written = _temporary_path(target)
+                # An absolute path needs no folder; but without one Python would link the link itself.
                 os.link(f"/proc/self/fd/{file.fileno()}", written, src_dir_fd=file.fileno(), follow_symlinks=True)
             os.replace(written, target)
     except BaseException:
@@ -97,14 +97,15 @@ def _write_beside(target: Path, parts: Iterable[bytes | bytearray]) -> None:
         raise
 
 
-def _open_beside(target: Path) -> tuple[int, Path | None]:
-    """Opens a file without a name, of which nothing is left if this process is killed; with one where there are none.
+def _open_temporary(target: Path) -> tuple[int, Path | None]:
+    """Open a temporary file, and return its descriptor and its path; None if it has no name.
 
-    It is locked as long as it is written: see :func:`_remove_stale`.
+    A file without a name leaves nothing behind if this process is killed. Where the file system has no such files, it
+    has a name, and is locked while it is written: see :func:`_remove_stale`.
     """
     try:
         descriptor = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-    except OSError:  # The file system has none, or there is something else, which opening by a name says.
+    except OSError:  # The file system has no such files, or opening by a name raises the real error.
         pass
     else:
         if os.path.exists("/proc/self/fd"):
@@ -112,26 +113,26 @@ def _open_beside(target: Path) -> tuple[int, Path | None]:
             return descriptor, None
         os.close(descriptor)
     while True:
-        written = _name_beside(target)
+        written = _temporary_path(target)
         descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         _lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             return descriptor, written
-        os.close(descriptor)  # Another process has taken it for a stale one before it was locked.
+        os.close(descriptor)  # Another process took it for a stale file before it was locked, and removed it.
 
 
-def _name_beside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(8)}{_SAVING}")
+def _temporary_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
 
 
 def _lock(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # A file system without locks: others have none of it either.
+    with contextlib.suppress(OSError):  # A file system without locks: no other process can lock it either.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _remove_stale(target: Path) -> None:
-    """Removes what processes that were killed while they saved to the same file have left beside it."""
-    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}{re.escape(_SAVING)}")
+    """Remove the temporary files of processes that were killed while they saved to the same file."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}{re.escape(_TEMPORARY_SUFFIX)}")
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
             if name.fullmatch(entry.name):
@@ -149,21 +150,21 @@ def _remove_unlocked(path: str) -> None:
 
 
 def read(path: Path) -> tuple[Classes, bytes]:
-    """Reads such a file: the classes and the values. Raises OSError, and DecodeError if it is not one, or not whole."""
+    """Return the classes and the values of a saved file. Raises OSError; DecodeError for a damaged or other file."""
     data = path.read_bytes()
     if data[: len(_MAGIC)] != _MAGIC:
         raise DecodeError(f"{path} is no file that a store was saved to: it begins with {data[:16]!r}")
-    if len(data) < _HEAD.size:
-        raise DecodeError(f"{path} is cut off: it has {len(data)} bytes of the {_HEAD.size} that it begins with")
-    _, version, of_classes, of_values, checksum = _HEAD.unpack_from(data)
+    if len(data) < _HEADER.size:
+        raise DecodeError(f"{path} is cut off: it has {len(data)} bytes of the {_HEADER.size} that it begins with")
+    _, version, of_classes, of_values, checksum = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise DecodeError(
             f"{path} is of version {version} of such files, and this version of shmrpc reads version {_VERSION}"
         )
-    size = _HEAD.size + of_classes + of_values
+    size = _HEADER.size + of_classes + of_values
     if len(data) != size:
         raise DecodeError(f"{path} is damaged: it has {len(data)} bytes, and says that it has {size}")
-    known, values = data[_HEAD.size : _HEAD.size + of_classes], data[_HEAD.size + of_classes :]
+    known, values = data[_HEADER.size : _HEADER.size + of_classes], data[_HEADER.size + of_classes :]
     if _checksum(data, known, values) != checksum:
         raise DecodeError(f"{path} is damaged: its checksum is another one")
     try:
@@ -174,7 +175,7 @@ def read(path: Path) -> tuple[Classes, bytes]:
 
 
 def _checksum(head: bytes, known: bytes, values: bytes | bytearray) -> bytes:
-    made = hashlib.sha256(head[:_BEFORE])
+    made = hashlib.sha256(head[:_CHECKSUM_OFFSET])
     made.update(known)
     made.update(values)
     return made.digest()

@@ -1,4 +1,4 @@
-"""Messages of a store: values that one of its members takes."""
+"""The inbox of a store: messages, each of which one member takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shmrpc.objects.wait_queue import WaitQueue
 
 
 class _Store(Protocol):
-    """A store, as its messages need it."""
+    """A store, as its inbox needs it."""
 
     def _put(self, value: Any, is_back: bool = False, /) -> None: ...
     def _take(self, waits: bool = False, /) -> list[Any]: ...
@@ -20,17 +20,18 @@ class _Store(Protocol):
     def _has_messages(self) -> bool: ...
     def _is_closed(self) -> bool: ...
     def _wait_for_message(self, timeout: float | None, /) -> bool | None: ...
-    def _wait_queue(self, place: int, kind: type[WaitQueue]) -> WaitQueue: ...
+    def _wait_queue(self, wait_set: int, kind: type[WaitQueue]) -> WaitQueue: ...
     def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn: ...
 
 
+#: The number of the wait set for messages.
 _MESSAGES = 2
-#: Seconds until a message is given back that could not be before.
-_LATER: Final = 0.01
+#: Seconds between two attempts to put a message back.
+_RETRY_INTERVAL: Final = 0.01
 
 
 class InboxBase:
-    """The messages of a store: any member puts, and each message is taken by one."""
+    """The messages of a store: any member puts, and one member takes each message."""
 
     __slots__ = ("_store",)
 
@@ -38,15 +39,12 @@ class InboxBase:
         self._store = store
 
     def put(self, value: Any) -> None:
-        """Puts a copy of a value behind the others. Within a transaction it is there with the end of that."""
+        """Put a copy of a value behind the other messages. Within a transaction, others see it at the end of that."""
         self._store._put(value)
 
     def has_messages(self) -> bool:
-        """Whether there is a message."""
+        """Return True if there is a message."""
         return self._store._has_messages()
-
-    def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
-        self._store._raise_no_message(waited, timeout)
 
 
 class Inbox(InboxBase):
@@ -55,9 +53,9 @@ class Inbox(InboxBase):
     __slots__ = ()
 
     async def take(self, timeout: float | None = None) -> Any:
-        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped.
+        """Take the first message; wait up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped.
 
-        While another task of this loop is within a transaction it waits for the end of that, too.
+        While another task of this loop is within a transaction, it also waits for the end of that.
         """
         timeout = check_timeout(timeout)
         got = self._store._take(True)
@@ -66,25 +64,25 @@ class Inbox(InboxBase):
             got.extend(self._store._take(True))
             return bool(got)
 
-        def undo() -> None:
+        def put_back() -> None:
             try:
                 self._store._put(got[0], True)
-            except ShmrpcError:  # Another transaction is under way, perhaps of another task of this loop.
+            except ShmrpcError:  # Another transaction has not ended, perhaps of another task of this loop.
                 if self._store._is_closed():
                     raise
-                asyncio.get_running_loop().call_later(_LATER, undo)
+                asyncio.get_running_loop().call_later(_RETRY_INTERVAL, put_back)
 
-        if not got and not await self._store._wait_queue(_MESSAGES, WaitQueue).wait(take, undo, timeout):
-            self._raise_no_message(False, timeout)
+        if not got and not await self._store._wait_queue(_MESSAGES, WaitQueue).wait(take, put_back, timeout):
+            self._store._raise_no_message(False, timeout)
         return got[0]
 
     async def read(self, timeout: float | None = None) -> Any:
-        """Returns a copy of the first message, which stays; waits for one as :meth:`take` does."""
+        """Return a copy of the first message, which stays; wait for one as :meth:`take` does."""
         timeout = check_timeout(timeout)
-        line = self._store._wait_queue(_MESSAGES, WaitQueue)
+        queue = self._store._wait_queue(_MESSAGES, WaitQueue)
         while not (got := self._store._peek()):
-            if not await line.wait(self._store._has_messages, _nothing, timeout):
-                self._raise_no_message(False, timeout)
+            if not await queue.wait(self._store._has_messages, _undo_nothing, timeout):
+                self._store._raise_no_message(False, timeout)
         return got[0]
 
 
@@ -94,14 +92,12 @@ class BlockingInbox(InboxBase):
     __slots__ = ()
 
     def take(self, timeout: float | None = None) -> Any:
-        """Takes the first message; waits up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
+        """Take the first message; wait up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
         timeout = check_timeout(timeout)
         got: list[Any] = []
         try:
             while not self._store._take_into(got):
-                waited = self._store._wait_for_message(timeout)
-                if not waited:
-                    self._raise_no_message(waited, timeout)
+                self._wait(timeout)
         except BaseException:
             for message in got:  # A signal handler has raised: the message is the first one again.
                 self._store._put(message, True)
@@ -109,14 +105,17 @@ class BlockingInbox(InboxBase):
         return got[0]
 
     def read(self, timeout: float | None = None) -> Any:
-        """Returns a copy of the first message, which stays; waits for one as :meth:`take` does."""
+        """Return a copy of the first message, which stays; wait for one as :meth:`take` does."""
         timeout = check_timeout(timeout)
         while not (got := self._store._peek()):
-            waited = self._store._wait_for_message(timeout)
-            if not waited:
-                self._raise_no_message(waited, timeout)
+            self._wait(timeout)
         return got[0]
 
+    def _wait(self, timeout: float | None) -> None:
+        waited = self._store._wait_for_message(timeout)
+        if not waited:
+            self._store._raise_no_message(waited, timeout)
 
-def _nothing() -> None:
-    """There is nothing to give back."""
+
+def _undo_nothing() -> None:
+    """Do nothing: a wait to read a message takes none."""

@@ -1,4 +1,4 @@
-"""Keys of dicts and members of sets that are no plain values: what they are compared by."""
+"""Keys of dicts and members of sets: the bytes by which the core compares them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import struct
 import sys
 from typing import Any, Final
 
-from shmrpc.stores.class_names import text_of
-from shmrpc.stores.packing import base_of, base_value
+from shmrpc.stores.class_names import class_name
+from shmrpc.stores.packing import builtin_base, builtin_value
 
-#: Types of datetime; a class that is derived from one may be compared in a way of its own.
+#: The types of datetime. A derived class may have its own comparison.
 _TIMES: Final = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone})
 
 
-def plain(key: Any) -> Any:
-    """Returns the int, float, bool, str or bytes that equals a key; the key itself if none does, or if it is one.
+def plain_equivalent(key: Any) -> Any:
+    """Return the int, float, bool, str or bytes that equals a key; the key itself if none does, or if it is one.
 
-    Raises TypeError for a key whose class compares it in a way of its own.
+    Raises TypeError for a key whose class has its own comparison.
     """
     kind = type(key)
     if kind is decimal.Decimal:
         return _plain_decimal(key)
     if kind is complex:
         return key if key.imag else key.real
-    base = base_of(kind)
+    base = builtin_base(kind)
     if base is not None and base is not kind:
         _check_comparison(kind, base)
-        return base_value(key, base) if base is not tuple else key
+        return builtin_value(key, base) if base is not tuple else key
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(key, numpy.generic):
         return _plain_scalar(numpy, key)
@@ -38,7 +38,7 @@ def plain(key: Any) -> Any:
 
 def _plain_decimal(key: decimal.Decimal) -> Any:
     if not key.is_finite():
-        hash(key)  # Raises what Python raises for a signaling NaN.
+        hash(key)  # Raises Python's error for a signaling NaN.
         return float(key)
     if key == key.to_integral_value():
         return int(key)
@@ -47,7 +47,7 @@ def _plain_decimal(key: decimal.Decimal) -> Any:
 
 
 def _plain_scalar(numpy: Any, key: Any) -> Any:
-    """Of a scalar of NumPy's."""
+    """Return the plain value that equals a NumPy scalar. Raises TypeError if none does."""
     equal: Any
     for kind, equal in ((numpy.bool_, bool), (numpy.integer, int), (numpy.floating, float), (numpy.str_, str)):
         if isinstance(key, kind) and not isinstance(key, numpy.timedelta64):
@@ -57,7 +57,7 @@ def _plain_scalar(numpy: Any, key: Any) -> Any:
     if isinstance(key, numpy.bytes_):
         return bytes(key)
     if isinstance(key, numpy.complexfloating) and complex(key) == key:
-        return plain(complex(key))
+        return plain_equivalent(complex(key))
     raise TypeError(
         f"a key of a store cannot be a {type(key).__name__}: use a number, text or datetime of Python's own"
     )
@@ -71,35 +71,35 @@ def _check_comparison(kind: type, base: type) -> None:
         )
 
 
-def canonical(key: Any) -> bytes:
-    """Returns the same bytes for keys that are equal in Python, and others for those that are not.
+def canonical_bytes(key: Any) -> bytes:
+    """Return bytes that are the same for keys that are equal in Python, and different for all others.
 
-    Raises TypeError for what cannot be a key of a store.
+    Raises TypeError for a value that cannot be a key of a store.
     """
-    if isinstance(key, enum.Enum) and base_of(type(key)) is None:
-        named = f"{text_of(type(key))} {key._name_} {key._value_!r}"
-        return b"e" + _sized(named.encode())
-    key = plain(key)
+    if isinstance(key, enum.Enum) and builtin_base(type(key)) is None:
+        named = f"{class_name(type(key))} {key._name_} {key._value_!r}"
+        return b"e" + _length_prefixed(named.encode())
+    key = plain_equivalent(key)
     if key is None or isinstance(key, (bool, int, float, decimal.Decimal, complex)):
         return _number(key)
     if isinstance(key, str):
-        return b"s" + _sized(key.encode("utf-8", "surrogatepass"))
+        return b"s" + _length_prefixed(key.encode("utf-8", "surrogatepass"))
     if isinstance(key, bytes):
-        return b"b" + _sized(key)
+        return b"b" + _length_prefixed(key)
     if isinstance(key, tuple):
-        return b"(" + _sized(b"".join(map(canonical, tuple.__iter__(key))))
+        return b"(" + _length_prefixed(b"".join(map(canonical_bytes, tuple.__iter__(key))))
     if isinstance(key, frozenset):
-        return b"{" + _sized(b"".join(sorted(map(canonical, key))))
+        return b"{" + _length_prefixed(b"".join(sorted(map(canonical_bytes, key))))
     if type(key) in _TIMES:
         return _time(key)
-    hash(key)  # Raises what Python raises for a list.
+    hash(key)  # Raises Python's error for an unhashable type.
     raise TypeError(
         f"a key of a store has to be None, a bool, a number, str, bytes, a member of an Enum, a tuple or frozenset of "
         f"these, or of a type of datetime; got {type(key).__qualname__}"
     )
 
 
-def _sized(parts: bytes) -> bytes:
+def _length_prefixed(parts: bytes) -> bytes:
     return struct.pack("<I", len(parts)) + parts
 
 
@@ -108,24 +108,24 @@ def _number(key: Any) -> bytes:
         return b"0"
     if isinstance(key, complex):
         if key.imag:
-            return b"c" + struct.pack("<dd", key.real + 0.0, key.imag)  # -0.0 + 0.0 is 0.0, which it equals.
+            return b"c" + struct.pack("<dd", key.real + 0.0, key.imag)  # -0.0 equals 0.0: their sum is 0.0.
         key = key.real
     if isinstance(key, (float, decimal.Decimal)) and (key != key or key in {float("inf"), -float("inf")}):
         return b"f" + str(float(key)).encode()
-    # A fraction: all numbers that are equal have the same.
+    # Equal numbers have the same reduced fraction.
     above, below = key.as_integer_ratio()
-    return b"r" + _sized(f"{above:x}/{below:x}".encode())
+    return b"r" + _length_prefixed(f"{above:x}/{below:x}".encode())
 
 
 def _time(key: Any) -> bytes:
-    """What Python compares times by: those of two zones are equal if they are of one moment; ``fold`` says nothing."""
+    """Return the bytes of a time. As in Python, times of two zones are equal at one moment, and ``fold`` is ignored."""
     if isinstance(key, datetime.timedelta):
         return b"d" + struct.pack("<iii", key.days, key.seconds, key.microseconds)
     if isinstance(key, datetime.timezone):
         return b"z" + _time(key.utcoffset(None))
     if isinstance(key, datetime.datetime):
         if key.utcoffset() is None:
-            return b"n" + _sized(key.isoformat().encode())
+            return b"n" + _length_prefixed(key.isoformat().encode())
         return b"a" + _time(key.replace(tzinfo=None) - datetime.datetime.min - key.utcoffset())  # type: ignore[operator]
     if isinstance(key, datetime.time):
         passed = datetime.timedelta(

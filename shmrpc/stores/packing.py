@@ -1,9 +1,10 @@
-"""Values of a store that its core does not know: packed into bytes, and made again of these.
+"""Packing of values whose types the core of stores does not know into bytes, and back.
 
-A value comes out equal and of its type, or is refused. So nothing is packed here that the codec of calls carries as
-something else: a class that is not registered as a dict of its fields, a derived class as its base, an array of
-another library as NumPy's. What needs no registration beyond that: members of an Enum, and instances of classes that
-are derived from an immutable type of Python's and add no state. These are found again by the name of their class.
+A value comes out equal and of its type, or is refused. So this module packs nothing that the codec of calls sends as
+something else: an instance of a class that is not registered as a dict of its fields, one of a derived class as its
+base, an array of another library as NumPy's. Two kinds of values need no registration: members of an Enum, and
+instances of classes that are derived from an immutable builtin type and add no state. They are found by the name of
+their class.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from shmrpc.errors import DecodeError
-from shmrpc.stores.class_names import find_class, name_of
+from shmrpc.stores.class_names import find_class, importable_name
 from shmrpc.values import encode_errors, registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.arrays import CLASSED
@@ -29,9 +30,9 @@ from shmrpc.values.extension import Extension, imported
 from shmrpc.values.mappings import MAPPING
 from shmrpc.values.references import STORED
 
-#: The number of the extension for what is known by the name of its class. It is in stores alone.
+#: The number of the extension for values that are found by the name of their class. Only stores have it.
 NAMED: Final = 64
-#: Types whose derived classes are known by their name, and what makes the plain value of an instance.
+#: Builtin types whose derived classes are found by their name, each with the function that makes the plain value.
 _BASES: Final[dict[type, Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -41,23 +42,23 @@ _BASES: Final[dict[type, Any]] = {
 }
 
 
-def base_of(cls: type) -> type | None:
-    """Returns the immutable type that a class is derived from and adds no C state to; None if there is none."""
+def builtin_base(cls: type) -> type | None:
+    """Return the immutable builtin type from which a class is derived without added C state; None if there is none."""
     for each in cls.__mro__[:-1]:
         if each in _BASES:
             return each
         if isinstance(each.__dict__.get("__new__"), types.BuiltinFunctionType):
-            return None  # A class written in C: what more it has is not known.
+            return None  # A class written in C, which may have more state.
     return None
 
 
-def base_value(value: Any, base: type) -> Any:
-    """Returns the value of a base that an instance of a derived class is, whatever methods the class overrides."""
+def builtin_value(value: Any, base: type) -> Any:
+    """Return the plain value of an instance of a derived class, even if the class overrides methods."""
     return _BASES[base](value)
 
 
-def _state_of(value: Any) -> list[str]:
-    """Returns the names of attributes that an instance of a derived class has beyond the value of its base."""
+def _extra_attributes(value: Any) -> list[str]:
+    """Return the names of the attributes that an instance of a derived class has besides its plain value."""
     names: list[str] = list(getattr(value, "__dict__", ()))
     for each in type(value).__mro__:
         slots = each.__dict__.get("__slots__", ())
@@ -69,22 +70,22 @@ def _write_enum(value: enum.Enum, context: EncodeContext) -> Ext:
     cls = type(value)
     name = value._name_
     content = [name] if name is not None and cls.__members__.get(name) is value else value._value_
-    return context.extension(NAMED, [name_of(cls), content])
+    return context.extension(NAMED, [importable_name(cls), content])
 
 
 def _write_derived(value: Any, context: EncodeContext) -> Any:
     cls = type(value)
-    base = base_of(cls)
+    base = builtin_base(cls)
     pickled_by_itself = any({"__reduce__", "__reduce_ex__"} & each.__dict__.keys() for each in cls.__mro__[:-1])
     if base is None or pickled_by_itself:
-        raise refused(value)
-    if state := _state_of(value):
+        raise unsupported_error(value)
+    if state := _extra_attributes(value):
         raise TypeError(
-            f"it has {state[0]!r} beyond its {base.__name__}: store the {base.__name__}, or {_registering(cls)}"
+            f"it has {state[0]!r} beyond its {base.__name__}: store the {base.__name__}, or {_register_advice(cls)}"
         )
-    plain = base_value(value, base)
-    # A tuple is packed as a list: as itself it would be an extension around its items.
-    return context.extension(NAMED, [name_of(cls), list(plain) if base is tuple else plain])
+    plain = builtin_value(value, base)
+    # A tuple is packed as a list, because the codec packs tuples as an extension of their own.
+    return context.extension(NAMED, [importable_name(cls), list(plain) if base is tuple else plain])
 
 
 def _read_named(payload: Any, context: DecodeContext) -> Any:
@@ -94,18 +95,18 @@ def _read_named(payload: Any, context: DecodeContext) -> Any:
     cls: Any = find_class(name)
     if isinstance(cls, type) and issubclass(cls, enum.Enum):
         return cls[content[0]] if type(content) is list else cls(content)
-    base: Any = base_of(cls) if isinstance(cls, type) else None
+    base: Any = builtin_base(cls) if isinstance(cls, type) else None
     if base is None:
         raise ValueError(f"{name} is no Enum, and is not derived from an immutable type")
     return base.__new__(cls, content)
 
 
-def _registering(cls: type) -> str:
+def _register_advice(cls: type) -> str:
     return f"register the class with shmrpc.register({cls.__qualname__}, encode, decode)"
 
 
-#: The advice for values of types that a store does not take: the first that fits.
-_INSTEAD: Final[tuple[tuple[str, str], ...]] = (
+#: The advice for values of types that a store refuses; the first type that fits counts.
+_ADVICE: Final[tuple[tuple[str, str], ...]] = (
     ("numpy.ma.MaskedArray", "store .filled(), or its .data and .mask"),
     ("numpy.ndarray", "store numpy.asarray(value), which is a plain array"),
     ("torch.Tensor", "store .detach().cpu(), which is a plain tensor"),
@@ -118,26 +119,26 @@ _INSTEAD: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-def refused(value: Any) -> TypeError:
-    """Makes the error for a value that would come out as something else."""
+def unsupported_error(value: Any) -> TypeError:
+    """Return the error for a value that would come out as something else."""
     cls = type(value)
     if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := encode_errors.instead(value)):
-        return TypeError(f"{re.sub('^send ', 'store ', advice)}; or {_registering(cls)}")
-    for name, advice in _INSTEAD:
+        return TypeError(f"{re.sub('^send ', 'store ', advice)}; or {_register_advice(cls)}")
+    for name, advice in _ADVICE:
         found = imported(name)
         if found is not None and isinstance(value, found):
-            return TypeError(f"{advice}; or {_registering(cls)}")
+            return TypeError(f"{advice}; or {_register_advice(cls)}")
     if advice := encode_errors.instead(value):
         return TypeError(re.sub(r"\bsend ", "store ", advice))
-    return TypeError(f"mark the class {cls.__qualname__} as @shmrpc.shared, or {_registering(cls)}")
+    return TypeError(f"mark the class {cls.__qualname__} as @shmrpc.shared, or {_register_advice(cls)}")
 
 
 def _refuse(value: Any, context: EncodeContext) -> Any:
-    raise refused(value)
+    raise unsupported_error(value)
 
 
-def _counted(write: Writer) -> Writer:
-    """Writes a container of the codec's own, which may be as deep as extensions are."""
+def _depth_limited(write: Writer) -> Writer:
+    """Let a writer of plain containers count their depth, as those of extensions do."""
 
     def counted(value: Any, context: EncodeContext) -> Any:
         if context._depth == MAX_DEPTH:
@@ -151,11 +152,11 @@ def _counted(write: Writer) -> Writer:
 
 
 class _ExactEncoder(ValueEncoder):
-    """Writes values that come out equal and of their types, and refuses all others."""
+    """Encoder of values that come out equal and of their types. It refuses all others."""
 
     def __init__(self) -> None:
         super().__init__(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, _EXTENSIONS, pickled=False)
-        self._exact |= {list: _counted(write_list), dict: _counted(write_dict)}
+        self._exact |= {list: _depth_limited(write_list), dict: _depth_limited(write_dict)}
         self.forget()
         registry.on_change(self.forget)
 
@@ -165,24 +166,24 @@ class _ExactEncoder(ValueEncoder):
         if issubclass(kind, enum.Enum):
             return _write_enum
         for base, write, covers in self._bases():
-            if base is kind and kind.__module__ + "." + kind.__qualname__ not in _ALTERED:
+            if base is kind and kind.__module__ + "." + kind.__qualname__ not in _REFUSED_ARRAYS:
                 return write
             if covers(kind) and issubclass(kind, base):
                 return write
-        return _write_derived if base_of(kind) is not None else _refuse
+        return _write_derived if builtin_base(kind) is not None else _refuse
 
     def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
         return (each for each in super()._bases() if each[0] is not enum.Enum)
 
 
-#: Classes that an extension writes only to say what to send instead.
-_ALTERED: Final = frozenset({"numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray"})
-#: Extensions of what can be changed: what came out would be a copy, and a change of it would be lost.
-_CHANGEABLE: Final = frozenset({MAPPING, CLASSED})
+#: Classes that an extension covers only to raise an error with advice.
+_REFUSED_ARRAYS: Final = frozenset({"numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray"})
+#: Extensions of mutable values: each read would return a copy, and a change of that would be lost.
+_MUTABLE: Final = frozenset({MAPPING, CLASSED})
 
 
 def _read_registered(read: Reader) -> Reader:
-    """Reads an instance of a registered class; not its fields alone, as calls do where the class is not registered."""
+    """Let a reader of registered classes raise an error for an unknown class, for which calls read its fields."""
 
     def read_registered(payload: Any, context: DecodeContext) -> Any:
         if type(payload) is list and payload and not registry.is_known(payload[0]):
@@ -192,9 +193,9 @@ def _read_registered(read: Reader) -> Reader:
     return read_registered
 
 
-#: The extensions that a store has none of, or reads in its own way.
-_NOT_STORED: Final = frozenset({STORED, registry.ENUM, registry.OBJECT, *_CHANGEABLE})
-#: The extensions of a store, without references: a stored value is a copy.
+#: The extensions that stores do not have, or read in their own way.
+_NOT_STORED: Final = frozenset({STORED, registry.ENUM, registry.OBJECT, *_MUTABLE})
+#: The extensions of stores. There are no references, because a stored value is a copy.
 _EXTENSIONS: Final = (
     *(each for each in ALL_EXTENSIONS if not each.declared and each.code not in _NOT_STORED),
     *(
@@ -206,8 +207,8 @@ _EXTENSIONS: Final = (
 )
 
 
-def _read_shown(payload: Any, context: DecodeContext) -> Any:
-    """Reads what is packed of an instance, and not the instance: its class is not looked for."""
+def _read_for_display(payload: Any, context: DecodeContext) -> Any:
+    """Read the packed content of an instance without its class."""
     name, content, *_ = payload
     is_member = type(content) is list and len(content) == 1 and type(content[0]) is str
     return f"{name.rpartition(':')[2]}.{content[0]}" if is_member else content
@@ -219,24 +220,24 @@ def _decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Cal
     decode = msgspec.msgpack.Decoder(ext_hook=context.hook).decode
 
     def unpack(data: bytes) -> Any:
-        """Makes the value again. Raises DecodeError if it cannot be read here."""
+        """Return the value of packed bytes. Raises DecodeError if this process cannot read it."""
         try:
             return decode(data)
-        except UNREADABLE as error:  # Another process may have written over what was packed.
+        except UNREADABLE as error:  # Another process may have overwritten the bytes.
             raise DecodeError(f"a value in the store cannot be read: {error}") from error
 
     return unpack
 
 
 _encoder: Final = _ExactEncoder()
-#: Makes a value again. Raises DecodeError if it cannot be read here.
+#: The function that returns the value of packed bytes. It raises DecodeError if this process cannot read it.
 unpack: Final = _decoder(_EXTENSIONS, {})
-#: The same for what only shows values: plain ones of classes that the program knows, and this process does not.
-unpack_shown: Final = _decoder(
-    _EXTENSIONS, dict.fromkeys((NAMED, registry.ENUM, registry.OBJECT, registry.CUSTOM), _read_shown)
+#: The same for tools that only show values: instances come out as plain values, without their classes.
+unpack_for_display: Final = _decoder(
+    _EXTENSIONS, dict.fromkeys((NAMED, registry.ENUM, registry.OBJECT, registry.CUSTOM), _read_for_display)
 )
 
 
 def pack(value: Any) -> bytes:
-    """Makes bytes of a value. Raises TypeError, ValueError, OverflowError or RecursionError if that cannot be."""
+    """Return the packed bytes of a value. Raises TypeError, ValueError, OverflowError or RecursionError."""
     return _encoder.encode_inline(value)

@@ -1,4 +1,4 @@
-"""Classes whose instances can lie in a store."""
+"""Classes whose instances can be in a store, and the proxies of such instances."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import msgspec
 
 from shmrpc import _core
 from shmrpc.errors import DecodeError, EncodeError
-from shmrpc.stores.class_names import find_class, text_of
-from shmrpc.stores.proxies import Shared
+from shmrpc.stores.class_names import class_name, find_class
+from shmrpc.stores.shared_container import SharedContainer
 from shmrpc.values.references import allow_instance
 
 _C = TypeVar("_C", bound=type)
 
-#: What the proxies of a class do not take from it: they have their own, or none.
-_OWN: Final = frozenset(
+#: The attributes of a class that its proxies do not inherit: they have their own, or none.
+_NOT_INHERITED: Final = frozenset(
     {
         "__class__", "__dict__", "__weakref__", "__slots__", "__init__", "__new__", "__del__", "__eq__", "__hash__",
         "__repr__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__setattr__", "__delattr__",
@@ -35,42 +35,45 @@ _OWN: Final = frozenset(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedClass:
-    """A class whose instances can lie in a store."""
+    """A class whose instances can be in a store."""
 
     cls: type
     fields: tuple[str, ...]
-    #: Whether instances have attributes beyond their fields.
+    #: True if instances may have attributes besides their fields.
     is_open: bool
 
     @property
     def name(self) -> str:
-        """By which other processes find it."""
-        return text_of(self.cls)
+        """The name by which other processes find the class."""
+        return class_name(self.cls)
 
     @functools.cached_property
-    def proxy(self) -> type:
+    def proxy_class(self) -> type:
         """The class of its proxies."""
-        return _proxy_of(self)
+        return _make_proxy_class(self)
 
-    def make(self, fields: list[Any], extra: dict[str, Any]) -> Any:
-        """Makes a plain instance."""
+    def make_instance(self, fields: list[Any], extra: dict[str, Any]) -> Any:
+        """Make a plain instance, outside the store."""
         if issubclass(self.cls, enum.IntEnum):
             return {member: fields[member] for member in self.cls}
         made = object.__new__(self.cls)
-        # Another process may have the class open, or write what it must not.
-        beyond = extra.items() if self.is_open else ()
-        for name, value in [*zip(self.fields, fields, strict=True), *beyond]:
+        # For another process the class may be open, and a hostile one may write anything.
+        attributes = extra.items() if self.is_open else ()
+        for name, value in [*zip(self.fields, fields, strict=True), *attributes]:
             object.__setattr__(made, name, value)
         return made
 
-    def parts(self, instance: Any) -> tuple[list[Any], dict[str, Any] | None]:
-        """Returns the values of the fields of an instance, and what it has beyond them. Raises TypeError."""
+    def field_values(self, instance: Any) -> tuple[list[Any], dict[str, Any] | None]:
+        """Return the values of an instance's fields, and its other attributes; None if the class is not open.
+
+        Raises TypeError if a field is missing, EncodeError if an attribute would be lost.
+        """
         try:
             fields = [getattr(instance, name) for name in self.fields]
         except AttributeError as error:
             raise TypeError(f"{self.name} cannot be stored: {error}") from None
         every = getattr(instance, "__dict__", {})
-        extra = {name: value for name, value in every.items() if not self._is_known(name)}
+        extra = {name: value for name, value in every.items() if not self._is_expected_attribute(name)}
         if self.is_open:
             return fields, extra
         if extra:
@@ -80,8 +83,8 @@ class SharedClass:
             )
         return fields, None
 
-    def _is_known(self, name: str) -> bool:
-        """Return True for a field, for the value of a cached property, and for the note that typing makes."""
+    def _is_expected_attribute(self, name: str) -> bool:
+        """Return True for a field, for the value of a cached property, and for the attribute that typing adds."""
         return (
             name in self.fields
             or name == "__orig_class__"
@@ -89,7 +92,7 @@ class SharedClass:
         )
 
 
-#: By the class, and by its name.
+#: The shared classes, by the class and by its name.
 _classes: Final[dict[type, SharedClass]] = {}
 _by_name: Final[dict[str, SharedClass]] = {}
 
@@ -102,12 +105,12 @@ def shared(*, open: bool = False) -> Callable[[_C], _C]: ...
 
 @dataclass_transform()
 def shared(cls: Any = None, /, *, open: bool = False) -> Any:
-    """Lets the instances of a class lie in a store, where its methods work on the shared memory.
+    """Let instances of a class be in a store, where its methods work on the shared memory.
 
     A class with annotations that is no dataclass becomes one. Its fields are those of the dataclass, or its
-    ``__slots__``. With ``open``, instances also have attributes beyond these, each of which is shared too. Other
-    processes find the class by its module and name, so it must be possible to import it. Raises TypeError for a class
-    that has no fields and is not open, or none of whose names can be found.
+    ``__slots__``. With ``open``, instances may also have other attributes, each of which is shared too. Other processes
+    find the class by its module and name, so they must be able to import it. Raises TypeError for a class that has no
+    fields and is not open, or whose base classes have state that a store would lose.
     """
     if cls is None:
         return lambda cls: _shared(cls, open)
@@ -126,11 +129,11 @@ def _shared(cls: Any, is_open: bool) -> Any:
 
 
 def _check_bases(cls: type) -> None:
-    """Raises TypeError for a class whose instances have items or state that no field has."""
+    """Raise TypeError for a class whose instances have items or state besides their fields."""
     if issubclass(cls, enum.Enum):
         raise TypeError(f"shared: {cls.__qualname__} is an Enum, whose members a store holds without a mark")
     for each in cls.__mro__[:-1]:
-        # A class written in C makes its instances itself, with state beyond attributes.
+        # A class written in C makes its instances itself, with state besides their attributes.
         if isinstance(each.__dict__.get("__new__"), types.BuiltinFunctionType) or each is msgspec.Struct:
             raise TypeError(
                 f"shared: {cls.__qualname__} is derived from {each.__qualname__}, whose items or state a store would "
@@ -138,9 +141,9 @@ def _check_bases(cls: type) -> None:
             )
 
 
-def _register(known: SharedClass) -> SharedClass:
-    _classes[known.cls] = _by_name[known.name] = known
-    return known
+def _register(shared_class: SharedClass) -> SharedClass:
+    _classes[shared_class.cls] = _by_name[shared_class.name] = shared_class
+    return shared_class
 
 
 def _fields_of(cls: type, is_open: bool) -> tuple[str, ...]:
@@ -158,13 +161,16 @@ def _fields_of(cls: type, is_open: bool) -> tuple[str, ...]:
     return fields
 
 
-def shared_class(cls: type) -> SharedClass | None:
-    """The class whose instances can lie in a store, if it is one."""
+def registered_class(cls: type) -> SharedClass | None:
+    """Return the shared class of a class; None if it is not marked."""
     return _classes.get(cls)
 
 
 def struct_class(cls: type[enum.IntEnum]) -> SharedClass:
-    """The class of structs whose fields have the members of an enumeration as their numbers. Raises TypeError."""
+    """Return the shared class of structs whose fields are numbered by the members of an enumeration.
+
+    Raises TypeError if the class is no IntEnum, or its members are not 0, 1, 2 and so on.
+    """
     if not (isinstance(cls, type) and issubclass(cls, enum.IntEnum)):
         raise TypeError(f"struct: expected a class derived from IntEnum, got {cls!r}")
     if sorted(cls) != list(range(len(cls))) or not len(cls):
@@ -172,8 +178,11 @@ def struct_class(cls: type[enum.IntEnum]) -> SharedClass:
     return _classes.get(cls) or _register(SharedClass(cls, tuple(member.name for member in sorted(cls)), False))
 
 
-def named(name: str, fields: tuple[str, ...]) -> SharedClass:
-    """The class of this name. Imports its module. Raises DecodeError if it cannot be found, or has other fields."""
+def find_shared_class(name: str, fields: tuple[str, ...]) -> SharedClass:
+    """Return the shared class of this name. Import its module if necessary.
+
+    Raises DecodeError if the class cannot be found, is not marked, or has other fields.
+    """
     found = _by_name.get(name)
     if found is None:
         imported = find_class(name)
@@ -192,55 +201,59 @@ def named(name: str, fields: tuple[str, ...]) -> SharedClass:
 
 @dataclasses.dataclass(frozen=True)
 class NewStruct:
-    """A struct that is to be made."""
+    """The values of a new struct."""
 
-    known: SharedClass
+    shared_class: SharedClass
     fields: list[Any]
 
 
-class _Numbers(Protocol):
-    def committed_number_of(self, known: SharedClass) -> int: ...
+class _ClassNumbers(Protocol):
+    def committed_class_number(self, shared_class: SharedClass) -> int: ...
 
 
-class _Opened(Protocol):
-    values: _Numbers
+class _StoreContext(Protocol):
+    converter: _ClassNumbers
 
 
-class _Recorded(Shared):
-    """What structs and records have in common: a class."""
+class _ClassProxy(SharedContainer):
+    """A proxy of a struct or a record, which has a class."""
 
     __slots__ = ()
-    _known: SharedClass
+    _shared_class: SharedClass
 
     def _address(self) -> tuple[int, int, int, int]:
-        return 19, cast(_Opened, self._opened).values.committed_number_of(self._known), *self._place
+        return (
+            19,
+            cast(_StoreContext, self._store_context).converter.committed_class_number(self._shared_class),
+            *self._place,
+        )
 
 
-class SharedStruct(_Recorded, _core.StructProxy):
-    """Numbered fields of a store, known by the members of an IntEnum."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        values = {member.name: self[member] for member in sorted(self._known.cls)}  # type: ignore[call-overload]
-        return f"{self._known.cls.__name__}({values})"
-
-
-class SharedRecord(_Recorded, _core.Proxy):
-    """An instance of a class, in a store."""
+class SharedStruct(_ClassProxy, _core.StructProxy):
+    """A struct of a store: fields that are numbered by the members of an IntEnum."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._known.fields)
-        return f"{self._known.cls.__name__}({values})"
+        values = {member.name: self[member] for member in sorted(self._shared_class.cls)}  # type: ignore[call-overload]
+        return f"{self._shared_class.cls.__name__}({values})"
+
+
+class SharedRecord(_ClassProxy, _core.Proxy):
+    """An instance of a class that is in a store."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shared_class.fields)
+        return f"{self._shared_class.cls.__name__}({values})"
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{type(self).__name__!r} object in a store: its attribute {name!r} cannot be deleted")
 
 
-class _Frozen:
-    """What the proxies of frozen classes have: nothing can be set."""
+class _FrozenMixin:
+    """Mixin of the proxies of frozen classes, whose attributes cannot be set."""
 
     __slots__ = ()
 
@@ -251,8 +264,8 @@ class _Frozen:
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-class _Open:
-    """What the proxies of open classes have: attributes beyond the fields."""
+class _OpenMixin:
+    """Mixin of the proxies of open classes, which have attributes besides the fields."""
 
     __slots__ = ()
 
@@ -265,39 +278,39 @@ class _Open:
         return found[0]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._known.fields or isinstance(getattr(type(self), name, None), property):
+        if name in self._shared_class.fields or isinstance(getattr(type(self), name, None), property):
             object.__setattr__(self, name, value)
         else:
             self._set_extra(name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name in self._known.fields or not self._drop_extra(name):
+        if name in self._shared_class.fields or not self._drop_extra(name):
             raise AttributeError(f"{type(self).__name__!r} object in a store has no attribute {name!r} to delete")
 
 
-def _proxy_of(known: SharedClass) -> type:
-    """Makes the class of the proxies of a class: with its methods, and a descriptor for each field."""
-    space: dict[str, Any] = {"__slots__": (), "_known": known, "__module__": known.cls.__module__}
-    space["__doc__"] = known.cls.__doc__
-    if issubclass(known.cls, enum.IntEnum):
-        return types.new_class(known.cls.__name__, (SharedStruct,), exec_body=lambda body: body.update(space))
-    for each in reversed(known.cls.__mro__[:-1]):
+def _make_proxy_class(shared_class: SharedClass) -> type:
+    """Make the class of the proxies for instances of a class, with its methods and a descriptor for each field."""
+    space: dict[str, Any] = {"__slots__": (), "_shared_class": shared_class, "__module__": shared_class.cls.__module__}
+    space["__doc__"] = shared_class.cls.__doc__
+    if issubclass(shared_class.cls, enum.IntEnum):
+        return types.new_class(shared_class.cls.__name__, (SharedStruct,), exec_body=lambda body: body.update(space))
+    for each in reversed(shared_class.cls.__mro__[:-1]):
         for name, value in each.__dict__.items():
-            if name not in _OWN and name not in known.fields:
+            if name not in _NOT_INHERITED and name not in shared_class.fields:
                 if isinstance(value, functools.cached_property):
-                    # A proxy caches nothing: what it would be made of can change.
+                    # A proxy caches nothing, because other processes may change the fields.
                     value = property(value.func, doc=value.__doc__)
-                # A class method is called with the class, whose instances are made of other things than a proxy is.
-                space[name] = staticmethod(getattr(known.cls, name)) if isinstance(value, classmethod) else value
-    for number, name in enumerate(known.fields):
+                # A class method gets the class itself: it could not make an instance of the class of proxies.
+                space[name] = staticmethod(getattr(shared_class.cls, name)) if isinstance(value, classmethod) else value
+    for number, name in enumerate(shared_class.fields):
         space[name] = _core.RecordField(number)
-    # So that isinstance() and super() take a proxy for an instance.
-    space["__class__"] = property(lambda self: known.cls)
-    parameters = getattr(known.cls, "__dataclass_params__", None)
-    bases: tuple[type, ...] = (_Open, SharedRecord) if known.is_open else (SharedRecord,)
+    # With this, isinstance() and super() accept a proxy as an instance.
+    space["__class__"] = property(lambda self: shared_class.cls)
+    parameters = getattr(shared_class.cls, "__dataclass_params__", None)
+    bases: tuple[type, ...] = (_OpenMixin, SharedRecord) if shared_class.is_open else (SharedRecord,)
     if parameters is not None and parameters.frozen:
-        bases = (_Frozen, *bases)
-    if known.cls.__hash__ is not None and known.cls.__eq__ is not object.__eq__:
-        # The hash of equal instances. With fields that can change it is the program's own care, as with an instance.
+        bases = (_FrozenMixin, *bases)
+    if shared_class.cls.__hash__ is not None and shared_class.cls.__eq__ is not object.__eq__:
+        # The hash of an equal instance. As with instances, the program must not change fields of a key.
         space["__hash__"] = lambda self: hash(self._copy())
-    return types.new_class(known.cls.__name__, bases, exec_body=lambda body: body.update(space))
+    return types.new_class(shared_class.cls.__name__, bases, exec_body=lambda body: body.update(space))

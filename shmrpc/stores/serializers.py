@@ -1,7 +1,4 @@
-"""Containers of a store where JSON is made of values: by json, pydantic and FastAPI, each by a hook of its own.
-
-Each takes a container for the plain copy of it.
-"""
+"""Hooks that let json, pydantic and FastAPI serialize containers of a store, as plain copies."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from shmrpc.values.references import StoredObject
 
 
 def install() -> None:
-    """Lets json and, if the program has imported it, FastAPI take containers. Idempotent."""
+    """Let json and, if the program has imported it, FastAPI serialize containers. Idempotent."""
     if not hasattr(json.JSONEncoder.default, "_of_shmrpc"):
         json.JSONEncoder.default = _default_after(json.JSONEncoder.default)  # type: ignore[method-assign]
     encoders = sys.modules.get("fastapi.encoders")
@@ -39,7 +36,7 @@ def _for_fastapi(value: StoredObject) -> Any:
 
 @functools.cache
 def pydantic_serializer() -> Any:
-    """Makes what pydantic asks a container for where no type is declared. Raises AttributeError without pydantic."""
+    """Return the serializer that pydantic uses where no type is declared. Raises AttributeError without pydantic."""
     try:
         core: Any = importlib.import_module("pydantic_core")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Stores in asyncio."""
+"""Stores for event loops and for threads."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from shmrpc.stores.store_base import StoreBase, open_store
 
 @public_class("shmrpc.Store", "shmrpc.store(name)")
 class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
-    """Values that all processes change in place that open the name: see :func:`shmrpc.store`."""
+    """Values that all processes that open the name change in place: see :func:`shmrpc.store`."""
 
     async def replace(self) -> int | None:
-        """Replaces the store by a copy if a process holds it and does not go on, as one that is stopped does.
+        """Replace the store by a copy if a process holds it and makes no progress, as a stopped process does.
 
-        All others go on in the copy, with the objects and arrays that they have. The process that held it is fenced
-        off: whatever it does with the store, when it goes on, raises LocalProtocolError, and nobody else sees it. What
-        it had committed is in the copy.
+        All other processes go on in the copy, with the objects and arrays that they have. The process that held the
+        store is fenced off: when it goes on, each use of the store raises LocalProtocolError, and other processes see
+        none of its changes. The copy has what that process had committed.
 
-        Returns the id of that process, -1 if it is one of another container, or None if nobody holds the store for
-        longer than ``patience``: then nothing is done. Raises SharedMemoryError if there is no room for a copy in
+        Returns the id of that process, -1 if it is one of another container, or None if no process holds the store for
+        longer than ``patience``: then nothing changes. Raises SharedMemoryError if there is no room for a copy in
         /dev/shm, and LocalProtocolError within a transaction of this process.
         """
         return await asyncio.to_thread(self._replace)
 
     async def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves all that is in it, as it is at one moment, to a file; messages are not saved.
+        """Save a snapshot of the values to a file; messages are not saved.
 
-        The file is there as a whole or not at all: it is written under another name, flushed to the disk, and then gets
-        its name, also in place of another file. Links are followed. Raises OSError if it cannot be written, or if
-        something is there that is no regular file.
+        The file is complete or absent: it is written under another name, flushed to the disk, and then renamed, also in
+        place of another file. Links are followed. Raises OSError if the file cannot be written, or if the path leads to
+        something that is no regular file.
         """
         await asyncio.to_thread(self._save, path)
 
     async def load(self, path: str | os.PathLike[str]) -> None:
-        """Puts what was saved to a file in the place of all that is in it, in one transaction.
+        """Replace all values by those of a saved file, in one transaction.
 
-        Objects that came out of it before are Gone; messages stay. What is in it is freed at the end, so there has to
-        be room for both. Raises OSError if the file cannot be read, DecodeError if it is none that was saved, of a
-        newer version, or damaged, or has a class whose fields are others in the store, StoreFull and StoreBusy: then
-        nothing is changed.
+        Objects that came out of the store before raise Gone; messages stay. The old values are freed at the end, so
+        there has to be room for both. If this raises, nothing changes. Raises OSError if the file cannot be read,
+        DecodeError if it is not such a file, is damaged or of a newer version, or if a class has other fields in the
+        store, StoreFull and StoreBusy.
         """
         await asyncio.to_thread(self._load_from, path)
 
@@ -58,18 +58,18 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
 
 @public_class("shmrpc.sync.Store", "shmrpc.sync.store(name)")
 class BlockingStore(ThreadsOnly, ContextHandle, StoreBase):
-    """A :class:`shmrpc.Store` for threads, which block where they have to wait."""
+    """A :class:`shmrpc.Store` whose methods block the thread that calls them."""
 
     def replace(self) -> int | None:
-        """Replaces the store by a copy if a process holds it and does not go on: see :meth:`shmrpc.Store.replace`."""
+        """Replace the store by a copy if a process holds it and makes no progress: see :meth:`shmrpc.Store.replace`."""
         return self._replace()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves all that is in it to a file: see :meth:`shmrpc.Store.save`."""
+        """Save a snapshot of the values to a file: see :meth:`shmrpc.Store.save`."""
         self._save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Puts what was saved to a file in the place of all that is in it: see :meth:`shmrpc.Store.load`."""
+        """Replace all values by those of a saved file: see :meth:`shmrpc.Store.load`."""
         self._load_from(path)
 
     @functools.cached_property
@@ -85,28 +85,28 @@ def store(
     pickle: bool = False,
     writable: Literal["all", "owner"] = "all",
 ) -> Store:
-    """Opens a store: values in shared memory, which all processes change in place that open the name.
+    """Open a store: values in shared memory that all processes that open the name change in place.
 
-    It is a dict. What is put into it is copied in: None, bool, int, float, complex, str, bytes, bytearray, Decimal,
-    slices and the types of datetime; lists, dicts, sets, tuples and frozensets of these, nested as they are; instances
-    of classes that are marked as :func:`shmrpc.shared`; arrays and tensors. Lists, dicts, sets and objects come out as
-    proxies: what is read and written goes to the shared memory. What was taken out or replaced raises Gone. Arrays are
-    views of the memory. Each operation is done whole or not at all, whoever dies; several are with
-    :meth:`Store.transaction`.
+    A store is a dict. Values are copied into it: None, bool, int, float, complex, str, bytes, bytearray, Decimal,
+    slices and the types of datetime; lists, dicts, sets, tuples and frozensets of these, nested in each other;
+    instances of classes that are marked as :func:`shmrpc.shared`; arrays and tensors. Lists, dicts, sets and objects
+    come out as proxies, which read and write the shared memory. A proxy of what was removed or replaced raises Gone.
+    Arrays are views of the memory. Each operation is atomic, even if a process dies within it;
+    :meth:`Store.transaction` makes several operations atomic.
 
-    ``max_memory`` bounds the values (64 KiB to 16 GiB; memory is used as they need it). A single operation waits
-    ``patience`` seconds for a process that is within a transaction, and then raises StoreBusy, which names it.
-    ``pickle`` lets values of other types be pickled.
+    ``max_memory`` limits the values (64 KiB to 16 GiB; memory grows as they need it). A single operation waits
+    ``patience`` seconds for a process that is within a transaction, and then raises StoreBusy, which names that
+    process. ``pickle`` lets values of other types be pickled.
 
-    With ``writable="owner"`` one process changes it, its owner: the one that opens it so while there is none. All
-    others map its memory read-only, so they cannot change it, whatever they do; what would raises LocalProtocolError,
-    which names the owner. If the owner ends, the others go on reading what it had committed, and the next process that
-    opens it so, one of them or another, becomes the owner and goes on with that. Memory of what was removed stays with
-    the owner for what comes next.
+    With ``writable="owner"`` only one process changes the store, its owner: the first process that opens it so while
+    it has none. All others map its memory read-only, so they cannot change it by any means; operations that would
+    change it raise LocalProtocolError, which names the owner. If the owner ends, the others go on reading what it had
+    committed, and the next process that opens the store so becomes the owner of those values. The owner keeps the
+    memory of removed values for new ones.
 
     Raises NameInUse if the name is open as something else, or with another ``max_memory`` or ``writable``,
-    SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory where names are met is
-    not safe.
+    SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory of shared objects is not
+    safe.
     """
     return Store._wrap(open_store(name, max_memory, writable), patience, pickle)
 
@@ -119,5 +119,5 @@ def blocking_store(
     pickle: bool = False,
     writable: Literal["all", "owner"] = "all",
 ) -> BlockingStore:
-    """Opens a store as :func:`shmrpc.store` does, for threads."""
+    """Open a store as :func:`shmrpc.store` does, for threads."""
     return BlockingStore._wrap(open_store(name, max_memory, writable), patience, pickle)

@@ -1,4 +1,4 @@
-"""What stores are in loops and in threads alike: all that does not wait."""
+"""The part of a store that is the same in loops and in threads: the operations that do not wait."""
 
 from __future__ import annotations
 
@@ -19,93 +19,99 @@ from shmrpc.errors import DecodeError, WaitTimeout
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Handle, closes_on_error, open_object
 from shmrpc.objects.wait_queue import wait_stopped_error
-from shmrpc.stores.proxies import SharedDict, SharedList, _Mapping
 from shmrpc.stores.records import NewStruct, SharedStruct, struct_class
-from shmrpc.stores.store_context import Opened, StoreUse, open_handle
+from shmrpc.stores.shared_dict import DictMethods, SharedDict
+from shmrpc.stores.shared_list import SharedList
+from shmrpc.stores.store_context import StoreContext, StoreHandle, open_handle
 from shmrpc.stores.transaction import Transaction
 
 _T = TypeVar("_T")
 
-#: Seconds for which a single operation waits for another process that changes the store.
+#: Seconds for which a single operation waits for another process that changes the store, by default.
 _PATIENCE: Final = 1.0
-#: Who may change a store.
+#: The values of ``writable``, in the order of their numbers in the core.
 _WRITABLE: Final = ("all", "owner")
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreStats:
-    """What can be seen of a store."""
+    """Sizes of a store, and the processes that use it."""
 
-    #: Bytes of memory that the values take, with what is free for the next ones.
+    #: Bytes of memory, including those that are free for new values.
     memory: int
-    #: Of these, those that are free.
+    #: Bytes of memory that are free.
     free: int
-    #: As many bytes as there may be.
+    #: The limit of ``memory``.
     max_memory: int
-    #: How many lists, dicts, sets, objects and buffers were ever made.
+    #: The number of lists, dicts, sets, objects and buffers that were ever made.
     made: int
-    #: How many processes have it open.
+    #: The number of processes that have the store open.
     members: int
-    #: The process that changes it just now, or is within a transaction; None if none does.
+    #: The id of the process that changes the store now, or is within a transaction; None if there is none.
     holder: int | None
-    #: The process that alone changes it, of a store opened with ``writable="owner"``; None if there is none.
+    #: The id of the owner of a store opened with ``writable="owner"``; None if there is none.
     owner: int | None
 
 
 def open_store(name: str, max_memory: int | str, writable: Literal["all", "owner"]) -> _core.SharedObject:
-    """Opens a store, and makes it if nobody else has. Raises TypeError and ValueError for what no store can be."""
+    """Open a store, and make it if no process has it open. Raises TypeError and ValueError for invalid options."""
     if writable not in _WRITABLE:
         raise ValueError(f"store {name!r}: writable: expected 'all' or 'owner', got {writable!r}")
     size = check_bytes(f"store {name!r}: max_memory", max_memory)
     return open_object(name, "store", size, (_WRITABLE.index(writable), 0))
 
 
-class StoreBase(_core.Store, StoreUse, _Mapping):
-    """What a store is in loops and in threads alike."""
+class StoreBase(_core.Store, StoreHandle, DictMethods):
+    """The part of a store that is the same in loops and in threads."""
 
-    _shared: Opened
-    _all: SharedDict
+    #: The state of this store in this process.
+    _store_context: StoreContext
+    #: The values of the store.
+    _root_dict: SharedDict
 
     @classmethod
     @closes_on_error
-    def _wrap(cls, name: _core.SharedObject, patience: float = _PATIENCE, pickle: bool = False) -> Self:
-        """Makes a handle of a name that this process has opened."""
+    def _wrap(cls, shared_object: _core.SharedObject, patience: float = _PATIENCE, pickle: bool = False) -> Self:
+        """Make a handle of a store that this process has opened."""
         check_seconds("patience", patience)
         check_flag("pickle", pickle)
-        return open_handle(name, float(patience), pickle, functools.partial(cls._made, name, float(patience)))
+        return open_handle(
+            shared_object, float(patience), pickle, functools.partial(cls._make, shared_object, float(patience))
+        )
 
     @classmethod
-    def _made(cls, name: _core.SharedObject, patience: float, opened: Opened) -> Self:
-        store = _core.Store.__new__(cls, name, opened, patience)
-        opened._carrier = opened.values.carrier = store._carrier
-        store._name = name
+    def _make(cls, shared_object: _core.SharedObject, patience: float, context: StoreContext) -> Self:
+        store = _core.Store.__new__(cls, shared_object, context, patience)
+        context._carrier = context.converter.carrier = store._carrier
+        store._object = shared_object
         store._wait_queues = weakref.WeakKeyDictionary()
-        store._shared = opened
+        store._store_context = context
         at, identity = store._root_place
-        store._all = SharedDict(store._carrier, at, identity)
+        store._root_dict = SharedDict(store._carrier, at, identity)
         return store
 
     def close(self) -> None:
-        """Closes it. Again: nothing.
+        """Close the handle. Idempotent.
 
-        Objects that came out of it can be used as long as another handle of the store is open in this process. With the
-        last one this process leaves it, and with the last process the store is gone. Waits end with LocalProtocolError.
+        Objects that came out of it stay usable as long as another handle of the store is open in this process. With its
+        last handle, this process leaves the store, and with the last process the store is gone. Waits end with
+        LocalProtocolError.
         """
         super().close()
-        self._shared.remove(self)
+        self._store_context.remove(self)
 
     def stop(self) -> None:
-        """Ends all waits of this handle, and those for objects of the store in this process, with WaitStopped.
+        """End all waits of this handle, and those for objects of the store in this process, with WaitStopped.
 
-        So do those that begin before :meth:`resume`, or before it is closed.
+        Waits that begin before :meth:`resume`, or before the handle is closed, end as well.
         """
         super().stop()
-        self._shared.stop_for(self, True)
+        self._store_context.stop_for(self, True)
 
     def resume(self) -> None:
-        """Lets this handle wait again after :meth:`stop`."""
+        """Let this handle wait again after :meth:`stop`."""
         super().resume()
-        self._shared.stop_for(self, False)
+        self._store_context.stop_for(self, False)
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -126,21 +132,21 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
 
     @property
     def _store_name(self) -> str:
-        return self._name.name
+        return self._object.name
 
     def __repr__(self) -> str:
         return Handle.__repr__(self)
 
     def _reference(self) -> NoReturn:
-        what, instead = self._copy_remedy()
-        raise TypeError(f"{what} cannot be sent: {instead}; or send an object of it")
+        what, remedy = self._copy_remedy()
+        raise TypeError(f"{what} cannot be sent: {remedy}; or send an object of it")
 
     # --- as a mapping ---
 
     def copy(self) -> dict[Any, Any]:
-        """Returns a plain dict of all that is in it, as it was at one moment.
+        """Return a plain dict of all values, as they were at one moment.
 
-        Others that change the store without a pause wait while much is copied.
+        Processes that change the store continuously wait while much is copied.
         """
         return cast(dict[Any, Any], self._root.copy())
 
@@ -151,14 +157,15 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         return self._root._copy()
 
     async def changed(self, timeout: float | None = None) -> None:
-        """Waits until somebody changes anything in it, for ``timeout`` seconds at most. Raises WaitTimeout.
+        """Wait until any value changes, for ``timeout`` seconds at most. Raises WaitTimeout.
 
-        While another task of this loop is within a transaction it waits for the end of that, which may have changed it.
+        While another task of this loop is within a transaction, it waits for the end of that, which may have changed
+        values.
         """
         await self._root.changed(timeout)
 
     def wait_changed(self, timeout: float | None = None) -> None:
-        """Waits as :meth:`changed` does, and blocks this thread meanwhile."""
+        """Wait as :meth:`changed` does, and block this thread meanwhile."""
         self._root.wait_changed(timeout)
 
     def _get(self, key: Any, default: Any, /) -> Any:
@@ -177,47 +184,43 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         self._root._clear()
 
     @property
-    def _opened(self) -> Opened:
-        return self._shared
-
-    @property
     def _root(self) -> SharedDict:
-        """All that is in it. Raises LocalProtocolError if it is closed."""
+        """The dict of all values. Raises LocalProtocolError if the handle is closed."""
         self._check()
-        return self._all
+        return self._root_dict
 
-    # --- more ---
+    # --- transactions, structs, files ---
 
     def transaction(self, timeout: float | None = None) -> Transaction:
-        """Makes the operations of a block one: ``with store.transaction():``, in loops ``async with``.
+        """Make the operations of a block atomic: ``with store.transaction():``, in loops ``async with``.
 
-        Others see all of what they have changed or nothing, also if this process is killed; if the block raises, or is
-        cancelled, nothing is changed. All others that change the store wait meanwhile, so a block is to be short; those
-        that read do not. Waits up to ``timeout`` seconds for a transaction of another process, thread or task. Raises
+        Others see all changes of the block or none, even if this process is killed. If the block raises, or is
+        cancelled, nothing changes. Others that change the store wait meanwhile, so keep the block short; readers do
+        not wait. Waits up to ``timeout`` seconds for a transaction of another process, thread or task. Raises
         WaitTimeout, which names the process that is within one.
         """
         return Transaction.of(self, check_timeout(timeout))
 
     def struct(self, fields: type[enum.IntEnum], values: Mapping[Any, Any] | None = None) -> SharedStruct:
-        """Opens the struct whose fields have the members of an enumeration as their numbers.
+        """Return the struct whose fields are numbered by the members of an enumeration.
 
-        It is made with ``values``, 0 for what is not among these, if there is none; and found by the name of the
-        enumeration, as a key of the store.
+        Its key in the store is the name of the enumeration. If there is none, it is made with ``values``, and with 0
+        for fields that are not among these.
         """
-        known = struct_class(fields)
+        shared_class = struct_class(fields)
         key = fields.__name__
         if key not in self:
-            with self._opened.transaction():
+            with self._store_context.transaction():
                 if key not in self:
                     given = dict(values or {})
-                    self[key] = NewStruct(known, [given.get(member, 0) for member in sorted(fields)])
-        found = self[key]
-        if not isinstance(found, SharedStruct) or found._known is not known:
-            raise TypeError(f"struct: the store has something else for the key {key!r}, of type {type(found).__name__}")
-        return found
+                    self[key] = NewStruct(shared_class, [given.get(member, 0) for member in sorted(fields)])
+        value = self[key]
+        if not isinstance(value, SharedStruct) or value._shared_class is not shared_class:
+            raise TypeError(f"struct: the store has something else for the key {key!r}, of type {type(value).__name__}")
+        return value
 
     def _save(self, path: str | os.PathLike[str]) -> None:
-        from shmrpc.stores import files  # Few stores are saved, and it imports hashlib and json.
+        from shmrpc.stores import files  # Few programs save a store, and this imports hashlib and json.
 
         classes, values = self._saved()
         files.write(Path(path), classes, values)
@@ -226,7 +229,7 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
         from shmrpc.stores import files
 
         classes, values = files.read(Path(path))
-        with self._opened.transaction():
+        with self._store_context.transaction():
             numbers = [self._carrier.class_number(name, fields) for name, fields in classes.items()]
             known = self._carrier.classes()
             for name, fields in classes.items():
@@ -241,31 +244,31 @@ class StoreBase(_core.Store, StoreUse, _Mapping):
                 raise DecodeError(f"{path} is damaged: {error}") from None
 
     def stats(self) -> StoreStats:
-        """What can be seen of the store now."""
+        """Return the sizes of the store, and the processes that use it."""
         memory, free, most, made = self._usage()
-        members = len(self._name.report()["members"])
+        members = len(self._object.report()["members"])
         return StoreStats(memory, free, most, made, members, self._holder() or None, self._carrier.owner() or None)
 
     @property
     def is_writable(self) -> bool:
-        """Whether this process can change it: False of a store that another process owns, or owned."""
+        """True if this process can change the store; False if another process is, or was, its owner."""
         return self._carrier.may_write()
 
     def _holder(self) -> int:
         return self._carrier.holder()
 
     def _is_closed(self) -> bool:
-        return self._name.is_closed
+        return self._object.is_closed
 
     def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
-        """Raises what a wait for a message ends with that was in vain."""
+        """Raise the error for a wait for a message that failed: WaitStopped if ``waited`` is None, or WaitTimeout."""
         if waited is None:
-            raise wait_stopped_error(self._name)
+            raise wait_stopped_error(self._object)
         raise WaitTimeout(f"store {self.name!r}: no message came within {timeout:g} s")
 
 
 def add(container: Any, key: Any, by: float) -> Any:
-    """Adds to a number in a store, and returns the sum: one operation, whoever else adds meanwhile.
+    """Add to a number in a store atomically, and return the sum.
 
     ``container``: an object (``key``: the name of a field), a struct (a member of its enumeration), a dict or the store
     itself (a key), or a list (an index). Raises KeyError, IndexError, AttributeError, TypeError and Gone.
@@ -273,19 +276,19 @@ def add(container: Any, key: Any, by: float) -> Any:
     try:
         total = add_to(container, key, by)
     except KeyError:
-        raise KeyError(key) from None  # The core says only that there is none.
+        raise KeyError(key) from None  # The error of the core has no key.
     except TypeError:
-        _transaction("add", container)  # It may be no container at all.
+        _transaction("add", container)  # Raises a better error if it is no container.
         raise
-    if total is None:  # More than the core adds.
+    if total is None:  # The core adds only numbers of up to 64 bits.
         total = update(container, key, lambda value: value + by)
     return total
 
 
 def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool:
-    """Sets an item of a container to a value if it equals what is expected. Whether it did.
+    """Set an item of a container to a value if it equals ``expected``, atomically. Return True if it did.
 
-    What ``container`` and ``key`` may be: see :func:`shmrpc.add`.
+    ``container`` and ``key``: see :func:`shmrpc.add`.
     """
     with _transaction("compare_and_set", container):
         if _read(container, key) != expected:
@@ -295,11 +298,11 @@ def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool
 
 
 def get_buffer(container: Any, key: Any) -> memoryview:
-    """Returns the bytes of an item of a container, as a memoryview of bytes.
+    """Return the bytes of an item of a container, as a memoryview.
 
-    What ``container`` and ``key`` may be: see :func:`add`. Of a bytearray, an array or a tensor it is the shared memory
-    itself, and writable: it stays where it is as long as the view is there, also if the item is removed. Of bytes, and
-    of a str in UTF-8, which never change, it is a copy, and read-only. Raises TypeError for other values, and KeyError,
+    ``container`` and ``key``: see :func:`add`. For a bytearray, an array or a tensor, the view is the shared memory
+    itself, and writable: the memory stays valid as long as the view lives, even if the item is removed. For bytes, and
+    for a str in UTF-8, which never change, it is a read-only copy. Raises TypeError for other values, and KeyError,
     IndexError, AttributeError and Gone.
     """
     value = _read(container, key)
@@ -319,10 +322,9 @@ def get_buffer(container: Any, key: Any) -> memoryview:
 
 
 def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
-    """Sets an item of a container to what a function makes of it, and returns that: one operation.
+    """Set an item of a container to ``function(item)`` atomically, and return the new value.
 
-    What ``container`` and ``key`` may be: see :func:`shmrpc.add`. All others that change the store wait while
-    ``function`` runs.
+    ``container`` and ``key``: see :func:`shmrpc.add`. Others that change the store wait while ``function`` runs.
     """
     with _transaction("update", container):
         value = function(_read(container, key))
@@ -331,11 +333,11 @@ def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
 
 
 def _transaction(what: str, container: Any) -> Transaction:
-    """Makes several operations on a container one. Raises TypeError if it is none."""
+    """Return a transaction for operations on a container. Raises TypeError if it is no container."""
     if not isinstance(container, (StoreBase, _core.Proxy)):
         raise TypeError(f"{what}: expected an object of a store or a store, got {type(container).__name__}")
-    opened: Opened = container._opened
-    return opened.transaction()
+    context: StoreContext = container._store_context
+    return context.transaction()
 
 
 def _is_record(container: Any) -> bool:

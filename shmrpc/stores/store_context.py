@@ -1,4 +1,4 @@
-"""What a process has of a store: its handles and all objects that came out of them share it."""
+"""The state of a store in this process, which its handles and the objects that came out of them share."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from shmrpc.objects.handle import Handle
 from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 from shmrpc.stores.serializers import install
 from shmrpc.stores.transaction import Transaction
-from shmrpc.stores.value_converter import Values
+from shmrpc.stores.value_converter import ValueConverter
 from shmrpc.values.references import set_finder, store_not_open
 
 _H = TypeVar("_H", bound=Handle)
 
-#: The wait set of those that wait for a change.
+#: The number of the wait set for changes.
 _CHANGES: Final = 1
-#: Seconds until a watch is ended that could not be before.
-_LATER: Final = 0.01
+#: Seconds between two attempts to end a watch.
+_RETRY_INTERVAL: Final = 0.01
 
-#: By the names of the stores.
-_opened: Final[weakref.WeakValueDictionary[str, Opened]] = weakref.WeakValueDictionary()
-#: Held while a handle comes or goes.
+#: The contexts of this process, by the names of their stores.
+_contexts: Final[weakref.WeakValueDictionary[str, StoreContext]] = weakref.WeakValueDictionary()
+#: Held while a handle is added or removed.
 _lock = threading.RLock()
 
 
 def _renew_lock() -> None:
-    """A thread of the parent may have had it, which this process does not have."""
+    """Replace the lock in a forked child: a thread of the parent, which the child does not have, may hold it."""
     global _lock
     _lock = threading.RLock()
 
@@ -43,13 +43,13 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-class StoreUse(Handle):
-    """A use of the name of a store: a handle, or what all handles of it in this process share."""
+class StoreHandle(Handle):
+    """The part that the handles of a store and its context have in common."""
 
     _opener_name: ClassVar = "store"
 
     def _holder(self) -> int:
-        """The process that changes the store just now; 0 if none does."""
+        """Return the id of the process that changes the store now; 0 if there is none."""
         raise NotImplementedError
 
     def _timeout_cause(self) -> str:
@@ -63,36 +63,39 @@ class StoreUse(Handle):
         return f": {who} is within it{describe_stopped(holder)}"
 
 
-def find(name: str, kind: int, number: int, at: int, identity: int) -> Any:
-    """Finds a container of a store that this process has open. Raises LocalProtocolError if it does not."""
-    found = _opened.get(name)
-    if found is None or found._name.is_closed:
+def find_container(name: str, kind: int, number: int, at: int, identity: int) -> Any:
+    """Return a container of a store that this process has open. Raises LocalProtocolError if it does not.
+
+    ``kind`` and ``number`` are the container's type and class, ``at`` and ``identity`` its place and number.
+    """
+    context = _contexts.get(name)
+    if context is None or context._object.is_closed:
         raise store_not_open(name)
-    return found.values.seen(kind, number, at, identity)
+    return context.converter.container_at(kind, number, at, identity)
 
 
-set_finder(find)
+set_finder(find_container)
 
 
-class Opened(StoreUse):
-    """What a process has of a store.
+class StoreContext(StoreHandle):
+    """The state of a store in this process.
 
-    It is there as long as a handle or an object of the store is, and closed with the last handle that is closed.
+    It lives as long as a handle or an object of the store does, and is closed with the last handle.
     """
 
-    #: What the proxies of the store are made of. The first handle sets it.
+    #: The core's part of this context, from which proxies are made. The first handle sets it.
     _carrier: _core.StoreRef
-    #: How a pickled proxy is found again.
-    find = staticmethod(find)
+    #: The function to which a pickled proxy refers.
+    find_container = staticmethod(find_container)
 
-    def __init__(self, name: _core.SharedObject) -> None:
-        self._name = name
+    def __init__(self, shared_object: _core.SharedObject) -> None:
+        self._object = shared_object
         self._wait_queues = weakref.WeakKeyDictionary()
-        self.values = Values(name.name)
-        #: Seconds for which an operation waits, if it is a part of what its caller does: the longest of all handles.
+        self.converter = ValueConverter(shared_object.name)
+        #: Seconds for which an operation that is part of another one waits: the longest patience of all handles.
         self.patience = 0.0
-        #: Watches that are over, and have not been ended. Not their proxies: these have us.
-        self._over: list[int] = []
+        #: The numbers of watches that are over but still registered. Their proxies would keep this context alive.
+        self._ended_watches: list[int] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._stopped: weakref.WeakSet[Handle] = weakref.WeakSet()
 
@@ -102,14 +105,14 @@ class Opened(StoreUse):
     # --- its handles ---
 
     def add(self, handle: Handle, patience: float, pickle: bool) -> None:
-        """Has one handle more, which was opened with these options."""
+        """Add a handle that was opened with these options."""
         self._handles.add(handle)
         self.patience = max(self.patience, patience)
         if pickle:
-            self.values.allow_pickle()
+            self.converter.allow_pickle()
 
     def remove(self, handle: Handle) -> None:
-        """A handle is closed."""
+        """Remove a handle that is closed. Close the context with the last one."""
         with _lock:
             if handle not in self._handles:
                 return
@@ -120,100 +123,105 @@ class Opened(StoreUse):
             self.stop_for(handle, False)
 
     def stop_for(self, handle: Handle, is_stopped: bool) -> None:
-        """Ends the waits for objects as long as a handle is stopped."""
+        """Note that a handle is stopped or not. Waits for objects end while any handle is stopped."""
         with _lock:
             (self._stopped.add if is_stopped else self._stopped.discard)(handle)
-            if not self._name.is_closed:
-                self._name.stop(bool(self._stopped))
+            if not self._object.is_closed:
+                self._object.stop(bool(self._stopped))
 
     # --- what proxies need ---
 
-    def forget(self) -> None:
-        """Forgets what was learnt in a transaction that has come to nothing."""
-        self.values.forget()
+    def forget_classes(self) -> None:
+        """Forget the numbers of classes that a transaction has added, because it was rolled back."""
+        self.converter.forget_classes()
 
     def transaction(self) -> Transaction:
-        """Several operations that are one, within the transaction of the user if there is one."""
+        """Return a transaction for several operations; within a transaction of the user it is a part of that."""
         return Transaction.of(self, self.patience, joins=True)
 
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Waits until a container has changed. Raises WaitTimeout and Gone."""
+        """Wait until a container has changed. Raises WaitTimeout and Gone."""
         timeout = check_timeout(timeout)
-        if await self.apart(timeout):
-            return  # What the other one has changed was not watched: it counts as a change.
+        if await self.wait_for_sibling(timeout):
+            return  # No watch has seen what the other task has changed, so this counts as a change.
         with self.watch(proxy) as watch:
-            await self.wait_for(proxy, watch, timeout)
+            await self.wait_for_change_since(proxy, watch, timeout)
 
     def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Blocks until a container has changed. Raises WaitTimeout and Gone."""
+        """Block until a container has changed. Raises WaitTimeout and Gone."""
         timeout = check_timeout(timeout)
         with self.watch(proxy) as watch:
-            self.block_for(proxy, watch, timeout)
+            self.block_for_change_since(proxy, watch, timeout)
 
     @contextlib.contextmanager
     def watch(self, proxy: _core.Proxy) -> Iterator[int]:
-        """Watches a container within the block: the number of the watch. Raises Gone."""
-        self._end_watches()
+        """Watch a container during the block, which gets the number of the watch. Raises Gone."""
+        self._unwatch_ended()
         watch = proxy._watch()
         try:
             yield watch
         finally:
-            self._over.append(watch)
-            self._end_watches()
+            self._ended_watches.append(watch)
+            self._unwatch_ended()
 
-    def _end_watches(self) -> None:
-        """Ends the watches that are over; later if another task of this loop is within a transaction."""
-        while self._over and not self._name.is_closed:
-            watch = self._over.pop()
+    def _unwatch_ended(self) -> None:
+        """Unregister the watches that are over; later if another task of this loop is within a transaction."""
+        while self._ended_watches and not self._object.is_closed:
+            watch = self._ended_watches.pop()
             try:
-                if not (is_beside := self._carrier.is_beside_sibling()):
+                if not (is_beside_sibling := self._carrier.is_beside_sibling()):
                     self._carrier.unwatch(watch)
-            except ReferenceError:  # Its last handle is gone, and this process is leaving the store.
+            except ReferenceError:  # The last handle is gone, and this process is leaving the store.
                 return
             except BaseException:
-                self._over.append(watch)
+                self._ended_watches.append(watch)
                 raise
-            if is_beside:
-                self._over.append(watch)
-                with contextlib.suppress(RuntimeError):  # The loop has ended: with the next watch.
-                    asyncio.get_running_loop().call_later(_LATER, self._end_watches)
+            if is_beside_sibling:
+                self._ended_watches.append(watch)
+                with contextlib.suppress(RuntimeError):  # The loop has ended: the next watch tries again.
+                    asyncio.get_running_loop().call_later(_RETRY_INTERVAL, self._unwatch_ended)
                 return
 
-    async def apart(self, timeout: float | None) -> bool:
-        """Waits for the end of a transaction of another task of this loop; whether there is one. Raises WaitTimeout."""
+    async def wait_for_sibling(self, timeout: float | None) -> bool:
+        """Wait for the end of a transaction of another task of this loop. Return False if there is none.
+
+        Raises WaitTimeout.
+        """
         if not self._carrier.is_beside_sibling():
             return False
         async with Transaction.of(self, timeout):
             return True
 
-    async def wait_for(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
-        """Waits until a container has changed since a watch began. Raises WaitTimeout."""
-        line = self._wait_queue(_CHANGES, WaitQueue)
-        if not proxy._has_changed(watch) and not await line.wait(
+    async def wait_for_change_since(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
+        """Wait until a container has changed since a watch began. Raises WaitTimeout."""
+        queue = self._wait_queue(_CHANGES, WaitQueue)
+        if not proxy._has_changed(watch) and not await queue.wait(
             lambda: proxy._has_changed(watch), lambda: None, timeout
         ):
-            raise self._nothing(timeout)
+            raise self._no_change_error(timeout)
 
-    def block_for(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
-        """Blocks until a container has changed since a watch began. Raises WaitTimeout."""
+    def block_for_change_since(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
+        """Block until a container has changed since a watch began. Raises WaitTimeout."""
         waited = proxy._wait(watch, timeout)
         if waited is None:
-            raise wait_stopped_error(self._name)
+            raise wait_stopped_error(self._object)
         if not waited:
-            raise self._nothing(timeout)
+            raise self._no_change_error(timeout)
 
-    def _nothing(self, timeout: float | None) -> WaitTimeout:
-        return WaitTimeout(f"store {self._name.name!r}: nobody has changed the object within {timeout:g} s")
+    def _no_change_error(self, timeout: float | None) -> WaitTimeout:
+        return WaitTimeout(f"store {self._object.name!r}: the object has not changed within {timeout:g} s")
 
 
-def open_handle(name: _core.SharedObject, patience: float, pickle: bool, make: Callable[[Opened], _H]) -> _H:
-    """Makes a handle of a use of a name, with what this process has of the store."""
+def open_handle(
+    shared_object: _core.SharedObject, patience: float, pickle: bool, make: Callable[[StoreContext], _H]
+) -> _H:
+    """Make a handle of an open store, with the context of that store in this process."""
     install()
     with _lock:
-        opened = _opened.get(name.name)
-        if opened is None or opened._name.is_closed or not opened._name.has_same_membership(name):
-            opened = Opened(name.duplicate())
-        handle = make(opened)
-        opened.add(handle, patience, pickle)
-        _opened[name.name] = opened
+        context = _contexts.get(shared_object.name)
+        if context is None or context._object.is_closed or not context._object.has_same_membership(shared_object):
+            context = StoreContext(shared_object.duplicate())
+        handle = make(context)
+        context.add(handle, patience, pickle)
+        _contexts[shared_object.name] = context
         return handle

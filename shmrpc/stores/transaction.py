@@ -1,4 +1,4 @@
-"""Transactions of a store: many operations of which all are done, or none."""
+"""Transactions of a store: several operations of which all are done, or none."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from shmrpc import _core
 from shmrpc.errors import LocalProtocolError, StoreBusy, WaitTimeout
 from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 
-#: The wait set of those that wait for a transaction to end.
-_LEASE = 0
-#: Seconds until it is looked again whether a single operation of another process has ended.
-_AGAIN: Final = 0.01
+#: The number of the wait set for the end of a transaction.
+_TRANSACTION_END = 0
+#: Seconds between two attempts to begin while another process is within a single operation.
+_RETRY_INTERVAL: Final = 0.01
 
 
-class Begins(Protocol):
-    """A use of the name of a store, as its transactions need it."""
+class TransactionOwner(Protocol):
+    """A handle or the context of a store, as its transactions need it."""
 
-    _name: _core.SharedObject
+    _object: _core.SharedObject
 
     @property
     def _carrier(self) -> _core.StoreRef: ...
-    def _wait_queue(self, place: int, kind: type[WaitQueue]) -> WaitQueue: ...
-    def _raise_wait_failed(self, waited: bool | None, timeout: float | None, place: int) -> NoReturn: ...
+    def _wait_queue(self, wait_set: int, kind: type[WaitQueue]) -> WaitQueue: ...
+    def _raise_wait_failed(self, waited: bool | None, timeout: float | None, wait_set: int) -> NoReturn: ...
 
 
 class Transaction(_core.Transaction):
-    """What ``transaction()`` of a store returns: ``with`` in threads, ``async with`` in loops."""
+    """A transaction that ``with`` begins and ends in threads, and ``async with`` in loops."""
 
-    __slots__ = ("_begins", "_timeout")
+    __slots__ = ("_store", "_timeout")
 
-    _begins: Begins
+    _store: TransactionOwner
     _timeout: float | None
 
     @classmethod
-    def of(cls, begins: Begins, timeout: float | None, joins: bool = False) -> Self:
-        """``joins``: within a transaction of this task or thread it is a part of that."""
-        made = cls.__new__(cls, begins._carrier, begins._name, joins)
-        made._begins = begins
+    def of(cls, store: TransactionOwner, timeout: float | None, joins: bool = False) -> Self:
+        """Make a transaction. With ``joins``, it is a part of a transaction of this task or thread, if there is one."""
+        made = cls.__new__(cls, store._carrier, store._object, joins)
+        made._store = store
         made._timeout = timeout
         return made
 
     def _refuse_to_block(self) -> NoReturn:
-        name = self._begins._name.name
+        name = self._store._object.name
         raise LocalProtocolError(
             f"store {name!r}: another task, thread or process is within a transaction, and 'with' would block the event"
             " loop of this thread; use 'async with'"
         )
 
     def _raise_wait_failed(self, waited: bool | None, timeout: float | None, is_single: bool) -> NoReturn:
-        """Raises what a wait ends with that was in vain. ``is_single``: to its caller it is one operation."""
+        """Raise the error for a wait that failed: StoreBusy if ``is_single``, for the caller of a single operation."""
         try:
-            self._begins._raise_wait_failed(waited, timeout, _LEASE)
+            self._store._raise_wait_failed(waited, timeout, _TRANSACTION_END)
         except WaitTimeout as error:
             if is_single:
                 raise StoreBusy(str(error)) from None
@@ -77,20 +77,20 @@ class Transaction(_core.Transaction):
         while not self._begin():
             left = None if end is None else max(0.0, end - time.monotonic())
             if not self._is_late:
-                line = self._begins._wait_queue(_LEASE, WaitQueue)
-                is_over = not await line.wait(self._begin_or_leave, self._undo, left)
+                queue = self._store._wait_queue(_TRANSACTION_END, WaitQueue)
+                is_over = not await queue.wait(self._begin_or_leave, self._undo, left)
                 if self._has_begun:
                     return
             else:
-                if self._begins._name.is_stopped:
-                    raise wait_stopped_error(self._begins._name)
+                if self._store._object.is_stopped:
+                    raise wait_stopped_error(self._store._object)
                 is_over = left == 0
-                await asyncio.sleep(_AGAIN if left is None else min(left, _AGAIN))
+                await asyncio.sleep(_RETRY_INTERVAL if left is None else min(left, _RETRY_INTERVAL))
             if is_over:
                 self._raise_wait_failed(False, self._timeout, False)
 
     def _begin_or_leave(self) -> bool:
-        """Begin the transaction, or leave the line to try again: the end of a single operation wakes no waiter."""
+        """Begin the transaction, or leave the wait queue to poll: the end of a single operation wakes no waiter."""
         return self._begin() or self._is_late
 
     def _undo(self) -> None:

@@ -1,4 +1,4 @@
-"""How the values of a store are told to the core, and made of what it has found."""
+"""Conversion of values between Python and the core of stores."""
 
 from __future__ import annotations
 
@@ -14,247 +14,257 @@ from typing import Any, Final, cast
 from shmrpc import _core
 from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.errors import DecodeError, EncodeError, LocalProtocolError, StoreFull
-from shmrpc.stores.keys import canonical, plain
-from shmrpc.stores.packing import pack, refused, unpack
-from shmrpc.stores.proxies import Shared, SharedDict, SharedList, SharedSet
-from shmrpc.stores.records import NewStruct, SharedClass, named, shared_class
+from shmrpc.stores.keys import canonical_bytes, plain_equivalent
+from shmrpc.stores.packing import pack, unpack, unsupported_error
+from shmrpc.stores.records import NewStruct, SharedClass, find_shared_class, registered_class
+from shmrpc.stores.shared_container import SharedContainer
+from shmrpc.stores.shared_dict import SharedDict
+from shmrpc.stores.shared_list import SharedList
+from shmrpc.stores.shared_set import SharedSet
 from shmrpc.values import dtypes
 from shmrpc.values.decode_context import UNREADABLE
 from shmrpc.values.registry import entry_of
 from shmrpc.wire.codec import get_codec
 
+#: The numbers of the container types, as in the core.
 _DICT, _SET, _LIST, _RECORD = 17, 18, 16, 19
-#: The first byte of a value that the core does not know.
+#: The first byte of a value of a type that the core does not know.
 _PACKED, _PICKLED = b"m", b"p"
 _codec: Final = get_codec("msgspec")
-#: Types whose values are surely read again as they are.
-_SURE: Final = frozenset(
+#: Types whose values are always read back equal and of the same type, so that this is not checked.
+_EXACT_TYPES: Final = frozenset(
     {complex, decimal.Decimal, range, uuid.UUID, datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
 )
 
 
-class Values:
-    """The values of a store."""
+class ValueConverter:
+    """The conversions of a store. The core looks its methods up by their names."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._pickle = False
+        self._store_name = name
+        self._may_pickle = False
         self._lock = threading.Lock()
         self._numbers: dict[SharedClass, int] = {}
         self._classes: list[SharedClass] = []
-        #: The numbers of those that other processes know, as far as it was asked.
+        #: The numbers of classes that are committed, as far as this process has asked.
         self._committed: set[int] = set()
-        #: What its containers are made of, as soon as there are any.
+        #: The core's part of the store, from which proxies are made. The first handle sets it.
         self.carrier: _core.StoreRef
-        #: Finds the class of a name, which has these fields.
-        self.class_named = named
-        #: Makes a value again that was packed.
-        self.unpack_known = unpack
-        self.list = SharedList
-        self.dict = SharedDict
-        self.set = SharedSet
+        #: The function that finds the class of a name, which must have these fields.
+        self.find_class = find_shared_class
+        #: The function that makes a value of its packed bytes.
+        self.unpack_value = unpack
+        self.list_class = SharedList
+        self.dict_class = SharedDict
+        self.set_class = SharedSet
 
     def allow_pickle(self) -> None:
-        """Lets values of other types be pickled from now on."""
-        self._pickle = True
+        """Pickle values of other types from now on."""
+        self._may_pickle = True
 
-    # --- what the core asks for ---
+    # --- called by the core ---
 
     def convert(self, value: Any) -> tuple[Any, ...]:
-        """Makes of a value what can be written. Raises EncodeError, TypeError and RecursionError."""
+        """Return a value in a form that the core can write.
+
+        That is ``("as", value)``, ``("packed", bytes)``, ``("buffer", description, bytes)`` or ``("record", class
+        number, field values, extra attributes or None)``. Raises EncodeError, TypeError and RecursionError.
+        """
         kind = type(value)
-        if isinstance(value, Shared):
+        if isinstance(value, SharedContainer):
             return "as", value._copy_to_put()
-        known = shared_class(kind)
-        if known is not None:
-            return "record", self.number_of(known), *known.parts(value)
+        shared_class = registered_class(kind)
+        if shared_class is not None:
+            return "record", self.class_number(shared_class), *shared_class.field_values(value)
         if kind is NewStruct:
-            return "record", self.number_of(value.known), value.fields, None
+            return "record", self.class_number(value.shared_class), value.fields, None
         if entry_of(kind) is not None:
-            return "packed", self._packed(value)
+            return "packed", self._pack_value(value)
         if kind is bytearray:
             return "buffer", b"b", value
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject:
-            return self._array(numpy, value)
+            return self._describe_array(numpy, value)
         if torch is not None and kind is torch.Tensor:
-            return self._tensor(torch, value)
-        if dataclasses.is_dataclass(value) and not self._pickle:
-            # A read would return a copy of the instance.
-            raise self._refused(value, str(refused(value)))
-        return "packed", self._packed(value)
+            return self._describe_tensor(torch, value)
+        if dataclasses.is_dataclass(value) and not self._may_pickle:
+            # Each read would return another copy of the instance.
+            raise self._encode_error(value, str(unsupported_error(value)))
+        return "packed", self._pack_value(value)
 
-    def _array(self, numpy: Any, array: Any) -> tuple[Any, ...]:
+    def _describe_array(self, numpy: Any, array: Any) -> tuple[Any, ...]:
         try:
             described = dtypes.describe(array.dtype)
         except TypeError as error:
-            raise self._refused(array, str(error)) from None
-        said = _codec.encode([described, list(array.shape)])
-        # An array of no dimensions has bytes too; one of a dtype with no buffer format is looked at as bytes.
+            raise self._encode_error(array, str(error)) from None
+        description = _codec.encode([described, list(array.shape)])
+        # reshape() for arrays of no dimensions, view() for dtypes without a buffer format.
         data = numpy.ascontiguousarray(array).reshape(-1).view("u1") if array.size and array.itemsize else b""
-        return "buffer", b"a" + cast(bytes, said), data
+        return "buffer", b"a" + cast(bytes, description), data
 
-    def _tensor(self, torch: Any, tensor: Any) -> tuple[Any, ...]:
+    def _describe_tensor(self, torch: Any, tensor: Any) -> tuple[Any, ...]:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-            raise self._refused(tensor, f"store .cpu().to_dense() of the {tensor.layout} tensor on {tensor.device}")
+            raise self._encode_error(
+                tensor, f"store .cpu().to_dense() of the {tensor.layout} tensor on {tensor.device}"
+            )
         try:
             array = tensor.detach().resolve_conj().resolve_neg().numpy()
-        except (TypeError, RuntimeError) as error:  # NumPy has no such dtype.
-            raise self._refused(tensor, str(error)) from None
-        what, said, data = self._array(sys.modules["numpy"], array)
-        return what, b"t" + said[1:], data
+        except (TypeError, RuntimeError) as error:  # NumPy does not have this dtype.
+            raise self._encode_error(tensor, str(error)) from None
+        form, description, data = self._describe_array(sys.modules["numpy"], array)
+        return form, b"t" + description[1:], data
 
-    def _packed(self, value: Any) -> bytes:
+    def _pack_value(self, value: Any) -> bytes:
         try:
             body = _PACKED + pack(value)
-            if type(value) not in _SURE:
+            if type(value) not in _EXACT_TYPES:
                 self._check_same(value, self.unpack(body))
         except RecursionError:
             raise
         except (TypeError, ValueError, OverflowError) as error:
             if is_from_signal_handler(error):
                 raise
-            if not self._pickle:
-                raise self._refused(value, f"{error}; or open the store with pickle=True") from None
-            return self._pickled(value)
+            if not self._may_pickle:
+                raise self._encode_error(value, f"{error}; or open the store with pickle=True") from None
+            return self._pickle_value(value)
         return body
 
     def _check_same(self, value: Any, made: Any) -> None:
-        """Raises TypeError if what was made of a packed value is of another type."""
+        """Raise TypeError if the packed value is read back as another type."""
         if type(made) is not type(value):
             raise TypeError(f"it would come out as a {type(made).__qualname__}; convert it, or register its class")
 
-    def _pickled(self, value: Any) -> bytes:
+    def _pickle_value(self, value: Any) -> bytes:
         try:
             body = pickles.dumps(value)
-            pickles.loads(body)  # What cannot be read again would spoil each copy of the store.
+            pickles.loads(body)  # A value that cannot be read back would make each copy of the store fail.
         except RecursionError:
             raise
         except Exception as error:
             if is_from_signal_handler(error):
                 raise
             what = f"it cannot be pickled and read again: {type(error).__name__}: {error}"
-            raise self._refused(value, what) from error
+            raise self._encode_error(value, what) from error
         return _PICKLED + body
 
-    def _refused(self, value: Any, why: str) -> EncodeError:
-        return EncodeError(f"store {self._name!r} cannot hold a {type(value).__qualname__}: {why}")
+    def _encode_error(self, value: Any, why: str) -> EncodeError:
+        return EncodeError(f"store {self._store_name!r} cannot hold a {type(value).__qualname__}: {why}")
 
-    def too_large(self, needed: int, limit: int) -> StoreFull:
-        """Makes the error for a value that takes at least so many bytes, and more than the store may have."""
+    def too_large_error(self, needed: int, limit: int) -> StoreFull:
+        """Return the error for a value that takes at least ``needed`` bytes, more than the limit of the store."""
         return StoreFull(
-            f"store {self._name!r} cannot take a value of {needed:,} bytes or more: max_memory is {limit:,}; "
+            f"store {self._store_name!r} cannot take a value of {needed:,} bytes or more: max_memory is {limit:,}; "
             f"open it with more, or put in less"
         )
 
-    def key(self, key: Any) -> Any:
-        """Makes of a key what it is compared by, and what it is made of again.
+    def encode_key(self, key: Any) -> Any:
+        """Return a key in a form that the core can compare and read back.
 
-        That is the key itself if the core knows it; bytes for each; or None, a plain value that equals it, and the
-        bytes that it is made of. Raises TypeError.
+        That is a pair of bytes, to compare it by and to make it of again; or, if a plain value equals the key, None,
+        that value, and the bytes to make the key of again. Raises TypeError.
         """
-        equal = plain(key)
+        equal = plain_equivalent(key)
         try:
             if equal is key:
-                return canonical(key), _PACKED + pack(key)
+                return canonical_bytes(key), _PACKED + pack(key)
             return None, equal, _PACKED + pack(key)
         except UnicodeEncodeError as error:
-            raise self._refused(key, f"a text in it has lone surrogates ({error.reason})") from None
+            raise self._encode_error(key, f"a text in it has lone surrogates ({error.reason})") from None
 
     def unpack(self, body: bytes) -> Any:
-        """Makes a value again."""
+        """Return the value of packed or pickled bytes."""
         if body[:1] == _PICKLED:
-            if not self._pickle:
+            if not self._may_pickle:
                 raise LocalProtocolError(
-                    f"store {self._name!r} holds a pickled value: open it with pickle=True here too"
+                    f"store {self._store_name!r} holds a pickled value: open it with pickle=True here too"
                 )
             return pickles.loads(body[1:])
-        return self.unpack_known(body[1:])
+        return self.unpack_value(body[1:])
 
-    def instance(self, number: int, fields: list[Any], extra: dict[str, Any]) -> Any:
-        """Makes a plain instance of a class."""
-        return self._known(number).make(fields, extra)
+    def make_instance(self, number: int, fields: list[Any], extra: dict[str, Any]) -> Any:
+        """Make a plain instance of the class of this number."""
+        return self._class_with_number(number).make_instance(fields, extra)
 
-    def copied(self, said: bytes, data: bytes) -> Any:
-        """Makes a plain buffer."""
-        if said[:1] == b"b":
+    def copy_buffer(self, description: bytes, data: bytes) -> Any:
+        """Make a bytearray, array or tensor with a copy of a buffer's bytes."""
+        if description[:1] == b"b":
             return bytearray(data)
-        return self._viewed(said, bytearray(data))
+        return self._make_array(description, bytearray(data))
 
-    def record(self, number: int) -> Any:
-        """The class of the proxies of a class."""
-        return self._known(number).proxy
+    def record_class(self, number: int) -> Any:
+        """Return the class of the proxies for instances of the class of this number."""
+        return self._class_with_number(number).proxy_class
 
-    def buffer(self, carrier: _core.StoreRef, at: int, identity: int) -> Any:
-        """Looks at a buffer where it lies."""
-        pinned, said = _core.Proxy(carrier, at, identity)._pin()
-        if said[:1] == b"b":
+    def view_buffer(self, carrier: _core.StoreRef, at: int, identity: int) -> Any:
+        """Return a view of a buffer: a memoryview, array or tensor of the shared memory."""
+        pinned, description = _core.Proxy(carrier, at, identity)._pin()
+        if description[:1] == b"b":
             return memoryview(pinned)
-        return self._viewed(said, pinned)
+        return self._make_array(description, pinned)
 
-    def _viewed(self, said: bytes, data: Any) -> Any:
-        import numpy as np  # Only who has put an array needs it.
+    def _make_array(self, description: bytes, data: Any) -> Any:
+        import numpy as np  # Programs without arrays do not need it.
 
         try:
-            dtype, shape = _codec.decode(said[1:])
+            dtype, shape = _codec.decode(description[1:])
             made = np.frombuffer(data, "u1").view(dtypes.build(np, dtype)).reshape(shape)
-        except (*UNREADABLE, TypeError, ValueError) as error:  # Another process may have written over it.
+        except (*UNREADABLE, TypeError, ValueError) as error:  # Another process may have overwritten the description.
             raise DecodeError(f"an array in the store cannot be read: {error}") from error
-        if said[:1] == b"t":
+        if description[:1] == b"t":
             import torch  # type: ignore[import-not-found,unused-ignore]
 
-            # A tensor cannot be read-only: of a store that another process owns it is a copy.
+            # A tensor cannot be read-only: in a store that another process owns, it is a copy.
             return torch.from_numpy(made if made.flags.writeable else made.copy())
         return made
 
-    def seen(self, kind: int, number: int, at: int, identity: int) -> Any:
-        """The container of this type and class that lies there."""
-        made: Any = {_LIST: self.list, _DICT: self.dict, _SET: self.set}.get(kind)
+    def container_at(self, kind: int, number: int, at: int, identity: int) -> Any:
+        """Make a proxy for the container of this type and class at this place. Raises ValueError for unknown types."""
+        made: Any = {_LIST: self.list_class, _DICT: self.dict_class, _SET: self.set_class}.get(kind)
         if made is None:
             if kind != _RECORD:
                 raise ValueError(f"there are no objects of type {kind}")
-            made = self.record(number)
+            made = self.record_class(number)
         return made(self.carrier, at, identity)
 
     # --- classes ---
 
-    def number_of(self, known: SharedClass) -> int:
-        """The number of a class in this store. Raises TypeError if its fields are others there."""
-        number = self._numbers.get(known)
+    def class_number(self, shared_class: SharedClass) -> int:
+        """Return the number of a class in this store. Raises DecodeError if the class has other fields there."""
+        number = self._numbers.get(shared_class)
         if number is None:
-            number = self.carrier.class_number(known.name, known.fields)
-            self._known(number)
-            self._numbers[known] = number
+            number = self.carrier.class_number(shared_class.name, shared_class.fields)
+            self._class_with_number(number)
+            self._numbers[shared_class] = number
         return number
 
-    def committed_number_of(self, known: SharedClass) -> int:
-        """Returns the number of a class as other processes know it.
+    def committed_class_number(self, shared_class: SharedClass) -> int:
+        """Return the number of a class that other processes can look up.
 
         Raises LocalProtocolError if the class is new in a transaction that is not committed.
         """
-        number = self.number_of(known)
+        number = self.class_number(shared_class)
         if number not in self._committed:
             if not self.carrier.has_class(number):
                 raise LocalProtocolError(
-                    f"store {self._name!r}: an object of {known.name} cannot be sent within the transaction that "
-                    "stores the first object of this class; send it after the transaction"
+                    f"store {self._store_name!r}: an object of {shared_class.name} cannot be sent within the "
+                    "transaction that stores the first object of this class; send it after the transaction"
                 )
             self._committed.add(number)
         return number
 
-    def _known(self, number: int) -> SharedClass:
+    def _class_with_number(self, number: int) -> SharedClass:
         if number >= len(self._classes):
             with self._lock:
                 classes = self.carrier.classes()
                 found = [(name, tuple(fields)) for name, fields in classes.items()]
                 for name, fields in found[len(self._classes) : number + 1]:
-                    self._classes.append(self.class_named(name, fields))
+                    self._classes.append(self.find_class(name, fields))
         if number >= len(self._classes):
-            raise ValueError(f"store {self._name!r} has no class of number {number}")
+            raise ValueError(f"store {self._store_name!r} has no class of number {number}")
         return self._classes[number]
 
-    def forget(self) -> None:
-        """Forgets the numbers of classes: a transaction in which one may have got its number has come to nothing."""
+    def forget_classes(self) -> None:
+        """Forget the numbers of classes: a transaction that may have added some was rolled back."""
         with self._lock:
             self._numbers.clear()
             self._classes.clear()

@@ -64,7 +64,7 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
         while not got:
             waited = self._native.wait_into(got, most, None if end is None else max(0.0, end - time.monotonic()))
             if waited is None:
-                raise wait_stopped_error(self._name)
+                raise wait_stopped_error(self._object)
             if not waited:
                 self._raise_no_message(timeout)
 

@@ -77,7 +77,7 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
                 self._warn_of_self_wait(records)
                 waited = wait(None if timeout is None else timeout - WARN_AFTER)
         if waited is None:
-            raise wait_stopped_error(self._name)
+            raise wait_stopped_error(self._object)
         if not waited:
             self._raise_full(records, f"for {timeout:g} s")
 

@@ -110,7 +110,7 @@ class SubscriptionBase(NotConstructible, Handle):
     @closes_on_error
     def _wrap_subscriber(
         cls,
-        name: _core.SharedObject,
+        shared_object: _core.SharedObject,
         slow: Slow,
         history: int | Literal["oldest"],
         on_lag: Literal["count", "raise"],
@@ -118,7 +118,7 @@ class SubscriptionBase(NotConstructible, Handle):
         codec: CodecName,
     ) -> Self:
         """Make a reading handle of a topic that this process has opened."""
-        handle = cls._wrap(name)
+        handle = cls._wrap(shared_object)
         values = exact_codec(codec)
         handle._slow = slow
         handle._raises_lag = _raises("on_lag", on_lag, "count")
@@ -126,10 +126,10 @@ class SubscriptionBase(NotConstructible, Handle):
         handle._lag_lock = threading.RLock()
         handle._deferred = []
         handle._native = _core.Subscription(
-            name,
+            shared_object,
             values.encoder,
             values.decode,
-            functools.partial(_undecodable, name.name),
+            functools.partial(_undecodable, shared_object.name),
             Publisher,
             (*_encode_policy(slow), _encode_history(history), _raises("on_gone", on_gone, "wait")),
         )
@@ -144,7 +144,7 @@ class SubscriptionBase(NotConstructible, Handle):
             got = self._receive_nowait(1)
             return got[0] if got else None
         got = []
-        try:  # As in _receive_nowait(), but without a call.
+        try:  # The same as in _receive_nowait(), but without a call.
             self._native.take_into(got, 1)
         except BaseException:
             if got:

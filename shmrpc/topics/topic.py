@@ -109,7 +109,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
     ) -> None:
         must_wait = True
         try:
-            if not (self._name.is_closed or self._name.is_stopped):
+            if not (self._object.is_closed or self._object.is_stopped):
                 must_wait = False  # If the task is cancelled here, close() must not block the loop.
                 await self._attach()
         finally:

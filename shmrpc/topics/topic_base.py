@@ -41,7 +41,7 @@ class Subscriber:
     lag: int | None
     #: The number of messages it has missed.
     lost: int
-    #: What happens when it is slow: "block", "keep_last" or "disconnect".
+    #: The policy for it when it is slow: "block", "keep_last" or "disconnect".
     policy: Literal["block", "keep_last", "disconnect"]
     #: The number given to keep_last or disconnect; 0 for "block".
     number: int
@@ -91,14 +91,14 @@ class TopicBase(NotConstructible, Handle):
 
     @classmethod
     @closes_on_error
-    def _wrap_publisher(cls, name: _core.SharedObject, limits: PublisherLimits, codec: CodecName) -> Self:
+    def _wrap_publisher(cls, shared_object: _core.SharedObject, limits: PublisherLimits, codec: CodecName) -> Self:
         """Make a publishing handle of a topic that this process has opened."""
-        handle = cls._wrap(name)
+        handle = cls._wrap(shared_object)
         values = exact_codec(codec)
         handle._codec = values
         handle._limits = limits
         handle._native = _core.Publisher(
-            name, values.encoder, values.encode, functools.partial(_unencodable, name.name), limits
+            shared_object, values.encoder, values.encode, functools.partial(_unencodable, shared_object.name), limits
         )
         return handle
 

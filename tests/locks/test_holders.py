@@ -290,7 +290,7 @@ async def _ended(lock: shmrpc.Lock, blocking: shmrpc.sync.Lock) -> None:
     await asyncio.create_task(_acquired(lock))
     await _refused(lock.release)
     lock.close()
-    assert lock._name.is_closed and holds("it") == [1]
+    assert lock._object.is_closed and holds("it") == [1]
     blocking.close()
     assert holds("it") == []
 
@@ -512,13 +512,13 @@ async def test_memories_and_events_are_closed_at_the_end_of_a_block() -> None:
     with shmrpc.sync.memory("it", 10) as memory, shmrpc.sync.Event("event") as event:
         memory.buf[0] = 1
         event.set()
-    assert memory._name.is_closed and event._name.is_closed
+    assert memory._object.is_closed and event._object.is_closed
     with shmrpc.memory("it", 10) as memory_, shmrpc.Event("event") as event_:
         pass
-    assert memory_._name.is_closed and event_._name.is_closed
+    assert memory_._object.is_closed and event_._object.is_closed
     async with shmrpc.memory("it", 10) as memory_, shmrpc.Event("event") as event_:
         assert shmrpc.members("it") and shmrpc.members("event")
-    assert memory_._name.is_closed and event_._name.is_closed
+    assert memory_._object.is_closed and event_._object.is_closed
     assert not shmrpc.members("it") and not shmrpc.members("event")
 
 

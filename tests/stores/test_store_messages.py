@@ -463,7 +463,7 @@ def test_changes_of_what_a_field_hides_are_seen(s: shmrpc.sync.Store) -> None:
 def test_nothing_changes_in_time_and_what_has_no_changes_is_said(s: shmrpc.sync.Store) -> None:
     changes = iter(shmrpc.changes(s, 0.01))
     assert next(changes) == {}
-    with pytest.raises(shmrpc.WaitTimeout, match="nobody has changed the object within 0.01 s"):
+    with pytest.raises(shmrpc.WaitTimeout, match="the object has not changed within 0.01 s"):
         next(changes)
     with pytest.raises(ValueError, match="timeout"):
         shmrpc.changes(s, -1)

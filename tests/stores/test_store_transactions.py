@@ -161,7 +161,7 @@ def test_a_transaction_that_goes_as_an_exception_passes_is_undone_and_the_except
 def test_a_transaction_ends_though_a_signal_handler_raises_as_it_is_undone(
     s: shmrpc.sync.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forget, calls = type(s._opened).forget, []
+    forget, calls = type(s._store_context).forget_classes, []
 
     def interrupted(opened: Any) -> None:
         calls.append(opened)
@@ -169,7 +169,7 @@ def test_a_transaction_ends_though_a_signal_handler_raises_as_it_is_undone(
             raise Raised
         forget(opened)
 
-    monkeypatch.setattr(type(s._opened), "forget", interrupted)
+    monkeypatch.setattr(type(s._store_context), "forget_classes", interrupted)
     with pytest.raises(Raised), s.transaction():
         s["it"] = 1
         raise ZeroDivisionError

@@ -29,7 +29,7 @@ import pytest
 
 import shmrpc
 import shmrpc.sync
-from shmrpc.stores.proxies import Shared
+from shmrpc.stores.shared_container import SharedContainer
 from tests.helpers.member_process import MemberProcess
 from tests.stores.shared_classes import Player
 from tests.stores.stored_types import (
@@ -525,9 +525,9 @@ def test_the_reference_says_what_a_store_takes(example: str, out: str, as_key: s
                 case "the same":
                     assert _is_same(found, value)
                 case "a proxy" | "a copy":
-                    assert isinstance(found, Shared) and found == value and found.copy() == value
+                    assert isinstance(found, SharedContainer) and found == value and found.copy() == value
                 case "a tuple":
-                    assert type(found) is tuple and found == value and isinstance(found[1], Shared)
+                    assert type(found) is tuple and found == value and isinstance(found[1], SharedContainer)
                 case "a memoryview of the shared memory":
                     assert type(found) is memoryview and found == value and _is_same(s.copy()["it"], value)
                 case "an array that is a view of the shared memory":

@@ -80,13 +80,18 @@ impl Hooks {
         let get = |name: &str| Ok::<_, PyErr>(all.getattr(name)?.unbind());
         Ok(Hooks {
             convert: get("convert")?,
-            key: get("key")?,
+            key: get("encode_key")?,
             unpack: get("unpack")?,
-            instance: get("instance")?,
-            copied: get("copied")?,
-            views: [get("list")?, get("dict")?, get("set")?, get("buffer")?],
-            record: get("record")?,
-            too_large: get("too_large")?,
+            instance: get("make_instance")?,
+            copied: get("copy_buffer")?,
+            views: [
+                get("list_class")?,
+                get("dict_class")?,
+                get("set_class")?,
+                get("view_buffer")?,
+            ],
+            record: get("record_class")?,
+            too_large: get("too_large_error")?,
             limit,
         })
     }

@@ -564,7 +564,7 @@ impl Store {
 #[pymethods]
 impl Store {
     /// A handle of a name that is a store. `opened` is what this process has of it: `name`, which is open as long as one of
-    /// its handles is, `values` with the functions of [`Hooks`], and `_carrier` if it has a handle. `patience`: for how
+    /// its handles is, `converter` with the functions of [`Hooks`], and `_carrier` if it has a handle. `patience`: for how
     /// many seconds an operation waits for another process that changes the store.
     #[new]
     fn new(
@@ -580,14 +580,14 @@ impl Store {
             inner.patience.fetch_max(patience, Relaxed); // Relaxed: under the GIL.
             return Ok(Store { inner, name });
         }
-        let shared = opened.getattr("_name")?.cast_into::<SharedObject>()?;
+        let shared = opened.getattr("_object")?.cast_into::<SharedObject>()?;
         let membership = shared.get().open_as::<StoreMembership>(py)?;
         let founded = py.detach(|| membership.initialize());
         let limit = membership.shape().amount;
         let mut inner = Inner {
             name: shared.unbind(),
             membership,
-            hooks: Hooks::new(&opened.getattr("values")?, limit)?,
+            hooks: Hooks::new(&opened.getattr("converter")?, limit)?,
             opened: opened.clone().unbind(),
             root: ContainerRef { at: 0, id: 0 },
             patience: AtomicU64::new(patience),
@@ -835,7 +835,7 @@ impl Proxy {
 
     /// What this process has of its store.
     #[getter]
-    fn _opened(&self, py: Python<'_>) -> Py<PyAny> {
+    fn _store_context(&self, py: Python<'_>) -> Py<PyAny> {
         self.inner.opened.clone_ref(py)
     }
 

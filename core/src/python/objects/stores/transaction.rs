@@ -156,7 +156,7 @@ impl Transaction {
         let mut forgotten = Ok(());
         if !is_kept {
             let opened = self.inner.opened(py);
-            let forget = || opened.call_method0(intern!(py, "forget")).map(drop);
+            let forget = || opened.call_method0(intern!(py, "forget_classes")).map(drop);
             forgotten = forget();
             if forgotten.is_err() {
                 // The handler of a signal has raised before anything was forgotten. The transaction ends all the same.

@@ -1,0 +1,108 @@
+"""Dicts of a store."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from shmrpc import _core
+from shmrpc.stores.shared_container import SharedContainer, plain_copy
+
+#: The default of ``pop()`` if the caller gives none.
+_MISSING: Final = object()
+
+
+class DictMethods(SharedContainer, MutableMapping[Any, Any]):
+    """The methods of a dict of a store, and of the store itself. An iteration goes over the keys at its beginning."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def _get(self, key: Any, default: Any, /) -> Any: ...
+        def _pop(self, key: Any, default: Any, /) -> Any: ...
+        def _keys(self) -> list[Any]: ...
+        def _items(self) -> list[tuple[Any, Any]]: ...
+        def _clear(self) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._keys())
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(self._keys()[::-1])
+
+    @staticmethod
+    def fromkeys(keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """Return a plain dict of keys that all have the same value."""
+        return dict.fromkeys(keys, value)
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        return self._keys()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, or ``default``."""
+        return self._get(key, default)
+
+    def pop(self, key: Any, default: Any = _MISSING) -> Any:
+        """Remove a key and return its value, as a plain copy. Raises KeyError without a ``default``."""
+        value = self._pop(key, default)
+        if value is _MISSING:
+            raise KeyError(key)
+        return value
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Remove the key that was added last, and return it with its value, as a plain copy. Raises KeyError."""
+        with self._store_context.transaction():
+            keys = self._keys()
+            if not keys:
+                raise KeyError("the dict is empty")
+            return keys[-1], self.pop(keys[-1])
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key; set it to ``default`` before if there is none."""
+        with self._store_context.transaction():
+            if key not in self:
+                self[key] = default
+            return self[key]
+
+    def update(self, *others: Any, **names: Any) -> None:
+        """Set keys, all at once."""
+        items = dict(*map(plain_copy, others), **names)
+        with self._store_context.transaction():
+            for key, value in items.items():
+                self[key] = value
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._clear()
+
+    def keys(self) -> KeysView[Any]:
+        """Return the keys that there are now."""
+        return dict.fromkeys(self._keys()).keys()
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Return the keys that there are now, with their values."""
+        return dict(self._items()).items()
+
+    def values(self) -> ValuesView[Any]:
+        """Return the values that there are now."""
+        return dict(self._items()).values()
+
+    def __or__(self, other: Any) -> dict[Any, Any]:
+        return {**self.copy(), **plain_copy(other)}
+
+    def __ror__(self, other: Any) -> dict[Any, Any]:
+        return {**other, **self.copy()}
+
+    def __ior__(self, other: Any) -> Self:
+        self.update(other)
+        return self
+
+
+class SharedDict(_core.DictProxy, DictMethods):
+    """A dict of a store. Keys are in the order in which they were added."""
+
+    __slots__ = ()
+
+    def _address(self) -> tuple[int, int, int, int]:
+        return 17, 0, *self._place

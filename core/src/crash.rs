@@ -1,11 +1,10 @@
-//! Where a test lets a process die: at nothing at all, unless the feature `crashpoints` is on.
+//! Crash points: places at which a test kills or stops a process. Empty without the feature `crashpoints`.
 //!
-//! A point stands between two steps of which the peer may have seen the first alone. With the feature, and in the unit
-//! tests, each counts how often it is passed, and one that is armed kills its process there, as `kill -9` would, or stops
-//! it. Without
-//! it the macro is empty, so that what is released is what it was.
+//! A point lies between two steps of which a peer may have seen the first alone. With the feature, and in unit tests,
+//! each point counts how often it is passed, and an armed one kills its process, as `kill -9` would, or stops it.
+//! Without the feature the macro is empty, so that a release contains none of it.
 
-/// Marks a point. Without the feature it is nothing.
+/// Mark a crash point. Empty without the feature.
 macro_rules! point {
     ($name:ident) => {
         #[cfg(any(test, feature = "crashpoints"))]
@@ -27,7 +26,7 @@ mod enabled {
             $($(#[doc = $doc:literal])+ $name:ident,)+ ;
             $($(#[doc = $shared_doc:literal])+ $shared:ident,)+
         ) => {
-            /// Where a process can be made to die.
+            /// The points at which a process can be killed.
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             #[repr(usize)]
             #[cfg_attr(not(feature = "python"), allow(dead_code))]
@@ -36,9 +35,9 @@ mod enabled {
                 $($(#[doc = $shared_doc])+ $shared,)+
             }
 
-            /// Their names, by number.
+            /// Names of the points, by number.
             pub const NAMES: &[&str] = &[$(stringify!($name),)+ $(stringify!($shared),)+];
-            /// How many of them, the first ones, the tests in Python count. The others are for `shared_heap/tests` and `topic/tests`.
+            /// Number of points, the first ones, that the Python tests count. The others belong to `shared_heap/tests` and `topic/tests`.
             #[cfg_attr(not(feature = "python"), allow(dead_code))]
             pub const OF_PYTHON: usize = [$(stringify!($name),)+].len();
         };
@@ -47,94 +46,94 @@ mod enabled {
     points! {
         /// There is room for a frame, and nothing of it is written.
         FrameBegun,
-        /// Its header is written, its payload is not.
+        /// The header of a frame is written, its payload is not.
         FrameHeaded,
-        /// All of it is written, and not yet published.
+        /// A frame is written, and not published.
         FrameWritten,
-        /// It is published, and no sleeper was woken.
+        /// A frame is published, and its reader is not woken.
         FramePublished,
-        /// There is memory for a ring to grow into, and the reader is not told.
+        /// There is memory for a ring to grow, and the reader does not know.
         RingGrows,
-        /// The reader is told that the ring has grown.
+        /// The growth of a ring is published.
         RingGrown,
-        /// A frame for which there is no room is kept.
+        /// A frame without room is queued.
         FrameKept,
-        /// A piece of a frame is written, and not yet published.
+        /// A piece of a frame is written, and not published.
         PieceWritten,
         /// A piece of a frame is published.
         PiecePublished,
-        /// A frame was found, and is not yet taken.
+        /// A frame is found, and not taken.
         FrameFound,
-        /// A frame's payload is copied out, its room not given back.
+        /// The payload of a frame is copied, its room is not freed.
         FrameCopied,
-        /// A frame's room is given back, and the writer was not told.
+        /// The room of a frame is freed, and the writer is not woken.
         FrameTaken,
-        /// A frame in pieces has begun: its header is taken.
+        /// The header of a frame in pieces is taken.
         PiecesBegun,
-        /// A piece is copied out, its room not given back.
+        /// A piece is copied, its room is not freed.
         PieceCopied,
-        /// A piece's room is given back.
+        /// The room of a piece is freed.
         PieceTaken,
-        /// The flag of a sleeper is set, and it has not looked again.
+        /// A sleep is announced, and the sleeper has not checked again.
         SleepAnnounced,
-        /// The flag of a sleeper is taken back.
+        /// The announcement of a sleep is withdrawn.
         SleepWithdrawn,
-        /// The flag of the peer is taken: no other thread will ring, and we have not yet.
-        WakeClaimed,
-        /// The peer's bell was rung.
-        BellRung,
-        /// This side has said that it sleeps, has looked, and is about to sleep.
+        /// The wake token of the peer is taken, and the peer is not woken.
+        WakeTokenTaken,
+        /// The peer is woken.
+        PeerWoken,
+        /// A side has announced a sleep and checked again, and is about to sleep.
         Parked,
         /// A thread has slept.
         Woken,
-        /// A channel of a server is looked at again.
+        /// A channel of a server is hot again.
         ChannelWoken,
         /// A server has found a frame, and has not taken it.
         ChannelFound,
-        /// A server's poller knows a new channel.
+        /// A channel is added to a server's poller.
         ChannelAdded,
-        /// A server's poller has forgotten a channel.
+        /// A channel is removed from a server's poller.
         ChannelRemoved,
-        /// The memory of an extent is made, and sealed, and not mapped.
+        /// The memory of an extent is allocated and sealed, and not mapped.
         ExtentSealed,
-        /// An extent is made, and the peer was not told.
+        /// An extent is created, and the peer does not know it.
         ExtentMade,
-        /// The peer was told of an extent that is not yet in the arena.
-        ExtentTold,
-        /// An extent is in the arena, and nothing of it in use.
+        /// An extent is sent to the peer, and is not in the arena.
+        ExtentSent,
+        /// An extent is in the arena, and no block of it is in use.
         ExtentAdded,
-        /// The peer's extent was heard of, and is not mapped.
-        ExtentHeard,
-        /// The peer's extent is mapped, and not yet known.
+        /// An extent of the peer is announced, and not mapped.
+        ExtentAnnounced,
+        /// An extent of the peer is mapped, and not registered.
         ExtentMapped,
-        /// A block is in use, and nothing is written.
+        /// A block is allocated, and not written.
         BlockAllocated,
         /// A block is written, and not lent.
         BlockWritten,
         /// A block is lent for a frame that is not sent.
         BlockLent,
-        /// A frame is sent that names blocks; they are the peer's.
+        /// A frame with blocks is sent; the loans belong to the peer.
         ParcelSent,
-        /// A lease is opened of a block that a frame names.
-        LeaseOpened,
-        /// A block of ours has come back by a frame.
-        BlockRegained,
-        /// A lease has ended here, and the peer was not told.
-        LeaseEnded,
-        /// The peer was told of the end of a lease, unless there was no room.
-        LeaseTold,
-        /// The end of a lease was read, and its block is not free yet.
+        /// A loan of a block that a frame names is opened.
+        LoanOpened,
+        /// A block of this side has come back in a frame.
+        BlockReclaimed,
+        /// A loan has ended here, and the peer does not know.
+        LoanEnded,
+        /// The release of a loan is sent, or queued.
+        LoanReleased,
+        /// A release is read, and its block is not free.
         ReleaseRead,
-        /// The end of a lease was taken, and its block is free.
+        /// A release is processed, and its block is free.
         ReleaseTaken,
-        /// The thread that gives memory back has begun.
+        /// A sweep of idle memory has begun.
         SweepBegun,
         /// An idle extent is out of the arena, and still has its memory.
         ExtentIdle,
-        /// An idle extent's memory is given back, and the peer was not told.
+        /// The memory of an idle extent is given back, and the peer does not know.
         ExtentPunched,
-        /// The peer was told of an extent that is gone; it is still mapped here.
-        ExtentGone,
+        /// The removal of an extent is sent to the peer; the extent is still mapped here.
+        ExtentRemoved,
         /// A channel is closed by its owner.
         ChannelClosed,
         /// In `src/python`: a request is written, and nothing of it is sent.
@@ -145,35 +144,35 @@ mod enabled {
         FunctionCalled,
         /// A result is written, and nothing of it is sent.
         ResultWritten,
-        /// Of many calls in a frame one is done.
+        /// One of the calls in a frame is done.
         OneOfManyDone,
-        /// An answer is read, and whoever waits for it has not got it.
-        AnswerRead,
-        /// The door of a name is held, and nothing is known of the name.
-        DoorEntered,
-        /// The memory of a new name has a name, and no file.
+        /// A reply is read, and its caller has not received it.
+        ReplyRead,
+        /// The entry lock of an object is held, and nothing of the object is read.
+        EntryLockHeld,
+        /// The memory of a new object has a name, and no file.
         MemoryNamed,
-        /// The memory of a new name has a file, and no header.
+        /// The memory of a new object has a file, and no header.
         MemoryMade,
-        /// The memory of a new name is ready, and nobody is its member.
+        /// The memory of a new object is ready, and it has no member.
         MemoryReady,
         /// A new member has its byte, and no entry.
         MemberLocked,
-        /// A new member has its entry, and the watchers were not told.
+        /// A new member has its entry, and the watchers are not woken.
         MemberEntered,
         /// A permit is taken.
         PermitTaken,
-        /// A permit is free, and nobody was woken.
+        /// A permit is free, and no waiter is woken.
         PermitFreed,
-        /// A signal is counted, and nobody was woken.
+        /// A signal is counted, and no waiter is woken.
         Signalled,
         /// A signal is taken.
         SignalTaken,
-        /// An event is set, and nobody was woken.
+        /// An event is set, and no waiter is woken.
         EventSet,
-        /// A sleeper's slot says that it was woken, and nobody has rung for it.
+        /// A sleeper's slot is in the state woken, and the sleeper is not woken.
         SlotWoken,
-        /// A dead member is ours to recover.
+        /// The recovery of a dead member has begun.
         RecoveryBegun,
         /// A permit of a dead member is free.
         PermitRecovered,
@@ -181,174 +180,174 @@ mod enabled {
         Recovered,
         /// Items are written behind the end of a queue, which has not moved.
         ItemsWritten,
-        /// Items are in a queue, and nobody was woken.
+        /// Items are in a queue, and no reader is woken.
         ItemsPut,
-        /// Items are out of a queue, and whoever takes them has not got them.
+        /// Items are popped from a queue, and their reader has not received them.
         ItemsTaken,
-        /// An item is claimed, and whoever claims it has not got it.
+        /// An item is claimed, and its claimant has not received it.
         ItemClaimed,
-        /// A claim has ended, and nobody was woken.
+        /// A claim has ended, and no waiter is woken.
         ClaimEnded,
         /// A claim of a dead member has ended.
         ClaimRecovered,
-        /// A member that leaves has given back its permits.
+        /// A member that leaves has released its permits.
         LeaveBegun,
-        /// A member that leaves has no entry any more.
+        /// A member that leaves has no entry.
         MemberLeft,
-        /// The memory of a name is removed, and its lock file is not.
+        /// The memory of an object is removed, and its lock file is not.
         MemoryRemoved,
-        /// A store has what it begins with.
-        StoreFounded,
-        /// Something that others wait for is committed, and nobody was told.
+        /// A store has its initial contents.
+        StoreInitialized,
+        /// A change that others wait for is committed, and none is woken.
         StoreChanged,
-        /// A transaction of a program has the lease, and looks as that of a single operation.
+        /// A program's transaction has the owner lock, and looks like a single operation.
         TransactionBegun,
-        /// The same, and others can tell it from one.
+        /// A program's transaction has the owner lock, and is marked as a transaction.
         TransactionMarked,
-        /// A transaction of a program has ended, and nobody was woken.
+        /// A program's transaction has ended, and no waiter is woken.
         TransactionEnded,
-        /// A message is taken, and whoever takes it has not got it.
+        /// A message is taken, and its receiver has not received it.
         MessageTaken,
-        /// A buffer is pinned, and whoever looks at it has not got it.
+        /// A buffer is pinned, and its reader has not received it.
         BufferPinned,
-        /// A buffer is not looked at any more.
+        /// A buffer is unpinned.
         BufferUnpinned,
-        /// A container is watched, and nobody waits.
+        /// A container is watched, and the watcher does not wait.
         WatchBegun,
-        /// It is not watched any more.
+        /// A container is no longer watched.
         WatchEnded,
-        /// What dead members of a store looked at and watched is given back.
+        /// The pins and watches of dead members of a store are released.
         StoreRecovered,
-        /// The memory of a store says that a copy is to take its place, and there is none.
+        /// The memory of a store announces that a copy replaces it, and there is no copy.
         ReplaceBegun,
-        /// There is a copy of a store, and nobody knows of it.
+        /// There is a copy of a store, and no member knows it.
         CopyMade,
-        /// A copy of a store has taken its place, and nobody uses it.
+        /// A copy of a store has replaced it, and no member uses it.
         CopyFound,
-        /// This process uses the copy, and the others were not woken.
+        /// This process uses the copy, and the others are not woken.
         CopyUsed,
-        /// The right to be the owner of a store is taken, and nothing is made.
+        /// The ownership of a store is taken, and nothing is created.
         OwnerBegun,
-        /// The contents of a store with an owner are there, and are not said to be.
+        /// The contents of a store with an owner exist, and are not announced.
         ContentsMade,
-        /// They are, and nobody was told.
+        /// The contents of a store with an owner are announced, and no reader is woken.
         ContentsFound,
-        /// The readers of a store were told of them, and not waited for.
-        OwnerTold,
-        /// A reader has mapped the contents of an owner, and has not said so.
+        /// The readers of a store are woken, and the owner has not waited for them.
+        ReadersWoken,
+        /// A reader has mapped the contents of an owner, and has not announced that.
         ReaderFollows,
-        /// A reader has mapped a dead owner's half commit privately, and has not ended it.
+        /// A reader has mapped a dead owner's partial commit privately, and has not completed it.
         MendBegun,
-        /// A change of such a store is committed, and its readers were not told.
-        ChangeUntold,
-        /// A reader has pinned a buffer, and has not looked whether it is there.
+        /// A change of a store with an owner is committed, and its readers are not woken.
+        OwnerChangeCommitted,
+        /// A reader has pinned a buffer, and has not checked that it is still there.
         ReaderPinned,
         /// A reader watches a container, and does not wait.
         ReaderWatches,
         /// The only word of a transaction is stored, and the sequence is as before.
         OnlyWordStored,
-        /// The number of a container is used up, and nothing else was done.
+        /// The number of a container is used, and nothing else is done.
         NumberTaken,
         /// The entries of a log are written, and do not count.
         LogWritten,
-        /// They count, and no word is stored.
+        /// The entries of a log count, and no word is stored.
         LogCounted,
-        /// A word is stored, and others are not.
+        /// One word of a log is stored, and others are not.
         LogWordStored,
-        /// All are stored, and the sequence is odd.
+        /// All words of a log are stored, and the sequence is odd.
         LogEnded,
-        /// All is over, and the lease is held.
+        /// A transaction with a log is over, and the owner lock is held.
         LogSettled,
-        /// What a dead member had committed is found, and no word is stored again.
+        /// The commit of a dead member is found, and no word is stored again.
         RedoBegun,
-        /// A word of it is stored again.
+        /// A word of that commit is stored again.
         RedoWordStored,
-        /// All of it is, and the sequence is odd.
+        /// All words of that commit are stored again, and the sequence is odd.
         RedoDone,
-        /// Memory is fetched, and nothing of that is committed.
+        /// Memory of a heap is allocated, and nothing of that is committed.
         HeapGrown,
-        /// All is committed, and memory is still to be given back.
+        /// A commit is complete, and memory is still to be given back.
         HeapFreed,
-        /// It is given back, and the lease is held.
+        /// The memory of the previous point is given back, and the owner lock is held.
         HeapPunched,
-        /// The containers that a dead member had begun to make are gone, and their memory is not given back.
-        LeftContainersGone,
-        /// Memory of a dead member is given back, and perhaps not all of it.
+        /// The containers that a dead member had begun are removed, and their memory is not given back.
+        DeadContainersRemoved,
+        /// Memory of a dead member is given back, perhaps not all of it.
         RepairPunched,
         ; // Those that are counted in shared/tests and topic/tests alone.
-        /// The lease is taken, and nothing else was looked at.
+        /// The owner lock is acquired, and nothing else is read.
         LockAcquired,
-        /// The lease of a dead member, or of nobody who said so in time, is taken.
+        /// The owner lock of a dead member, or of one that did not identify itself in time, is taken over.
         LockTakenOver,
-        /// The word of the lease says that somebody sleeps, and nobody does so far.
+        /// The word of the owner lock announces a sleeper, which does not sleep.
         LockAwaited,
-        /// The lease is given back, and nobody was woken.
+        /// The owner lock is released, and no sleeper is woken.
         LockReleased,
-        /// The sequence is odd, and nothing was changed.
+        /// The sequence is odd, and nothing is changed.
         SequenceOdd,
-        /// An entry of the journal is written, and does not count.
+        /// An entry of the undo log is written, and does not count.
         EntryWritten,
-        /// An entry counts, and its word is not changed.
+        /// An entry of the undo log counts, and its word is not changed.
         EntryCounted,
         /// A word is changed.
         WordChanged,
-        /// All changes stay, and the sequence is odd.
+        /// All changes are committed, and the sequence is odd.
         Committed,
-        /// A transaction is over, and its lease is held.
+        /// A transaction is over, and its owner lock is held.
         SequenceEven,
-        /// The last holder's journal counts, and nothing is restored.
+        /// The undo log of the last holder counts, and nothing is restored.
         RollbackBegun,
         /// A word is restored.
         WordRestored,
         /// All words are restored, and the sequence is odd.
         RollbackDone,
-        /// Pages are set aside that have no memory.
+        /// Pages without memory are reserved.
         GrowthBegun,
-        /// They have memory, and the map does not say so.
+        /// The reserved pages have memory, and the map does not record that.
         GrowthDone,
-        /// Pages are set aside that nobody uses, and have their memory.
+        /// Unused pages with memory are reserved.
         ShrinkingBegun,
-        /// Their memory is given back, and the map does not say so.
+        /// Their memory is given back, and the map does not record that.
         ShrinkingDone,
         /// A block is reserved, and not filled.
         BlockReserved,
-        /// A dead member's block, or pages, are found.
-        RemainsFound,
+        /// A block, or pages, of a dead member are found.
+        DeadAllocationFound,
         /// A publisher has a listing, which is not open.
         ListingTaken,
-        /// A publisher's listing is open, and its number of changes is the old one.
+        /// A publisher's listing is open, and the version is the old one.
         ListingOpened,
         /// A record is written, and not published.
         RecordWritten,
-        /// Records are published, and nobody was woken.
+        /// Records are published, and no subscriber is woken.
         RecordsPublished,
-        /// A publisher's floor is higher, and it has looked at nobody.
+        /// A publisher's floor is raised, and no head is loaded.
         FloorRaised,
-        /// Records are given up, and nothing is written over.
+        /// Records are reclaimed, and not overwritten.
         RecordsGivenUp,
         /// A subscriber is cut off.
         CutOff,
-        /// A publisher's listing is closed, and somebody's.
+        /// A publisher's listing is closed, and not released.
         ListingClosed,
         /// A subscriber has a seat, and does not use it.
         SeatTaken,
-        /// A subscriber joins, and is attached to nobody.
+        /// A subscriber joins, and is attached to no publisher.
         SeatJoining,
         /// A subscriber is attached to a publisher.
         Attached,
         /// A subscriber's seat is active.
         SeatActive,
-        /// Records are copied or pinned, and its head is below them.
+        /// Records are copied or pinned, and the head is below them.
         RecordsCopied,
-        /// A record is pinned, and nobody has looked whether it is there still.
+        /// A record is pinned, and the subscriber has not checked that it is still there.
         RecordPinned,
-        /// A subscriber's head is above what it has read, and nobody was woken.
+        /// A subscriber's head is above what it has read, and the publisher is not woken.
         HeadMoved,
-        /// A pin is taken back, and nobody was woken.
+        /// A pin is removed, and the publisher is not woken.
         PinCleared,
     }
 
-    /// No point.
+    /// Value for no armed point.
     const NONE: u64 = u64::MAX;
 
     static PASSED: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
@@ -357,7 +356,7 @@ mod enabled {
     static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
     static OBITUARY: AtomicI32 = AtomicI32::new(-1);
 
-    /// This point is passed; the process dies if that was what it was armed for.
+    /// Pass a point, and send the signal to the process if the point is armed and was passed often enough.
     pub(crate) fn pass(point: Point) {
         // Relaxed, here and below: they are counters, and the test arms before it goes on.
         PASSED[point as usize].fetch_add(1, Ordering::Relaxed);
@@ -366,14 +365,14 @@ mod enabled {
         {
             match SIGNAL.load(Ordering::Relaxed) {
                 libc::SIGKILL => die(),
-                // SAFETY: no memory is involved. It goes on after SIGCONT.
+                // SAFETY: no memory is involved. The process continues after SIGCONT.
                 other => drop(unsafe { libc::raise(other) }),
             }
         }
     }
 
-    /// The process gets this signal when it passes this point for the `times`th time from now on. Of SIGKILL it dies, and
-    /// writes the time of that, in nanoseconds of CLOCK_MONOTONIC, to `obituary`.
+    /// Arm a point: the process gets `signal` when it passes the point for the `times`th time from now on. Before SIGKILL it
+    /// writes the time, in nanoseconds of CLOCK_MONOTONIC, to the descriptor `obituary`.
     pub fn arm(point: usize, times: u64, signal: i32, obituary: i32) {
         // Relaxed, all: see `pass`.
         LEFT.store(times, Ordering::Relaxed);
@@ -382,7 +381,7 @@ mod enabled {
         ARMED.store(point as u64, Ordering::Relaxed);
     }
 
-    /// How often each point was passed, by number.
+    /// Return how often each point was passed, by number.
     #[cfg_attr(not(feature = "python"), allow(dead_code))]
     pub fn passed() -> Vec<u64> {
         // Relaxed: see `pass`.

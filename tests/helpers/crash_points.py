@@ -50,7 +50,7 @@ FILES_OF_NAMES: Final = tuple(
 #: The native points that only a name with members passes, and no conversation.
 POINTS_OF_NAMES: Final = frozenset(
     (
-        "DoorEntered",
+        "EntryLockHeld",
         "MemoryNamed",
         "MemoryMade",
         "MemoryReady",
@@ -79,7 +79,7 @@ POINTS_OF_QUEUES: Final = frozenset(
 #: Those that only a store passes.
 POINTS_OF_STORES: Final = frozenset(
     (
-        "StoreFounded",
+        "StoreInitialized",
         "StoreChanged",
         "TransactionBegun",
         "TransactionMarked",
@@ -103,7 +103,7 @@ POINTS_OF_STORES: Final = frozenset(
         "HeapGrown",
         "HeapFreed",
         "HeapPunched",
-        "LeftContainersGone",
+        "DeadContainersRemoved",
         "RepairPunched",
     )
 )
@@ -112,7 +112,7 @@ POINTS_OF_STORES: Final = frozenset(
 POINTS_OF_COPIES: Final = frozenset(("ReplaceBegun", "CopyMade", "CopyFound", "CopyUsed"))
 
 #: Those that only an owner of a store passes, and its readers.
-POINTS_OF_OWNERS: Final = frozenset(("OwnerBegun", "ContentsMade", "ContentsFound", "OwnerTold", "ChangeUntold"))
+POINTS_OF_OWNERS: Final = frozenset(("OwnerBegun", "ContentsMade", "ContentsFound", "ReadersWoken", "OwnerChangeCommitted"))
 POINTS_OF_READERS: Final = frozenset(("ReaderFollows", "ReaderPinned", "ReaderWatches"))
 
 #: Those that only a reader passes that ends the half commit of a dead owner.

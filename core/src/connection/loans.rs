@@ -95,7 +95,7 @@ impl Loans {
         crash::point!(ExtentMade);
         extent_update::send_added(self.socket.as_fd(), &extent)
             .map_err(|error| updates.send_error(len, error))?;
-        crash::point!(ExtentTold);
+        crash::point!(ExtentSent);
         let is_first = self.ours.add_extent(extent);
         crash::point!(ExtentAdded);
         if is_first {
@@ -110,7 +110,7 @@ impl Loans {
         while let Some(&number) = updates.gone.last() {
             extent_update::send_removed(self.socket.as_fd(), number)?;
             updates.gone.pop();
-            crash::point!(ExtentGone);
+            crash::point!(ExtentRemoved);
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ impl PeerExtents {
         }
         let loan = table.loans.entry(place).or_insert((0, 0));
         *loan = (loan.0 + 1, loan.1.max(end));
-        crash::point!(LeaseOpened);
+        crash::point!(LoanOpened);
         drop(table);
         let peer = self.clone();
         Ok(Loan {
@@ -145,10 +145,10 @@ impl Drop for Loan {
             return;
         }
         lock(&self.peer.table).end_loan(self.place);
-        crash::point!(LeaseEnded);
+        crash::point!(LoanEnded);
         if let Some(sender) = self.peer.sender() {
             sender.send_release(&parcel::release(self.place));
-            crash::point!(LeaseTold);
+            crash::point!(LoanReleased);
         }
     }
 }
@@ -216,7 +216,7 @@ impl ExtentTable {
                         });
                     }
                     self.next = number.checked_add(1);
-                    crash::point!(ExtentHeard);
+                    crash::point!(ExtentAnnounced);
                     self.unmapped
                         .insert(number, (size, Arc::new(OwnFd::from(file))));
                     // An unusable extent counts as unknown once a frame names it. Perhaps none will: its removal may be

@@ -183,7 +183,7 @@ impl BufferAllocator {
             return None;
         }
         owned.arena.add_hold(place);
-        crash::point!(BlockRegained);
+        crash::point!(BlockReclaimed);
         Some(self.hold(&owned, place))
     }
 

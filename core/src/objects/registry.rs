@@ -232,7 +232,7 @@ impl Registry {
                 .map_err(failed("cannot be locked"))?;
             let seconds = ENTRY_TIMEOUT.as_secs_f64();
             locked.map_err(|holder| ObjectError::Busy { holder, seconds })?;
-            crash::point!(DoorEntered);
+            crash::point!(EntryLockHeld);
             if !lock_file
                 .is_current()
                 .map_err(failed("cannot be inspected"))?

@@ -32,7 +32,7 @@ impl<W: Words, M: Members> Store<W, M> {
         if let Some(readers) = self.reader_table() {
             let is_late = readers.watch_count() != notifications.begun;
             if is_late || !notifications.touched.is_empty() {
-                crash::point!(ChangeUntold);
+                crash::point!(OwnerChangeCommitted);
                 // A reader that has begun a watch meanwhile may watch any of the changed containers.
                 let ids = (!is_late).then_some(&notifications.touched[..]);
                 if readers.mark_changed(ids) {

@@ -85,7 +85,7 @@ impl<W: Words, M: Members> Store<W, M> {
                 let left = header::number(word).wrapping_sub(committed.wrapping_add(1));
                 header::is_id(word) && left < last.wrapping_sub(committed)
             })?;
-            crash::point!(LeftContainersGone);
+            crash::point!(DeadContainersRemoved);
         }
         Ok(self.heap.repair(t)?)
     }

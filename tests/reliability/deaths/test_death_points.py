@@ -56,7 +56,7 @@ LOST: Final = (shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)
 each_conversation = pytest.mark.parametrize("conversation", list(conversations.CONVERSATIONS))
 
 #: The points that are passed only if an answer comes while it pays to look for it: on a crowded host it never does.
-QUICK: Final = {"AnswerRead"}
+QUICK: Final = {"ReplyRead"}
 
 #: The sides that die under a server.
 SIDES: Final[tuple[Side, ...]] = ("client", "client in threads")

@@ -232,8 +232,8 @@ def test_who_dies_at_a_point_loses_and_doubles_nothing(victims: Victims, point: 
         ("RecoveryBegun", 1),
         ("ClaimRecovered", 1),
         ("ClaimRecovered", 2),
-        ("RemainsFound", 1),
-        ("RemainsFound", 2),
+        ("DeadAllocationFound", 1),
+        ("DeadAllocationFound", 2),
         ("Recovered", 1),
     ],
 )

@@ -40,7 +40,7 @@ POINTS = {
     "LockTakenOver": "LogWordStored",
     "LockReleased": "",
     **{point: "LogWordStored" if point in OF_HEIRS else "" for point in sorted(crash_points.POINTS_OF_STORES)},
-    "LeftContainersGone": "NumberTaken",
+    "DeadContainersRemoved": "NumberTaken",
 }
 
 
@@ -157,7 +157,7 @@ def test_who_dies_at_a_point_loses_and_tears_nothing(
 
 
 #: The points that whoever makes a store passes.
-OF_FOUNDERS = ("HeapGrown", "LogWritten", "LogCounted", "LogWordStored", "LogEnded", "LogSettled", "StoreFounded")
+OF_FOUNDERS = ("HeapGrown", "LogWritten", "LogCounted", "LogWordStored", "LogEnded", "LogSettled", "StoreInitialized")
 
 
 @pytest.mark.parametrize("point", OF_FOUNDERS)

@@ -47,7 +47,7 @@ POINTS: Final = {
     "LogEnded": True,
     "LogSettled": True,
     "HeapGrown": False,
-    "ChangeUntold": True,
+    "OwnerChangeCommitted": True,
 }
 DEATHS = scaled(4, 60)
 PUNCH_HOLE, KEEP_SIZE = 2, 1
@@ -477,7 +477,7 @@ thread.start()
 
 
 @pytest.mark.crashpoints
-@pytest.mark.parametrize("point", [*POINTS, "OwnerBegun", "ContentsMade", "ContentsFound", "OwnerTold"])
+@pytest.mark.parametrize("point", [*POINTS, "OwnerBegun", "ContentsMade", "ContentsFound", "ReadersWoken"])
 def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Path, tmp_path: Path, point: str) -> None:
     crash_points.require_core()
     deaths, serial, seconds = 0, 0, []

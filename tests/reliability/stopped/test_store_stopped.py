@@ -74,7 +74,7 @@ STORES = ("LogWordStored", "LogEnded")
 #: The same, where it has not got the lease any more, and others go on.
 LETS_GO = {
     "LockReleased": "adds",
-    "StoreFounded": "adds",
+    "StoreInitialized": "adds",
     "StoreChanged": "puts messages",
     "TransactionEnded": "transfers",
     "MessageTaken": "takes messages",

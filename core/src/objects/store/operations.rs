@@ -36,7 +36,7 @@ impl StoreMembership {
         self.in_current_contents(|store| {
             let deadline = deadline_after(RECOVERY_TIMEOUT);
             let founded = store.initialize(deadline);
-            crash::point!(StoreFounded);
+            crash::point!(StoreInitialized);
             let place = founded.and_then(|()| store.root(Root::Store, deadline));
             place.map_err(|error| self.map_error(error))
         })

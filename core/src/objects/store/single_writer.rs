@@ -88,7 +88,7 @@ impl StoreMembership {
         self.notify_watchers();
         current.notify_all_readers(); // The last owner may have died between a commit and its notification.
         self.wake_all_sets();
-        crash::point!(OwnerTold);
+        crash::point!(ReadersWoken);
         self.wait_for_readers(mark);
         Ok(())
     }

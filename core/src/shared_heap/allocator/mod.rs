@@ -293,7 +293,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 let Some((index, offset)) = self.unfinished.find(t, from, &is_gone)? else {
                     return Ok(None);
                 };
-                crash::point!(RemainsFound);
+                crash::point!(DeadAllocationFound);
                 let located = self.blocks.locate(t, offset);
                 let (page, entry) = located
                     .map_err(|error| self.unfinished.corrupt_if_missing(index, offset, error))?;

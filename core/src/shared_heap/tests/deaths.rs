@@ -221,7 +221,7 @@ fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
             });
             held.unwrap();
         }
-        Point::RemainsFound => {
+        Point::DeadAllocationFound => {
             dies_at(shared, DEAD[1], Point::BlockReserved, times, |blocks| {
                 while blocks.reserve(100, soon()).is_ok() {}
             });
@@ -254,9 +254,9 @@ fn members_that_die_at_any_point_leave_nothing_half_done() {
         Point::ShrinkingBegun,
         Point::ShrinkingDone,
         Point::BlockReserved,
-        Point::RemainsFound,
+        Point::DeadAllocationFound,
     ];
-    let all = &crash::NAMES[crash::OF_PYTHON..=Point::RemainsFound as usize];
+    let all = &crash::NAMES[crash::OF_PYTHON..=Point::DeadAllocationFound as usize];
     assert!(
         points
             .iter()
@@ -274,7 +274,7 @@ fn members_that_die_at_any_point_leave_nothing_half_done() {
         );
         let most = match point {
             Point::RollbackBegun | Point::RollbackDone | Point::LockTakenOver => 1,
-            Point::WordRestored | Point::LockAwaited | Point::RemainsFound => 3,
+            Point::WordRestored | Point::LockAwaited | Point::DeadAllocationFound => 3,
             _ if often => scaled(40, 1000),
             _ => scaled(6, 40),
         };

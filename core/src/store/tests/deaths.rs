@@ -124,7 +124,9 @@ const OF_SUCCESSORS: [Point; 4] = [
 #[test]
 fn members_die_at_each_point() {
     let points = POINTS[1..].iter().map(|&(point, ..)| point);
-    let heirs = OF_SUCCESSORS.into_iter().chain([Point::LeftContainersGone]);
+    let heirs = OF_SUCCESSORS
+        .into_iter()
+        .chain([Point::DeadContainersRemoved]);
     let mut tried: Vec<_> = points.chain(heirs).map(|point| point as usize).collect();
     tried.sort_unstable();
     let all = Point::OnlyWordStored as usize..=Point::RepairPunched as usize;
@@ -303,7 +305,7 @@ fn containers_of_a_dead_uncommitted_transaction_are_deleted_for_all() {
             // A member that dies during the takeover leaves the rest to the next one.
             let successor = shared.fork(|| {
                 let store = store(&shared, generation << 32 | 5);
-                crash::arm(Point::LeftContainersGone as usize, 1, libc::SIGKILL, -1);
+                crash::arm(Point::DeadContainersRemoved as usize, 1, libc::SIGKILL, -1);
                 store.recover(|_| false, soon()).unwrap();
             });
             let was_committed = generation == 3;

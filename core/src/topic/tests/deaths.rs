@@ -70,7 +70,7 @@ fn there_is_a_death_at_each_point() {
     let points = OF_PUBLISHERS.iter().chain(&OF_SUBSCRIBERS);
     let mut tried: Vec<usize> = points.map(|&point| point as usize).collect();
     tried.sort_unstable();
-    let first = Point::RemainsFound as usize + 1;
+    let first = Point::DeadAllocationFound as usize + 1;
     assert!(tried.into_iter().eq(first..crash::NAMES.len()));
 }
 

@@ -58,16 +58,16 @@ impl Wakers {
     pub fn wake(&self, how: u32) {
         match how {
             flags::ON_SOCKET => {
-                crash::point!(WakeClaimed);
+                crash::point!(WakeTokenTaken);
                 self.loop_waker.wake();
-                crash::point!(BellRung);
+                crash::point!(PeerWoken);
             }
             flags::ON_SEMAPHORE => {
-                crash::point!(WakeClaimed);
+                crash::point!(WakeTokenTaken);
                 if let Some(semaphores) = &self.semaphores {
                     semaphores.theirs.wake();
                 }
-                crash::point!(BellRung);
+                crash::point!(PeerWoken);
             }
             _ => {}
         }

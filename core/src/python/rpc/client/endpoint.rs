@@ -84,7 +84,7 @@ impl Endpoint {
                 return self.finish(Some(error), args, kwargs, call);
             }
         };
-        crash::point!(AnswerRead);
+        crash::point!(ReplyRead);
         Ok(Next::Return(result))
     }
 

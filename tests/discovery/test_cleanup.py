@@ -1,4 +1,4 @@
-"""What the dead left is removed; what lives, and what is not ours, is not touched."""
+"""Files of dead processes are removed; files of living processes and of others are not touched."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ DIES_IN_HANDSHAKE = """
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """What a test here leaves for a clean-up is its own."""
+    """Give each test its own files to clean up."""
     with host_to_oneself():
         yield
 
 
 @pytest.fixture
-def leftovers() -> Iterator[list[Path]]:
-    """What a server leaves that is killed in the middle of a handshake."""
+def stale_files() -> Iterator[list[Path]]:
+    """Yield the files of a server that is killed in the middle of a handshake."""
     with Script(DIES_IN_HANDSHAKE) as dying:
         name = dying.line()
         dying.process.wait()
@@ -57,22 +57,24 @@ def ours(found: list[cleanup.Leftover], paths: list[Path]) -> list[cleanup.Lefto
 
 
 def met(found: list[cleanup.Leftover]) -> list[cleanup.Leftover]:
-    """Those of the directory where services meet, which is this test's own."""
+    """Return the findings in the runtime directory, which is this test's own."""
     return [leftover for leftover in found if Path(leftover.path).parent != SHM]
 
 
-def test_a_death_within_the_handshake_is_cleaned_up(leftovers: list[Path]) -> None:
-    listed = ours(cleanup.clean(dry_run=True), leftovers)
+def test_a_death_within_the_handshake_is_cleaned_up(stale_files: list[Path]) -> None:
+    listed = ours(cleanup.clean(dry_run=True), stale_files)
     assert sorted(leftover.file for leftover in listed) == ["segment", "semaphore", "semaphore"]
     assert not any(leftover.removed for leftover in listed)
-    assert all(path.exists() for path in leftovers)
+    assert all(path.exists() for path in stale_files)
     segment = next(leftover for leftover in listed if leftover.file == "segment")
-    assert segment.size == leftovers[0].stat().st_blocks * 512 >= 2 * 4096, "what it takes, and not what it may grow to"
+    assert segment.size == stale_files[0].stat().st_blocks * 512 >= 2 * 4096, (
+        "what it takes, and not what it may grow to"
+    )
     assert "no process holds its lock" in segment.why
-    removed = ours(cleanup.clean(), leftovers)
+    removed = ours(cleanup.clean(), stale_files)
     assert all(leftover.removed and leftover.error is None for leftover in removed)
-    assert not any(path.exists() for path in leftovers)
-    assert ours(cleanup.clean(), leftovers) == []
+    assert not any(path.exists() for path in stale_files)
+    assert ours(cleanup.clean(), stale_files) == []
 
 
 def test_a_killed_servers_socket_and_lock_are_cleaned_up(server: ServerProcess, runtime: Path) -> None:
@@ -86,7 +88,7 @@ def test_a_killed_servers_socket_and_lock_are_cleaned_up(server: ServerProcess, 
     assert os.listdir(runtime) == []
 
 
-async def test_what_lives_is_not_touched(server: ServerProcess, runtime: Path) -> None:
+async def test_files_of_living_processes_are_not_touched(server: ServerProcess, runtime: Path) -> None:
     handshaking = NewSegment("tested")
     try:
         async with shmrpc.connect("tested") as client:
@@ -98,7 +100,7 @@ async def test_what_lives_is_not_touched(server: ServerProcess, runtime: Path) -
         handshaking.unlink()
 
 
-def test_what_is_not_ours_is_not_touched(runtime: Path) -> None:
+def test_files_of_others_are_not_touched(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     stem = "0" * 32
     foreign = [
@@ -152,7 +154,7 @@ def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: ServerProce
     with pytest.raises(shmrpc.ServiceInUse, match=said) as caught:
         ServiceSocket("tested")
     assert caught.value.pid == server.pid
-    assert ours(cleanup.clean(), [runtime / "tested.sock"]) == [], "also with a lock file that nobody holds"
+    assert ours(cleanup.clean(), [runtime / "tested.sock"]) == [], "also with a lock file that no process holds"
     with shmrpc.sync.connect("tested") as client:
         assert client.add(1, 2) == 3
     server.stop()
@@ -167,7 +169,7 @@ def inodes(directory: Path) -> dict[str, int]:
 def test_the_end_of_a_server_leaves_the_files_of_the_next_one(
     server: ServerProcess, runtime: Path, has_died: bool
 ) -> None:
-    """Somebody has removed all of its files, and another server has the name since, or had it and was killed."""
+    """Its files were removed, and another server has the name since, or had it and was killed."""
     for name in inodes(runtime):
         (runtime / name).unlink()
     with ServerProcess() as other:
@@ -200,8 +202,8 @@ def test_a_lock_that_others_always_remove_is_an_error(runtime: Path, monkeypatch
         cleanup.take_lock(runtime / "tested.lock", create=True)
 
 
-def test_what_could_not_be_removed_is_said(
-    leftovers: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_files_that_could_not_be_removed_are_reported(
+    stale_files: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -210,7 +212,7 @@ def test_what_could_not_be_removed_is_said(
         patched.setattr(Path, "unlink", refuse)
         assert cleanup.main([]) == 1
     printed = capsys.readouterr().out
-    assert f"COULD NOT REMOVE {leftovers[0]}" in printed
+    assert f"COULD NOT REMOVE {stale_files[0]}" in printed
     assert "Operation not permitted (errno 1)" in printed
 
 
@@ -254,7 +256,7 @@ while True:
 
 
 def test_names_are_made_while_a_clean_up_looks_whether_their_makers_live(runtime: Path) -> None:
-    """It takes each lock for a moment, also that of a file whose maker has not locked it yet."""
+    """A clean-up takes each lock for a moment, also that of a file whose maker has not locked it so far."""
     with subprocess.Popen([sys.executable, "-c", LOOKS], stdout=subprocess.PIPE) as looks:
         assert looks.stdout is not None
         try:
@@ -267,20 +269,20 @@ def test_names_are_made_while_a_clean_up_looks_whether_their_makers_live(runtime
 
 
 @pytest.mark.parametrize("command", [["-m", "shmrpc", "cleanup"], ["util/shmrpc_cleanup.py"]])
-def test_the_commands(leftovers: list[Path], command: list[str]) -> None:
+def test_the_commands(stale_files: list[Path], command: list[str]) -> None:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, *command, *options], capture_output=True, text=True, check=False)
 
     listed = run("--dry-run", "--json")
     assert listed.returncode == 0
     entries = {entry["path"]: entry for entry in json.loads(listed.stdout)}
-    assert all(not entries[str(path)]["removed"] for path in leftovers)
-    assert {"path", "kind", "file", "size", "owner", "why", "removed", "error"} == set(entries[str(leftovers[0])])
-    assert f"would remove {leftovers[0]}" in run("--dry-run").stdout
+    assert all(not entries[str(path)]["removed"] for path in stale_files)
+    assert {"path", "kind", "file", "size", "owner", "why", "removed", "error"} == set(entries[str(stale_files[0])])
+    assert f"would remove {stale_files[0]}" in run("--dry-run").stdout
     done = run()
     assert done.returncode == 0
-    assert f"removed {leftovers[0]}" in done.stdout
-    assert not any(path.exists() for path in leftovers)
+    assert f"removed {stale_files[0]}" in done.stdout
+    assert not any(path.exists() for path in stale_files)
 
 
 def test_the_script_needs_no_package(tmp_path: Path) -> None:
@@ -304,7 +306,7 @@ def test_a_semaphore_alone_is_dead() -> None:
 
 
 def of_kind(kind: str, runtime: Path) -> list[Path]:
-    """The files of a dead owner of a name of this kind, made here."""
+    """Make the files of a dead owner of a name of this kind, and return their paths."""
     runtime.mkdir(mode=0o700, exist_ok=True)
     segment = cleanup.segment_name("tested", "e" * 32, kind)
     semaphore = f"sem.{cleanup.semaphore_names(segment)[0]}"
@@ -348,7 +350,7 @@ def test_a_name_of_an_unknown_kind_is_left_alone_and_mentioned(gadget: list[Path
 
 
 def test_a_name_of_another_kind_is_no_service(gadget: list[Path]) -> None:
-    """Whoever lists services, or looks for a similar one, asks nobody at a gadget's socket."""
+    """A listing of services, or a lookup of a similar one, sends nothing to a gadget's socket."""
     said: list[str] = []
     assert collect_reports(silent=said.append) == []
     assert said == []

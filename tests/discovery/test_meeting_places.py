@@ -17,7 +17,7 @@ from tests.helpers.services import service
 
 @pytest.fixture(autouse=True)
 def places(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The directory of a login, which is not there, and the other one: none of this machine's."""
+    """Return the directory of a login, which does not exist, and the other one: neither is the machine's own."""
     login, temporary = runtime.parent / "login", runtime.parent / "temporary"
     monkeypatch.setattr(cleanup, "LOGIN_DIRECTORY", str(login))
     monkeypatch.setattr(cleanup, "TEMPORARY_DIRECTORY", str(temporary))
@@ -26,7 +26,7 @@ def places(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def dead() -> list[str]:
-    """What a clean-up finds and removes where services meet. In /dev/shm other tests may have left something."""
+    """Return the files that a clean-up removes in runtime directories; in /dev/shm other tests may have left some."""
     return [leftover.path for leftover in cleanup.clean() if Path(leftover.path).parent != SHM]
 
 
@@ -62,14 +62,14 @@ async def test_a_server_of_a_login_is_found_without_the_variable(
         await check_met()
 
 
-def test_who_finds_none_says_where_it_looked(places: tuple[Path, Path]) -> None:
+def test_the_error_without_a_service_names_the_directories(places: tuple[Path, Path]) -> None:
     login, temporary = places
     os.mkdir(login, 0o700)
     with pytest.raises(shmrpc.ServiceUnavailable, match=rf"looked in {login}/shmrpc and {temporary}\)"):
         shmrpc.sync.connect("tested", timeout=0).__enter__()
 
 
-def test_who_only_looks_makes_nothing(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_makes_no_directory(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     login, temporary = places
 
     def look() -> None:
@@ -88,7 +88,7 @@ def test_who_only_looks_makes_nothing(places: tuple[Path, Path], monkeypatch: py
     assert not temporary.exists()
 
 
-def test_what_the_dead_left_is_removed_in_both(places: tuple[Path, Path]) -> None:
+def test_files_of_the_dead_are_removed_in_both(places: tuple[Path, Path]) -> None:
     login, temporary = places
     for place in (login / "shmrpc", temporary):
         place.mkdir(mode=0o700, parents=True)

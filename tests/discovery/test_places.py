@@ -34,7 +34,7 @@ def double(number: int) -> int:
 async def test_a_server_in_this_loop_is_found_by_its_place(connect: Callable[[], shmrpc.Client]) -> None:
     async with shmrpc.serve(service, at="memory://"), connect() as client:
         assert await client.double(2) == 4
-        with pytest.raises(shmrpc.ServiceUnavailable):  # Nothing of it is to be seen from outside of this loop.
+        with pytest.raises(shmrpc.ServiceUnavailable):  # The service is invisible outside of this loop.
             async with shmrpc.connect(service.name, timeout=0):
                 pass
 

@@ -80,7 +80,7 @@ async def result_of(future: TaskFuture[object]) -> None:
 def test_without_an_event_loop_of_asyncio_a_sentence_says_what_to_use(
     begin: Callable[[], Coroutine[Any, Any, object]],
 ) -> None:
-    coroutine = begin()  # As trio drives it.
+    coroutine = begin()  # The same steps as trio's.
     with pytest.raises(shmrpc.LocalProtocolError, match=r"no asyncio event loop .* shmrpc\.sync, under trio"):
         coroutine.send(None)
 
@@ -125,7 +125,7 @@ def test_a_sub_interpreter_is_refused_and_the_main_one_goes_on(before: str) -> N
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """A directory with a service."""
+    """Return a directory with a service."""
     (tmp_path / "files_service.py").write_text(SERVICE)
     return tmp_path
 
@@ -165,6 +165,6 @@ def test_serve_ends_with_2_if_what_is_asked_for_is_wrong(app: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xa1\xff", b"\x81\xa1\xff\x01", b"\x91" * 2000, b"\xc1"])
-def test_what_was_written_over_in_a_store_is_a_decode_error(data: bytes) -> None:
+def test_an_overwritten_value_in_a_store_is_a_decode_error(data: bytes) -> None:
     with pytest.raises(shmrpc.DecodeError, match="a value in the store cannot be read"):
         packing.unpack(data)

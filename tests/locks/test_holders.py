@@ -59,7 +59,7 @@ async def test_no_other_task_is_taken_for_one_that_has_ended_with_the_lock(reent
     async def holder() -> None:
         await lock.acquire()
 
-    async def stranger() -> None:
+    async def other_task() -> None:
         with pytest.raises(shmrpc.LocalProtocolError, match="does not hold it"):
             lock.release()
         with pytest.raises(shmrpc.WaitTimeout):
@@ -69,7 +69,7 @@ async def test_no_other_task_is_taken_for_one_that_has_ended_with_the_lock(reent
         await asyncio.create_task(holder())
         gc.collect()
         for _ in range(MANY):
-            await asyncio.create_task(stranger())
+            await asyncio.create_task(other_task())
     finally:
         lock.close()
 
@@ -78,7 +78,7 @@ async def test_no_other_task_is_taken_for_one_that_has_ended_with_the_lock(reent
 def test_no_other_thread_is_taken_for_one_that_has_ended_with_the_lock(reentrant: bool) -> None:
     lock = shmrpc.sync.Lock("it", reentrant=reentrant)
 
-    def stranger() -> str:
+    def other_thread() -> str:
         with pytest.raises(shmrpc.LocalProtocolError, match="does not hold it"):
             lock.release()
         with pytest.raises(shmrpc.WaitTimeout):
@@ -88,7 +88,7 @@ def test_no_other_thread_is_taken_for_one_that_has_ended_with_the_lock(reentrant
     try:
         assert InThread(lock.acquire).join() is True
         for _ in range(20):
-            assert InThread(stranger).join() == "neither"
+            assert InThread(other_thread).join() == "neither"
     finally:
         lock.close()
 
@@ -103,7 +103,7 @@ async def test_no_other_task_is_taken_for_one_that_has_ended_within_a_transactio
         store["half"] = 1
         left.append(transaction)
 
-    async def stranger() -> None:
+    async def other_task() -> None:
         with pytest.raises(shmrpc.WaitTimeout):
             await store.transaction(0).__aenter__()
         assert "half" not in store
@@ -112,15 +112,15 @@ async def test_no_other_task_is_taken_for_one_that_has_ended_within_a_transactio
         await asyncio.create_task(holder())
         gc.collect()
         for _ in range(MANY):
-            await asyncio.create_task(stranger())
-        left.clear()  # It goes, and comes to nothing.
+            await asyncio.create_task(other_task())
+        left.clear()  # The transaction is dropped, and rolled back.
         async with store.transaction(0):
             assert "half" not in store
     finally:
         store.close()
 
 
-async def test_tasks_without_room_for_an_attribute_are_told_apart_too() -> None:
+async def test_tasks_without_room_for_an_attribute_are_distinguished_too() -> None:
     class Bare(asyncio.Task[Any]):
         def __setattr__(self, name: str, value: object) -> None:
             if "shmrpc" in name:
@@ -131,10 +131,10 @@ async def test_tasks_without_room_for_an_attribute_are_told_apart_too() -> None:
 
     async def holds_it() -> None:
         async with lock:
-            task = Bare(stranger(), loop=asyncio.get_running_loop())
+            task = Bare(other_task(), loop=asyncio.get_running_loop())
             assert await task == "neither"
 
-    async def stranger() -> str:
+    async def other_task() -> str:
         with pytest.raises(shmrpc.LocalProtocolError, match="does not hold it"):
             lock.release()
         with pytest.raises(shmrpc.WaitTimeout):
@@ -392,7 +392,7 @@ def test_a_handle_that_is_gone_keeps_no_name_open_once_its_permits_are_back(othe
     assert shmrpc.members("it") == []
 
 
-def test_whoever_has_left_a_permit_has_it_again_before_it_waits_for_itself(other: MemberProcess) -> None:
+def test_a_task_that_has_left_a_permit_regains_it_before_it_waits_for_itself(other: MemberProcess) -> None:
     other.do("sync.Semaphore('it').acquire(); it = sync.Semaphore('it'); it.acquire(1)")
     assert holds("it") == [1]
     with pytest.raises(RuntimeError, match="WaitTimeout"):
@@ -460,7 +460,7 @@ def test_an_exception_passes_a_handle_that_goes_with_a_permit() -> None:
 # --- what they return ---
 
 
-def test_what_acquires_and_waits_in_threads_returns_true() -> None:
+def test_acquire_and_wait_in_threads_return_true() -> None:
     lock, gate, event, memory = (
         shmrpc.sync.Lock("lock"),
         shmrpc.sync.Semaphore("gate", 2),
@@ -489,7 +489,7 @@ def test_what_acquires_and_waits_in_threads_returns_true() -> None:
         lock.locked()
 
 
-async def test_what_acquires_and_waits_in_loops_returns_true() -> None:
+async def test_acquire_and_wait_in_loops_return_true() -> None:
     lock, gate, event = shmrpc.Lock("lock"), shmrpc.Semaphore("gate"), shmrpc.Event("event")
     for held in (lock, gate):
         assert await held.acquire() is True
@@ -898,7 +898,7 @@ def test_an_item_or_a_message_whose_reading_is_interrupted_stays_the_next_one(
 
 
 @pytest.mark.usefixtures("interrupting")
-def test_what_a_handler_raises_while_a_value_is_written_is_not_told_of_the_value() -> None:
+def test_an_error_of_a_handler_while_a_value_is_written_is_not_attributed_to_the_value() -> None:
     with (
         contextlib.closing(shmrpc.sync.queue("queue", codec="pickle")) as queue,
         contextlib.closing(shmrpc.sync.topic("topic", codec="pickle")) as topic,

@@ -64,7 +64,7 @@ def files(runtime: Path) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def watcher() -> None:
-    """The thread that watches other members, and stays, has descriptors of its own."""
+    """Start the thread that watches other members, which has descriptors of its own and stays."""
     with closing(shmrpc.sync.Event(OURS)) as event, pytest.raises(shmrpc.WaitTimeout):
         event.wait(0.01)
 
@@ -74,7 +74,7 @@ def other() -> Iterator[MemberProcess]:
     """Another process."""
     with MemberProcess() as member:
         yield member
-        member.close()  # It leaves nothing, as one that is killed would.
+        member.close()  # The member leaves no file, unlike a killed one.
 
 
 # --- close() ---
@@ -94,7 +94,7 @@ async def test_a_closed_name_that_is_referred_to_has_no_descriptor_and_no_memory
         assert "closed" in repr(each)
 
 
-async def test_what_was_used_and_waited_for_is_given_back_too(runtime: Path) -> None:
+async def test_objects_that_were_used_and_waited_for_are_given_back_too(runtime: Path) -> None:
     before = descriptors(), mapped()
     memory = shmrpc.memory(f"{OURS}-m", LARGE)
     memory.buf[0] = 1
@@ -170,7 +170,7 @@ def test_views_of_a_memory_stay_and_give_it_back_with_the_last(runtime: Path) ->
     assert mapped() == before
 
 
-def test_what_looks_at_an_item_of_a_closed_queue_finds_it_as_it_was() -> None:
+def test_a_view_of_an_item_of_a_closed_queue_is_unchanged() -> None:
     before = mapped()
     queue = shmrpc.sync.queue(OURS)
     queue.put(np.full(LARGE, 7, "u1"))
@@ -185,7 +185,7 @@ def test_what_looks_at_an_item_of_a_closed_queue_finds_it_as_it_was() -> None:
     assert mapped() == before
 
 
-def test_what_threads_put_while_a_queue_is_closed_is_there_or_refused(other: MemberProcess) -> None:
+def test_items_that_threads_put_while_a_queue_is_closed_are_there_or_refused(other: MemberProcess) -> None:
     other.do(f"q = sync.queue('{OURS}')")
     counts = []
 

@@ -1,4 +1,4 @@
-"""What is given to a name and cannot be is refused at once, with the option, what was expected, and what came."""
+"""Invalid arguments are refused at once, with the option, the expected value and the value that came."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import shmrpc
 
-#: What is wrong for a type checker, too.
+#: Arguments that a type checker rejects, too.
 untyped: Any = shmrpc
 
 OURS = f"options{os.getpid()}"
@@ -96,7 +96,7 @@ def test_a_number_of_items_that_is_none_is_refused(
     assert q.get_many(2**70) == [1]
 
 
-#: Each of what may wait, in a loop: it has nothing to wait for, and the timeout is looked at all the same.
+#: Each method that may wait in a loop, where it has nothing to wait for: it checks the timeout all the same.
 AWAITED: dict[str, Callable[[Any, Any], Any]] = {
     "put": lambda q, timeout: q.put(1, timeout),
     "put_many": lambda q, timeout: q.put_many([1], timeout),
@@ -144,7 +144,7 @@ async def test_a_timeout_of_other_names_that_is_none_is_refused(timeout: Any, er
                 block(timeout)
         for each in blocking:
             each.close()
-        await asyncio.wait_for(lock.acquire(1.0), 60)  # It was not taken before.
+        await asyncio.wait_for(lock.acquire(1.0), 60)  # No task has acquired it before.
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_unknown_option_is_one_of_what_was_called(make: Any, name: str) -> No
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
-def test_what_is_of_one_process_is_not_copied(duplicate: Callable[[Any], object]) -> None:
+def test_an_object_of_one_process_is_not_copied(duplicate: Callable[[Any], object]) -> None:
     for face, face_name in ((shmrpc, "shmrpc"), (shmrpc.sync, "shmrpc.sync")):
         for kind, handle in (
             ("queue", face.queue(OURS)),

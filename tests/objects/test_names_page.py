@@ -28,7 +28,7 @@ OURS = f"page{os.getpid()}"
 
 
 def rows(heading: str) -> dict[str, tuple[int, str, bool]]:
-    """The offset of each row of a section's first table, its meaning, and whether it is marked."""
+    """Return the offset of each row of a section's first table, its meaning, and True if it is marked."""
     section = PAGE[PAGE.index(f"\n## {heading}") :].split("\n## ", 2)[1]
     found = re.findall(r"^\| (\d+)( \*)? \| ([^|]+?) \| ([^|]*?) ?\|$", section, re.MULTILINE)
     return {f"{what} {at}": (int(at), meaning, bool(mark)) for at, mark, what, meaning in found}
@@ -86,7 +86,7 @@ def member(runtime: Path) -> Iterator[MemberProcess]:
     """Another process, which holds the lock file so that this one may open and close it."""
     with MemberProcess() as process:
         yield process
-    with host_to_oneself():  # What a last member leaves that was killed is there until a clean-up.
+    with host_to_oneself():  # The files of a killed last member stay until a clean-up.
         cleanup.clean()
 
 
@@ -128,7 +128,7 @@ def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, ma
     memory.close()
 
 
-def test_what_members_do_stands_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_the_state_of_members_is_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
     member.do(f"it = sync.Semaphore({OURS!r}, 2); it.acquire(); it.signal(5)")
     memory = Mapped(runtime)
     entry = memory[AT_MEMBERS + at(MEMBERS, "entry")]
@@ -187,7 +187,7 @@ class Chunks:
         return form, self._memory.copy(begin, size), (begin + size + 7) & ~7
 
     def items(self) -> list[tuple[int, bytes]]:
-        """Those of the chain."""
+        """Yield the offsets of the chain."""
         found: list[tuple[int, bytes]] = []
         chunk, place = self.word("first chunk"), self.word("first item")
         while len(found) < self.word("put") - self.word("taken"):
@@ -206,7 +206,7 @@ class Chunks:
 
 
 def parts(payload: bytes) -> list[bytes]:
-    """The body and the buffers of an item that has some."""
+    """Return the body and the buffers of an item with buffers."""
     body, count = struct.unpack_from("=II", payload)
     lengths = struct.unpack_from(f"={count}Q", payload, 8)
     place = 8 + 8 * count
@@ -353,7 +353,7 @@ def test_a_topic_stands_where_the_page_says(runtime: Path, member: MemberProcess
 
 
 def _locked(lock_file: Path, byte: int) -> int | None:
-    """The process that has locked a byte."""
+    """Return the process that has locked a byte."""
     source = """
 import fcntl, struct, sys
 asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, int(sys.argv[2]), 1, 0)

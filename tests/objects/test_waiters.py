@@ -74,7 +74,7 @@ def _second_claim_in_thread() -> None:
 
 
 async def _with(opened: Any, wait: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-    """Waits in a loop, with a handle of its own."""
+    """Wait in a loop, and close the handle."""
     try:
         return await wait(opened)
     finally:
@@ -123,13 +123,13 @@ def _transacts_in_thread(s: shmrpc.sync.Store) -> None:
 
 async def _next_change(s: shmrpc.Store) -> Any:
     seen = aiter(shmrpc.changes(s))
-    await anext(seen)  # As it is now.
+    await anext(seen)  # The present state.
     return await anext(seen)
 
 
 def _next_change_in_thread(s: shmrpc.sync.Store) -> Any:
     seen = iter(shmrpc.changes(s))
-    next(seen)  # As it is now.
+    next(seen)  # The present state.
     return next(seen)
 
 

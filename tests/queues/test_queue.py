@@ -1,4 +1,4 @@
-"""Queues of many processes: what is put is got once, in order, and nothing is lost when somebody dies."""
+"""Queues of many processes: each item is got once, in order, and none is lost when a process dies."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}{len(repr(value))}")
-def test_what_is_put_is_what_is_got(q: shmrpc.sync.Queue, value: Any) -> None:
+def test_a_value_is_got_as_it_was_put(q: shmrpc.sync.Queue, value: Any) -> None:
     q.put(value)
     got = q.get()
     assert got == value and type(got) is type(value)
@@ -164,7 +164,7 @@ def test_an_item_that_cannot_be_encoded_puts_nothing_of_its_batch(q: shmrpc.sync
     assert q.empty()
 
 
-def test_what_an_iterable_raises_is_no_error_of_an_item(q: shmrpc.sync.Queue) -> None:
+def test_an_error_of_an_iterable_is_no_error_of_an_item(q: shmrpc.sync.Queue) -> None:
     def items() -> Iterator[int]:
         yield 1
         raise TypeError("of the iterable")
@@ -184,7 +184,7 @@ def test_an_array_that_could_not_be_put_is_not_reserved(q: shmrpc.sync.Queue, sh
         assert (pickles.get() == array).all()
 
 
-def test_what_is_not_bytes_is_refused_among_raw_bytes() -> None:
+def test_a_queue_of_raw_bytes_refuses_other_values() -> None:
     with shmrpc.sync.queue(OURS, raw=True) as q:
         for value in ("text", 5, memoryview(b"abcdef")[::2]):
             with pytest.raises(shmrpc.EncodeError, match=f"^queue '{OURS}': the item cannot be put: "):
@@ -192,7 +192,7 @@ def test_what_is_not_bytes_is_refused_among_raw_bytes() -> None:
         assert q.empty()
 
 
-def test_what_is_not_there_is_said_as_pythons_queues_say_it(q: shmrpc.sync.Queue) -> None:
+def test_the_errors_of_an_empty_and_a_full_queue_are_those_of_python(q: shmrpc.sync.Queue) -> None:
     for error in (shmrpc.QueueEmpty, asyncio.QueueEmpty, plain_queues.Empty, TimeoutError):
         with pytest.raises(error, match="is empty"):
             q.get_nowait()
@@ -208,7 +208,7 @@ def test_what_is_not_there_is_said_as_pythons_queues_say_it(q: shmrpc.sync.Queue
             small.put(3, timeout=0.01)
 
 
-def test_what_can_never_be_in_it_is_an_error_at_once() -> None:
+def test_an_item_that_can_never_fit_is_an_error_at_once() -> None:
     with shmrpc.sync.queue(OURS, maxsize=2, max_memory="1MiB") as q:
         with pytest.raises(ValueError, match="3 items together are more than it may ever hold: its maxsize is 2"):
             q.put_many([1, 2, 3])
@@ -270,7 +270,7 @@ def test_a_claim_ends_by_acknowledging(q: shmrpc.sync.Queue) -> None:
         assert first.value
 
 
-def test_what_is_given_back_is_first_in_line_and_in_order(q: shmrpc.sync.Queue) -> None:
+def test_items_that_are_given_back_come_first_and_in_order(q: shmrpc.sync.Queue) -> None:
     q.put_many(range(6))
     claims = [q.claim() for _ in range(4)]
     for claim in (claims[2], claims[0], claims[1]):
@@ -291,7 +291,7 @@ def test_an_error_in_the_block_gives_the_item_back(q: shmrpc.sync.Queue) -> None
     assert q.stats().unfinished == 0
 
 
-def test_a_claim_that_nobody_refers_to_gives_its_item_back(q: shmrpc.sync.Queue) -> None:
+def test_a_claim_without_references_gives_its_item_back(q: shmrpc.sync.Queue) -> None:
     q.put("item")
     claim = q.claim()
     del claim
@@ -326,7 +326,7 @@ def test_a_block_that_raises_leaves_no_item(q: shmrpc.sync.Queue) -> None:
     assert q.get().tolist() == [1, 2, 3]
 
 
-def test_whoever_fills_memory_holds_up_nobody(q: shmrpc.sync.Queue) -> None:
+def test_a_reservation_that_is_filled_delays_no_other(q: shmrpc.sync.Queue) -> None:
     with q.reserve((1000, 1000)) as frame:
         q.put(1)
         frame[:] = 5
@@ -389,7 +389,7 @@ def test_items_that_are_delivered_too_often_are_dead_letters() -> None:
 def test_a_lease_that_is_over_gives_the_item_to_another(q: shmrpc.sync.Queue) -> None:
     q.put("item")
     late = q.claim(lease_timeout=0.05)
-    again = q.claim(timeout=LONG)  # It waits until then.
+    again = q.claim(timeout=LONG)  # This waits until then.
     assert again.value == "item" and again.redelivered
     with pytest.raises(shmrpc.StaleClaim, match="lease_timeout"):
         late.ack()
@@ -538,7 +538,7 @@ def test_a_newcomer_attaches_with_the_name_alone(other: MemberProcess) -> None:
         assert other.end() == [9, "hello"]
 
 
-def test_what_a_killed_process_has_claimed_is_delivered_again(other: MemberProcess, q: shmrpc.sync.Queue) -> None:
+def test_an_item_claimed_by_a_killed_process_is_delivered_again(other: MemberProcess, q: shmrpc.sync.Queue) -> None:
     q.put_many(range(5))
     other.do(f"q = shmrpc.sync.queue({OURS!r}); held = [q.claim() for _ in range(3)]; result = held[1].ack()")
     assert q.get() == 3
@@ -571,7 +571,7 @@ def test_memory_that_a_killed_process_was_filling_is_free_again(other: MemberPro
     assert q.stats().used > before + 900_000
     other.signal(signal.SIGKILL)
     with pytest.raises(shmrpc.QueueEmpty):
-        q.get(timeout=0.2)  # Who waits learns of deaths.
+        q.get(timeout=0.2)  # A waiter learns of deaths.
     assert eventually(lambda: q.stats().used <= before)
     assert q.empty()
 
@@ -703,7 +703,7 @@ async def test_loops_claim_reserve_iterate_and_join() -> None:
         assert [item async for item in q] == ["a", "b"]
 
 
-def test_a_forked_child_is_detached_and_says_so(q: shmrpc.sync.Queue) -> None:
+def test_a_forked_child_is_detached_and_raises(q: shmrpc.sync.Queue) -> None:
     q.put(1)
     claim = q.claim()
     child = os.fork()
@@ -752,7 +752,7 @@ def test_an_item_that_cannot_be_read_costs_no_other(q: shmrpc.sync.Queue) -> Non
 
 
 def test_more_claims_than_a_queue_has_places_for_are_an_error_that_says_what_to_do(q: shmrpc.sync.Queue) -> None:
-    """Those that were there are unharmed, and so is the item."""
+    """The members that were there are unharmed, and so is the item."""
     q.put_many(range(4097))
     claims = [q.claim() for _ in range(4096)]
     said = "no room for another claim: 4096 items are claimed.*end claims with ack"
@@ -786,7 +786,7 @@ def test_an_item_that_cannot_be_read_hides_no_other(q: shmrpc.sync.Queue) -> Non
     assert isinstance(second.error, shmrpc.DecodeError) and "item 1 cannot be read" in str(second.error)
 
 
-def test_what_a_signal_handler_raises_is_no_error_of_an_item(q: shmrpc.sync.Queue) -> None:
+def test_an_error_of_a_signal_handler_is_no_error_of_an_item(q: shmrpc.sync.Queue) -> None:
     def interrupt(*_: object) -> None:
         raise ValueError("of the handler")
 
@@ -872,7 +872,7 @@ def test_an_item_whose_holder_is_killed_after_the_shutdown_is_done_by_another(
     q.join(LONG)
 
 
-def test_what_a_dead_process_had_claimed_is_seen_by_one_that_only_looks(
+def test_items_that_a_dead_process_had_claimed_are_seen_by_one_that_only_looks(
     q: shmrpc.sync.Queue, other: MemberProcess
 ) -> None:
     other.do(f"q = shmrpc.sync.queue({OURS!r}); result = 0")
@@ -940,7 +940,7 @@ def test_nothing_is_reserved_once_nothing_can_be_put(q: shmrpc.sync.Queue) -> No
             raise AssertionError("it was entered")
 
 
-def test_lost_items_are_told_once_in_a_process(other: MemberProcess) -> None:
+def test_lost_items_are_reported_once_in_a_process(other: MemberProcess) -> None:
     other.do(f"q = shmrpc.sync.queue({OURS!r}); q.put_many([1, 2, 3])")
     other.kill()
     with shmrpc.sync.queue(OURS) as first, shmrpc.sync.queue(OURS) as second:
@@ -983,7 +983,7 @@ def test_room_for_two_wakes_two_threads_that_reserve_though_one_reserves_no_more
         assert [writer.join() for writer in writers] == [None, None]
 
 
-def test_what_is_given_back_after_a_shutdown_at_once_is_dropped(q: shmrpc.sync.Queue) -> None:
+def test_an_item_that_is_given_back_after_an_immediate_shutdown_is_dropped(q: shmrpc.sync.Queue) -> None:
     q.put_many([1, 2])
     mine = q.claim()
     q.shutdown(immediate=True)
@@ -1112,7 +1112,7 @@ async def test_a_reservation_that_waits_to_be_put_needs_room_for_one_item() -> N
         assert q.full()
 
 
-def test_a_writer_of_many_items_keeps_room_for_one_from_nobody(other: MemberProcess) -> None:
+def test_a_writer_of_many_items_keeps_no_room_from_others(other: MemberProcess) -> None:
     with shmrpc.sync.queue(OURS, 5) as q:
         q.put_many(range(5))
         other.do(f"q = shmrpc.sync.queue({OURS!r}, 5); result = 0")
@@ -1245,7 +1245,7 @@ def test_the_last_close_says_what_goes_with_the_queue(other: MemberProcess, capl
     assert not caplog.records
 
 
-def test_an_iterator_that_waits_for_its_own_claim_is_told(
+def test_an_iterator_that_waits_for_its_own_claim_logs_a_warning(
     q: shmrpc.sync.Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_queue, "WARN_AFTER", 0.01)
@@ -1279,7 +1279,7 @@ def test_an_iterator_that_waits_for_its_own_claim_is_told(
     waiting.join()
 
 
-async def test_a_task_that_waits_for_its_own_claim_is_told(
+async def test_a_task_that_waits_for_its_own_claim_logs_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "WARN_AFTER", 0.01)

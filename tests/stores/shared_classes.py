@@ -31,7 +31,7 @@ class Player:
     worst: ClassVar[int] = 0
 
     def hit(self, by: int) -> int:
-        """Changes a field."""
+        """Change a field."""
         self.health -= by
         return self.health
 
@@ -169,7 +169,7 @@ class Shape(abc.ABC):
 
     @abc.abstractmethod
     def area(self) -> float:
-        """The area."""
+        """Return the area."""
 
     def is_larger(self, than: Shape) -> bool:
         return self.area() > than.area()
@@ -178,7 +178,7 @@ class Shape(abc.ABC):
 @shmrpc.shared
 @dataclasses.dataclass
 class Square(Shape):
-    """What is derived from an abstract class."""
+    """A class that is derived from an abstract one."""
 
     side: float
 

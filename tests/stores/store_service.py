@@ -1,4 +1,4 @@
-"""A service that takes objects of a store and gives them back, and opens that store where it is told to."""
+"""A service that takes and returns objects of a store, and opens that store on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def close_store(name: str) -> None:
 
 @store_service.endpoint
 async def note(item: Any, text: str) -> str:
-    """Changes a list or a set where it lies."""
+    """Change a list or a set in place."""
     (item.append if hasattr(item, "append") else item.add)(text)
     return type(item).__name__
 
@@ -37,7 +37,7 @@ def hit(player: Player, by: int) -> int:
 
 @store_service.endpoint
 async def total(values: dict[str, int], more: list[int] = []) -> int:  # noqa: B006
-    """What is declared as a plain container is one."""
+    """Get a plain container where that is declared."""
     assert type(values) is dict and type(more) is list
     return sum(values.values()) + sum(more)
 
@@ -61,7 +61,7 @@ async def items(name: str) -> AsyncIterator[Any]:
 
 @store_service.endpoint
 async def note_all(given: AsyncIterator[Any], text: str) -> int:
-    """Changes each list that arrives in a stream."""
+    """Change each list that arrives in a stream."""
     count = 0
     async for each in given:
         each.append(text)

@@ -54,7 +54,7 @@ class Digest(bytes):
     """Bytes of a class."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A tuple with names."""
 
     x: int

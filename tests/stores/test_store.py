@@ -93,7 +93,7 @@ VALUES: dict[str, Any] = {
 
 
 def _plain(value: Any) -> Any:
-    """What was taken out, as it was put in."""
+    """Return a value from a store as the plain value that was put in."""
     if isinstance(value, memoryview):
         return bytearray(value)
     if isinstance(value, tuple):
@@ -107,7 +107,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_what_is_put_in_comes_out(s: shmrpc.sync.Store, value: Any) -> None:
+def test_values_come_out_as_they_were_put_in(s: shmrpc.sync.Store, value: Any) -> None:
     s["it"] = value
     s["nested"] = [{"in": (value, [value])}]
     assert _is_same(_plain(s["it"]), value)
@@ -142,7 +142,7 @@ def test_an_int_that_is_too_large_for_decimal_is_a_value_and_a_key(s: shmrpc.syn
     other.do("s.close()")
 
 
-def test_what_no_store_can_hold_is_refused_and_changes_nothing(s: shmrpc.sync.Store) -> None:
+def test_an_unsupported_value_is_refused_and_changes_nothing(s: shmrpc.sync.Store) -> None:
     s["it"] = [1]
     for value in (object(), open, lambda: 0, [1, object()], {"a": {"b": object()}}, np.array([object()])):
         with pytest.raises(shmrpc.EncodeError):
@@ -152,7 +152,7 @@ def test_what_no_store_can_hold_is_refused_and_changes_nothing(s: shmrpc.sync.St
     assert s.copy() == {"it": [1]}
 
 
-def test_what_contains_itself_is_refused(s: shmrpc.sync.Store) -> None:
+def test_a_value_that_contains_itself_is_refused(s: shmrpc.sync.Store) -> None:
     cyclic: list[Any] = []
     cyclic.append(cyclic)
     with pytest.raises(RecursionError):
@@ -569,7 +569,7 @@ def test_a_set_does_what_a_plain_one_does(s: shmrpc.sync.Store, operate: Operati
     _check(s, {1, "a", (1, 2), frozenset({1}), None}, operate)
 
 
-def test_what_raises_half_way_changes_nothing_at_all(s: shmrpc.sync.Store) -> None:
+def test_an_operation_that_raises_half_way_changes_nothing(s: shmrpc.sync.Store) -> None:
     """Where a plain list has changed a part by then."""
     s["it"] = [3, 1, 2, "text"]
     with pytest.raises(TypeError):
@@ -591,7 +591,7 @@ def test_what_raises_half_way_changes_nothing_at_all(s: shmrpc.sync.Store) -> No
     assert s["set"] == {1}
 
 
-def test_what_is_sorted_is_moved_and_stays_what_it_is(s: shmrpc.sync.Store) -> None:
+def test_sorted_objects_are_moved_and_stay_the_same(s: shmrpc.sync.Store) -> None:
     s["it"] = [[3], [1], [2]]
     three = s["it"][0]
     s["it"].sort()
@@ -675,7 +675,7 @@ def test_no_key_that_is_no_number_is_ever_lost(s: shmrpc.sync.Store) -> None:
 
 
 @pytest.mark.parametrize("key", [object(), [1], {}, (1, []), Text, range(3)], ids=lambda key: type(key).__name__)
-def test_what_cannot_be_a_key_is_refused(s: shmrpc.sync.Store, key: Any) -> None:
+def test_an_invalid_key_is_refused(s: shmrpc.sync.Store, key: Any) -> None:
     with pytest.raises(TypeError):
         s[key] = 1
     with pytest.raises(TypeError):
@@ -690,7 +690,7 @@ def test_the_first_of_equal_keys_stays(s: shmrpc.sync.Store) -> None:
     assert repr(s["it"]) == "{1: 'c', 'x': 0}"
 
 
-# --- what changes while somebody looks ---
+# --- changes during an iteration ---
 
 
 def test_iterating_goes_over_what_was_there_when_it_began(s: shmrpc.sync.Store, other: MemberProcess) -> None:
@@ -723,7 +723,7 @@ REPLACED: dict[str, str] = {
 
 
 @pytest.mark.parametrize("how", REPLACED.values(), ids=REPLACED)
-def test_what_is_gone_is_said_to_be_gone(s: shmrpc.sync.Store, other: MemberProcess, how: str) -> None:
+def test_a_removed_object_raises_gone(s: shmrpc.sync.Store, other: MemberProcess, how: str) -> None:
     s["it"] = {"list": [1], "set": {1}, "dict": {}}
     it = s["it"]
     each = it, it["list"], it["set"], it["dict"]
@@ -753,7 +753,7 @@ def test_a_place_that_is_used_again_is_another_object(s: shmrpc.sync.Store) -> N
     assert kept[-1] == [1_999]
 
 
-def test_what_is_gone_is_gone_in_the_transaction_that_removes_it_and_back_if_that_fails(s: shmrpc.sync.Store) -> None:
+def test_a_removed_object_is_gone_in_its_transaction_and_back_if_that_fails(s: shmrpc.sync.Store) -> None:
     s["it"] = [1]
     it = s["it"]
     with pytest.raises(ZeroDivisionError), s.transaction():
@@ -808,7 +808,7 @@ def test_a_proxy_arrives_by_a_queue_of_pickles_as_a_proxy(s: shmrpc.sync.Store, 
         assert s["it"] == [1, 2]
 
 
-# --- copies, and what is said of it ---
+# --- copies and texts ---
 
 
 def test_copies_are_plain_and_stay_as_they_were(s: shmrpc.sync.Store) -> None:
@@ -863,7 +863,7 @@ def test_a_name_that_is_something_else_is_no_store(s: shmrpc.sync.Store, other: 
     ],
     ids=str,
 )
-def test_what_no_store_can_be_is_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_options_are_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=rf"store|{next(iter(arguments))}"):
         shmrpc.sync.store(OURS, **arguments)
 
@@ -902,7 +902,7 @@ CLOSED: dict[str, Operation] = {
 
 
 @pytest.mark.parametrize("use", CLOSED.values(), ids=CLOSED)
-def test_a_store_that_is_closed_is_said_to_be_closed(use: Operation) -> None:
+def test_a_closed_store_raises(use: Operation) -> None:
     s = shmrpc.sync.store(OURS)
     s["it"] = 1
     s.close()
@@ -925,7 +925,7 @@ def test_a_store_that_is_closed_is_said_to_be_closed(use: Operation) -> None:
     ],
     ids=["len", "list", "repr", "get", "copy", "set", "update", "wait_changed"],
 )
-def test_objects_of_a_store_that_is_closed_say_so(use: Operation) -> None:
+def test_objects_of_a_closed_store_raise(use: Operation) -> None:
     with shmrpc.sync.store(OURS) as s:
         s["it"] = {"list": [1]}
         it = s["it"]
@@ -995,7 +995,7 @@ def test_a_view_stays_valid_after_the_store_was_closed(other: MemberProcess) -> 
     assert other.do(f"s = sync.store({OURS!r}); result = len(s); s.close()") == 0
 
 
-def test_memory_of_views_is_given_back_once_nobody_looks(s: shmrpc.sync.Store) -> None:
+def test_memory_of_views_is_given_back_with_the_last_view(s: shmrpc.sync.Store) -> None:
     for number in range(200):
         s["it"] = np.full(100_000, number, "u8")
         view = s["it"]
@@ -1049,7 +1049,7 @@ async def test_a_store_in_a_loop_is_a_mapping_too() -> None:
     ],
     ids=["dict", "list", "int", "key", "tuple", "text"],
 )
-def test_what_is_no_container_and_what_is_not_in_one_is_said(
+def test_errors_name_a_value_that_is_no_container_and_a_missing_item(
     change: Callable[[Any], object], error: type[Exception], words: str
 ) -> None:
     with shmrpc.sync.store(OURS) as s:
@@ -1058,7 +1058,7 @@ def test_what_is_no_container_and_what_is_not_in_one_is_said(
             change(s)
 
 
-def test_who_waits_for_a_transaction_of_its_own_process_is_told_so() -> None:
+def test_the_error_of_a_wait_for_a_transaction_of_the_same_process_says_that() -> None:
     with shmrpc.sync.store(OURS, patience=0.01) as s, s.transaction():
         said = InThread(lambda: s.__setitem__("a", 1)).join()
         assert isinstance(said, shmrpc.StoreBusy)

@@ -176,7 +176,7 @@ def test_classes_with_slots_that_are_no_dataclasses(s: shmrpc.sync.Store) -> Non
     assert type(copied) is Slotted and (copied.left, copied.right) == ([2, 3], 1)
 
 
-def test_what_is_no_field_cannot_be_set_or_deleted(s: shmrpc.sync.Store) -> None:
+def test_an_attribute_that_is_no_field_cannot_be_set_or_deleted(s: shmrpc.sync.Store) -> None:
     s["it"] = Player("Ada")
     for change in (
         lambda it: setattr(it, "new", 1),
@@ -210,7 +210,7 @@ def test_open_classes_take_new_attributes(s: shmrpc.sync.Store, other: MemberPro
     assert not hasattr(it, "__length_hint__")
 
 
-def test_what_is_made_is_checked_once_and_not_in_copies(s: shmrpc.sync.Store) -> None:
+def test_an_instance_is_checked_once_and_not_in_copies(s: shmrpc.sync.Store) -> None:
     s["it"] = Checked(1, 5)
     it = s["it"]
     it.low = 9
@@ -261,7 +261,7 @@ def test_instances_keep_their_order(s: shmrpc.sync.Store) -> None:
     assert s["it"][0] < s["it"][1] and max(s["it"]).name == "a"
 
 
-def test_what_classes_do_by_operators_their_proxies_do(s: shmrpc.sync.Store) -> None:
+def test_proxies_have_the_operators_of_their_classes(s: shmrpc.sync.Store) -> None:
     s["it"] = Called([])
     it = s["it"]
     assert it("one") == 1
@@ -318,7 +318,7 @@ class NotAClass:
     """A class with nothing in it."""
 
 
-def test_what_has_no_fields_is_refused() -> None:
+def test_a_class_without_fields_is_refused() -> None:
     with pytest.raises(TypeError, match="NotAClass has no fields"):
         shmrpc.shared(NotAClass)
     with pytest.raises(TypeError, match="expected a class"):
@@ -377,7 +377,7 @@ def test_a_struct_is_known_by_the_members_of_its_enumeration(s: shmrpc.sync.Stor
             struct[wrong] = 1
 
 
-def test_what_is_no_struct_is_refused(s: shmrpc.sync.Store) -> None:
+def test_a_value_that_is_no_struct_is_refused(s: shmrpc.sync.Store) -> None:
     class Gap(enum.IntEnum):
         one = 1
 

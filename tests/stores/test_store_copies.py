@@ -1,4 +1,4 @@
-"""Snapshots: what ``copy()`` returns is of one moment, whoever changes it meanwhile, dies or stands still."""
+"""Snapshots: ``copy()`` returns the state of one moment, though others change it meanwhile, die or are stopped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LONG = 60.0
 MEMORY = "128MiB"
 #: A name that no other run of these tests has.
 OURS = f"snapshots{os.getpid()}"
-#: What another process does to have the store open.
+#: The program of another process that opens the store.
 OPEN = f"s = sync.store({OURS!r}, max_memory={MEMORY!r}, patience={LONG})"
 #: So much that it takes many milliseconds to copy it, in which thousands of changes are made.
 MUCH = 150_000
 TOTAL = 1_000
-#: Moves points between a dict, a list, a struct of a class and an inner dict, until it is told to end.
+#: Moves points between a dict, a list, a struct of a class and an inner dict, until the test ends it.
 MOVING = f"""
 import random
 {OPEN}
@@ -100,7 +100,7 @@ def test_a_copy_of_any_part_is_of_one_moment_while_others_change_it(s: shmrpc.sy
 
 @pytest.mark.slow
 def test_a_copy_of_much_ends_beside_others_that_go_on_without_a_pause(s: shmrpc.sync.Store) -> None:
-    """Those that change it meanwhile wait, and are not told that somebody does not end."""
+    """Writers wait meanwhile, and do not time out."""
     s["much"] = dict.fromkeys(range(6 * MUCH), 1)
     move = (
         f"{OPEN.replace(str(LONG), '10.0')}\nmuch, n = s['much'], 0\nwhile s['goes on']:\n"
@@ -148,7 +148,7 @@ def test_other_threads_of_the_process_go_on_while_much_is_copied(s: shmrpc.sync.
 
 
 def _goes_on_beside(s: shmrpc.sync.Store) -> bool:
-    """Whether a thread that was let go just before a copy has gone on before the end of that."""
+    """Return True if a thread that was released just before a copy went on before the end of that."""
     let_go, gone_on = threading.Lock(), []
     let_go.acquire()
 
@@ -158,7 +158,7 @@ def _goes_on_beside(s: shmrpc.sync.Store) -> bool:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.01)  # It waits by now, as a rule.
+    time.sleep(0.01)  # The thread waits by now, as a rule.
     let_go.release()
     s["much"].copy()
     was_beside = bool(gone_on)
@@ -167,7 +167,7 @@ def _goes_on_beside(s: shmrpc.sync.Store) -> bool:
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_while_it_copies_holds_nobody_up(s: shmrpc.sync.Store) -> None:
+def test_a_process_that_is_killed_while_it_copies_delays_no_other(s: shmrpc.sync.Store) -> None:
     s["much"] = [0] * MUCH
     with MemberProcess() as adding:
         adding.begin(ADDING)
@@ -192,7 +192,7 @@ def test_a_process_that_is_stopped_while_it_copies_is_named_and_goes_on(s: shmrp
         assert eventually(lambda: _stopped_within(s, copying))
         with pytest.raises(shmrpc.WaitTimeout, match=rf"process {copying.pid}.*stopped"), s.transaction(0.01):
             pytest.fail("two are within")
-        assert s["goes on"] and len(s["much"]) == MUCH  # Those that read go on.
+        assert s["goes on"] and len(s["much"]) == MUCH  # Readers go on.
         assert s["much"].copy() == [0] * MUCH
         copying.signal(signal.SIGCONT)
         with s.transaction(LONG):
@@ -201,7 +201,7 @@ def test_a_process_that_is_stopped_while_it_copies_is_named_and_goes_on(s: shmrp
 
 
 def _stopped_within(s: shmrpc.sync.Store, copying: MemberProcess) -> bool:
-    """Stops a process; lets it go on if it has no lease then."""
+    """Stop a process; let it go on if it holds no lease then."""
     copying.signal(signal.SIGSTOP)
     if eventually(lambda: _is_stopped(copying.pid)) and s.stats().holder == copying.pid:
         return True

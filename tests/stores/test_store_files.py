@@ -34,7 +34,7 @@ OURS = f"storefiles{os.getpid()}"
 @shmrpc.shared
 @dataclasses.dataclass
 class Piece:
-    """What a program puts into a store."""
+    """Put the values of a program into a store."""
 
     name: str
     at: tuple[int, int] = (0, 0)
@@ -74,7 +74,7 @@ VALUES: dict[Any, Any] = {
 }
 
 
-def test_what_is_saved_is_loaded_again(runtime: Path, tmp_path: Path) -> None:
+def test_saved_values_are_loaded_again(runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / "saved"
     loose = Loose(3)
     loose.colour = "red"  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def test_a_loop_saves_and_loads_too(runtime: Path, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_is_saved_is_of_one_moment_and_who_watches_is_told_of_a_load(runtime: Path, tmp_path: Path) -> None:
+def test_a_saved_file_is_a_snapshot_and_watchers_notice_a_load(runtime: Path, tmp_path: Path) -> None:
     with shmrpc.sync.store(OURS) as store, MemberProcess() as member:
         store.update(one=0, other=0, rest=list(range(2000)))
         store.save(tmp_path / "begin")
@@ -192,7 +192,7 @@ def test_a_file_that_is_none_changes_nothing(runtime: Path, tmp_path: Path, dama
 
 
 def _forged(values: bytes, classes: bytes = b"[]") -> bytes:
-    """A file with these values whose checksum is right."""
+    """Write a file with these values and a correct checksum."""
     head = b"\x89shmrpc-store\r\n\x1a" + struct.pack("<IIQ", 1, len(classes), len(values))
     return head + hashlib.sha256(head + classes + values).digest() + classes + values
 
@@ -217,7 +217,7 @@ FORGED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_a_file_that_somebody_has_forged_changes_nothing(runtime: Path, tmp_path: Path, forged: str) -> None:
+def test_a_forged_file_changes_nothing(runtime: Path, tmp_path: Path, forged: str) -> None:
     path = tmp_path / "saved"
     path.write_bytes(_forged(FORGED[forged]))
     with shmrpc.sync.store(OURS) as store:
@@ -230,9 +230,7 @@ def test_a_file_that_somebody_has_forged_changes_nothing(runtime: Path, tmp_path
         assert store.copy() == {"k": None}, "the same without the lie is read"
 
 
-def test_a_class_with_other_fields_is_told_of_and_an_unknown_one_when_it_is_looked_at(
-    runtime: Path, tmp_path: Path
-) -> None:
+def test_a_class_with_other_fields_raises_and_an_unknown_one_when_it_is_read(runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / "saved"
     with shmrpc.sync.store(OURS) as store:
         store["piece"] = Piece("ada")
@@ -303,7 +301,7 @@ def test_a_link_is_followed_and_stays_one(runtime: Path, tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "elsewhere", "link", "loop"]
 
 
-def test_what_is_no_file_is_not_replaced_by_one(runtime: Path, tmp_path: Path) -> None:
+def test_a_target_that_is_no_file_is_not_replaced(runtime: Path, tmp_path: Path) -> None:
     fifo, bound = tmp_path / "fifo", tmp_path / "socket"
     os.mkfifo(fifo)
     with socket.socket(socket.AF_UNIX) as listening, shmrpc.sync.store(OURS) as store:
@@ -346,7 +344,7 @@ with shmrpc.sync.store(sys.argv[1]) as store:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["unnamed", "named", "linked"])
-def test_what_a_save_leaves_that_was_killed_is_removed_by_the_next_one(runtime: Path, tmp_path: Path, how: str) -> None:
+def test_the_file_of_a_killed_save_is_removed_by_the_next_one(runtime: Path, tmp_path: Path, how: str) -> None:
     path, others = tmp_path / "saved", [".saved.txt", ".saved.0123456789abcdef", ".other.0123456789abcdef.saving"]
     for name in others:
         (tmp_path / name).write_text("of another program")

@@ -33,7 +33,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 def _object() -> Any:
-    """An object of a store whose handle nobody has any more."""
+    """Return an object of a store whose handle has no reference left."""
     s = shmrpc.sync.store(OURS)
     s["it"] = {"n": 0, "list": [2, 1]}
     found = s["it"]
@@ -47,7 +47,7 @@ def test_an_object_outlives_its_handle(use: Callable[[Any], Any]) -> None:
     use(_object())
 
 
-def test_an_object_whose_handle_nobody_has_waits_for_changes(other: MemberProcess) -> None:
+def test_an_object_without_a_handle_waits_for_changes(other: MemberProcess) -> None:
     it = _object()
     with pytest.raises(shmrpc.WaitTimeout):
         it.wait_changed(0)
@@ -59,7 +59,7 @@ def test_an_object_whose_handle_nobody_has_waits_for_changes(other: MemberProces
     other.do("s.close()")
 
 
-async def test_an_object_whose_handle_nobody_has_waits_for_changes_in_a_loop() -> None:
+async def test_an_object_without_a_handle_waits_for_changes_in_a_loop() -> None:
     it = _object()
     waits = asyncio.create_task(it.changed(30))
     while not waits.done():
@@ -101,7 +101,7 @@ def test_objects_are_those_of_all_handles(closed_first: int) -> None:
         pickle.loads(sent)
 
 
-def test_a_handle_that_nobody_has_any_more_does_not_keep_a_closed_store_open() -> None:
+def test_a_handle_without_references_does_not_keep_a_closed_store_open() -> None:
     shmrpc.sync.store(OURS)
     with shmrpc.sync.store(OURS) as s:
         s["it"] = [1]
@@ -143,7 +143,7 @@ def test_a_store_that_is_opened_again_is_another_one_for_old_objects() -> None:
             pickle.loads(sent).append(2)
 
 
-def test_what_one_handle_may_pickle_all_objects_may() -> None:
+def test_if_one_handle_may_pickle_all_objects_may() -> None:
     with shmrpc.sync.store(OURS) as s, shmrpc.sync.store(OURS, pickle=True) as allowing:
         allowing["it"] = [threading.Barrier]
         assert s["it"][0] is threading.Barrier
@@ -193,7 +193,7 @@ def test_a_forked_child_opens_the_store_anew() -> None:
         assert s == {"n": 1, "m": 1}
 
 
-def test_what_was_left_is_not_dropped_for_something_of_another_shape(other: MemberProcess) -> None:
+def test_values_that_were_left_are_not_dropped_for_a_name_of_another_shape(other: MemberProcess) -> None:
     other.do(
         f"s = shmrpc.sync.store({OURS!r}, max_memory='1MiB'); s['kept'] = [1]\n"
         f"m = shmrpc.sync.memory({OURS + 'm'!r}, 100); m.buf[:] = b'x' * 100"

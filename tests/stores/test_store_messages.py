@@ -1,4 +1,4 @@
-"""Messages of a store, and waiting for changes: nobody polls, nothing is lost, nobody sleeps on."""
+"""Messages of a store, and waiting for changes: no waiter polls or misses a wake-up, and no message is lost."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_message_is_taken_once_and_in_order(s: shmrpc.sync.Store, other: Me
     assert not s.inbox.has_messages()
 
 
-def test_what_is_taken_and_read_is_a_plain_copy(s: shmrpc.sync.Store) -> None:
+def test_messages_that_are_taken_and_read_are_plain_copies(s: shmrpc.sync.Store) -> None:
     sent = [{"a": {1}}, (1, [2]), bytearray(b"abc"), None, "text"]
     s.inbox.put(sent)
     read, taken = s.inbox.read(), s.inbox.take()
@@ -77,7 +77,7 @@ def test_what_is_taken_and_read_is_a_plain_copy(s: shmrpc.sync.Store) -> None:
     assert s.inbox.read() is None and s.inbox.has_messages() and s.inbox.take() is None
 
 
-def test_no_message_within_the_time_is_said(s: shmrpc.sync.Store) -> None:
+def test_no_message_within_the_timeout_raises(s: shmrpc.sync.Store) -> None:
     for wait in (s.inbox.take, s.inbox.read):
         for timeout in (0, 0.01):
             with pytest.raises(shmrpc.WaitTimeout, match=f"store '{OURS}': no message came within {timeout:g} s"):
@@ -137,7 +137,7 @@ def test_a_receiver_that_is_killed_takes_none_along(s: shmrpc.sync.Store) -> Non
     assert s.inbox.take(LONG) == "kept"
 
 
-def test_stopped_waits_for_messages_say_so(s: shmrpc.sync.Store) -> None:
+def test_stopped_waits_for_messages_raise(s: shmrpc.sync.Store) -> None:
     takes, reads = InThread(lambda: s.inbox.take(LONG)), InThread(lambda: s.inbox.read(LONG))
     _until_waiting(2)
     s.stop()
@@ -178,7 +178,7 @@ async def test_a_loop_takes_what_comes_and_turns_meanwhile(other: MemberProcess)
         assert await asyncio.gather(*reading) == [[3]] * 3
 
 
-def test_a_message_that_is_read_is_for_whoever_waits_to_take_it(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+def test_a_message_that_is_read_stays_for_a_waiter_that_takes_it(s: shmrpc.sync.Store, other: MemberProcess) -> None:
     """Or to read it. The one that is woken for it leaves it where it is."""
     readers = [InThread(lambda: s.inbox.read(LONG))]
     _until_waiting(1)
@@ -233,11 +233,11 @@ async def test_a_message_that_a_cancelled_task_had_taken_is_not_lost(other: Memb
             s.inbox.put("first")
             task = asyncio.create_task(s.inbox.take(LONG))
             assert await s.inbox.take() == "first"
-            await asyncio.sleep(0)  # It waits.
+            await asyncio.sleep(0)  # The task waits.
             for message in ("first", "second"):
                 s.inbox.put(message)
             while not task.done() and len(s.inbox._store._peek()[0]) == len("first"):
-                await asyncio.sleep(0)  # It gets the message, and does not run before it is cancelled.
+                await asyncio.sleep(0)  # The task gets the message, and does not run before it is cancelled.
             task.cancel()
             if is_ours:
                 async with s.transaction():
@@ -251,7 +251,7 @@ async def test_a_message_that_a_cancelled_task_had_taken_is_not_lost(other: Memb
             assert sorted(got) == ["first", "second"] and not s.inbox.has_messages()
 
 
-async def test_a_loop_is_told_that_no_message_came_or_that_waits_are_stopped() -> None:
+async def test_a_wait_of_a_loop_raises_without_a_message_or_after_a_stop() -> None:
     async with shmrpc.store(OURS) as s:
         for wait in (s.inbox.take, s.inbox.read):
             with pytest.raises(shmrpc.WaitTimeout, match="no message came within 0.01 s"):
@@ -312,7 +312,7 @@ def _filled(s: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_thread_that_waits_is_told_of_each_change(s: shmrpc.sync.Store, other: MemberProcess, change: str) -> None:
+def test_each_change_wakes_a_waiting_thread(s: shmrpc.sync.Store, other: MemberProcess, change: str) -> None:
     it = _filled(s)
     other.do(f"s = sync.attach({OURS!r}); it = s['it']")
     waiting = InThread(lambda: it.wait_changed(LONG))
@@ -324,7 +324,7 @@ def test_a_thread_that_waits_is_told_of_each_change(s: shmrpc.sync.Store, other:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-async def test_a_loop_that_waits_is_told_of_each_change(other: MemberProcess, change: str) -> None:
+async def test_each_change_wakes_a_waiting_loop(other: MemberProcess, change: str) -> None:
     async with shmrpc.store(OURS) as s:
         it = _filled(s)
         other.do(f"s = sync.attach({OURS!r}); it = s['it']")
@@ -335,7 +335,7 @@ async def test_a_loop_that_waits_is_told_of_each_change(other: MemberProcess, ch
             assert error is None or isinstance(error, shmrpc.Gone)
 
 
-def test_changes_elsewhere_wake_nobody(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+def test_changes_elsewhere_wake_no_waiter(s: shmrpc.sync.Store, other: MemberProcess) -> None:
     it = _filled(s)
     other.do(f"s = sync.attach({OURS!r})")
     inner = it["list"][0]["b"]
@@ -347,7 +347,7 @@ def test_changes_elsewhere_wake_nobody(s: shmrpc.sync.Store, other: MemberProces
     assert isinstance(error, shmrpc.WaitTimeout)
 
 
-def test_what_is_rolled_back_wakes_nobody(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+def test_a_rollback_wakes_no_waiter(s: shmrpc.sync.Store, other: MemberProcess) -> None:
     it = _filled(s)
     other.do(f"s = sync.attach({OURS!r})")
     waiting = InThread(lambda: it.wait_changed(0.3))
@@ -357,7 +357,7 @@ def test_what_is_rolled_back_wakes_nobody(s: shmrpc.sync.Store, other: MemberPro
     assert it["a"] == 0
 
 
-def test_nobody_who_changes_it_is_said_in_time(s: shmrpc.sync.Store) -> None:
+def test_a_wait_without_a_change_raises_in_time(s: shmrpc.sync.Store) -> None:
     it = _filled(s)
     with pytest.raises(shmrpc.WaitTimeout, match=f"store '{OURS}'.*within 0.01 s"):
         it.wait_changed(0.01)
@@ -378,7 +378,7 @@ def test_the_store_itself_is_watched(s: shmrpc.sync.Store, other: MemberProcess)
         assert waiting.join() is None
 
 
-def test_stopped_waits_for_changes_say_so(s: shmrpc.sync.Store) -> None:
+def test_stopped_waits_for_changes_raise(s: shmrpc.sync.Store) -> None:
     it = _filled(s)
     waiting = InThread(lambda: it.wait_changed(LONG))
     _until_waiting()
@@ -460,7 +460,7 @@ def test_changes_of_what_a_field_hides_are_seen(s: shmrpc.sync.Store) -> None:
         s["it"].changed += 1
 
 
-def test_nothing_changes_in_time_and_what_has_no_changes_is_said(s: shmrpc.sync.Store) -> None:
+def test_changes_raise_after_the_timeout_and_for_a_value_that_is_no_container(s: shmrpc.sync.Store) -> None:
     changes = iter(shmrpc.changes(s, 0.01))
     assert next(changes) == {}
     with pytest.raises(shmrpc.WaitTimeout, match="the object has not changed within 0.01 s"):
@@ -480,7 +480,7 @@ def test_one_who_leaves_a_store_in_the_middle_of_changes_is_not_in_the_way(s: sh
         next(changes)
 
 
-async def test_one_wait_too_many_is_said_and_the_others_go_on() -> None:
+async def test_one_wait_too_many_raises_and_the_others_go_on() -> None:
     async with shmrpc.store(OURS) as s:
         waits = [asyncio.create_task(s.changed(LONG)) for _ in range(1025)]
         (refused,) = (await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED))[0]

@@ -57,7 +57,7 @@ def _raise(*_: object) -> Any:
 
 
 def _fill(s: shmrpc.sync.Store) -> list[Any]:
-    """Makes containers of each kind, as deep as others, and returns them."""
+    """Make containers of each kind, nested in others, and return them."""
     s["draft"] = {"a": [1, {"b": {1}}], "ada": Player("Ada")}
     draft = s["draft"]
     return [draft, draft["a"], draft["a"][1], draft["a"][1]["b"], draft["ada"], draft["ada"].items]
@@ -140,7 +140,7 @@ ENDINGS = [_fail_in_a_block, _fail_for_room, _fail_in_update, _fail_in_sort, _fa
 
 
 @pytest.mark.parametrize("end", ENDINGS)
-def test_what_was_rolled_back_is_gone_and_never_another_object(
+def test_rolled_back_objects_are_gone_and_never_other_objects(
     s: shmrpc.sync.Store, end: Callable[[shmrpc.sync.Store, list[Any]], None]
 ) -> None:
     made: list[Any] = []
@@ -156,7 +156,7 @@ def test_what_was_rolled_back_is_gone_and_never_another_object(
         assert s.copy() == before
 
 
-def test_what_is_not_committed_is_gone_for_other_threads_tasks_and_processes(other: MemberProcess) -> None:
+def test_uncommitted_objects_are_gone_for_other_threads_tasks_and_processes(other: MemberProcess) -> None:
     queue_name = f"{OURS}q"
     with shmrpc.sync.store(OURS) as s, shmrpc.sync.queue(queue_name) as q:
         other.do(f"s = sync.attach({OURS!r}); q = sync.queue({queue_name!r})")
@@ -191,7 +191,7 @@ def test_an_object_of_a_class_that_is_not_committed_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("writable", ["all", "owner"])
-def test_of_one_that_died_nothing_is_there_whoever_was_sent_it(writable: str) -> None:
+def test_uncommitted_objects_of_a_dead_process_are_gone_for_all_receivers(writable: str) -> None:
     name = f"{OURS}q"
     with MemberProcess() as keeper, shmrpc.sync.queue(name) as q:
         keeper.do(f"s = sync.store({OURS!r}, writable={writable!r}); s['it'] = 1; t = s.transaction(); t.__enter__()")
@@ -247,7 +247,7 @@ class Program:
         return {*range(self.serial, self.serial + count)}
 
     def pick(self) -> tuple[Any, Any]:
-        """A container, and what it should be."""
+        """Return a container and its expected value."""
         shared, plain = self.s["root"], self.plain["root"]
         while self.dice.random() < 0.7 and len(plain):
             key: Any = self.dice.choice([*plain] if isinstance(plain, dict) else range(len(plain)))

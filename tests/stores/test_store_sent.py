@@ -68,7 +68,7 @@ def test_an_object_travels_as_where_it_lies(s: shmrpc.sync.Store, codec: Codec, 
     ],
     ids=str,
 )
-def test_what_is_declared_says_whether_it_is_an_object_or_a_copy(
+def test_the_declared_type_decides_between_an_object_and_a_copy(
     s: shmrpc.sync.Store, codec: Codec, kind: Any, key: str, is_proxy: bool
 ) -> None:
     got = codec.decoder(kind)(codec.encode(s[key]))

@@ -34,7 +34,7 @@ with sync.store({name!r}, patience=30.0) as s:
             s["world"]["moves"] += 1
 """
 
-#: What is copied, and what of that is the same at each moment.
+#: The ways to copy, each with the part of the copy that is the same at each moment.
 SNAPSHOTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "the store": (lambda s: s.copy(), lambda found: _total(found["world"])),
     "a subtree": (lambda s: s["world"].copy(), lambda found: _total(found)),
@@ -95,12 +95,12 @@ def test_the_bytes_of_a_value_are_had_in_place(runtime: Path, what: str) -> None
             assert shmrpc.get_buffer(store["list"], 0)[0] == expected[0]
         del store["it"]
         store["other"] = bytearray(10_000)
-        assert view[1:] == expected[1:], "it stays as long as somebody looks at it"
+        assert view[1:] == expected[1:], "the memory stays as long as the view"
         del view
         gc.collect()
 
 
-def test_what_has_no_bytes_is_refused(runtime: Path) -> None:
+def test_a_value_without_bytes_is_refused(runtime: Path) -> None:
     with shmrpc.sync.store(OURS) as store:
         store["list"], store["n"] = [1], 1
         for key in ("list", "n"):

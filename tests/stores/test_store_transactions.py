@@ -1,4 +1,4 @@
-"""Transactions of a store: all of what they change or nothing, whoever raises, is cancelled, dies or stands still."""
+"""Transactions of a store: all of their changes or none, even if a process raises, is cancelled, dies or is stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stores.shared_classes import Player
 LONG = 60.0
 #: A name that no other run of these tests has.
 OURS = f"changes{os.getpid()}"
-#: What another process does to be within a transaction of which nothing may stay.
+#: The program of another process that is within a transaction of which no change may stay.
 WITHIN = f"s = sync.store({OURS!r}); t = s.transaction(); t.__enter__(); s['it'] = 'half'; s['more'] = ['half'] * 1000"
 
 
@@ -55,7 +55,7 @@ def test_all_of_it_is_there_at_its_end_and_nothing_before(s: shmrpc.sync.Store, 
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
-def test_what_raises_changes_nothing(s: shmrpc.sync.Store, error: type[BaseException]) -> None:
+def test_a_transaction_that_raises_changes_nothing(s: shmrpc.sync.Store, error: type[BaseException]) -> None:
     s.update(it=Player("Ada", 5, ["key"]), scores={"ada": 1}, members={1})
     before, memory = s.copy(), s.stats().memory
     with pytest.raises(error), s.transaction():
@@ -181,7 +181,7 @@ def test_a_transaction_ends_though_a_signal_handler_raises_as_it_is_undone(
 # --- others meanwhile ---
 
 
-def test_others_read_what_was_before_and_are_told_who_holds_them_up(
+def test_others_read_the_committed_state_and_errors_name_the_holder(
     s: shmrpc.sync.Store, within: MemberProcess
 ) -> None:
     assert s["it"] == "before" and s.copy() == {"it": "before"}
@@ -205,7 +205,7 @@ def test_others_read_what_was_before_and_are_told_who_holds_them_up(
     assert s.stats().holder is None
 
 
-def test_one_that_is_stopped_is_said_to_be_stopped(s: shmrpc.sync.Store, within: MemberProcess) -> None:
+def test_the_error_names_a_stopped_holder(s: shmrpc.sync.Store, within: MemberProcess) -> None:
     within.signal(signal.SIGSTOP)
     try:
         assert eventually(lambda: f"{within.pid}" in _refusal(s) and "stopped" in _refusal(s))
@@ -380,8 +380,8 @@ async def test_tasks_of_a_loop_are_within_one_after_the_other() -> None:
         assert s["it"] == 50
 
 
-async def test_another_task_of_the_thread_is_told_that_it_cannot_wait() -> None:
-    """It would block the loop in which the other one has to end."""
+async def test_another_task_of_the_thread_raises_because_it_cannot_wait() -> None:
+    """A wait would block the loop in which the other task has to end."""
     async with shmrpc.store(OURS) as s:
         s["it"] = "before"
 
@@ -416,7 +416,7 @@ async def test_a_task_waits_for_changes_beside_the_transaction_of_another_one() 
                 await s["it"].changed(0.01)
             assert not any(each.done() for each in [*before, *beside])
             for each in before:
-                each.cancel()  # What it watches cannot be forgotten now, but later.
+                each.cancel()  # The watch cannot end now, but later.
             await asyncio.wait(before)
             goes_on.set()
             await asyncio.gather(changing, *beside)
@@ -525,7 +525,7 @@ def test_compare_and_set_sets_what_equals_what_is_expected(s: shmrpc.sync.Store)
 # --- memory ---
 
 
-def test_what_has_no_room_is_refused_and_changes_nothing() -> None:
+def test_a_value_without_room_is_refused_and_changes_nothing() -> None:
     with shmrpc.sync.store(OURS, max_memory="256KiB") as s:
         s["it"] = [1]
         for value in (b"x" * 300_000, [b"x" * 10_000] * 50, dict.fromkeys(range(500), b"x" * 1000)):
@@ -551,7 +551,7 @@ def test_a_transaction_goes_on_after_what_had_no_room() -> None:
         assert s.copy() == {"it": [1, 2]}
 
 
-def test_half_of_a_small_store_is_to_be_had_for_what_is_larger_than_its_parts() -> None:
+def test_half_of_a_small_store_is_available_for_one_large_value() -> None:
     with shmrpc.sync.store(OURS, "1MiB") as s:
         for number in range(22):
             s[str(number)] = bytes(40_000)

@@ -43,7 +43,7 @@ from tests.stores.stored_types import (
     Money,
     Name,
     Noted,
-    Place,
+    Position,
     Ratio,
     Registered,
     State,
@@ -68,7 +68,7 @@ SAME: dict[str, Any] = {
     "registered dataclass": Registered(Colour.RED, [1]),
     "registered class derived from dict": Codes(a=1),
     "range": range(3),
-    "slice of large": slice(b"z" * LARGE, Colour.RED, (1, Place(2))),
+    "slice of large": slice(b"z" * LARGE, Colour.RED, (1, Position(2))),
     "array.array": array.array("i", range(LARGE)),
     "uuid": uuid.UUID(int=7),
     "path": pathlib.Path("/a/b"),
@@ -81,7 +81,7 @@ SAME: dict[str, Any] = {
     "derived int": Money(5),
     "derived float": Ratio(1.5),
     "derived bytes": Digest(b"abc"),
-    "named tuple": Place(1, (Level.LOW, [2])),
+    "named tuple": Position(1, (Level.LOW, [2])),
     "numpy int": np.int64(5),
     "numpy float": np.float32(0.1),
     "numpy bool": np.bool_(True),
@@ -176,7 +176,7 @@ REFUSED: dict[str, Any] = {
     "enum of a function": _inner_enum(),
     "text with more": _noted(),
     "slice of a dataclass": slice(Unregistered()),
-    "named tuple of a dataclass": Place(1, Unregistered()),
+    "named tuple of a dataclass": Position(1, Unregistered()),
     "object": object(),
     "derived datetime": type("Moment", (datetime.datetime,), {})(2026, 1, 2),
     "derived decimal": type("Price", (Decimal,), {})("1.5"),
@@ -187,7 +187,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
-def test_what_would_come_out_as_something_else_is_refused(s: shmrpc.sync.Store, value: Any) -> None:
+def test_a_value_that_would_come_out_as_something_else_is_refused(s: shmrpc.sync.Store, value: Any) -> None:
     s["list"] = [1]
     for put in (
         lambda: s.__setitem__("it", value),
@@ -237,7 +237,7 @@ class Unreadable(Exception):
         super().__init__("text")
 
 
-def test_what_cannot_be_read_again_is_not_pickled() -> None:
+def test_a_value_that_cannot_be_unpickled_is_not_pickled() -> None:
     with shmrpc.sync.store(OURS, pickle=True) as s:
         s["other"] = 1
         with pytest.raises(shmrpc.EncodeError, match="cannot be pickled and read again"):
@@ -289,7 +289,7 @@ KEYS: list[tuple[Any, Any]] = [
     (Money(1 << 70), 1 << 70),
     (Ratio(1.5), 1.5),
     (Digest(b"abc"), b"abc"),
-    (Place(1, "a"), (1, "a")),
+    (Position(1, "a"), (1, "a")),
     ((Decimal("2.0"), State.RUNNING), (2, "running")),
     (frozenset({Decimal("2.0")}), frozenset({2})),
     ((b"x" * LARGE, 1), (b"x" * LARGE, 1)),
@@ -297,7 +297,7 @@ KEYS: list[tuple[Any, Any]] = [
 
 
 def _exact(value: Any) -> Any:
-    """A value with the types of all that is in it."""
+    """Return a value with the types of all its parts."""
     items = sorted(map(_exact, value), key=repr) if isinstance(value, (tuple, frozenset)) else repr(value)
     return type(value), items
 
@@ -377,7 +377,7 @@ def _nested(depth: int, make: Callable[[Any], Any]) -> Any:
 
 
 @pytest.mark.parametrize("make", [lambda v: [v], lambda v: (v,), lambda v: {"a": v}, lambda v: [(v,)]])
-def test_what_is_taken_at_any_depth_is_copied_saved_and_popped(
+def test_a_value_of_any_accepted_depth_is_copied_saved_and_popped(
     s: shmrpc.sync.Store, make: Callable[[Any], Any], tmp_path: Path
 ) -> None:
     taken = 0
@@ -398,8 +398,8 @@ def test_what_is_taken_at_any_depth_is_copied_saved_and_popped(
     assert taken in {128, 256}
 
 
-def test_what_is_packed_is_not_nested_deeper_than_it_is_read(s: shmrpc.sync.Store) -> None:
-    for make in (lambda v: slice(v), lambda v: slice([v]), lambda v: Place(1, v), lambda v: slice({"a": v})):
+def test_a_packed_value_is_not_nested_deeper_than_it_is_read(s: shmrpc.sync.Store) -> None:
+    for make in (lambda v: slice(v), lambda v: slice([v]), lambda v: Position(1, v), lambda v: slice({"a": v})):
         for depth in (40, 60, 99, 100, 101, 300):
             value = _nested(depth, make)
             try:
@@ -427,7 +427,7 @@ def test_what_is_packed_is_not_nested_deeper_than_it_is_read(s: shmrpc.sync.Stor
         lambda s, n: s.__setitem__("it", [[0] * 100] * (n // 100)),
     ],
 )
-def test_what_is_larger_than_the_store_is_refused(put: Callable[[Any, int], None]) -> None:
+def test_a_value_larger_than_the_store_is_refused(put: Callable[[Any, int], None]) -> None:
     with shmrpc.sync.store(OURS, max_memory="64KiB") as s:
         s["list"] = [0]
         with pytest.raises(shmrpc.StoreFull, match="max_memory"):
@@ -514,7 +514,7 @@ def test_the_reference_says_what_a_store_takes(example: str, out: str, as_key: s
     with shmrpc.sync.store(OURS) as s, shmrpc.sync.store(f"{OURS}.lobby") as lobby:
         lobby["scores"] = {"ada": 1}
         known = {"np": np, "Decimal": Decimal, "socket": socket, "collections": collections, "array": array}
-        value = eval(example, {**known, "Point": Place, "Player": Player, "lobby": lobby})
+        value = eval(example, {**known, "Point": Position, "Player": Player, "lobby": lobby})
         if out.startswith("refused"):
             with pytest.raises(shmrpc.EncodeError):
                 s["it"] = value

@@ -49,7 +49,7 @@ VALUES = {"pattern": "re.compile('x')", "object": "hidden.Hidden(1)"}
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize(("put", "take"), TAKES.values(), ids=TAKES)
 @pytest.mark.parametrize("within", [False, True])
-def test_what_cannot_be_read_is_not_taken_out(
+def test_a_value_that_cannot_be_read_is_not_removed(
     s: shmrpc.sync.Store, put: str, take: Callable[[shmrpc.sync.Store], Any], value: str, within: bool
 ) -> None:
     with MemberProcess() as other:
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_not_taken_out(
         other.do("s.clear(); s.inbox.take(0) if s.inbox.has_messages() else None; s.close()")
 
 
-def test_who_can_read_a_message_takes_it_after_one_who_cannot(s: shmrpc.sync.Store) -> None:
+def test_a_process_that_can_read_a_message_takes_it_after_one_that_cannot(s: shmrpc.sync.Store) -> None:
     with MemberProcess() as other:
         other.do(f"import re; s = sync.store({OURS!r}, max_memory='1MiB', pickle=True); s.inbox.put(re.compile('x'))")
         with pytest.raises(shmrpc.LocalProtocolError, match="pickle=True"):
@@ -79,7 +79,7 @@ def test_who_can_read_a_message_takes_it_after_one_who_cannot(s: shmrpc.sync.Sto
         other.do("s.close()")
 
 
-def test_what_is_taken_out_is_what_is_removed_whoever_changes_it_meanwhile(s: shmrpc.sync.Store) -> None:
+def test_the_value_that_is_returned_is_the_one_that_is_removed_despite_other_changes(s: shmrpc.sync.Store) -> None:
     """Each object goes to one, as it was when it was removed."""
     work = (
         f"from tests.stores.shared_classes import Player; s = sync.attach({OURS!r}); result = 0\n"
@@ -136,7 +136,7 @@ FAILS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("fail", FAILS.values(), ids=FAILS)
-def test_what_fails_has_done_nothing_also_within_a_transaction(
+def test_an_operation_that_fails_changes_nothing_also_within_a_transaction(
     s: shmrpc.sync.Store, fail: Callable[[Any], Any]
 ) -> None:
     errors = (shmrpc.ShmrpcError, TypeError, ZeroDivisionError)
@@ -267,7 +267,7 @@ def test_values_of_keys_and_fields_are_swapped(s: shmrpc.sync.Store) -> None:
     assert (s["bob"], s["ada"]) == (Player("Ada", 1), Player("Bob", 2, ["key"]))
 
 
-def test_what_was_removed_is_put_as_it_was_and_gone_to_all_else(s: shmrpc.sync.Store) -> None:
+def test_a_removed_object_is_put_as_it_was_and_gone_for_all_other_uses(s: shmrpc.sync.Store) -> None:
     s["it"] = {"a": [1]}
     kept, inner = s["it"], s["it"]["a"]
     inner.append(2)
@@ -282,7 +282,7 @@ def test_what_was_removed_is_put_as_it_was_and_gone_to_all_else(s: shmrpc.sync.S
 
 
 @pytest.mark.slow
-def test_what_a_transaction_removed_that_came_to_nothing_is_put_as_it_is(s: shmrpc.sync.Store) -> None:
+def test_an_object_that_a_rolled_back_transaction_removed_is_put_as_it_is(s: shmrpc.sync.Store) -> None:
     s["it"] = [1]
     kept = s["it"]
     with pytest.raises(ZeroDivisionError), s.transaction():

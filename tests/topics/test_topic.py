@@ -63,7 +63,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}{len(repr(value))}")
-def test_what_is_published_is_what_is_read(s: shmrpc.sync.Subscription, t: shmrpc.sync.Topic, value: Any) -> None:
+def test_a_value_is_read_as_it_was_published(s: shmrpc.sync.Subscription, t: shmrpc.sync.Topic, value: Any) -> None:
     t.publish(value)
     message = s.get(LONG)
     assert message.value == value
@@ -81,7 +81,7 @@ def test_each_subscriber_reads_all_of_it(t: shmrpc.sync.Topic) -> None:
             assert subscription.get_nowait() is None
 
 
-def test_arrays_are_looked_at_in_place_and_small_ones_copied(s: shmrpc.sync.Subscription, t: shmrpc.sync.Topic) -> None:
+def test_arrays_are_read_in_place_and_small_ones_copied(s: shmrpc.sync.Subscription, t: shmrpc.sync.Topic) -> None:
     large, small = np.arange(100_000.0), np.arange(10)
     t.publish({"large": large, "small": small})
     t.publish(small)
@@ -109,7 +109,7 @@ def test_no_function_of_python_is_called_to_read_an_array(s: shmrpc.sync.Subscri
     assert message.value["bytes"] == b"x" * 50_000
 
 
-def test_an_array_that_is_kept_is_not_written_over_and_holds_up_nobody(t: shmrpc.sync.Topic) -> None:
+def test_an_array_that_is_kept_is_not_overwritten_and_delays_no_other(t: shmrpc.sync.Topic) -> None:
     with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(1)) as s:
         t.publish(np.full(50_000, -1.0))
         kept = s.get(LONG).value
@@ -144,7 +144,7 @@ def test_the_memory_of_a_publisher_is_bounded_and_known_before_it_is_full() -> N
     most = 1 << 20
     with shmrpc.sync.subscribe(OURS) as s, shmrpc.sync.topic(OURS, high=64, max_memory=most) as t:
         before = size()
-        # For all small messages there is memory from the beginning, for large ones as much as was said.
+        # For all small messages there is memory from the beginning, for large ones as much as max_memory.
         for value in (b"x" * 10_000, b"y" * 100_000):
             for _ in range(3):  # Round and round.
                 with pytest.raises(shmrpc.TopicFull):
@@ -166,7 +166,7 @@ def test_keep_last_reads_the_last_and_says_what_was_missed(t: shmrpc.sync.Topic)
         assert [m.value for m in s.get_many(10, LONG)] == [998, 999]
 
 
-def test_one_that_is_cut_off_is_told_again_as_long_as_a_wait_would_be_in_vain(t: shmrpc.sync.Topic) -> None:
+def test_a_subscriber_that_is_cut_off_raises_as_long_as_a_wait_would_fail(t: shmrpc.sync.Topic) -> None:
     with shmrpc.sync.subscribe(OURS, slow=shmrpc.disconnect(10)) as s:
         t.publish_many(range(1000))
         told = []
@@ -175,7 +175,7 @@ def test_one_that_is_cut_off_is_told_again_as_long_as_a_wait_would_be_in_vain(t:
                 s.get(LONG)
             told.append((cut.value.pid, cut.value.number))
         assert len(set(told)) == 1 and told[0][0] == os.getpid()
-        assert s.get_nowait() is None, "nothing is there, and nobody waits"
+        assert s.get_nowait() is None, "no message is there, and no publisher waits"
         with MemberProcess() as other:
             other.do(f"t = sync.topic({OURS!r}); t.__enter__(); t.publish(1)")
             assert s.get(LONG).value == 1
@@ -201,7 +201,7 @@ def _cut_off(s: shmrpc.sync.Subscription) -> shmrpc.CutOff:
     return cut.value
 
 
-async def test_a_task_that_is_cut_off_is_told_again() -> None:
+async def test_a_task_that_is_cut_off_raises_again() -> None:
     async with shmrpc.topic(OURS, high=64) as t, shmrpc.subscribe(OURS, slow=shmrpc.disconnect(10)) as s:
         await t.publish_many(range(1000))
         for _ in range(2):
@@ -240,7 +240,7 @@ def test_a_subscriber_outlives_its_publishers() -> None:
         assert waits.publishers == []
 
 
-def test_what_cannot_be_published_says_which_it_is(t: shmrpc.sync.Topic) -> None:
+def test_the_error_for_a_value_that_cannot_be_published_names_it(t: shmrpc.sync.Topic) -> None:
     with pytest.raises(shmrpc.EncodeError, match="value 1 cannot be published"):
         t.publish_many([1, object()])
     with pytest.raises(ValueError, match="max_memory"):
@@ -257,7 +257,7 @@ def test_limits_that_cannot_be_are_refused(kind: str, arguments: dict[str, Any])
 @pytest.mark.parametrize(
     ("option", "value"), [("slow", "drop"), ("history", "all"), ("on_lag", "rise"), ("on_gone", "raises")]
 )
-def test_what_a_subscriber_cannot_be_is_refused(option: str, value: str) -> None:
+def test_invalid_options_of_a_subscriber_are_refused(option: str, value: str) -> None:
     with pytest.raises((ValueError, TypeError), match=option):
         shmrpc.sync.subscribe(OURS, **{option: value})  # type: ignore[arg-type]
     assert shmrpc.members(OURS) == []
@@ -316,7 +316,7 @@ def test_a_descriptor_is_readable_until_nothing_is_there(t: shmrpc.sync.Topic) -
         assert [m.value for m in s.get_many_nowait()] == [3]
         assert s.get_many_nowait() == []
         assert not loop.poll(0)
-        t.close()  # So is the end of a publisher, of which nobody has to know.
+        t.close()  # The end of a publisher makes it readable too, though no subscriber has to know.
         assert loop.poll(LONG * 1000)
         assert s.get_many_nowait() == []
         assert not loop.poll(0)
@@ -324,7 +324,7 @@ def test_a_descriptor_is_readable_until_nothing_is_there(t: shmrpc.sync.Topic) -
         s.fileno()
 
 
-def test_what_is_kept_since_some_was_missed_makes_a_descriptor_readable(t: shmrpc.sync.Topic) -> None:
+def test_a_message_that_is_deferred_since_some_were_missed_makes_a_descriptor_readable(t: shmrpc.sync.Topic) -> None:
     with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(2), on_lag="raise") as s:
         t.publish_many(range(9))
         with pytest.raises(shmrpc.MessagesLost):
@@ -351,7 +351,7 @@ while len(result) < {count}:
     for i in range(count):
         t.publish(i)
         while i % 3 and any(each.lag for each in t.subscribers()):
-            time.sleep(0)  # It sleeps then, or is about to.
+            time.sleep(0)  # The publisher sleeps then, or is about to.
     assert other.end() == list(range(count))
 
 
@@ -484,7 +484,7 @@ class Unreadable:
         return _unreadable, ()
 
 
-def test_what_a_thread_leaves_unread_is_kept_though_another_reads_meanwhile() -> None:
+def test_messages_that_a_thread_leaves_unread_are_kept_though_another_reads_meanwhile() -> None:
     with shmrpc.sync.topic(OURS, codec="pickle") as t, shmrpc.sync.subscribe(OURS, codec="pickle") as s:
         t.publish_many([0, Unreadable(), Halting(), 3])
         assert [m.value for m in s.get_many(9)] == [0]
@@ -589,7 +589,7 @@ def test_raw_bytes_are_filled_in_place() -> None:
             raise AssertionError
 
 
-def test_what_is_reserved_waits_for_memory_and_for_room(s: shmrpc.sync.Subscription, t: shmrpc.sync.Topic) -> None:
+def test_a_reservation_waits_for_memory_and_for_room(s: shmrpc.sync.Subscription, t: shmrpc.sync.Topic) -> None:
     shape = (3 << 20) // 8
 
     def fill(value: float) -> None:
@@ -625,7 +625,7 @@ def test_of_a_batch_with_what_can_never_be_published_nothing_is(t: shmrpc.sync.T
 def test_of_values_whose_iterator_raises_nothing_is_published(t: shmrpc.sync.Topic) -> None:
     def values() -> Iterator[Any]:
         yield 1
-        t.publish(0)  # It may be used meanwhile.
+        t.publish(0)  # The topic may be used meanwhile.
         yield np.zeros(100_000)
         raise ZeroDivisionError
 
@@ -673,7 +673,7 @@ threads = [threading.Thread(target=lambda: [t.publish((9, i), timeout={LONG}) fo
 
 
 def test_a_wait_ends_when_another_thread_closes_the_handle(t: shmrpc.sync.Topic, s: shmrpc.sync.Subscription) -> None:
-    t.publish_many(range(64))  # All that there is room for, as long as nobody reads.
+    t.publish_many(range(64))  # All that fit while no subscriber reads.
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):  # A thread that is about to sleep hears of it, too.
             with shmrpc.sync.topic(OURS, high=64, max_memory="4MiB") as full, shmrpc.sync.subscribe(OURS) as nothing:
@@ -701,7 +701,7 @@ def test_a_wait_that_a_signal_ends_has_taken_nothing(t: shmrpc.sync.Topic, s: sh
     assert s.get_nowait() is None
 
 
-def test_what_was_missed_is_told_once_and_nothing_else_is_lost(t: shmrpc.sync.Topic) -> None:
+def test_missed_messages_are_reported_once_and_no_other_is_lost(t: shmrpc.sync.Topic) -> None:
     with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(50), on_lag="raise") as s:
         seen: list[int] = []
         missed: list[int] = []
@@ -730,7 +730,7 @@ def test_what_was_missed_is_told_once_and_nothing_else_is_lost(t: shmrpc.sync.To
         assert len(seen) + s.lost >= 5000 and len(seen) <= 5000
 
 
-def test_more_arrays_than_may_be_looked_at_are_copied(t: shmrpc.sync.Topic) -> None:
+def test_more_arrays_than_may_be_lent_are_copied(t: shmrpc.sync.Topic) -> None:
     with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(1)) as s:
         kept = []
         for i in range(100):
@@ -739,7 +739,7 @@ def test_more_arrays_than_may_be_looked_at_are_copied(t: shmrpc.sync.Topic) -> N
         assert [each[0] for each in kept] == [each[-1] for each in kept] == list(range(100))
 
 
-def test_what_cannot_be_published_is_not_reserved(t: shmrpc.sync.Topic) -> None:
+def test_a_value_that_cannot_be_published_is_not_reserved(t: shmrpc.sync.Topic) -> None:
     for shape in (3, 30_000):
         with pytest.raises(shmrpc.EncodeError), t.reserve(shape, "O"):
             raise AssertionError
@@ -850,7 +850,7 @@ FRAME = 300_000
 
 @contextlib.contextmanager
 def frames_of(other: MemberProcess) -> Iterator[None]:
-    """The other process publishes frames whose bytes are all the same, another one each time, until this ends."""
+    """Let the other process publish frames of equal bytes, another byte each time, until the block ends."""
     other.do(f"import threading, numpy; t = sync.topic({OURS!r}, high=8, max_memory='2MiB'); over = threading.Event()")
     other.do(
         "def publish():\n"
@@ -883,7 +883,7 @@ def test_an_array_stays_as_it_is_though_its_process_has_closed_all_that_it_had_o
         assert os.getpid() not in [member.pid for member in shmrpc.members(OURS)]
 
 
-def test_subscribers_that_keep_arrays_hold_up_nobody(other: MemberProcess) -> None:
+def test_subscribers_that_keep_arrays_delay_no_other(other: MemberProcess) -> None:
     with frames_of(other), contextlib.ExitStack() as stack:
         kept = []
         for _ in range(4):
@@ -933,7 +933,7 @@ def test_one_that_was_there_first_loses_nothing_of_a_publisher_that_ends_at_once
 ) -> None:
     other.do(f"s = sync.subscribe({OURS!r}); result = 0")
     with MemberProcess() as publisher:
-        with stopped(other.pid):  # It cannot turn to the publisher that comes.
+        with stopped(other.pid):  # The stopped subscriber cannot attach to the new publisher.
             publisher.do(f"import gc; t = sync.topic({OURS!r}); t.publish_many(range(10)); result = 0")
             if end == "exit":
                 ending = InThread(publisher.close)
@@ -973,7 +973,7 @@ def test_one_that_asks_for_it_is_cut_off_at_its_own_number(comes_first: bool) ->
         t = stack.enter_context(shmrpc.sync.topic(OURS))
         strict = early or subscribe()
         for _ in range(20):
-            t.publish_many(range(5))  # As many as it may be behind.
+            t.publish_many(range(5))  # The subscriber may be this many behind.
             assert [m.value for m in strict.get_many(10, LONG)] == [0, 1, 2, 3, 4]
         for number in range(6):
             t.publish(number)
@@ -981,7 +981,7 @@ def test_one_that_asks_for_it_is_cut_off_at_its_own_number(comes_first: bool) ->
             strict.get(LONG)
 
 
-def test_a_publisher_that_waits_for_its_own_thread_is_told(
+def test_a_publisher_that_waits_for_its_own_thread_logs_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_topic, "WARN_AFTER", 0.01)
@@ -1002,7 +1002,7 @@ def test_a_publisher_that_waits_for_its_own_thread_is_told(
     assert not caplog.records  # Another thread reads it.
 
 
-async def test_a_task_that_waits_for_its_own_loop_is_told(
+async def test_a_task_that_waits_for_its_own_loop_logs_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic, "WARN_AFTER", 0.01)

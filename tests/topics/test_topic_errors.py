@@ -1,4 +1,4 @@
-"""What the errors of topics say, of what somebody does who is new to them."""
+"""Errors of topics for the mistakes of new users."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def topic() -> Iterator[shmrpc.sync.Topic]:
         yield opened
 
 
-def test_more_subscribers_than_there_is_room_for_are_told_so() -> None:
+def test_more_subscribers_than_there_is_room_for_raise() -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(128):
             stack.enter_context(shmrpc.sync.subscribe(OURS))
@@ -36,7 +36,7 @@ def test_more_subscribers_than_there_is_room_for_are_told_so() -> None:
     shmrpc.sync.subscribe(OURS).close()
 
 
-def test_a_topic_of_values_is_told_from_one_of_raw_bytes() -> None:
+def test_a_topic_of_values_is_not_one_of_raw_bytes() -> None:
     with MemberProcess() as other:
         other.do(f"s = sync.subscribe({OURS!r}, raw=True)")
         expected = r"already open as a topic of raw bytes \(raw=True\), not a topic of values \(raw=False\): use"
@@ -47,7 +47,7 @@ def test_a_topic_of_values_is_told_from_one_of_raw_bytes() -> None:
         assert all(part in str(raised.value) for part in ("buffer of bytes", "<class 'str'>", "say raw=False"))
 
 
-def test_what_contains_itself_cannot_be_published_and_is_told_so() -> None:
+def test_a_value_that_contains_itself_cannot_be_published() -> None:
     endless: list[object] = []
     endless.append(endless)
     with shmrpc.sync.topic(OURS) as t, pytest.raises(shmrpc.EncodeError, match="it contains itself, or is nested"):
@@ -75,7 +75,7 @@ def test_one_that_has_ended_and_one_that_cuts_off_are_named_and_what_to_do() -> 
             assert f"publisher {error.number} of process {other.pid} has" in str(error)
 
 
-def test_one_that_waits_in_vain_is_told_who_publishes() -> None:
+def test_the_error_of_a_wait_that_fails_names_the_publishers() -> None:
     with shmrpc.sync.subscribe(OURS) as s:
         with pytest.raises(shmrpc.WaitTimeout, match=r"within 0.01 s: it has no publisher; 'shmrpc topic ls'"):
             s.get(timeout=0.01)
@@ -105,7 +105,7 @@ def test_the_smallest_memory_has_room_for_the_smallest_message_that_needs_it() -
             assert len(s.get().value) == 16385
 
 
-def test_what_each_subscriber_keeps_is_seen() -> None:
+def test_the_bytes_that_each_subscriber_keeps_are_seen() -> None:
     with shmrpc.sync.topic(OURS) as t, shmrpc.sync.subscribe(OURS) as s, shmrpc.sync.subscribe(OURS) as other:
         t.publish(np.zeros(100_000, "u1"))
         kept = s.get().value
@@ -118,7 +118,7 @@ def test_what_each_subscriber_keeps_is_seen() -> None:
 
 
 @pytest.mark.parametrize("copies", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_who_copies_a_message_is_told_what_to_hand_on(copies: Callable[[object], object]) -> None:
+def test_copying_a_message_raises_with_a_remedy(copies: Callable[[object], object]) -> None:
     with shmrpc.sync.topic(OURS) as t, shmrpc.sync.subscribe(OURS) as s:
         t.publish(1)
         with pytest.raises(TypeError, match=r"message 0 of a topic cannot be copied or pickled: .* m\.value"):
@@ -134,7 +134,7 @@ def test_a_handle_says_what_it_is_for() -> None:
     assert repr(t).endswith(", closed>")
 
 
-def test_a_forked_child_is_told_that_it_has_nothing_to_ask_for(topic: shmrpc.sync.Topic) -> None:
+def test_a_forked_child_has_no_topic_and_raises(topic: shmrpc.sync.Topic) -> None:
     with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(1)) as s:
         topic.publish_many(range(3))
         s.get()
@@ -181,7 +181,7 @@ def test_a_time_that_is_over_before_it_begins_is_refused_by_all_that_wait(topic:
                     wait(wrong)
 
 
-async def test_who_pickles_a_handle_is_told_how_to_open_another_one() -> None:
+async def test_pickling_a_handle_raises_with_a_remedy() -> None:
     with shmrpc.sync.topic(OURS) as t, shmrpc.sync.subscribe(OURS) as s:
         async with shmrpc.topic(OURS) as topic, shmrpc.subscribe(OURS) as subscription:
             for handle, opened in (

@@ -42,7 +42,7 @@ def other() -> Iterator[MemberProcess]:
     """Another process."""
     with MemberProcess() as member:
         yield member
-    with host_to_oneself():  # What a last member leaves that was killed is there until a clean-up.
+    with host_to_oneself():  # The files of a killed last member stay until a clean-up.
         left = {each.path for each in cleanup.clean() if "@" in each.path and each.file != "unknown"}
     assert not any(map(os.path.exists, left))
 
@@ -65,7 +65,7 @@ def holds(name: str) -> dict[int, int]:
 
 
 def files(runtime: Path) -> list[str]:
-    """What there is of names, where they are met and in /dev/shm."""
+    """Return the files of shared objects, in the runtime directory and in /dev/shm."""
     in_memory = [name for name in os.listdir("/dev/shm") if name.startswith(f"shmrpc.{OURS}@")]
     return sorted(name for name in os.listdir(runtime) if name.startswith(f"{OURS}@")) + in_memory
 
@@ -104,7 +104,7 @@ def test_the_maker_may_leave_and_the_last_takes_the_name_away(kind: str, other: 
 
 
 @pytest.mark.parametrize("opener", ["Lock", "topic", "queue", "store"])
-def test_whoever_looks_as_the_last_member_leaves_sees_it_or_nobody(opener: str, other: MemberProcess) -> None:
+def test_a_look_while_the_last_member_leaves_sees_it_or_no_member(opener: str, other: MemberProcess) -> None:
     other.begin(f"for _ in range(200): sync.{opener}({OURS!r}).close()")
     while not other.ends(0):
         assert set(pids(OURS)) <= {other.pid}
@@ -135,7 +135,7 @@ def test_sizes_that_disagree_are_an_error_with_both(other: MemberProcess) -> Non
 
 
 @pytest.mark.parametrize("wrong", ["", "a/b", "..", "x" * 65, "a@b"])
-def test_what_is_no_name_is_refused(wrong: str) -> None:
+def test_an_invalid_name_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="expected 1 to 64 of"):
         shmrpc.Lock(wrong)
 
@@ -143,14 +143,14 @@ def test_what_is_no_name_is_refused(wrong: str) -> None:
 @pytest.mark.parametrize(
     "make", [lambda: shmrpc.Semaphore("it", 0), lambda: shmrpc.Semaphore("it", 65537), lambda: shmrpc.memory("it", 0)]
 )
-def test_what_cannot_be_so_large_is_refused(make: Callable[[], object]) -> None:
+def test_an_invalid_size_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"expected .*, got"):
         make()
 
 
 @contextlib.contextmanager
 def _greedy(other: MemberProcess | None, name: str) -> Iterator[list[int]]:
-    """Somebody who releases a lock and acquires it again at once, as long as the block lasts; how often so far."""
+    """Let a thread release and acquire a lock in a loop during the block, which gets the function that counts that."""
     turns, is_over = [0], threading.Event()
 
     def hold() -> None:
@@ -176,7 +176,7 @@ def _greedy(other: MemberProcess | None, name: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])
-async def test_tasks_get_a_lock_beside_somebody_who_takes_it_again_at_once(place: str, other: MemberProcess) -> None:
+async def test_tasks_get_a_lock_beside_a_greedy_process(place: str, other: MemberProcess) -> None:
     lock = shmrpc.Lock("it")
     with closing(lock), _greedy(other if place == "process" else None, "it"):
 
@@ -189,7 +189,7 @@ async def test_tasks_get_a_lock_beside_somebody_who_takes_it_again_at_once(place
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])
-def test_a_thread_gets_a_lock_beside_somebody_who_takes_it_again_at_once(place: str, other: MemberProcess) -> None:
+def test_a_thread_gets_a_lock_beside_a_greedy_process(place: str, other: MemberProcess) -> None:
     lock = shmrpc.sync.Lock("it")
     with closing(lock), _greedy(other if place == "process" else None, "it"):
         end = time.monotonic() + LONG
@@ -363,7 +363,7 @@ async def _until_waiting(name: str, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_who_comes_first_is_served_first() -> None:
+async def test_waiters_are_served_in_order() -> None:
     gate = shmrpc.sync.Semaphore("gpu", 1)
     got: list[int] = []
 
@@ -598,7 +598,7 @@ def test_ctrl_c_ends_the_wait_of_a_thread(other: MemberProcess) -> None:
 
 
 @one_loop
-async def test_those_who_wait_do_nothing(other: MemberProcess) -> None:
+async def test_waiters_do_not_wake_up(other: MemberProcess) -> None:
     gate = shmrpc.sync.Semaphore("gpu")
     with closing(gate):
         gate.acquire()
@@ -613,7 +613,7 @@ async def test_those_who_wait_do_nothing(other: MemberProcess) -> None:
 
 
 def _switches(pid: int) -> dict[str, str]:
-    """How often each thread of a process has gone to sleep."""
+    """Return the number of sleeps of each thread of a process."""
     return {
         path.parent.name: line
         for path in Path(f"/proc/{pid}/task").glob("*/status")
@@ -640,7 +640,7 @@ async def test_attach_waits_for_a_name_to_appear(other: MemberProcess) -> None:
 
 @pytest.mark.parametrize("taken_over", [False, True])
 @pytest.mark.parametrize("run", ["asyncio", "uvloop"])
-def test_who_waits_for_a_name_does_nothing_until_it_appears(other: MemberProcess, run: str, taken_over: bool) -> None:
+def test_a_wait_for_a_name_sleeps_until_it_appears(other: MemberProcess, run: str, taken_over: bool) -> None:
     if taken_over:
         with MemberProcess() as last:
             last.do(f"it = shmrpc.Lock({OURS!r})")
@@ -658,7 +658,7 @@ def test_who_waits_for_a_name_does_nothing_until_it_appears(other: MemberProcess
 
 
 def _watches(pid: int) -> bool:
-    """Whether a process watches a directory."""
+    """Return True if a process watches a directory."""
     targets = []
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -703,7 +703,7 @@ def test_attach_where_nothing_can_be_watched_looks_again() -> None:
             assert limited.stdout.readline() == f"<shmrpc lock {OURS!r}>\n"
 
 
-async def test_attach_says_that_nobody_has_the_name() -> None:
+async def test_attach_raises_if_no_process_has_the_name() -> None:
     with pytest.raises(shmrpc.WaitTimeout, match=r"name 'it': no process has opened it \(waited 0\.02 s\)"):
         await shmrpc.attach("it", 0.02)
     with pytest.raises(shmrpc.WaitTimeout):
@@ -736,7 +736,7 @@ def test_a_memory_is_seen_by_all_as_bytes_and_arrays(other: MemberProcess) -> No
                 frame.array(shape)
 
 
-def test_what_is_referred_to_can_be_read_after_the_name_is_gone() -> None:
+def test_views_can_be_read_after_the_name_is_gone() -> None:
     frame = shmrpc.memory("frame", 100)
     view, array = frame.buf, frame.array(100)
     array[:] = 3
@@ -847,7 +847,7 @@ async def _doorbell_of(gate: shmrpc.Semaphore) -> int:
 
 @pytest.mark.parametrize("by", ["the loop", "a thread"])
 async def test_a_loop_hears_no_doorbell_of_what_is_closed(by: str) -> None:
-    """Its descriptor's number is the next one's, which nobody would hear."""
+    """The next file gets the number of its descriptor, and the loop would not listen to that."""
     gate = shmrpc.Semaphore(OURS)
     doorbell = await _doorbell_of(gate)
     if by == "a thread":
@@ -885,7 +885,7 @@ async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest
         await gate.wait(LONG)
 
 
-async def test_a_ring_that_comes_when_nobody_waits_any_more_is_not_heard_for_ever(other: MemberProcess) -> None:
+async def test_a_ring_after_the_last_wait_does_not_wake_the_loop_for_ever(other: MemberProcess) -> None:
     other.do(f"gate = shmrpc.Semaphore({OURS!r})")
     gate = shmrpc.Semaphore(OURS)
     with closing(gate):
@@ -893,7 +893,7 @@ async def test_a_ring_that_comes_when_nobody_waits_any_more_is_not_heard_for_eve
         waiting = asyncio.create_task(gate.wait(LONG))
         await asyncio.sleep(0.02)
         waiting.cancel()
-        other.do("gate.signal()")  # The loop stands still: it is rung before it hears that nobody waits.
+        other.do("gate.signal()")  # The loop is blocked here: it is rung before it learns that no task waits.
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await asyncio.sleep(0.02)

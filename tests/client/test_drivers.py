@@ -232,3 +232,27 @@ async def test_an_acquire_that_is_never_awaited_is_warned_of_by_the_name_of_its_
     with pytest.warns(RuntimeWarning, match=rf"coroutine '{kind}\.acquire' was never awaited"):
         held.acquire()
     held.close()
+
+
+#: Classes with a driver for event loops and one for threads.
+WITH_TWO_DRIVERS = ["Event", "Lock", "Memory", "Queue", "Semaphore", "Store", "StreamCall", "Subscription", "Topic"]
+#: Methods of threads that take ``block`` besides, as those of ``queue.Queue``.
+TAKE_BLOCK = {("Queue", "get"), ("Queue", "put")}
+
+
+@pytest.mark.parametrize("kind", WITH_TWO_DRIVERS)
+def test_both_drivers_have_the_same_methods_with_the_same_parameters(kind: str) -> None:
+    in_loops, in_threads = getattr(shmrpc, kind), getattr(shmrpc.sync, kind)
+    names = [name for name in dir(in_loops) if not name.startswith("_")]
+    assert names == [name for name in dir(in_threads) if not name.startswith("_")]
+    for name in names:
+        if callable(method := getattr(in_loops, name)):
+            parameters = _parameters_of(method)
+            others = _parameters_of(getattr(in_threads, name))
+            if (kind, name) in TAKE_BLOCK:
+                assert others.pop("block") is True
+            assert list(parameters.items()) == list(others.items()), name
+
+
+def _parameters_of(method: Callable[..., Any]) -> dict[str, Any]:
+    return {each.name: each.default for each in inspect.signature(method).parameters.values()}

@@ -112,7 +112,9 @@ POINTS_OF_STORES: Final = frozenset(
 POINTS_OF_COPIES: Final = frozenset(("ReplaceBegun", "CopyMade", "CopyFound", "CopyUsed"))
 
 #: Those that only an owner of a store passes, and its readers.
-POINTS_OF_OWNERS: Final = frozenset(("OwnerBegun", "ContentsMade", "ContentsFound", "ReadersWoken", "OwnerChangeCommitted"))
+POINTS_OF_OWNERS: Final = frozenset(
+    ("OwnerBegun", "ContentsMade", "ContentsFound", "ReadersWoken", "OwnerChangeCommitted")
+)
 POINTS_OF_READERS: Final = frozenset(("ReaderFollows", "ReaderPinned", "ReaderWatches"))
 
 #: Those that only a reader passes that ends the half commit of a dead owner.

@@ -15,7 +15,7 @@ _R = TypeVar("_R")
 
 
 class BatchFuture(asyncio.Future[Any]):
-    """The result of one call of a :class:`Batch`."""
+    """The future result of one call of a :class:`Batch`."""
 
     def __init__(self, block: BatchBlock, endpoint: str) -> None:
         super().__init__()
@@ -24,35 +24,35 @@ class BatchFuture(asyncio.Future[Any]):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done():
-            self._block.check(self._endpoint)
+            self._block.check_not_inside(self._endpoint)
         return super().__await__()
 
     __iter__ = __await__
 
     def add_done_callback(self, fn: Callable[[Any], object], /, **context: Any) -> None:
-        """As of any future; what waits by it raises LocalProtocolError within the block."""
+        """Add a callback. Within the block, raises LocalProtocolError for the callbacks by which asyncio waits."""
         if not self.done() and _is_asyncio_callback(fn):
-            self._block.check(self._endpoint)
+            self._block.check_not_inside(self._endpoint)
         super().add_done_callback(fn, **context)
 
     def result(self) -> Any:
-        """The call's result; LocalProtocolError before the end of the block."""
+        """Return the result of the call. Raises LocalProtocolError before the end of the block."""
         if not self.done():
-            self._block.check_result(self._endpoint)
+            self._block.check_sent(self._endpoint)
         try:
             return super().result()
         finally:
-            del self  # What it raises has this frame in its traceback, and is kept by the future.
+            del self  # The traceback of the raised error refers to this frame, and the future keeps the error.
 
     def exception(self) -> BaseException | None:
-        """What the call raised, or None; LocalProtocolError before the end of the block."""
+        """Return the exception of the call, or None. Raises LocalProtocolError before the end of the block."""
         if not self.done():
-            self._block.check_result(self._endpoint)
+            self._block.check_sent(self._endpoint)
         return super().exception()
 
 
 def _is_asyncio_callback(callback: Any) -> bool:
-    """Whether a callback is one by which asyncio waits."""
+    """Return True if a callback belongs to asyncio, which uses it to wait."""
     module = getattr(getattr(callback, "func", callback), "__module__", None)
     return isinstance(module, str) and module.startswith("asyncio.")
 
@@ -72,11 +72,11 @@ class Batch(BaseBatch[asyncio.Future[Any]]):
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        """Adds a call of an endpoint, given by name or by function. The future is done at the end of the block.
+        """Add a call of an endpoint, given by name or by function. Its future is done at the end of the block.
 
-        Raises EndpointNotFound, InvalidArguments for an endpoint with streams, LocalProtocolError if there is no
-        connection. Arguments that cannot be sent are an EncodeError of this future alone. Within the block to wait
-        for it, or to ask for its result, raises LocalProtocolError.
+        Raises EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client is
+        not connected. Arguments that cannot be sent raise EncodeError in this future only. Waiting for the future
+        within the block, or asking for its result, raises LocalProtocolError.
         """
         return self._collected.make_adder(endpoint)(*args, **kwargs)
 
@@ -87,4 +87,4 @@ class Batch(BaseBatch[asyncio.Future[Any]]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._collected.leave(error)
+        await self._collected.send(error)

@@ -33,7 +33,7 @@ from shmrpc.client.common.base_client import PartialCall, StreamingCall
 from shmrpc.client.common.batch_request import BatchOutcome
 from shmrpc.client.common.call_engine import CallEngine, Decode
 from shmrpc.client.common.call_errors import decode_error
-from shmrpc.client.common.call_options import Options, check_timeout
+from shmrpc.client.common.call_options import CallOptions, check_timeout
 from shmrpc.client.common.requests import (
     encode_plain_call,
     find_endpoint,
@@ -69,8 +69,8 @@ _B = TypeVar("_B")
 
 #: The header of a one-way call.
 _ONE_WAY: Final = frames.header_fields(None, None, one_way=True)
-#: In the place of an answer: the call was certainly not begun, and is made again.
-_AGAIN: Final[Any] = object()
+#: In the place of an answer: the call was certainly not reply, and is made again.
+_RETRY: Final[Any] = object()
 
 
 @public_class("shmrpc.Client", "shmrpc.connect(name)", LoopReconnector)
@@ -87,7 +87,7 @@ class Client(CallEngine[LoopReconnector]):
     _stream_exchange_class = LoopStreamExchange
 
     def __init__(
-        self, reconnector: LoopReconnector, codec: Codec, options: Options, endpoints: Mapping[str, Endpoint]
+        self, reconnector: LoopReconnector, codec: Codec, options: CallOptions, endpoints: Mapping[str, Endpoint]
     ) -> None:
         super().__init__(reconnector, codec, options, endpoints)
         reconnector.clients.add(self)
@@ -118,7 +118,7 @@ class Client(CallEngine[LoopReconnector]):
         def __exit__(self, *exception: object) -> None: ...
 
     async def __aenter__(self) -> Self:
-        """Connects, waiting for a server as long as :func:`connect` was told.
+        """Connects, waiting for a server as long as :func:`connect` was sent.
 
         Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
         connected before, SharedMemoryError or RemoteProtocolError if the two cannot agree.
@@ -208,22 +208,22 @@ class Client(CallEngine[LoopReconnector]):
         EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams,
         DeadlineExceeded if there was no room by its deadline, or ConnectionLost if the server is gone.
         """
-        told = self._tell(endpoint, args, kwargs)
-        if told is None:
+        sent = self._notify_fast(endpoint, args, kwargs)
+        if sent is None:
             await self._notify(endpoint, args, kwargs)
             return
-        session, call, is_large = told
+        session, call, is_large = sent
         if is_large:
             await session.yield_to_loop()
         if call is not None:
             await self._wait_for_room(session, call)
 
-    def _tell(
+    def _notify_fast(
         self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[LoopSession, Call | None, bool] | None:
         """Sends a plain one-way call at once: on which session, the call if it waits for room, and if it is large.
 
-        None: the short way is not for it, or it has failed. Nothing was sent; the general way has the words for why.
+        None: the short way is not for it, or it has failed. Nothing was sent; the slow_call way has the words for why.
         """
         session, options = self._reconnector.current_session(), self._options
         has_deadline = options.timeout_nanoseconds is not None
@@ -308,21 +308,21 @@ class Client(CallEngine[LoopReconnector]):
         """The results of each frame."""
         name, kind = self._endpoint_name_and_type(endpoint)
         call = self._new_call(name)
-        under_way: deque[asyncio.Task[BatchOutcome]] = deque()
-        fill = self._make_pipeline(call, kind, iterables, chunk, lambda send: asyncio.ensure_future(send()), under_way)
+        in_flight: deque[asyncio.Task[BatchOutcome]] = deque()
+        fill = self._make_pipeline(call, kind, iterables, chunk, lambda send: asyncio.ensure_future(send()), in_flight)
         async with AsyncExitStack() as stack:
             await self._enter_interceptors(stack, call)
             try:
                 while fill():
-                    results, errors = await under_way.popleft()
+                    results, errors = await in_flight.popleft()
                     yield results[: min(errors, default=None)]
                     if errors:
                         raise errors.pop(min(errors))  # It has this frame in its traceback.
             finally:
-                for task in under_way:
+                for task in in_flight:
                     task.cancel()
-                if under_way:
-                    await asyncio.wait(under_way)
+                if in_flight:
+                    await asyncio.wait(in_flight)
 
     @overload
     def open(
@@ -389,44 +389,44 @@ class Client(CallEngine[LoopReconnector]):
     def _bind_fast_path(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
         """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
         codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait_reply
-        general, may_retry = self._call, self._reconnector.may_retry
+        slow_call, may_retry = self._call, self._reconnector.may_retry
         decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
-        allowed, inherits_deadline = self._options.timeout_nanoseconds, self._options.inherits_deadline
+        timeout_nanoseconds, inherits_deadline = self._options.timeout_nanoseconds, self._options.inherits_deadline
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            deadline = None if allowed is None else clock() + allowed
+            deadline = None if timeout_nanoseconds is None else clock() + timeout_nanoseconds
             if inherits_deadline:
                 deadline = earliest_deadline(deadline)
             if deadline is not None and kwargs:
-                return await general(name, decode, *args, **kwargs)
+                return await slow_call(name, decode, *args, **kwargs)
             call_id = next_id()
-            begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
-            request, begun = encode_plain_call(codec, number, name, deadline, args, kwargs)
+            reply: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
+            request, reply = encode_plain_call(codec, number, name, deadline, args, kwargs)
             try:
-                begun = exchange(request, call_id, begun)
+                reply = exchange(request, call_id, reply)
             except BaseException as error:
-                begun = error
+                reply = error
             try:
-                return read(begun) if type(begun) in BODIES else await rest(args, kwargs, call_id, begun, deadline)
+                return read(reply) if type(reply) in BODIES else await complete(args, kwargs, call_id, reply, deadline)
             finally:
-                del begun  # An error has this frame in its traceback.
+                del reply  # An error has this frame in its traceback.
 
-        async def rest(
-            args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, begun: Any, deadline: int | None
+        async def complete(
+            args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, reply: Any, deadline: int | None
         ) -> Any:
             try:
-                if isinstance(begun, BaseException):
-                    raise begun
+                if isinstance(reply, BaseException):
+                    raise reply
                 call = None if deadline is None else Call(session, name, call_id, deadline)
-                answer = await wait(call_id, begun, call)
+                answer = await wait(call_id, reply, call)
             except BaseException as error:
-                begun = None  # It has this frame in its traceback.
+                reply = None  # It has this frame in its traceback.
                 error = session.convert_error(name, error)
                 if not may_retry(session, error):
                     raise error from error.__cause__
-                answer = _AGAIN
-            if answer is _AGAIN:  # Not within the clause: what it raises would bring along what that handles.
-                return await general(name, decode, *args, **kwargs)
+                answer = _RETRY
+            if answer is _RETRY:  # Not within the clause: what it raises would bring along what that handles.
+                return await slow_call(name, decode, *args, **kwargs)
             return read(answer)
 
         self._describe_function(name, call)
@@ -435,7 +435,7 @@ class Client(CallEngine[LoopReconnector]):
             return call
         short = self._fast_call(session, number, kind, read)
         home = session.loop, session.check_loop
-        return _core.LoopEndpoint(channel, short, call, rest, session.note_interruption, session.cancel, home)
+        return _core.LoopEndpoint(channel, short, call, complete, session.note_interruption, session.cancel, home)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         return await self._call_slow_path(name, decode, args, kwargs)
@@ -505,7 +505,7 @@ def connect(
     take. Both are in seconds; ``math.inf`` is any. See :meth:`Client.with_options`, which is for one call. With
     ``reconnect`` the client connects again when the server stops or dies; calls wait for that as long as for the first
     connection, and those that were under way fail
-    with ConnectionLost unless they certainly were not begun. ``interceptors`` stand around each call.
+    with ConnectionLost unless they certainly were not reply. ``interceptors`` stand around each call.
     ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the
     two sides' ``max_frame`` and ``max_memory`` the smaller one holds. The server has to be of this user, of root,
     or of one in ``allow_uids``; else connecting raises LocalProtocolError before anything is sent.
@@ -528,6 +528,6 @@ def connect(
     return Client(
         reconnector,
         get_codec(codec),
-        Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors)),
+        CallOptions(check_timeout(call_timeout), interceptors=check_interceptors(interceptors)),
         endpoints,
     )

@@ -1,4 +1,4 @@
-"""The way of a client in an event loop to its service."""
+"""The sessions of a client in an event loop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from shmrpc.transport.connection import Connection, Dial, interrupted_error
 
 logger = logging.getLogger("shmrpc.client")
 
-#: The loops that run a task now, with it: to ask for the running loop costs more. Empty from CPython 3.14 on.
+#: Event loops that run a task now. Cheaper than asking for the running loop. Empty from CPython 3.14 on.
 _LOOP_TASKS: Final[Container[asyncio.AbstractEventLoop]] = getattr(asyncio.tasks, "_current_tasks", {})
 
 
 class _WeakCallbacks:
-    """Tells a reconnector of its session as long as it lives: a loop knows sessions, and would keep what these know."""
+    """Callbacks of a session that refer weakly to its reconnector, so that the event loop does not keep the client
+    alive.
+    """
 
     __slots__ = ("_reconnector",)
 
@@ -33,30 +35,30 @@ class _WeakCallbacks:
         self._reconnector = weakref.ref(reconnector)
 
     def on_end(self, session: LoopSession) -> None:
-        """The session has ended."""
+        """Report the end of a session."""
         if (reconnector := self._reconnector()) is not None:
             reconnector._on_end(session)
 
     def on_go_away(self, session: LoopSession) -> None:
-        """Its server takes no new calls."""
+        """Report that a session's server accepts no new calls."""
         if (reconnector := self._reconnector()) is not None:
             reconnector._on_go_away(session)
 
 
 class LoopReconnector(Reconnector[LoopSession]):
-    """In an event loop: a task connects again as soon as a session ends."""
+    """The sessions in an event loop, where a task reconnects as soon as a session ends."""
 
     _connect_expression = "async with shmrpc.connect({})"
 
     def __init__(self, service: str, dial: Dial, timeout: float, *, reconnect: bool) -> None:
         super().__init__(service, timeout, reconnect=reconnect)
-        #: The clients that bind endpoints to the present session.
+        #: Clients that have bound endpoints to the current session.
         self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._dial = dial
         self._connecting: asyncio.Task[None] | None = None
 
     def usable_session(self) -> LoopSession | None:
-        """The present session. Raises why there will be none, and LocalProtocolError in another loop than its own."""
+        """Return the current session. Also raises LocalProtocolError outside of the session's event loop."""
         session = super().usable_session()
         if session is not None and session.loop not in _LOOP_TASKS:
             session.connection.check_loop()
@@ -67,7 +69,7 @@ class LoopReconnector(Reconnector[LoopSession]):
             client._unbind()
 
     async def open(self) -> None:
-        """Makes the first connection."""
+        """Make the first connection."""
         self._check_new()
         running_loop()
         connection = await self._dial(self._timeout, self._note)
@@ -85,18 +87,18 @@ class LoopReconnector(Reconnector[LoopSession]):
             self._unbind_clients()
 
     def close(self) -> None:
-        """Closes all connections; calls under way fail with ConnectionLost. Again: nothing."""
+        """Close all connections; calls in flight fail with ConnectionLost. Idempotent."""
         if self._connecting is not None:
             self._connecting.cancel()
         super().close()
 
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> LoopSession:
-        """The present session; if there is none, waits for the task that makes the next one."""
+        """Return the current session, after waiting for the task that makes the next one."""
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         if deadline is not None:
             end = min(end, time.monotonic() + seconds_until(deadline))
         while (session := self.usable_session()) is None:
-            if self._connecting is None:  # Its loop has cancelled all tasks.
+            if self._connecting is None:  # The task was cancelled with all tasks of its loop.
                 raise self.not_connected()
             done, _ = await asyncio.wait([self._connecting], timeout=max(0.0, end - time.monotonic()))
             if not done:
@@ -128,7 +130,7 @@ class LoopReconnector(Reconnector[LoopSession]):
 
     @staticmethod
     async def _connect_again(reference: weakref.ref[LoopReconnector], dial: Dial, service: str) -> None:
-        """Connects until there is a server: for a client that may be dropped meanwhile."""
+        """Connect until there is a server, for a client that may be dropped meanwhile."""
         pause = 0.01
 
         def note(obstacle: str) -> None:
@@ -140,7 +142,7 @@ class LoopReconnector(Reconnector[LoopSession]):
                 try:
                     connection = await dial(None, note)
                     break
-                except (ShmrpcError, OSError) as error:  # Such as too few descriptors.
+                except (ShmrpcError, OSError) as error:  # For example too many open files.
                     logger.warning("connecting to %r again, in %.2g s: %s", service, pause, error)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, 1.0)
@@ -164,7 +166,7 @@ class LoopReconnector(Reconnector[LoopSession]):
                 reconnector._connecting = None
 
     def __del__(self) -> None:
-        """The client, and all that was made of it, was dropped open. Its loop knows its connections, and not us."""
+        """Close the connections of a client that was dropped open. Its loop refers to them, but not to this object."""
         for session in self._sessions():
             session.drop()
         connecting = self._connecting
@@ -172,7 +174,7 @@ class LoopReconnector(Reconnector[LoopSession]):
             loop.call_soon_threadsafe(connecting.cancel)
 
     async def wait_closed(self) -> None:
-        """After :meth:`close`: waits until nothing runs any more."""
+        """Wait until all tasks and connections have ended. To be called after :meth:`close`."""
         if self._connecting is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._connecting

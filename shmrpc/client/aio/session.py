@@ -1,4 +1,4 @@
-"""One connection of a client in an event loop, and the calls that are under way on it."""
+"""One connection of a client in an event loop, and its calls in flight."""
 
 from __future__ import annotations
 
@@ -27,64 +27,65 @@ from shmrpc.wire.codec import Body
 
 
 class ReplySink(Protocol):
-    """What stands among the pending calls where a future does."""
+    """An object that takes the place of a future among the pending calls."""
 
     def done(self) -> bool:
-        """Whether nothing more is expected."""
+        """Return True if no further frame is expected."""
         ...
 
     def set_result(self, frame: Frame, /) -> None:
-        """Takes the final answer."""
+        """Handle the final reply."""
         ...
 
     def set_exception(self, error: BaseException, /) -> None:
-        """Takes the reason why there will be none."""
+        """Handle the error that takes the place of a final reply."""
         ...
 
 
 class LoopSession(Session[Connection]):
-    """A connection in an event loop, which gives each answer to the future that waits for it."""
+    """A connection in an event loop, which passes each reply to the future that waits for it."""
 
     def __init__(
         self, connection: Connection, on_end: Callable[[LoopSession], None], on_go_away: Callable[[LoopSession], None]
     ) -> None:
-        #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
+        #: Operations that need shared memory, or their fallback. The only place that decides between the two.
         self.shared_memory: ClientSharedMemoryOps = connection.shared_memory or ClientSharedMemoryFallback(
             connection.send, connection.max_memory, connection.check_loop
         )
         super().__init__(connection, self.shared_memory)
         self.exchange = self.shared_memory.exchange
         self.pending: dict[int, asyncio.Future[Frame] | ReplySink] = {}
-        #: There is another session for new calls.
+        #: True once another session takes the new calls.
         self.draining = False
-        #: When large one-way calls let the loop turn.
+        #: Time at which a large one-way call lets other tasks run.
         self._slice_end = 0.0
         self._on_end = on_end
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._deadlines: Deadlines[int] = Deadlines(self._expire)
-        #: By call id: the endpoint, and since when it is waited for.
+        #: Endpoint, and start of the wait in nanoseconds, of calls with a deadline, by call id.
         self._watched: dict[int, tuple[str, int]] = {}
         connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
 
     async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
-        """Sends a request, and lets the loop go on until its answer comes: the server works on it meanwhile."""
+        """Send a request and wait for the reply in the event loop, while the server works on it."""
         self.begin(kind, call.id, body)
         return await self.wait_reply(call.id, None, call)
 
     async def wait_reply(self, call_id: int, frame: Frame | None, /, call: Call | None = None) -> Body:
-        """Lets the loop go on until the answer is there; the body of its result.
+        """Wait for the reply in the event loop; return the body of the result.
 
-        ``frame``: one that came in its stead. ``call``: if there is more to it than its arguments.
+        ``frame``: a frame of another call, received in its place. ``call``: given for calls with a deadline or
+        metadata.
         """
         connection = self.connection
-        if self.close_reason is not None and frame is None:  # It has, while the call was asked for in turn.
+        if self.close_reason is not None and frame is None:  # The connection ended while the call was requested.
             raise connection_lost_error(self.close_reason, call_id)
         try:
             connection.check_loop()
         except LocalProtocolError:
             self.cancel(call_id)
-            if frame is not None:  # Somebody in our loop waits for it.
+            if frame is not None:  # A task of the connection's own loop waits for it.
                 with contextlib.suppress(RuntimeError):
                     self.loop.call_soon_threadsafe(self._on_frame, *frame)
             raise
@@ -116,11 +117,10 @@ class LoopSession(Session[Connection]):
                 self.unwatch(call)  # type: ignore[arg-type]
             if self.draining:
                 self.close_if_idle()
-            # The traceback of its error has this frame: without the future there is no cycle, and what a failed
-            # call holds goes at once.
+            # The traceback of the future's error refers to this frame. Without the local variable there is no reference
+            # cycle, and a failed call is freed at once.
             del future
-        # A call that was cancelled does not come here, and we go on listening: its late answer is to be
-        # taken out of the ring.
+        # A cancelled call does not get here, so its session keeps listening: the late reply must leave the ring.
         if not pending:
             self.shared_memory.unpark()
         if answer[0] == frames.RESULT:
@@ -128,28 +128,28 @@ class LoopSession(Session[Connection]):
         return result_body(answer, call)
 
     def check_loop(self) -> None:
-        """Raise LocalProtocolError in another loop than its own. A call says itself that the session has ended."""
+        """Raise LocalProtocolError outside of the connection's loop. Calls themselves report the end of the session."""
         if self.close_reason is None:
             self.connection.check_loop()
 
     def is_draining(self) -> bool:
-        """Whether there is another session for new calls."""
+        """Return True if another session takes the new calls."""
         return self.draining
 
     async def yield_to_loop(self) -> None:
-        """Lets the loop turn, which one-way calls keep if what is large of them never waits for room in the ring."""
+        """Let other tasks run, which large one-way calls would otherwise starve."""
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
             self._slice_end = time.monotonic() + TIME_SLICE
 
     def begin_stream(self, call: Call, stream_exchange: ReplySink) -> None:
-        """Gives the frames of a call to ``stream_exchange`` from now on."""
+        """Pass the frames of a call to ``stream_exchange`` from now on."""
         self.pending[call.id] = stream_exchange
         if call.deadline is not None:
             self.watch(call)
 
     def end_stream(self, call: Call) -> None:
-        """Stops taking items of this call. Those still on the way are dropped."""
+        """Stop passing frames of a call. Frames that arrive later are dropped."""
         self.shared_memory.unroute(call.id)
         stream_exchange = self.pending.pop(call.id, None)
         if stream_exchange is None:
@@ -163,13 +163,13 @@ class LoopSession(Session[Connection]):
             self.close_if_idle()
 
     def watch(self, call: Call) -> None:
-        """From now on the call ends at its deadline."""
+        """End a call at its deadline from now on."""
         assert call.deadline is not None
-        self._watched[call.id] = call.endpoint, self._read_progress.look()
+        self._watched[call.id] = call.endpoint, self._read_progress.sample()
         self._deadlines.add(call.id, call.deadline)
 
     def unwatch(self, call: Call) -> None:
-        """It has ended."""
+        """Forget the deadline of a call that has ended."""
         self._watched.pop(call.id, None)
         self._deadlines.discard(call.id)
 
@@ -178,10 +178,10 @@ class LoopSession(Session[Connection]):
         if future is not None and not future.done():
             endpoint, since = self._watched[call_id]
             taken_back = self.cancel(call_id)
-            future.set_exception(self._read_progress.error(endpoint, since, taken_back=taken_back))
+            future.set_exception(self._read_progress.deadline_error(endpoint, since, taken_back=taken_back))
 
     def cancel(self, call_id: int) -> bool:
-        """Gives up a call. True if it was never sent, since there was no room for it."""
+        """Cancel a call. Returns True if it was never sent, because there was no room in the ring."""
         with contextlib.suppress(ChannelError):
             if self.shared_memory.take_back(call_id):
                 return True
@@ -189,19 +189,19 @@ class LoopSession(Session[Connection]):
         return False
 
     async def wait_for_room(self, call: Call) -> None:
-        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+        """Wait until all sent frames are in the ring. A call whose deadline passes before that is withdrawn."""
         if call.deadline is None:
             return await self.connection.wait_for_room()
-        since = self._read_progress.look()
+        since = self._read_progress.sample()
         try:
             async with asyncio.timeout(max(0.0, (call.deadline - since) / 1e9)):
                 await self.connection.wait_for_room()
         except TimeoutError:
             if self.shared_memory.take_back(call.id):
-                raise self._read_progress.error(call.endpoint, since, taken_back=True) from None
+                raise self._read_progress.deadline_error(call.endpoint, since, taken_back=True) from None
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
-        """Takes in a frame that has come. An answer that nobody waits for any more is dropped."""
+        """Handle a received frame. Drops the replies of calls that have ended."""
         if opcode <= frames.FAILURE or opcode == frames.RESULT_WITH:
             future = self.pending.get(call_id)
             if future is not None and not future.done():
@@ -217,15 +217,17 @@ class LoopSession(Session[Connection]):
             self.connection.fault(error)
 
     def drain(self) -> None:
-        """New calls go elsewhere: the connection stays for those under way alone."""
+        """Accept no new calls, and close the connection after the last call in flight."""
         self.draining = True
         self.close_if_idle()
 
     def close_if_idle(self) -> None:
-        """Closes a session that is left, after its last call."""
+        """Close a draining session after its last call."""
         if self.draining and not self.pending and self.close_reason is None:
             channel = self.shared_memory.channel
-            if channel is not None and channel.has_pipelined_calls():  # Each has its turn before this is asked again.
+            if (
+                channel is not None and channel.has_pipelined_calls()
+            ):  # Checks again after each pipelined call had a chance to finish.
                 self.loop.call_later(0.001, self.close_if_idle)
                 return
             self.close(
@@ -233,24 +235,24 @@ class LoopSession(Session[Connection]):
             )
 
     def close(self, error: ShmrpcError) -> None:
-        """Closes the connection; calls under way fail."""
+        """Close the connection; calls in flight fail."""
         self.connection.close()
         if self.close_reason is None:
             self._on_lost(CloseReason(error))
 
     def drop(self) -> None:
-        """The client was dropped open, in whatever thread the garbage collector ran: closes the connection."""
+        """Close the connection of a client that was dropped open, from any thread that runs the garbage collector."""
         if self.loop.is_closed() or threading.get_ident() == self._thread:
             self.connection.drop()
         else:
-            with contextlib.suppress(RuntimeError):  # The loop has been closed since; with it goes the connection.
+            with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile, and the connection with it.
                 self.loop.call_soon_threadsafe(self.connection.drop)
 
     def _on_lost(self, end: CloseReason) -> None:
         self.close_reason = end
         try:
             self._fail_all(end)
-        except BaseException:  # Out of a signal handler: the others are to hear of it too.
+        except BaseException:  # Raised by a signal handler: fail the other calls, too.
             self._fail_all(end)
             raise
         finally:
@@ -268,10 +270,10 @@ class LoopSession(Session[Connection]):
         return None if self.close_reason is None else self.close_reason.error
 
     def note_interruption(self, error: BaseException) -> None:
-        """Closes the connection if an exception out of a signal handler came while frames may have been in hand.
+        """Close the connection if a signal handler raised an exception while received frames may have been lost.
 
-        Whoever sends a call that may bring back another's frame hands its exceptions to unsent(), and so
-        comes by here.
+        The caller of a function that may return another call's frame passes its exceptions to convert_error(), which
+        calls this method.
         """
         if not isinstance(error, (Exception, asyncio.CancelledError, GeneratorExit)):
             self.connection.interrupted(error)
@@ -279,5 +281,5 @@ class LoopSession(Session[Connection]):
 
 @types.coroutine
 def _yield_once() -> Generator[None, None, None]:
-    """One turn of the loop for the others."""
+    """Let the event loop run once."""
     yield

@@ -20,7 +20,7 @@ _R = TypeVar("_R")
 
 @public_class("shmrpc.StreamCall", "client.open(endpoint)", CallEngine)
 class StreamCall(StreamCallEngine[_W, _R]):
-    """A call whose streams are written and read by hand; made by :meth:`Client.open`.
+    """A call whose streams the program writes and reads itself; made by :meth:`Client.open`.
 
     ::
 
@@ -28,7 +28,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
             await call.write("hello")
             print(await call.read())
 
-    Leaving the block ends the call: a handler that has not ended is cancelled. Several tasks may write and read.
+    Leaving the block ends the call and cancels a handler that is still running. Several tasks may write and read.
     """
 
     _with_keyword, _await_keyword = "async with", "await "
@@ -40,10 +40,10 @@ class StreamCall(StreamCallEngine[_W, _R]):
         self._writing, self._reading = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Makes the call.
+        """Make the call.
 
-        Raises InvalidArguments for an endpoint without streams or with several to write, EndpointNotFound, EncodeError,
-        FrameTooLarge, DeadlineExceeded, or ConnectionLost if the server is gone.
+        Raises InvalidArguments for an endpoint without streams or with several streams to write, EndpointNotFound,
+        EncodeError, FrameTooLarge, DeadlineExceeded, or ConnectionLost if the server has died or left.
         """
         await self._enter()
         return self
@@ -53,7 +53,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
     ) -> bool | None:
         return await self._stack.__aexit__(kind, error, trace)
 
-    if not TYPE_CHECKING:  # A type checker refuses the `await` by itself.
+    if not TYPE_CHECKING:  # Type checkers reject `await` already.
 
         def __await__(self) -> NoReturn:
             raise TypeError(
@@ -61,30 +61,30 @@ class StreamCall(StreamCallEngine[_W, _R]):
             )
 
     async def write(self, item: _W) -> None:
-        """Sends an item; waits while the handler has enough of them. Cancelled, it was not sent.
+        """Send an item, after waiting while the handler has enough unread items. A cancelled write sends nothing.
 
-        Raises what the call has failed with, EndOfStream if the handler takes no more items or has ended,
-        EncodeError or FrameTooLarge for an item that cannot be sent: the call goes on without it; LocalProtocolError
-        for an endpoint that takes no stream, and after :meth:`done_writing`.
+        Raises the error of a failed call; EndOfStream if the handler takes no more items or has ended; EncodeError or
+        FrameTooLarge for an item that cannot be sent, after which the call continues without it; LocalProtocolError for
+        an endpoint that takes no stream, and after :meth:`done_writing`.
         """
         await self._write(item)
 
     async def done_writing(self) -> None:
-        """Says that there are no more items: the handler's loop over them ends. Again: nothing."""
+        """End the written stream, and with it the handler's loop over the items. Idempotent."""
         await self._done_writing()
 
     async def read(self) -> _R:
-        """The next item; waits for it. Cancelled, it takes none.
+        """Wait for the next item and return it. A cancelled read takes no item.
 
-        Raises EndOfStream after the last one, what the call has failed with, DecodeError for what cannot be read;
+        Raises EndOfStream after the last item, the error of a failed call, DecodeError for an invalid item, and
         LocalProtocolError for an endpoint with one result: see :meth:`result`.
         """
         return await self._read()
 
     async def result(self) -> _R:
-        """The result of an endpoint that has one; waits for it. Raises what the call has failed with.
+        """Wait for the result of an endpoint that returns one, and return it. Raises the error of a failed call.
 
-        The handler gives it as a rule once it has read to the end of what is written: see :meth:`done_writing`.
+        Most handlers return their result after the end of the written stream: see :meth:`done_writing`.
         """
         return await self._result()
 

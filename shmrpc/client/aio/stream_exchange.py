@@ -1,4 +1,4 @@
-"""A call with streams in an event loop: its items are awaited, and each of its sources has a task."""
+"""A call with streams in an event loop: tasks await its items, and a task sends the items of each source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shmrpc.wire.codec import Body, Codec
 
 
 class LoopStreamExchange(StreamExchange):
-    """A call with streams. Among a session's pending calls it stands where a future does."""
+    """A call with streams, which takes the place of a future among a session's pending calls."""
 
     _session: LoopSession
     _sources: list[_SourceTask]
@@ -29,7 +29,7 @@ class LoopStreamExchange(StreamExchange):
     def __init__(self, session: LoopSession, call: Call, *, streams: bool) -> None:
         super().__init__(session, call, streams=streams)
         self.incoming = IncomingStream(self._grant, extra=session.connection.extra_credit)
-        #: Brings what is there already.
+        #: Receives items that are in the ring already, without waiting.
         self.pull: Callable[[], object] | None = None
         if streams:
             self.pull = functools.partial(session.shared_memory.pull, call.id)
@@ -39,32 +39,32 @@ class LoopStreamExchange(StreamExchange):
             self._session.send(frames.CREDIT, self.call.id, frames.encode_credit(size))
 
     def add_item(self, body: Body) -> None:
-        """Keeps an item of the answer until it is read."""
+        """Store an item of the reply until it is read."""
         self.incoming.feed((0, body))
 
     def finish(self) -> None:
-        """Closes the uploads, and lets whoever reads come to the end."""
+        """Close the uploads, and end the stream of items for its reader."""
         super().finish()
-        self.incoming.finish(self.error)  # At last: with it we are done, and nobody finishes us again.
+        self.incoming.finish(self.error)  # Last: afterwards done() is True, and the session calls no further method.
 
     def done(self) -> bool:
-        """Whether nothing more is expected."""
+        """Return True if no further frame is expected."""
         return self.incoming.ended
 
     def cancelled(self) -> bool:
-        """Never: a reader that has enough says so to the server."""
+        """Return False: a reader that needs no more items tells the server so."""
         return False
 
     def set_result(self, frame: Frame) -> None:
-        """Takes the final answer."""
+        """Handle the final reply."""
         self.feed(frame[0], frame[2])
 
     def set_exception(self, error: BaseException) -> None:
-        """Takes the reason why there will be no final answer."""
+        """Handle the error that takes the place of a final reply."""
         self.fail(error)
 
     def begin(self, kind: int, body: Body) -> None:
-        """Sends the request. Close it afterwards, also if this raises."""
+        """Send the request. The caller must call close() afterwards, also if this raises."""
         session, call = self._session, self.call
         session.connection.check_loop()
         session.begin_stream(call, self)
@@ -78,15 +78,15 @@ class LoopStreamExchange(StreamExchange):
         return self._sources[-1]
 
     async def wait_ready(self) -> bool:
-        """Waits until there are items: True; or the end: False, or its error raised, once."""
+        """Wait for items. Returns False at the end, where the error of the call is raised once."""
         return await self.incoming.wait_ready(self.pull)
 
     def take_runs(self) -> list[ItemRun]:
-        """The items that are there. Those that were taken before have been consumed."""
+        """Take the received items. Items taken before count as consumed."""
         return self.incoming.take_runs()
 
     async def close(self) -> None:
-        """Ends the call and its sources: a handler that has not ended is cancelled."""
+        """End the call and its sources. Cancels a handler that is still running."""
         try:
             tasks = [upload.task for upload in self._sources]
             for upload in self._sources:
@@ -97,19 +97,19 @@ class LoopStreamExchange(StreamExchange):
             self.end()
 
     def end(self) -> None:
-        """Ends the call, whose sources have ended."""
+        """End the call, after its sources have ended."""
         super().finish()
         for upload in self._sources:
-            del upload.task  # It has what the source raised, whose traceback has us.
+            del upload.task  # The task keeps the error of its source, whose traceback refers to this object.
         self._drop_uploads()
         self._session.end_stream(self.call)
         self.incoming.finish()
-        self.incoming.drop()  # The connection knows it until another stream is read.
-        self.error = None  # Its traceback has whoever was told of it.
+        self.incoming.drop()  # The connection refers to this object until another stream is read.
+        self.error = None  # Its traceback refers to the frames of its readers.
 
 
 class _SourceTask(SourceUpload):
-    """A task sends what the source yields."""
+    """An upload that runs in a task."""
 
     def __init__(self, session: LoopSession, call: Call, codec: Codec, number: int, source: Any) -> None:
         super().__init__(session, call, codec, number)
@@ -118,7 +118,7 @@ class _SourceTask(SourceUpload):
         self.task.add_done_callback(self._on_done)
 
     def close(self) -> None:
-        """Ends it. Again: nothing, so that a source that is cleaning up is let alone."""
+        """Cancel the task. Idempotent, so that a source that is cleaning up is not interrupted again."""
         if not self._closed:
             self.task.cancel()
             self._closed = True

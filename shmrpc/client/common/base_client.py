@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self,
 
 from shmrpc import _core
 from shmrpc.basics.clock import AHEAD, host_nanoseconds
-from shmrpc.client.common.call_options import Options
+from shmrpc.client.common.call_options import CallOptions
 from shmrpc.client.common.endpoint_group import EndpointGroup
 from shmrpc.client.common.reconnector import Reconnector
 from shmrpc.client.common.requests import (
@@ -76,7 +76,7 @@ class BaseClient(Generic[_L]):
     #: True if the caller awaits the calls.
     _is_async: ClassVar[bool] = False
 
-    def __init__(self, reconnector: _L, codec: Codec, options: Options, endpoints: Mapping[str, Endpoint]) -> None:
+    def __init__(self, reconnector: _L, codec: Codec, options: CallOptions, endpoints: Mapping[str, Endpoint]) -> None:
         self._reconnector = reconnector
         self._codec = codec
         self._options = options

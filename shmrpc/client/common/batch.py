@@ -1,8 +1,9 @@
-"""Calls collected by a client, to be sent in one frame.
+"""Calls that a client collects, to be sent in one frame.
 
-Their futures are done at the end of the block. Whoever waits for one within the block would wait for ever, and is told
-so: by ``await``, ``result()`` and ``exception()``, and by what asyncio has for waiting (``gather``, ``wait_for``,
-``wait``, ``shield``). Another task or thread may wait. What nobody can see is the block itself waiting for such a task.
+The futures of the calls are done at the end of the block. A task or thread that waited for one within the block would
+wait forever, so waiting raises LocalProtocolError: ``await``, ``result()``, ``exception()``, and asyncio's ``gather``,
+``wait_for``, ``wait`` and ``shield``. Other tasks and threads may wait. A block that waits for such a task is not
+detected.
 """
 
 from __future__ import annotations
@@ -22,39 +23,39 @@ from shmrpc.wire.codec import UNREADABLE, require_converted
 
 _F = TypeVar("_F", asyncio.Future[Any], concurrent.futures.Future[Any])
 
-#: Name of the endpoint, positional and keyword arguments.
+#: Name of the endpoint, positional arguments, keyword arguments.
 _Entry = tuple[str, Sequence[Any], Mapping[str, Any]]
 
 
 class BatchBlock:
-    """The block in which calls are collected; ``here`` says which task or thread runs."""
+    """The block in which calls are collected. ``current`` returns the current task or thread."""
 
-    def __init__(self, here: Callable[[], object], with_statement: str) -> None:
-        self._here = here
+    def __init__(self, current: Callable[[], object], with_statement: str) -> None:
+        self._current = current
         self._with_keyword = with_statement
-        #: Which task or thread is in the block; None once it has ended.
-        self._inside: object = here()
+        #: Task or thread that is in the block; None once the block has ended.
+        self._owner: object = current()
 
     def enter(self) -> None:
-        """Notes where the block runs, wherever it was made."""
-        self._inside = self._here()
+        """Record the task or thread that enters the block."""
+        self._owner = self._current()
 
-    def leave(self) -> None:
-        """Notes that the block has ended: from now on anyone may wait."""
-        self._inside = None
+    def finish(self) -> None:
+        """Record the end of the block, after which waiting is allowed."""
+        self._owner = None
 
-    def check(self, endpoint: str) -> None:
-        """Raises LocalProtocolError for a caller that waits within the block."""
-        if self._inside is not None and self._inside == self._here():
-            raise self.convert_error(endpoint)
+    def check_not_inside(self, endpoint: str) -> None:
+        """Raise LocalProtocolError if the caller waits within the block."""
+        if self._owner is not None and self._owner == self._current():
+            raise self.not_sent_error(endpoint)
 
-    def check_result(self, endpoint: str) -> None:
-        """Raises LocalProtocolError for a caller that asks for a result before the block has ended."""
-        if self._inside is not None:
-            raise self.convert_error(endpoint)
+    def check_sent(self, endpoint: str) -> None:
+        """Raise LocalProtocolError if the block has not ended."""
+        if self._owner is not None:
+            raise self.not_sent_error(endpoint)
 
-    def convert_error(self, endpoint: str) -> LocalProtocolError:
-        """The error for asking for a result before the calls were sent."""
+    def not_sent_error(self, endpoint: str) -> LocalProtocolError:
+        """Return the error for a caller that needs a result before the calls were sent."""
         return LocalProtocolError(
             f"{endpoint}() is part of a batch, which is sent at the end of its block: wait for it after the "
             f"`{self._with_keyword}`, not within"
@@ -72,7 +73,7 @@ class _CollectedCalls(Generic[_F]):
         self._futures: list[tuple[_F, Any]] = []
 
     def make_adder(self, endpoint: Any) -> Callable[..., _F]:
-        """What adds a call of an endpoint, given by name or by function. Raises EndpointNotFound, InvalidArguments."""
+        """Return a function that adds a call of an endpoint. Raises EndpointNotFound or InvalidArguments."""
         name = self._client._endpoint_name(endpoint)
         self._client._check_batchable(name)
         return functools.partial(self._add, name, declared_result_type(endpoint))
@@ -83,20 +84,20 @@ class _CollectedCalls(Generic[_F]):
         self._futures.append((future, kind))
         return future
 
-    async def leave(self, error: BaseException | None) -> None:
-        """Sends the calls and waits for the answers; after an exception in the block nothing is sent."""
-        self._block.leave()
+    async def send(self, error: BaseException | None) -> None:
+        """Send the calls and wait for the replies; send nothing if the block raised an exception."""
+        self._block.finish()
         try:
             if error is None and self._entries:
-                self._settle(*await self._client._send_batch(self._entries))
-        finally:  # Those that have no outcome will have none. We keep nothing: an error's traceback may have us.
+                self._resolve_futures(*await self._client._send_batch(self._entries))
+        finally:  # Cancels futures without outcome. Keeps no reference: tracebacks may refer to this object.
             for future, _ in self._futures:
                 future.cancel()
             self._futures.clear()
             self._entries.clear()
 
-    def _settle(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
-        """Each call has its own outcome."""
+    def _resolve_futures(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
+        """Set the outcome of each future."""
         for index, (future, kind) in enumerate(self._futures):
             if future.done():
                 continue
@@ -118,15 +119,15 @@ class BaseBatch(Generic[_F]):
     """Calls by the names of their endpoints."""
 
     def __init__(
-        self, client: CallEngine[Any], here: Callable[[], object], how: str, future: Callable[[BatchBlock, str], _F]
+        self, client: CallEngine[Any], current: Callable[[], object], how: str, future: Callable[[BatchBlock, str], _F]
     ) -> None:
-        block = BatchBlock(here, f"{how} client.batch()")
-        # First what has the client, which says why it cannot be pickled.
+        block = BatchBlock(current, f"{how} client.batch()")
+        # First the object that refers to the client: its __reduce_ex__ then explains why a batch cannot be pickled.
         self._collected: _CollectedCalls[_F] = _CollectedCalls(client, block, future)
         self._block = block
 
     def __getattr__(self, name: str) -> Callable[..., _F]:
         if name.startswith("_"):
             raise AttributeError(name)
-        add = self.__dict__[name] = self._collected.make_adder(name)  # The next time it is found without us.
+        add = self.__dict__[name] = self._collected.make_adder(name)  # Later lookups bypass __getattr__.
         return add

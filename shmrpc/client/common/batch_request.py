@@ -30,15 +30,15 @@ class UnconvertedResult:
         self.value = value
 
 
-#: The results in order, None for the failed ones, and why these failed, by their place.
+#: Results in order, with None for failed calls, and the errors of failed calls by position.
 BatchOutcome = tuple[list[Any], dict[int, ShmrpcError]]
 
 
 class BatchRequest:
-    """Calls in one frame: the request, and what became of each. One that cannot be sent or read fails alone.
+    """Many calls in one frame. A call that cannot be encoded or decoded fails alone.
 
-    ``endpoint``: the one that all of them call, with positional arguments, of which ``calls`` has a list for each; None
-    if each is an entry, and names its own. ``kind``: the type of the results. ``is_async``: whether a loop calls.
+    ``endpoint``: the endpoint of all calls, of which ``calls`` holds lists of positional arguments; None if each call
+    is an entry that names its endpoint. ``kind``: the type of the results. ``is_async``: True if the caller awaits.
     """
 
     def __init__(
@@ -50,34 +50,34 @@ class BatchRequest:
         self._calls = calls
         self._kind = kind
         self._is_async = is_async
-        #: The place of each call that was sent, and why the others were not.
-        self._places: Sequence[int] = range(len(calls))
-        self._unsent: dict[int, ShmrpcError] = {}
+        #: Positions of the calls that were sent, and the errors of the others by position.
+        self._positions: Sequence[int] = range(len(calls))
+        self._encode_errors: dict[int, ShmrpcError] = {}
 
-    def request(self, session: Session[Any]) -> tuple[int, Body]:
-        """Opcode and body. To be asked for anew with each session, which may have other endpoints.
+    def encode_request(self, session: Session[Any]) -> tuple[int, Body]:
+        """Return opcode and body for this session. Each session needs a new request, because its endpoints may differ.
 
-        Raises EndpointNotFound and InvalidArguments if the one endpoint is not there, or streams.
+        Raises EndpointNotFound or InvalidArguments if the one endpoint does not exist, or streams.
         """
         number, numbers = frames.ANY_ENDPOINT, session.numbers
         if self._endpoint is not None:
             number = find_endpoint(session.service, self._endpoint, numbers)
             reject_streams(self._endpoint, session.shapes.get(number), "by map()", is_async=self._is_async)
-        self._places, self._unsent = range(len(self._calls)), {}
+        self._positions, self._encode_errors = range(len(self._calls)), {}
         try:
             calls = self._calls
             if self._endpoint is None:
                 calls = [[numbers[name], [*args], kwargs] for name, args, kwargs in calls]
             body = self._codec.encode_all((self._header, calls))
         except (KeyError, CallRejected, *UNSENDABLE):
-            sendable = self._sendable(session)
-            body = encode_arguments(self._codec, self._endpoint or "batch", (self._header, sendable))
+            encodable = self._encodable_calls(session)
+            body = encode_arguments(self._codec, self._endpoint or "batch", (self._header, encodable))
         return opcode(frames.BATCH, number), body
 
-    def _sendable(self, session: Session[Any]) -> list[Any]:
-        """The calls that can be sent. Notes of the others why they cannot."""
-        calls, places = [], []
-        for place, each in enumerate(self._calls):
+    def _encodable_calls(self, session: Session[Any]) -> list[Any]:
+        """Return the calls that can be encoded, and record the errors of the others."""
+        calls, positions = [], []
+        for position, each in enumerate(self._calls):
             name, call = self._endpoint or each[0], each
             try:
                 if self._endpoint is None:
@@ -87,56 +87,56 @@ class BatchRequest:
                 failure = encode_error(name, error)
                 if not isinstance(failure, CallError):
                     raise
-                self._unsent[place] = failure.with_traceback(None)  # Which has this frame.
+                self._encode_errors[position] = failure.with_traceback(None)  # Its traceback refers to this frame.
             else:
                 calls.append(call)
-                places.append(place)
-        self._places = places
+                positions.append(position)
+        self._positions = positions
         return calls
 
-    def _read_open(self, body: Body) -> Any:
-        """A result that is converted next, to what its own endpoint declares."""
+    def _decode_unconverted(self, body: Body) -> Any:
+        """Decode a result that is converted to the declared type of its endpoint later."""
         value, is_open = self._codec.decode_for_conversion(body)
         return UnconvertedResult(value) if is_open else value
 
-    def read(self, body: Body) -> BatchOutcome:
-        """The results in an answer, and the errors; one of UNREADABLE if it is none."""
+    def decode_reply(self, body: Body) -> BatchOutcome:
+        """Return results and errors from a reply. Raises one of UNREADABLE for an invalid reply."""
         whole, one = _decoders(self._codec, self._kind)
         if self._endpoint is None:
-            one = self._read_open
+            one = self._decode_unconverted
         results: list[Any]
         failures: dict[int, Failure]
-        errors, places = dict(self._unsent), self._places
+        errors, positions = dict(self._encode_errors), self._positions
         try:
             results, failures = whole(body)
         except UNREADABLE:
-            parts, failures = _split.decode(body)
+            parts, failures = _raw_decoder.decode(body)
             results = [None] * len(parts)
-            for index, (place, part) in enumerate(zip(places, parts, strict=False)):
-                if index not in failures:  # There is a nil in the place of each.
+            for index, (position, part) in enumerate(zip(positions, parts, strict=False)):
+                if index not in failures:  # A failed call has a nil in its position.
                     try:
                         results[index] = one(sub_body(body, part))
                     except UNREADABLE as error:
-                        errors[place] = decode_error(self._endpoint or self._calls[place][0], error)
-        if len(results) != len(places):
-            raise msgspec.ValidationError(f"Expected {len(places)} results, got {len(results)}")
+                        errors[position] = decode_error(self._endpoint or self._calls[position][0], error)
+        if len(results) != len(positions):
+            raise msgspec.ValidationError(f"Expected {len(positions)} results, got {len(results)}")
         for index, failure in failures.items():
-            if 0 <= index < len(places):
-                errors[places[index]] = failure_error(failure)
-        if self._unsent:
-            sent = dict(zip(places, results, strict=True))
-            results = [sent.get(place) for place in range(len(self._calls))]
+            if 0 <= index < len(positions):
+                errors[positions[index]] = failure_error(failure)
+        if self._encode_errors:
+            sent = dict(zip(positions, results, strict=True))
+            results = [sent.get(position) for position in range(len(self._calls))]
         return results, errors
 
 
-_split = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], dict[int, Failure]])
+_raw_decoder = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], dict[int, Failure]])
 
 
 def _decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Callable[[Body], Any]]:
-    """What decodes an answer whose results have this type, and what decodes one of these."""
+    """Return the decoders of a reply with results of type ``kind``, and of one such result."""
     try:
-        return _kept_decoders(codec, kind)  # type: ignore[no-any-return]
-    except TypeError:  # A type that cannot be a key: one for this time.
+        return _cached_decoders(codec, kind)  # type: ignore[no-any-return]
+    except TypeError:  # An unhashable type is not cached.
         return _make_decoders(codec, kind)
 
 
@@ -145,11 +145,11 @@ def _make_decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Call
     return codec.decoder(whole), codec.decoder(kind)
 
 
-_kept_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
+_cached_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
 
 
 def iter_chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
-    """The items of the iterables side by side, ``size`` at a time."""
+    """Yield lists of up to ``size`` argument lists, one list for each set of parallel items."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"chunk: expected a number of calls in a frame, got {size!r}")
     if size < 1:

@@ -1,7 +1,4 @@
-"""What a client does with a call, written once: as coroutines, which a loop awaits and a thread runs.
-
-The shortest way of a call, which most of them go, is the clients' own.
-"""
+"""Calls off the fast path, as coroutines that an event loop awaits and a thread runs."""
 
 from __future__ import annotations
 
@@ -39,21 +36,21 @@ _T = TypeVar("_T")
 
 Decode = Callable[[Body], Any]
 
-#: Frames of a map() that are under way at a time: one is run while the next is on its way.
+#: Frames of a map() in flight: the server executes one while the next one travels.
 MAX_CHUNKS_IN_FLIGHT: Final = 3
 
 
 class CallEngine(BaseClient[_L]):
-    """A client, without its way to wait."""
+    """A client without a way to wait, which its driver adds."""
 
-    #: Makes a call with streams.
+    #: Class of calls with streams.
     _stream_exchange_class: Callable[..., StreamExchange]
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
         await enter_all(stack, self._options.interceptors, call)
 
     async def _call_slow_path(self, name: str, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The long way of a call: with streams to the server, interceptors, metadata, a connection to wait for."""
+        """Make a call with streams to the server, interceptors or metadata, or without a current session."""
         call = self._new_call(name)
         if not self._options.interceptors:
             return decode_result(name, decode, await self._exchange_call(call, args, kwargs))
@@ -64,10 +61,10 @@ class CallEngine(BaseClient[_L]):
         return await self._run_intercepted(call, perform)
 
     async def _run_intercepted(self, call: Call, perform: Callable[[], Coroutine[Any, Any, _T]]) -> _T | None:
-        """Performs a call inside the interceptors; None if one of them swallowed an exception.
+        """Perform a call inside the interceptors. Returns None if an interceptor swallowed an exception.
 
-        Not by ``async with``: between the making of ``__aexit__``'s coroutine and its first step it lets a signal's
-        handler run, and what that raises would leave the interceptors as they are.
+        Does not use ``async with``, which lets a signal handler run between the creation of ``__aexit__``'s coroutine
+        and its first step. An exception raised there would leave the interceptors entered.
         """
         stack = AsyncExitStack()
         try:
@@ -81,10 +78,10 @@ class CallEngine(BaseClient[_L]):
         return result
 
     async def _exchange_call(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
-        """The body of a call's result."""
+        """Send a call and return the body of its result."""
         stream_exchange: StreamExchange | None = None
 
-        async def once(session: Session[Any]) -> Body:
+        async def send(session: Session[Any]) -> Body:
             nonlocal stream_exchange
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             shape = session.shapes.get(number)
@@ -100,14 +97,14 @@ class CallEngine(BaseClient[_L]):
                 await stream_exchange.close()
 
         return await self._reconnector.call_with_retry(
-            call, once, lambda: stream_exchange is not None and stream_exchange.has_consumed_sources
+            call, send, lambda: stream_exchange is not None and stream_exchange.has_consumed_sources
         )
 
     async def _open_stream(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Makes a call whose answer is a stream, up to its first item or its end."""
+        """Make a call whose reply is a stream, up to its first item or its end."""
         stream_exchange: StreamExchange | None = None
 
-        async def once(session: Session[Any]) -> StreamExchange:
+        async def send(session: Session[Any]) -> StreamExchange:
             nonlocal stream_exchange
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             stream_exchange = self._stream_exchange_class(session, call, streams=True)
@@ -115,7 +112,7 @@ class CallEngine(BaseClient[_L]):
             return stream_exchange
 
         return await self._reconnector.call_with_retry(
-            call, once, lambda: stream_exchange is not None and stream_exchange.has_consumed_sources
+            call, send, lambda: stream_exchange is not None and stream_exchange.has_consumed_sources
         )
 
     async def _start(
@@ -157,7 +154,7 @@ class CallEngine(BaseClient[_L]):
             await self._wait_for_room(session, call)
 
     async def _wait_for_room(self, session: Session[Any], call: Call) -> None:
-        """Waits until a one-way call that was sent has found room."""
+        """Wait until a sent one-way call is in the ring."""
         try:
             await session.wait_for_room(call)
         except Exception as error:
@@ -172,23 +169,23 @@ class CallEngine(BaseClient[_L]):
         iterables: Sequence[Iterable[Any]],
         chunk: int,
         begin: Callable[[Callable[[], Coroutine[Any, Any, BatchOutcome]]], _B],
-        under_way: deque[_B],
+        in_flight: deque[_B],
     ) -> Callable[[], bool]:
-        """What begins to send frames of a map(), while too few are ``under_way``; False once none are."""
+        """Return a function that keeps frames of a map() in flight; it returns False when all are done."""
         source = iter_chunks(iterables, chunk)
 
         def send(calls: list[Any]) -> _B:
             return begin(lambda: self._send_batch_request(call.part(), call.endpoint, calls, kind, pipelined=True))
 
         def fill() -> bool:
-            while len(under_way) < MAX_CHUNKS_IN_FLIGHT and (calls := next(source, None)) is not None:
-                under_way.append(send(calls))
-            return bool(under_way)
+            while len(in_flight) < MAX_CHUNKS_IN_FLIGHT and (calls := next(source, None)) is not None:
+                in_flight.append(send(calls))
+            return bool(in_flight)
 
         return fill
 
     async def _send_batch(self, calls: Sequence[Any]) -> BatchOutcome:
-        """Sends calls of any endpoints in one frame; results, and errors by place."""
+        """Send calls of any endpoints in one frame. Returns results, and errors by position."""
         call = self._new_call("batch")
         outcomes = await self._run_intercepted(call, lambda: self._send_batch_request(call, None, calls, Any))
         if outcomes is None:
@@ -198,15 +195,15 @@ class CallEngine(BaseClient[_L]):
     async def _send_batch_request(
         self, call: Call, name: str | None, calls: Sequence[Any], kind: Any, *, pipelined: bool = False
     ) -> BatchOutcome:
-        """Sends many calls in one frame, of one endpoint or of any; results of this type, and errors by place.
+        """Send many calls in one frame, of one endpoint or of several. Returns results, and errors by position.
 
-        ``followed``: by other such frames, before it is answered.
+        ``pipelined``: True if further frames may be sent before the reply.
         """
         many = BatchRequest(self._codec, call, name, calls, kind, is_async=self._is_async)
-        return await self._request(call, many.request, many.read, pipelined=pipelined)  # type: ignore[no-any-return]
+        return await self._request(call, many.encode_request, many.decode_reply, pipelined=pipelined)  # type: ignore[no-any-return]
 
     async def _describe(self) -> Description:
-        from shmrpc.introspection.describe import Description  # Few programs ask.
+        from shmrpc.introspection.describe import Description  # Rarely needed.
 
         decode = self._codec.decoder(Description)
         return await self._request(self._new_call("describe"), lambda session: (frames.DESCRIBE, frames.NIL), decode)  # type: ignore[no-any-return]
@@ -219,11 +216,11 @@ class CallEngine(BaseClient[_L]):
         *,
         pipelined: bool = False,
     ) -> Any:
-        """Makes a request that is no plain call, maybe ``followed`` by others before its answer; the decoded answer."""
+        """Send a request that is no plain call, and return the decoded reply. ``pipelined``: see above."""
 
-        async def once(session: Session[Any]) -> Any:
+        async def send(session: Session[Any]) -> Any:
             kind, body = request(session)
             ask = session.call_pipelined if pipelined else session.call
             return decode_result(call.endpoint, decode, await ask(call, kind, body))
 
-        return await self._reconnector.call_with_retry(call, once)
+        return await self._reconnector.call_with_retry(call, send)

@@ -21,22 +21,22 @@ from shmrpc.wire.failure import CallRejected
 
 
 def not_opened_error(name: str, with_statement: str) -> LocalProtocolError:
-    """The error for a call whose streams are used before its block has begun."""
+    """Return the error for a call whose streams are used before its block was entered."""
     return LocalProtocolError(f"{name}() was not called: it is open in a block, `{with_statement} as call:`")
 
 
 def was_not_executed(error: BaseException) -> bool:
-    """Whether a call that failed so was certainly not begun, and may be sent again."""
+    """Return True if a call with this error was certainly not executed, so that it may be repeated."""
     return isinstance(error, (ServiceUnavailable, ConnectionLost)) and not error.maybe_executed
 
 
 def swallowed_error(name: str) -> LocalProtocolError:
-    """The error for a batch whose failure an interceptor kept to itself: there are no results to give."""
+    """Return the error for a batch without results, because an interceptor swallowed the exception."""
     return LocalProtocolError(f"{name}: it failed, and an interceptor swallowed the exception; let it raise instead")
 
 
 def send_error(name: str, error: Exception) -> Exception:
-    """The error for what could not be sent; any other, as of a signal's handler, is given back as it is."""
+    """Return the error for a request that could not be sent; other errors are returned unchanged."""
     if isinstance(error, Oversize):
         return FrameTooLarge(
             f"{name}(): the arguments are too large: {error}; set max_frame= on both sides, or for arrays and bytes "
@@ -50,26 +50,26 @@ def send_error(name: str, error: Exception) -> Exception:
 
 
 def encode_error(name: str, error: Exception) -> Exception:
-    """The error for arguments that encoding has failed with. For what encoding raises, and nothing else."""
+    """Return the error for arguments whose encoding raised ``error``. Only for errors of encoding."""
     if not isinstance(error, ShmrpcError) and is_unsendable(error):
         return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
     return send_error(name, error)
 
 
 def decode_error(name: str, error: Exception) -> DecodeError | SharedMemoryError:
-    """The error for a result that cannot be read, or for which this process has no room."""
+    """Return the error for a result that cannot be decoded, or that this process cannot map."""
     if isinstance(error, Unmapped):
         return SharedMemoryError(error.errno, f"{name}(): the result cannot be read: {error}")
     return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")
 
 
 def connection_lost_error(end: CloseReason, call_id: int) -> ShmrpcError:
-    """The error for a call under way when the connection ended: each call has its own."""
+    """Return a new error for a call that was in flight when the connection ended."""
     if isinstance(end.error, ConnectionLost):
         return ConnectionLost(str(end.error), maybe_executed=end.reached is None or call_id <= end.reached)
     return closed_error(end.error)
 
 
 def closed_error(error: ShmrpcError) -> ShmrpcError:
-    """The error for a call on a connection that had ended: each call has its own, with its own traceback."""
+    """Return a new copy of an error, with its own traceback, for a call after the end of the connection."""
     return type(error)(*error.args)

@@ -1,4 +1,4 @@
-"""The options of calls: what a client adds to them."""
+"""The options that a client adds to its calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 from shmrpc.basics.checks import check_real
 from shmrpc.service.call import Metadata, check_metadata
 
-#: The longest timeout of a call, in seconds: three years.
+#: Longest timeout of a call in seconds: about three years.
 MAX_CALL_TIMEOUT: Final = 1e8
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """The timeout of a call, None if there is none; ValueError or TypeError if it cannot be one."""
+    """Return a valid timeout of a call in seconds, or None. Raises ValueError or TypeError for an invalid one."""
     if timeout is None or timeout == math.inf:
         return timeout
     check_real("timeout of a call", timeout, "a number of seconds (math.inf: no limit)")
@@ -25,35 +25,35 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """What a client adds to its calls."""
+class CallOptions:
+    """The options that a client adds to its calls."""
 
-    #: seconds that a call may take; math.inf: any, whatever the handler that calls has left
+    #: Seconds that a call may take; math.inf: no limit, not even the deadline of the calling handler.
     timeout: float | None = None
     metadata: Mapping[str, str | bytes] | None = None
-    #: gets what handlers send back
+    #: Dict that receives the metadata that handlers send back.
     reply_metadata: Metadata | None = None
-    #: sync or async ones, as the client is
+    #: Plain or async interceptors, as the client requires.
     interceptors: tuple[Any, ...] = ()
 
     @property
     def wants_reply_metadata(self) -> bool:
-        """Whether somebody reads what a handler sends back beside its result."""
+        """True if the caller or an interceptor reads the metadata of replies."""
         return self.reply_metadata is not None or bool(self.interceptors)
 
     @property
     def timeout_nanoseconds(self) -> int | None:
-        """Nanoseconds that a call may take; None if these options say nothing of it."""
+        """Nanoseconds that a call may take; None without a finite timeout."""
         return None if self.timeout in (None, math.inf) else int(self.timeout * 1e9)
 
     @property
     def inherits_deadline(self) -> bool:
-        """Whether a call is bound by the deadline of the one that is handled here."""
+        """True if the deadline of the call being handled here also limits calls made by the handler."""
         return self.timeout != math.inf
 
     @property
     def needs_slow_path(self) -> bool:
-        """Whether there is more to a call than arguments and a deadline."""
+        """True if calls have more than arguments and a deadline."""
         return bool(self.metadata) or self.wants_reply_metadata
 
     def updated(
@@ -61,8 +61,8 @@ class Options:
         timeout: float | None,
         metadata: Mapping[str, str | bytes] | None,
         reply_metadata: Metadata | None,
-    ) -> Options:
-        """These, with what is given in the place of what was."""
+    ) -> CallOptions:
+        """Return a copy with the given options replaced."""
         return dataclasses.replace(
             self,
             timeout=self.timeout if timeout is None else check_timeout(timeout),

@@ -1,4 +1,4 @@
-"""The words for a call that was over its deadline: whether it was sent, and whether the server reads at all."""
+"""The error of a call that missed its deadline: says whether it was sent, and whether the server reads at all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shmrpc.errors import DeadlineExceeded
 from shmrpc.host.processes import describe_process, explain_no_progress
 from shmrpc.transport.errors import ChannelError
 
-#: Nanoseconds without a byte read that say something of a server: an idle one, too, needs a moment to wake up and run.
-_TELLING: Final = 50_000_000
+#: Nanoseconds without a read byte that indicate a stalled server; an idle server needs less to wake up.
+_STALL_THRESHOLD: Final = 50_000_000
 
 
 class ReadProgress:
-    """Watches whether a server reads what it is sent, looked at as each call with a deadline begins to wait.
+    """Observes whether a server reads the sent frames. Sampled when a call with a deadline begins to wait.
 
     ``untaken``: see :meth:`shmrpc.transport.shared_memory_ops.ClientSharedMemoryOps.untaken`.
     """
@@ -25,32 +25,32 @@ class ReadProgress:
         self._service = service
         self._pid = pid
         self._untaken = untaken
-        #: Since when (nanoseconds) no byte was read although there were some, as far as anybody looked.
-        self._quiet_since = 0
-        #: Bytes that had been read by then, and that had been sent.
+        #: Time in nanoseconds since which unread bytes were observed and none was read.
+        self._stalled_since = 0
+        #: Bytes that the server had read, and that this side had sent, at that time.
         self._read = self._sent = 0
 
-    def look(self) -> int:
-        """A call begins to wait: the time, in nanoseconds."""
+    def sample(self) -> int:
+        """Sample the progress at the start of a wait; return the time in nanoseconds."""
         now = time.monotonic_ns()
-        with contextlib.suppress(ChannelError):  # Whoever sends or receives next says so.
+        with contextlib.suppress(ChannelError):  # The next send or receive raises it.
             read, in_ring, _, _ = self._untaken()
-            if not self._is_quiet(read):
-                self._quiet_since, self._read, self._sent = now, read, read + in_ring
+            if not self._is_stalled(read):
+                self._stalled_since, self._read, self._sent = now, read, read + in_ring
         return now
 
-    def _is_quiet(self, read: int) -> bool:
+    def _is_stalled(self, read: int) -> bool:
         return read == self._read < self._sent
 
-    def error(self, endpoint: str, since: int, *, taken_back: bool) -> DeadlineExceeded:
-        """The error for a call that has waited since then. ``taken_back``: there was no room to send it."""
+    def deadline_error(self, endpoint: str, since: int, *, taken_back: bool) -> DeadlineExceeded:
+        """Return the error for a call that has waited since ``since``. ``taken_back``: True if it was never sent."""
         now = time.monotonic_ns()
         server = f"the server of {self._service!r} ({describe_process(self._pid)})"
         quiet, kept, size = False, 0, 0
         with contextlib.suppress(ChannelError):
             read, _, kept, size = self._untaken()
-            quiet = self._is_quiet(read) and now - self._quiet_since >= _TELLING
-        why = f"{server} has read nothing for {_seconds(now - self._quiet_since)}: {explain_no_progress(self._pid)}"
+            quiet = self._is_stalled(read) and now - self._stalled_since >= _STALL_THRESHOLD
+        why = f"{server} has read nothing for {_seconds(now - self._stalled_since)}: {explain_no_progress(self._pid)}"
         if taken_back:
             if not quiet:
                 why = f"{server} reads more slowly than this client sends"

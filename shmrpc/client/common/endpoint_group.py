@@ -1,4 +1,4 @@
-"""Endpoints with a common prefix, as a client offers them: ``client.math.add``."""
+"""Endpoints with a common prefix as an attribute of a client: ``client.math.add``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Client(Protocol):
 
 
 class EndpointGroup:
-    """What ``client.math`` is if the service has endpoints ``math.…``."""
+    """The endpoints with a common prefix, such as ``client.math`` for the endpoints ``math.…``."""
 
     def __init__(self, client: _Client, prefix: str) -> None:
         self._client = client
@@ -29,5 +29,5 @@ class EndpointGroup:
         if name.startswith("_"):
             raise AttributeError(name)
         member = self._client._resolve_member(f"{self._prefix}.{name}")
-        self.__dict__[name] = member  # The next time it is found without us.
+        self.__dict__[name] = member  # Later lookups bypass __getattr__.
         return member

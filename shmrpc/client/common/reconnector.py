@@ -1,4 +1,4 @@
-"""A client's way to its service: one session after the other, where it wants that."""
+"""A client's sessions with its service: the first one, and with ``reconnect`` each of its successors."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ _T = TypeVar("_T")
 
 
 class Reconnector(ABC, Generic[_S]):
-    """The present session of a client; with ``reconnect`` a new one after each that ends."""
+    """The current session of a client, and its replacement after the connection ends."""
 
-    #: How one connects, with a place for the service.
+    #: Format of the expression that connects, with a placeholder for the service.
     _connect_expression: ClassVar[str]
 
     def __init__(self, service: str, timeout: float, *, reconnect: bool) -> None:
         self.service = service
         self.reconnect = reconnect
-        #: The present session, or the last one.
+        #: The current session, or the last one.
         self.session: _S | None = None
-        #: Its endpoints.
+        #: Endpoint numbers of the current session, by name.
         self.numbers: dict[str, int] = {}
-        #: Why there will be no further session.
+        #: Error of every further call send the client is closed; None while there may be further sessions.
         self.closed_error: ShmrpcError | None = None
         self._timeout = timeout
-        #: Sessions whose server goes, and which may still have calls under way.
+        #: Sessions whose server is draining, and which may still have calls in flight.
         self._draining: set[_S] = set()
-        #: Why connecting has come to nothing so far.
+        #: Reason why the last attempt to connect failed.
         self._last_failure = ""
 
     def not_connected(self) -> LocalProtocolError:
-        """The error for a call before there was a connection."""
+        """Return the error for a call on a client that was never connected."""
         return LocalProtocolError(
             f"not connected: use `{self._connect_expression.format(repr(self.service))} as client`"
         )
 
     @abstractmethod
     async def open(self) -> None:
-        """Makes the first connection."""
+        """Make the first connection."""
 
     def _check_new(self) -> None:
         if self.session is not None or self.closed_error is not None:
             raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
 
     def close(self) -> None:
-        """Closes all connections; calls under way fail with ConnectionLost. Again: nothing."""
+        """Close all connections; calls in flight fail with ConnectionLost. Idempotent."""
         error = ConnectionLost(f"this client of {self.service!r} was closed")
         if self.closed_error is None:
             self.closed_error = error
@@ -63,14 +63,17 @@ class Reconnector(ABC, Generic[_S]):
         return {*self._draining, *((self.session,) if self.session is not None else ())}
 
     def current_session(self) -> _S | None:
-        """The present session, if calls can be sent on it."""
+        """Return the current session if it accepts calls; None otherwise."""
         session = self.session
         if session is None or session.close_reason is not None or (self.reconnect and session.is_draining()):
             return None
         return session
 
     def usable_session(self) -> _S | None:
-        """As :meth:`current_session`; raises why there will be none."""
+        """Return the current session if it accepts calls, None while the next one is awaited.
+
+        Raises the reason if there will be no further session.
+        """
         session = self.current_session()
         if self.closed_error is not None:
             raise closed_error(self.closed_error)
@@ -82,14 +85,14 @@ class Reconnector(ABC, Generic[_S]):
 
     @abstractmethod
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> _S:
-        """The present session; if there is none, waits for the next one.
+        """Return the current session, after waiting for the next one if there is none.
 
-        ``deadline`` in nanoseconds of CLOCK_MONOTONIC. Raises why there will be none, or ServiceUnavailable
-        after ``timeout`` seconds, as long as connecting may take if it is not given.
+        ``deadline`` is in nanoseconds of CLOCK_MONOTONIC. ``timeout`` is in seconds and defaults to the timeout of
+        connecting. Raises ServiceUnavailable when either has passed, or the reason why there will be no session.
         """
 
     def _no_server_error(self) -> ServiceUnavailable:
-        """The error for a call that has waited in vain for the next server."""
+        """Return the error for a call that waited too long for the next server."""
         why = f": {self._last_failure}" if self._last_failure else ""
         return ServiceUnavailable(f"the server of {self.service!r} is gone, and still none has come in its place{why}")
 
@@ -97,17 +100,18 @@ class Reconnector(ABC, Generic[_S]):
         self._last_failure = obstacle
 
     async def call_with_retry(
-        self, call: Call, once: Callable[[_S], Awaitable[_T]], has_consumed_sources: Callable[[], bool] = lambda: False
+        self, call: Call, send: Callable[[_S], Awaitable[_T]], has_consumed_sources: Callable[[], bool] = lambda: False
     ) -> _T:
-        """Makes a call, on one session after the other as long as it certainly was not begun: what ``once`` gives.
+        """Make a call with ``send``, again on each further session while it certainly was not executed.
 
-        ``has_consumed_sources``: whether items of the call's sources are gone, so that it cannot be made again.
+        Returns what ``send`` returns. ``has_consumed_sources`` returns True if the call's sources have yielded items,
+        so that the call cannot be repeated.
         """
         while True:
             session = self.usable_session() or await self.wait_session(call.deadline)
             call._peer, call.id = session, session.next_id()
             try:
-                return await once(session)
+                return await send(session)
             except BaseException as error:
                 session.forget_call(call.id)
                 error = session.convert_error(call.endpoint, error)
@@ -115,6 +119,6 @@ class Reconnector(ABC, Generic[_S]):
                     raise error from error.__cause__
 
     def may_retry(self, session: _S, error: BaseException) -> bool:
-        """Whether a call that failed so on this session is to be sent again: on the next one, or with another id."""
-        # Overtaken: another thread has sent a call with a higher id meanwhile.
+        """Return True if a call that failed with this error on this session is to be repeated."""
+        # Overtaken: another thread sent a call with a higher id first. The call is repeated with a new id.
         return isinstance(error, Overtaken) or (self.reconnect and was_not_executed(error))

@@ -1,4 +1,4 @@
-"""What both clients do alike: find an endpoint, put a request into bytes, and say what went wrong."""
+"""Requests and replies in bytes, and the arguments that become streams."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from shmrpc.wire.frames import Shape, opcode
 _metadata = msgspec.msgpack.Decoder(dict[str, Any])
 _with_metadata = msgspec.msgpack.Decoder(tuple[dict[str, Any], msgspec.Raw])
 
-#: A stream for the server: its number, and where its items come from.
+#: A stream to the server: its number, and the iterable that yields its items.
 Source = tuple[int, Any]
 
 
 def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
-    """The number of an endpoint; EndpointNotFound names those that there are."""
+    """Return the number of an endpoint. EndpointNotFound lists the existing ones."""
     number = numbers.get(name)
     if number is None:
         close = closest_match(name, numbers)
@@ -45,9 +45,9 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
 
 
 def reject_streams(name: str, shape: Shape | None, how: str, *, is_async: bool) -> None:
-    """InvalidArguments for an endpoint with streams that is called one way, say: they need a frame for each item.
+    """Raise InvalidArguments for an endpoint with streams, whose items need frames of their own.
 
-    ``is_async``: whether it is called from a loop.
+    ``how`` says how the endpoint was called, such as "one way". ``is_async``: True if the caller awaits calls.
     """
     if shape is None:
         return
@@ -60,12 +60,12 @@ def reject_streams(name: str, shape: Shape | None, how: str, *, is_async: bool) 
 
 
 def is_group(name: str, numbers: Mapping[str, int]) -> bool:
-    """Whether endpoints have this name as their prefix."""
+    """Return True if ``name`` is a prefix of endpoint names, and not itself an endpoint."""
     return name not in numbers and any(other.startswith(f"{name}.") for other in numbers)
 
 
 def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]]:
-    """A service's name, and its endpoints as far as they are known here."""
+    """Return the name of a service and its known endpoints, which are empty if only the name is given."""
     if isinstance(service, Service):
         return service.name, dict(service.endpoints)
     if not isinstance(service, str):
@@ -78,14 +78,14 @@ def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]
 
 
 def find_endpoint_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
-    """The name of an endpoint that is given by name or by function."""
+    """Return the name of an endpoint that is given by name or by function."""
     if isinstance(endpoint, str):
         return endpoint
     name = getattr(endpoint, "__name__", None)
     if not isinstance(name, str) or not callable(endpoint):
         raise TypeError(f"expected the name or the function of an endpoint, got {endpoint!r}")
     if name not in numbers:
-        # In a group: its last name is enough if it is the only one.
+        # In a group, the last part of the name suffices if it is unique.
         same = [other for other in numbers if other.rpartition(".")[2] == name]
         if len(same) == 1:
             return same[0]
@@ -93,12 +93,12 @@ def find_endpoint_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
 
 
 def declared_result_type(endpoint: Any) -> Any:
-    """The type of its result, or of the items of its stream; Any for one that is given by name."""
+    """Return the declared type of an endpoint's result or stream items; Any if it is given by name."""
     return Any if isinstance(endpoint, str) else result_type(endpoint)
 
 
 def decode_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
-    """The result in a body; DecodeError if there is none."""
+    """Decode the result in a body. Raises DecodeError if that is impossible."""
     try:
         return decode(body)
     except UNREADABLE as error:
@@ -106,7 +106,7 @@ def decode_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
 
 
 def make_result_decoder(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
-    """What makes a result of an answer's body, for an endpoint whose results have this type."""
+    """Return a function that decodes the results of an endpoint with results of type ``kind``."""
     quick, decode = codec.quick(kind), codec.decoder(kind)
 
     def read(body: Body) -> Any:
@@ -123,9 +123,10 @@ def make_result_decoder(name: str, codec: Codec, kind: Any) -> Callable[[Body], 
 def extract_sources(
     name: str, shape: Shape, args: Sequence[Any], kwargs: Mapping[str, Any], *, from_async: bool
 ) -> tuple[list[Any], dict[str, Any], list[Source]]:
-    """Takes the streams to the server out of a call's arguments; nil stands in their places.
+    """Take the streams to the server out of a call's arguments, and leave nil in their places.
 
-    ``from_async``: whether they may be async iterators.
+    Returns the positional arguments, the keyword arguments and the streams. ``from_async``: True if async iterators are
+    accepted.
     """
     positional, keywords = list(args), dict(kwargs)
     sources: list[Source] = []
@@ -155,10 +156,10 @@ def extract_sources(
 def prepare_open_arguments(
     name: str, shape: Shape | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], bool]:
-    """The arguments of a call whose streams are written and read by hand, nil in the place of the stream to the server.
+    """Return the arguments for a call by open(), with nil in the place of the stream to the server.
 
-    Also whether there is one; it is not among those that were given. InvalidArguments for an endpoint without
-    streams, or with several to the server.
+    Returns positional and keyword arguments, and True if the endpoint takes a stream. Raises InvalidArguments for an
+    endpoint without streams or with several streams to the server.
     """
     if shape is None:
         raise InvalidArguments(f"{name}() has no streams to write or read: call it instead of opening it")
@@ -178,9 +179,9 @@ def prepare_open_arguments(
 def encode_call(
     codec: Codec, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, with_header: bool
 ) -> tuple[int, Body]:
-    """Opcode and body of a request, in the shortest form that says all of it.
+    """Return opcode and body of a request, in the most compact form that holds all of it.
 
-    ``with_header``: if the answer may bring metadata.
+    ``with_header``: True if the caller reads metadata of the reply.
     """
     if call._metadata or with_header or (kwargs and call.deadline is not None):
         header = frames.header_fields(call.deadline, call._metadata)
@@ -191,7 +192,7 @@ def encode_call(
 def encode_plain_call(
     codec: Codec, number: int, name: str, deadline: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int, Body]:
-    """Opcode and body of a request without metadata, which has a deadline or keyword arguments, but not both."""
+    """Return opcode and body of a request without metadata. It has a deadline or keyword arguments, never both."""
     if deadline is not None:
         return opcode(frames.CALL_DEADLINE, number), encode_arguments(codec, name, (deadline, *args))
     if kwargs:
@@ -200,7 +201,7 @@ def encode_plain_call(
 
 
 def encode_arguments(codec: Codec, name: str, values: Sequence[Any]) -> Body:
-    """What a request of an endpoint carries, in bytes; EncodeError if it cannot be sent."""
+    """Encode the arguments of a request. Raises EncodeError for an argument that cannot be sent."""
     try:
         return codec.encode_all(values)
     except Exception as error:
@@ -208,7 +209,7 @@ def encode_arguments(codec: Codec, name: str, values: Sequence[Any]) -> Body:
 
 
 def result_body(frame: Frame, call: Call | None) -> Body:
-    """The body of the result in an answer; raises the failure."""
+    """Return the body of the result in a reply frame, or raise the failure in it."""
     opcode, _, body = frame
     if opcode == frames.RESULT:
         return body
@@ -227,14 +228,14 @@ def result_body(frame: Frame, call: Call | None) -> Body:
         try:
             raise failure
         finally:
-            del failure  # It has this frame in its traceback.
+            del failure  # The traceback of the error refers to this frame.
     if call is not None and failure.metadata:
         _update_reply_metadata(call, failure.metadata)
     raise failure_error(failure)
 
 
 def store_metadata(body: Body, call: Call) -> None:
-    """Takes what a handler had set before its first item; DecodeError for what is no metadata."""
+    """Store the metadata that a handler set before its first item. Raises DecodeError for invalid metadata."""
     try:
         metadata = _metadata.decode(body)
     except UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""One connection of a client, and the calls that are under way on it: what is alike in a loop and in threads."""
+"""One connection of a client and its calls in flight: the base of the sessions in event loops and threads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _C = TypeVar("_C", Connection, ThreadConnection)
 
 
 class Session(ABC, Generic[_C]):
-    """A connection and its calls. It is what :class:`shmrpc.service.call.CallPeer` describes."""
+    """A connection and its calls. Implements :class:`shmrpc.service.call.CallPeer`."""
 
-    #: Sends a request, and looks for its answer as long as that pays: the body of a plain result, or what
-    #: :meth:`wait_reply` goes on with.
+    #: Sends a request, and spins for the reply as long as that pays. Returns the body of a plain result, or a value to
+    #: pass to :meth:`wait_reply`.
     exchange: Callable[[int, int, Body], Any]
 
     def __init__(self, connection: _C, shared_memory: ClientSharedMemoryOps | ThreadConnection) -> None:
@@ -34,47 +34,47 @@ class Session(ABC, Generic[_C]):
         self.shapes = connection.shapes
         self.begin: Callable[[int, int, Body], bool] = shared_memory.begin
         self.send: Callable[[int, int, Body], bool] = connection.send
-        #: What sends the items of a stream: its opcode, its call, its first credit.
+        #: Returns the sender of a stream's items, given opcode, call id and first credit in bytes.
         self.sender: Callable[[int, int, int], Sender] = shared_memory.sender
         self.ids = _core.CallIds()
         self.next_id: Callable[[], int] = self.ids
-        #: How the connection has ended.
+        #: Reason why the connection was closed; None while it is open.
         self.close_reason: CloseReason | None = None
         self._allocate: Callable[[int], Any] = shared_memory.allocate
         self._read_progress = ReadProgress(connection.service, connection.pid, shared_memory.untaken)
 
     @abstractmethod
     def is_draining(self) -> bool:
-        """Whether the server takes no new calls, so that these go to the next session if there is one."""
+        """Return True if the server accepts no new calls, which then go to the next session if there is one."""
 
     async def call(self, call: Call, kind: int, body: Body) -> Body:
-        """Sends a request, and waits for the body of its result."""
+        """Send a request and wait for its reply; return the body of the result."""
         answer: Any = self.exchange(kind, call.id, body)
         return answer if type(answer) in BODIES else await self.wait_reply(call.id, answer, call)
 
     @abstractmethod
     async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
-        """As :meth:`call`, for a request that others may follow before it is answered."""
+        """Do the same as :meth:`call`, for a request that further requests may follow before its reply."""
 
     @abstractmethod
     async def wait_reply(self, call_id: int, begun: Any, /, call: Call | None = None) -> Body:
-        """Waits for the answer to a call; the body of its result.
+        """Wait for the reply to a call; return the body of the result.
 
-        ``begun``: what ``exchange`` gave. ``call``: if there is more to it than its arguments.
+        ``begun`` is the value that ``exchange`` returned. ``call`` is given for calls with a deadline or metadata.
         """
 
     @abstractmethod
     async def wait_for_room(self, call: Call) -> None:
-        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+        """Wait until all sent frames are in the ring. A call whose deadline passes before that is withdrawn."""
 
     async def yield_to_loop(self) -> None:
-        """Lets others have their turn, after a large one-way call."""
+        """Let other tasks run after a large one-way call."""
 
     def forget_call(self, call_id: int) -> None:
-        """Forgets a call that failed, at whatever point that was."""
+        """Discard the state of a failed call, which may have failed at any point."""
 
     def allocate(self, size: int) -> Any:
-        """A block of memory of this many bytes that the server can be given; SharedMemoryError if there is none."""
+        """Allocate a block of ``size`` bytes to share with the server. Raises SharedMemoryError if that fails."""
         self.connection.check_process()
         if self.close_reason is not None:
             raise closed_error(self.close_reason.error)
@@ -85,17 +85,18 @@ class Session(ABC, Generic[_C]):
 
     @abstractmethod
     def close(self, error: ShmrpcError) -> None:
-        """Closes the connection; calls under way fail."""
+        """Close the connection; calls in flight fail."""
 
     @overload
     def convert_error(self, name: str, error: Exception) -> Exception: ...
     @overload
     def convert_error(self, name: str, error: BaseException) -> BaseException: ...
     def convert_error(self, name: str, error: BaseException) -> BaseException:
-        """The error for the caller of an endpoint, unless it came of encoding: see :func:`requests.encode_error`.
+        """Return the error to raise in the caller of an endpoint for an internal error, except for errors of encoding.
 
-        What is no Exception stays as it is. Raise it from the name of the ``except`` clause, which ends with that:
-        another name stays in a frame of the traceback, and the two keep each other and all that the call was given.
+        For those see :func:`call_errors.encode_error`. A BaseException that is no Exception is returned unchanged.
+        Assign the returned error to the name of the ``except`` clause before raising it. Any other local name would
+        stay in a frame of the traceback: a reference cycle that keeps the error and the arguments of the call alive.
         """
         if isinstance(error, ChannelError):
             try:
@@ -108,7 +109,7 @@ class Session(ABC, Generic[_C]):
 
     @abstractmethod
     def _closing_error(self, error: ChannelError) -> ShmrpcError | None:
-        """Why the connection has ended, which it does with this error of its channel if it has not before."""
+        """Return the error with which the connection has ended, after ending it with ``error`` if it was open."""
 
     def note_interruption(self, error: BaseException) -> None:
-        """Takes note of an exception that may have come out of a signal's handler."""
+        """Handle an exception that a signal handler may have raised between two steps of a call."""

@@ -1,4 +1,4 @@
-"""A call whose streams the program writes and reads itself."""
+"""The coroutines of a call whose streams the program writes and reads itself."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _R = TypeVar("_R")
 
 
 class StreamCallEngine(ABC, Generic[_W, _R]):
-    """What a call by hand does, as coroutines: they are awaited in a loop, and run in a thread."""
+    """The methods of a StreamCall as coroutines, which an event loop awaits and a thread runs."""
 
-    #: How it is opened, and its methods are called.
+    #: Keywords for messages: how the block is entered, and how its methods are called.
     _with_keyword: ClassVar[str]
     _await_keyword: ClassVar[str]
 
@@ -36,18 +36,18 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._arguments = args, kwargs
         self._decoder = ItemDecoder(client._codec, kind)
         self._stack = AsyncExitStack()
-        #: Whether the block has begun.
+        #: True once the block was entered.
         self._has_begun = False
         self._has_written_all = False
-        #: What has come and was not read so far: runs of items, and what is left of the first.
+        #: Received runs of items that were not read, and the remaining items of the run that is being read.
         self._parts: list[ItemRun] = []
         self._items: Iterator[Any] = iter(())
 
     @property
     def reply_metadata(self) -> dict[str, str | bytes]:
-        """What the handler sends besides, for a client with ``with_options(reply_metadata=...)``.
+        """Return the metadata that the handler sends, for a client with ``with_options(reply_metadata=...)``.
 
-        What it set before its first item is there with that, the rest at the end.
+        Metadata that the handler set before its first item is available with that item, the rest at the end.
         """
         self._check_begun()
         return self._call.reply_metadata
@@ -83,7 +83,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
 
     @abstractmethod
     def _open_upload(self) -> None:
-        """Prepares the stream to the server, if the endpoint takes one; its number is 1."""
+        """Prepare stream 1 to the server, if the endpoint takes a stream."""
 
     async def _write(self, item: _W) -> None:
         self._check_takes()
@@ -152,19 +152,19 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
 
     @abstractmethod
     def _write_lock(self) -> AbstractAsyncContextManager[Any, Any]:
-        """The turn of one of those that write."""
+        """Return a context manager that serializes writers."""
 
     @abstractmethod
     def _read_lock(self) -> AbstractAsyncContextManager[Any, Any]:
-        """The turn of one of those that read."""
+        """Return a context manager that serializes readers."""
 
     @abstractmethod
     async def _wait_writable(self) -> bool:
-        """Waits until there is credit: True; or until no more is wanted: False."""
+        """Wait until there is credit. Returns False if the handler takes no more items."""
 
     @abstractmethod
     async def _send_item(self, body: Body) -> bool:
-        """Sends an item once there is credit for it; False if no more is wanted."""
+        """Send an item once there is credit for it. Returns False if the handler takes no more items."""
 
     def _check_begun(self) -> None:
         if not self._has_begun:
@@ -176,6 +176,6 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
             raise LocalProtocolError(f"{self._name}() takes no stream: there is nothing to write")
 
     def _check(self) -> None:
-        """Raises what the call has failed with, if it has."""
+        """Raise the error with which the call has failed, if any."""
         if self._stream_exchange.error is not None:
             raise self._stream_exchange.error

@@ -1,6 +1,6 @@
-"""A call with streams: what may come of it, what may still be sent, and how it has ended.
+"""The state of a call with streams: its items, its uploads and its end.
 
-Frames are given to it and taken from it: how one waits for them is a driver's, of a loop or of threads.
+A driver feeds received frames to it and waits for them, in an event loop or in threads.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from shmrpc.wire.codec import Body, Codec
 
 
 class StreamExchange(ABC):
-    """A call with streams. A driver gives it each frame that comes, and sends what its uploads may.
+    """A call with streams.
 
-    ``streams``: whether the server answers with a stream; else with one result.
+    ``streams``: True if the server replies with a stream, False if it replies with one result.
     """
 
     def __init__(self, session: Session[Any], call: Call, *, streams: bool) -> None:
         self.call = call
         self.streams = streams
-        #: The streams to the server that are under way, by number.
+        #: Open streams to the server, by number.
         self.uploads: dict[int, Upload] = {}
-        #: The final answer: the body of the result, nil after a stream.
+        #: Body of the result; nil after a stream; None before the final reply.
         self.body: Body | None = None
-        #: Why there is no final answer.
+        #: Error that takes the place of a final reply.
         self.error: BaseException | None = None
         self._session = session
-        #: Those of the uploads that have a source.
+        #: Uploads that read their items from a source.
         self._sources: list[Any] = []
         self._has_consumed_sources = False
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """True if no further frame is expected."""
         return self.body is not None or self.error is not None
 
     def feed(self, opcode: int, body: Body) -> None:
-        """Takes a frame that has come. Raises RemoteProtocolError for one that no server may send here."""
+        """Handle a received frame. Raises RemoteProtocolError for a frame that no server may send here."""
         kind, number = opcode & 0xFF, opcode >> 8
         if opcode == frames.ITEM and self.streams:
             self.add_item(body)
@@ -64,7 +64,7 @@ class StreamExchange(ABC):
             size = _decode_credit(body) if kind == frames.CREDIT else 0
             upload = self.uploads.get(number)
             if upload is None:
-                return  # It has ended, and this is too late.
+                return  # The upload has ended; the frame crossed its end.
             if kind == frames.CREDIT:
                 upload.grant(size)
             else:
@@ -73,27 +73,27 @@ class StreamExchange(ABC):
             check_unexpected_frame(opcode, self.call.id, body, under_way=True)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the call: there will be no answer."""
+        """End the call with an error."""
         if not self.ended:
             self.error = error
-        self.finish()  # Also after the answer: the handler of a signal may have come between that and its end.
+        self.finish()  # Also after the final reply: a signal handler may have raised between storing it and finish().
 
     @abstractmethod
     def add_item(self, body: Body) -> None:
-        """Keeps an item of the answer until it is read."""
+        """Store an item of the reply until it is read."""
 
     def finish(self) -> None:
-        """Closes the uploads: the handler takes no more of them."""
+        """Close the uploads: the handler takes no more items."""
         for upload in list(self.uploads.values()):
             upload.close()
 
     @property
     def has_consumed_sources(self) -> bool:
-        """Whether items of the sources are gone: the call cannot be made again."""
+        """True if sources have yielded items, so that the call cannot be repeated."""
         return self._has_consumed_sources or any(upload.outgoing.has_started for upload in self._sources)
 
     async def start(self, kind: int, body: Body, codec: Codec, sources: Sequence[Source]) -> None:
-        """Begins, and waits for the first item or the end. Closes it if that raises."""
+        """Send the request, and wait for the first item or the end. Closes the exchange if that raises."""
         try:
             for number, source in sources:
                 self.uploads[number] = self._add_source(codec, number, source)
@@ -106,31 +106,32 @@ class StreamExchange(ABC):
 
     @abstractmethod
     def begin(self, kind: int, body: Body) -> None:
-        """Sends the request. Close it afterwards, also if this raises."""
+        """Send the request. The caller must call close() afterwards, also if this raises."""
 
     @abstractmethod
     def _add_source(self, codec: Codec, number: int, source: Any) -> SourceUpload:
-        """A stream to the server, of what a source yields."""
+        """Create the upload of a source."""
 
     @abstractmethod
     async def wait_ready(self) -> bool:
-        """Waits until there are items: True; or the end: False, or its error raised, once.
+        """Wait for items. Returns False at the end, where the error of the call is raised once.
 
-        What was taken before has been consumed. Its credit goes back before the wait: the server may have none left.
+        Counts items taken before as consumed, and returns their credit before waiting, because the server may have none
+        left.
         """
 
     @abstractmethod
     def take_runs(self) -> list[ItemRun]:
-        """The items that are there."""
+        """Take the received items."""
 
     @overload
     def pop_source_error(self, error: Exception) -> Exception: ...
     @overload
     def pop_source_error(self, error: BaseException) -> BaseException: ...
     def pop_source_error(self, error: BaseException) -> BaseException:
-        """What went wrong with a source, if that is why there is an error; else the error.
+        """Return the error of a failed source if there is one, else ``error``.
 
-        Once: the traceback of what is raised has whoever raises it, and so us, and we do not keep it.
+        The source's error is returned once and not kept, because its traceback refers to this object.
         """
         if isinstance(error, Exception):
             for upload in self._sources:
@@ -141,23 +142,24 @@ class StreamExchange(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends the call and its sources: a handler that has not ended is cancelled."""
+        """End the call and its sources. Cancels a handler that is still running."""
 
     @abstractmethod
     def end(self) -> None:
-        """Ends the call, whose sources have ended."""
+        """End the call, after its sources have ended."""
 
     def _drop_uploads(self) -> None:
-        """Forgets the uploads, which keep the connection's channel."""
+        """Discard the uploads, which refer to the connection's channel."""
         self._has_consumed_sources = self.has_consumed_sources
         self._sources.clear()
         self.uploads.clear()
 
 
 def check_unexpected_frame(opcode: int, call_id: int, body: Body, *, under_way: bool) -> None:
-    """Checks a frame for a call that has ended, or if it is ``under_way``, for one with one result and no streams.
+    """Check a frame that no stream exchange expects.
 
-    It may have come too late for what has ended. Raises RemoteProtocolError for what no server sends.
+    ``under_way``: True if the call is in flight and has one result, False if it has ended; its last frames may cross
+    its end. Raises RemoteProtocolError for a frame that no server sends.
     """
     kind = opcode & 0xFF
     if opcode == frames.ITEM and under_way:

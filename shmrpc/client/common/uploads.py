@@ -1,4 +1,4 @@
-"""The streams of a call to the server."""
+"""The streams that a call sends to the server."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Upload(Protocol):
     """A stream to the server."""
 
     def grant(self, size: int, /) -> None:
-        """Adds credit: the handler has consumed this many bytes."""
+        """Add credit: the handler has consumed ``size`` bytes."""
         ...
 
     def close(self) -> None:
-        """Ends it: the handler takes no more. Again: nothing."""
+        """End the stream: the handler takes no more items. Idempotent."""
         ...
 
 
 class SourceUpload(ABC):
-    """One of what a source yields. A driver runs :meth:`_send_all`."""
+    """A stream of the items that a source yields. A driver runs :meth:`_send_all`."""
 
     def __init__(self, session: Session[Any], call: Call, codec: Codec, number: int) -> None:
         self.outgoing = make_outgoing(session, call, number)
         self.grant = self.outgoing.grant
-        #: What the source raised, or what of it could not be sent.
+        #: Error that the source raised, or that sending one of its items raised.
         self.error: Exception | None = None
-        #: Whether the source has ended, of which the handler is told: what is raised from then on is not its failure.
+        #: True once the end of the stream was sent. Errors of the source after that do not fail the handler.
         self._is_complete = False
         self._session = session
         self._call = call
@@ -47,18 +47,18 @@ class SourceUpload(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it: the handler takes no more. Again: nothing."""
+        """End the stream: the handler takes no more items. Idempotent."""
 
     async def _send_all(self, source: Any) -> None:
-        """Sends what a source yields, and its end."""
+        """Send the items that a source yields, then the end of the stream."""
         await self.outgoing.pump(source, self._codec.encoder, UNSENDABLE)
         self._is_complete = True
         self._session.send(opcode(frames.END, self._number), self._call.id, frames.NIL)
 
     def _fail(self, error: BaseException) -> None:
-        """Tells the handler, which would wait for ever, what the stream has failed with."""
+        """Tell the handler, which would wait forever, the error with which the stream has failed."""
         if isinstance(error, ChannelError):
-            return  # The call itself says why.
+            return  # The call raises this error itself.
         if isinstance(error, Exception):
             self.error = send_error(self._call.endpoint, error)
         with contextlib.suppress(ChannelError, Backlog):
@@ -67,5 +67,5 @@ class SourceUpload(ABC):
 
 
 def make_outgoing(session: Session[Any], call: Call, number: int) -> OutgoingStream:
-    """The sending end of a stream of this number. It has no credit: the handler gives the first when it begins."""
+    """Return the sending end of stream ``number``, without credit: the handler grants the first credit."""
     return OutgoingStream(session.sender(opcode(frames.ITEM, number), call.id, 0))

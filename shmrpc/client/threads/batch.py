@@ -17,7 +17,7 @@ _R = TypeVar("_R")
 
 
 class ThreadBatchFuture(concurrent.futures.Future[Any]):
-    """The result of one call of a :class:`ThreadBatch`."""
+    """The future result of one call of a :class:`ThreadBatch`."""
 
     def __init__(self, block: BatchBlock, endpoint: str) -> None:
         super().__init__()
@@ -25,18 +25,18 @@ class ThreadBatchFuture(concurrent.futures.Future[Any]):
         self._endpoint = endpoint
 
     def result(self, timeout: float | None = None) -> Any:
-        """The call's result; LocalProtocolError within the block."""
+        """Return the result of the call. Raises LocalProtocolError within the block."""
         if not self.done():
-            self._block.check(self._endpoint)
+            self._block.check_not_inside(self._endpoint)
         try:
             return super().result(timeout)
         finally:
             del self  # As in BatchFuture.
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the call raised, or None; LocalProtocolError within the block."""
+        """Return the exception of the call, or None. Raises LocalProtocolError within the block."""
         if not self.done():
-            self._block.check(self._endpoint)
+            self._block.check_not_inside(self._endpoint)
         return super().exception(timeout)
 
 
@@ -57,7 +57,7 @@ class ThreadBatch(BaseBatch[concurrent.futures.Future[Any]]):
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        """Adds a call of an endpoint, given by name or by function; see :meth:`Batch.call`."""
+        """Add a call of an endpoint, given by name or by function; see :meth:`Batch.call`."""
         return self._collected.make_adder(endpoint)(*args, **kwargs)
 
     def __enter__(self) -> Self:
@@ -67,4 +67,4 @@ class ThreadBatch(BaseBatch[concurrent.futures.Future[Any]]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run(lambda: self._collected.leave(error))
+        run(lambda: self._collected.send(error))

@@ -1,4 +1,4 @@
-"""Calling from a program without an event loop; any number of threads may share a client."""
+"""The client for programs without an event loop, which any number of threads may share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shmrpc.client.common.base_client import PartialCall
 from shmrpc.client.common.batch_request import BatchOutcome
 from shmrpc.client.common.call_engine import CallEngine, Decode
 from shmrpc.client.common.call_errors import decode_error
-from shmrpc.client.common.call_options import Options, check_timeout
+from shmrpc.client.common.call_options import CallOptions, check_timeout
 from shmrpc.client.common.requests import encode_plain_call, find_endpoint, make_result_decoder, name_and_endpoints
 from shmrpc.client.threads.batch import ThreadBatch
 from shmrpc.client.threads.coroutine_runner import StartedCoroutine, SyncContext, run
@@ -62,18 +62,18 @@ _B = TypeVar("_B")
 class Client(CallEngine[ThreadReconnector]):
     """A connection to a service, for any number of threads; made by :func:`connect`.
 
-    ``client.add(1, 2)`` calls the endpoint ``add``, ``for tick in client.ticks()`` reads the stream of an
-    endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments are the
-    endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and typed.
+    ``client.add(1, 2)`` calls the endpoint ``add``. ``for tick in client.ticks()`` reads the stream of an endpoint that
+    is a generator. ``client.math.add`` is the endpoint ``math.add``. Calls take the endpoint's own arguments only.
+    :meth:`call` also reaches endpoints whose names are those of methods here, and returns typed results.
     """
 
     _stream_exchange_class = ThreadStreamExchange
 
     def connect(self) -> Self:
-        """Connects without a ``with``: ``client = shmrpc.sync.connect(name).connect()``; close it yourself then."""
+        """Connect without a ``with`` block, and call close() later: ``client = shmrpc.sync.connect(name).connect()``."""
         return self.__enter__()
 
-    if not TYPE_CHECKING:  # A type checker refuses `async with` by itself.
+    if not TYPE_CHECKING:  # Type checkers reject `async with` already.
 
         async def __aenter__(self) -> NoReturn:
             service = self._reconnector.service
@@ -84,7 +84,7 @@ class Client(CallEngine[ThreadReconnector]):
         async def __aexit__(self, *exception: object) -> None: ...
 
     def __enter__(self) -> Self:
-        """Connects; see :meth:`shmrpc.Client.__aenter__`."""
+        """Connect; see :meth:`shmrpc.Client.__aenter__`."""
         run(lambda: self._reconnector.open())
         return self
 
@@ -94,14 +94,14 @@ class Client(CallEngine[ThreadReconnector]):
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; calls under way in other threads fail with ConnectionLost. Again: nothing."""
+        """Close the connection; calls in flight in other threads fail with ConnectionLost. Idempotent."""
         self._reconnector.close()
 
     def stop(self) -> None:
-        """Ends every call that is under way in a thread, with CallStopped; further ones too, until :meth:`resume`.
+        """End all calls in flight, and all further calls until :meth:`resume`, with CallStopped.
 
-        Handlers of calls that had begun are cancelled. A stream that nobody waits for at this moment ends when its next
-        item is asked for, also after :meth:`resume`.
+        Cancels the handlers of calls that have pending. A stream that no thread is waiting for ends at the next request
+        for an item, also after :meth:`resume`.
         """
         self._reconnector.stopped.append(True)
         self._reconnector.stop_count += 1
@@ -109,11 +109,11 @@ class Client(CallEngine[ThreadReconnector]):
             self._reconnector.session.stop()
 
     def resume(self) -> None:
-        """After :meth:`stop`: calls can be made again."""
+        """Allow calls again after :meth:`stop`."""
         self._reconnector.stopped.clear()
 
     def wait_for_ready(self, timeout: float | None = None) -> None:
-        """Waits until calls can be made; see :meth:`shmrpc.Client.wait_for_ready`."""
+        """Wait until calls can be made; see :meth:`shmrpc.Client.wait_for_ready`."""
         if timeout is not None:
             check_seconds("timeout", timeout)
         session = self._reconnector.session
@@ -154,9 +154,9 @@ class Client(CallEngine[ThreadReconnector]):
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls an endpoint, given by its name, or by its function: then the result has its declared type.
+        """Call an endpoint, given by name or by function; a function gives the result its declared type.
 
-        For an endpoint that streams it gives a generator. Raises what :meth:`shmrpc.Client.call` raises, and
+        Returns a generator for an endpoint that streams. Raises the errors of :meth:`shmrpc.Client.call`, and
         CallStopped.
         """
         return self._bound_call(endpoint)(*args, **kwargs)
@@ -166,7 +166,7 @@ class Client(CallEngine[ThreadReconnector]):
     @overload
     def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
     def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Calls an endpoint one way; see :meth:`shmrpc.Client.notify`."""
+        """Call an endpoint one way; see :meth:`shmrpc.Client.notify`."""
         run(lambda: self._notify(endpoint, args, kwargs))
 
     @overload
@@ -216,23 +216,23 @@ class Client(CallEngine[ThreadReconnector]):
     @overload
     def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]: ...
     def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> Generator[Any, None, None]:
-        """Calls an endpoint with the items of each iterable, many calls in a frame; see :meth:`shmrpc.Client.map`."""
+        """Call an endpoint once for each set of items, many calls in a frame; see :meth:`shmrpc.Client.map`."""
         return self._map(*self._endpoint_name_and_type(endpoint), iterables, chunk)
 
     def _map(self, name: str, kind: Any, iterables: Sequence[Any], chunk: int) -> Generator[Any, None, None]:
         call = self._new_call(name)
-        under_way: deque[StartedCoroutine[BatchOutcome]] = deque()
-        fill = self._make_pipeline(call, kind, iterables, chunk, StartedCoroutine, under_way)
+        in_flight: deque[StartedCoroutine[BatchOutcome]] = deque()
+        fill = self._make_pipeline(call, kind, iterables, chunk, StartedCoroutine, in_flight)
         with SyncContext(AsyncExitStack()) as stack:
             run(lambda: self._enter_interceptors(stack, call))
             try:
                 while fill():
-                    results, errors = under_way.popleft().finish()
+                    results, errors = in_flight.popleft().finish()
                     yield from results[: min(errors, default=None)]
                     if errors:
-                        raise errors.pop(min(errors))  # It has this frame in its traceback.
+                        raise errors.pop(min(errors))  # Its traceback refers to this frame.
             finally:
-                for request in under_way:
+                for request in in_flight:
                     request.close()
 
     @overload
@@ -262,25 +262,25 @@ class Client(CallEngine[ThreadReconnector]):
     @overload
     def open(self, endpoint: str, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]: ...
     def open(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]:
-        """Calls an endpoint with streams, to write and read them by hand: ``with client.open("chat") as call:``.
+        """Call an endpoint, and write and read its streams: ``with client.open("chat") as call:``.
 
         See :meth:`shmrpc.Client.open`.
         """
         return StreamCall(self, *self._endpoint_name_and_type(endpoint), args, kwargs)
 
     def batch(self) -> ThreadBatch:
-        """Calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
+        """Collect calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
 
-        Each call gives a future; at the end of the block the frame is sent, and all are answered.
+        Each call returns a future. The end of the block sends the frame and waits for all replies.
         """
         return ThreadBatch(self)
 
     def describe(self) -> Description:
-        """What the live service offers; see :meth:`shmrpc.Client.describe`."""
+        """Return the description of the running service; see :meth:`shmrpc.Client.describe`."""
         return run(lambda: self._describe())
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
+        """Return the function that calls an endpoint. The hot path: binds beforehand what each call needs."""
         reconnector, options = self._reconnector, self._options
         session = reconnector.session
         if session is None:
@@ -294,11 +294,11 @@ class Client(CallEngine[ThreadReconnector]):
         return self._bind_fast_path(session, name, number, kind)
 
     def _bind_fast_path(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
-        """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
+        """Return the function of the fast path, which runs in the core, and in Python where the core cannot."""
         reconnector = self._reconnector
         codec, exchange, next_id = self._codec, session.calls.exchange, session.next_id
         decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
-        allowed, inherits_deadline, stopped = (
+        timeout_nanoseconds, inherits_deadline, stopped = (
             self._options.timeout_nanoseconds,
             self._options.inherits_deadline,
             reconnector.stopped,
@@ -307,33 +307,35 @@ class Client(CallEngine[ThreadReconnector]):
         def call(*args: Any, **kwargs: Any) -> Any:
             if stopped:
                 raise stopped_error(session.service)
-            deadline = None if allowed is None else clock() + allowed
+            deadline = None if timeout_nanoseconds is None else clock() + timeout_nanoseconds
             if inherits_deadline:
                 deadline = earliest_deadline(deadline)
             is_elsewhere = reconnector.session is not session or (reconnector.reconnect and session.is_draining())
             if is_elsewhere or (deadline is not None and kwargs):
                 return self._call(name, decode, *args, **kwargs)
             call_id = next_id()
-            begun: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
-            request, begun = encode_plain_call(codec, number, name, deadline, args, kwargs)
+            pending: Any  # The request, then its outcome: one name, so that the request is not kept alive.
+            request, pending = encode_plain_call(codec, number, name, deadline, args, kwargs)
             try:
-                begun = exchange(request, call_id, begun)
+                pending = exchange(request, call_id, pending)
             except BaseException as error:
-                begun = error
+                pending = error
             try:
-                return read(begun) if type(begun) in BODIES else rest(args, kwargs, call_id, begun, deadline)
+                return read(pending) if type(pending) in BODIES else complete(args, kwargs, call_id, pending, deadline)
             finally:
-                del begun  # An error has this frame in its traceback.
+                del pending  # The traceback of an error refers to this frame.
 
-        def rest(args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, begun: Any, deadline: int | None) -> Any:
+        def complete(
+            args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, pending: Any, deadline: int | None
+        ) -> Any:
             try:
-                if isinstance(begun, BaseException):
-                    raise begun
+                if isinstance(pending, BaseException):
+                    raise pending
                 call = None if deadline is None else Call(session, name, call_id, deadline)
-                answer = session.complete(begun, call)
+                answer = session.complete(pending, call)
             except BaseException as error:
-                begun = None  # It has this frame in its traceback.
-                session.calls.close(call_id)  # It may have come at any point, from a signal's handler.
+                pending = None  # Its traceback refers to this frame.
+                session.calls.close(call_id)  # A signal handler may have raised at any point.
                 error = session.convert_error(name, error)
                 if not reconnector.may_retry(session, error):
                     raise error from error.__cause__
@@ -342,7 +344,7 @@ class Client(CallEngine[ThreadReconnector]):
 
         short = self._fast_call(session, number, kind, read)
         function = self._describe_function(name, call)
-        return _core.ThreadEndpoint(session.calls, short, function, rest, stopped, reconnector, session)
+        return _core.ThreadEndpoint(session.calls, short, function, complete, stopped, reconnector, session)
 
     def _new_call(self, name: str) -> Call:
         if self._reconnector.stopped:
@@ -356,7 +358,7 @@ class Client(CallEngine[ThreadReconnector]):
         enter_all_sync(stack, self._options.interceptors, call)
 
     def _stream(self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
-        """A call whose answer is a stream."""
+        """Make a call whose reply is a stream, and yield its items."""
         call = self._new_call(name)
         with SyncContext(AsyncExitStack()) as stack:
             run(lambda: self._enter_interceptors(stack, call))
@@ -365,7 +367,7 @@ class Client(CallEngine[ThreadReconnector]):
                 while (item := stream_exchange.next_item()) is not None:
                     try:
                         yield decoder.decode_one(item)
-                    except UNREADABLE as error:  # No further: a handler may raise one of them.
+                    except UNREADABLE as error:  # Narrow: a handler may raise one of these, too.
                         raise decode_error(name, error) from None
             except Exception as error:
                 error = stream_exchange.pop_source_error(error)
@@ -388,14 +390,14 @@ def connect(
     allow_uids: Collection[int] = (),
     at: str | Transport | None = None,
 ) -> Client:
-    """A client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
+    """Return a client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 
-    The options are those of :func:`shmrpc.connect`; interceptors give plain context managers.
+    CallOptions: see :func:`shmrpc.connect`. Interceptors return plain context managers.
     """
     check_connecting(timeout, reconnect)
     connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
     transport, service = find_transport(service, at)
     name, endpoints = name_and_endpoints(service)
     reconnector = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
-    options = Options(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
+    options = CallOptions(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
     return Client(reconnector, get_codec(codec), options, endpoints)

@@ -22,23 +22,23 @@ _Make = Callable[[], Awaitable[_T]]
 
 @types.coroutine
 def suspend_after_send() -> Generator[None, None, None]:
-    """Suspends a coroutine whose request is on its way: it is :class:`StartedCoroutine`."""
+    """Suspend a coroutine whose request is in flight; see :class:`StartedCoroutine`."""
     yield
 
 
 @types.coroutine
 def _store_result(make: _Make[_T], results: list[_T]) -> Generator[Any, Any, None]:
-    # Not out of a StopIteration, which would keep the result with the exception that a signal's handler raises then.
+    # The result does not travel in a StopIteration, which would keep it alive if a signal handler raises there.
     results.append((yield from make()))  # type: ignore[misc]
 
 
 def iter_steps(make: _Make[_T], results: list[_T]) -> Generator[None, None, None]:
-    """The steps of a coroutine, from one suspension to the next; what it returns is the one result."""
+    """Run a coroutine from one suspension to the next; its return value becomes the only element of ``results``."""
     return cast("Generator[None, None, None]", _store_result(make, results))
 
 
 def run(make: _Make[_T]) -> _T:
-    """Runs a coroutine; what it returns."""
+    """Run a coroutine to its end and return its result."""
     results: list[_T] = []
     for _ in iter_steps(make, results):
         pass
@@ -46,7 +46,7 @@ def run(make: _Make[_T]) -> _T:
 
 
 class StartedCoroutine(Generic[_T]):
-    """A coroutine that was run until its request is on its way."""
+    """A coroutine that has run until its request is in flight."""
 
     def __init__(self, make: _Make[_T]) -> None:
         self._results: list[_T] = []
@@ -54,13 +54,13 @@ class StartedCoroutine(Generic[_T]):
         next(self._steps)
 
     def finish(self) -> _T:
-        """Runs the rest; what the coroutine returns."""
+        """Run the coroutine to its end and return its result."""
         for _ in self._steps:
             pass
         return self._results[0]
 
     def close(self) -> None:
-        """Ends it: nobody wants the answer."""
+        """Close the coroutine of a call whose reply is not needed."""
         self._steps.close()
 
 

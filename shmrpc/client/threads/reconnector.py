@@ -1,4 +1,4 @@
-"""The way of a client in threads to its service."""
+"""The sessions of a client in threads."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.transport.connection import ThreadDial
 from shmrpc.wire import control
 
-#: Seconds between two looks of a thread whether another one has connected.
+#: Seconds between checks for the connection that another thread makes.
 PAUSE: Final = 0.002
 
 
 class ThreadReconnector(Reconnector[ThreadSession]):
-    """In threads: the first that needs a session connects, and the others wait for it."""
+    """The sessions in threads, where the first thread that needs a session connects, and the others wait for it."""
 
     _connect_expression = "with shmrpc.sync.connect({})"
 
     def __init__(self, service: str, dial: ThreadDial, timeout: float, *, reconnect: bool) -> None:
         super().__init__(service, timeout, reconnect=reconnect)
-        #: Not empty while no call may wait.
+        #: Empty list while calls are allowed; holds True between stop() and resume(). The core reads it.
         self.stopped: list[bool] = []
-        #: How often stop() was called: a thread that waits for a server then waits no longer.
+        #: Number of calls of stop(), each of which ends the waits for a server.
         self.stop_count = 0
         self._dial = dial
-        #: Whose turn it is to connect.
+        #: Held by the thread that connects.
         self._connecting = _core.ReentrantLock()
 
     async def open(self) -> None:
-        """Makes the first connection."""
+        """Make the first connection."""
         self._check_new()
         self._connect(self._timeout, self.stop_count)
 
@@ -48,24 +48,26 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         before = self.session
         session = ThreadSession(self._dial(timeout, check, self._note), self.stopped)
         newer = self.session
-        if newer is not None and newer is not before:  # The handler of a signal that came meanwhile has connected.
+        if newer is not None and newer is not before:  # A signal handler has connected meanwhile.
             session.close(closed_error(ConnectionLost(f"this client of {self.service!r} has another connection")))
             return newer
         self.numbers = session.numbers
         self.session = session
-        if self.closed_error is not None:  # Closed by another thread while we connected, which may not have seen it.
+        if (
+            self.closed_error is not None
+        ):  # Another thread has closed the client meanwhile, and may not have seen this session.
             session.close(self.closed_error)
             raise closed_error(self.closed_error)
         return session
 
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> ThreadSession:
-        """The present session; with ``reconnect`` a new one if that has ended."""
+        """Return the current session, after connecting again with ``reconnect`` if it has ended."""
         session = self.usable_session()
         if session is not None:
             return session
         stop_count = self.stop_count
         limit = self._timeout if timeout is None else timeout
-        if limit == 0 and deadline is not None:  # One try, which is over by the deadline too.
+        if limit == 0 and deadline is not None:  # A single attempt, which also ends at the deadline.
             limit = control.MOMENT
         end = time.monotonic() + limit
         if deadline is not None:
@@ -93,7 +95,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
             turn.release()
 
     def look(self) -> bool:
-        """Learn what the server has said beside its answers; return whether new calls belong on another session."""
+        """Handle the server's messages besides replies; return True if new calls belong on another session."""
         session = self.session
         if not self.reconnect or session is None:
             return False
@@ -101,8 +103,8 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         return session.is_draining()
 
     def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
-        """Whether a call that failed so on this session is to be sent again: on the next one, or with another id."""
+        """Return True if a call that failed with this error on this session is to be repeated."""
         again = super().may_retry(session, error)
-        if again and isinstance(error, ServiceUnavailable):  # It takes no more calls.
+        if again and isinstance(error, ServiceUnavailable):  # The server accepts no new calls.
             session.connection.draining = True
         return again

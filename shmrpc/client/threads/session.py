@@ -80,7 +80,9 @@ class ThreadSession(Session[ThreadConnection]):
                 taken_back = False
                 with contextlib.suppress(ChannelError):
                     taken_back = pending.take_back()
-                raise self._read_progress.error(call.endpoint if call else "the call", since, taken_back=taken_back)
+                raise self._read_progress.deadline_error(
+                    call.endpoint if call else "the call", since, taken_back=taken_back
+                )
 
     def poll_frame(self, pending: _core.PendingCall) -> Frame | None:
         """The next frame of a call that is under way, if it is there."""
@@ -102,7 +104,7 @@ class ThreadSession(Session[ThreadConnection]):
 
     def _begin_wait(self, deadline: int | None) -> int:
         """When a wait with a deadline begins, in nanoseconds."""
-        return 0 if deadline is None else self._read_progress.look()
+        return 0 if deadline is None else self._read_progress.sample()
 
     def drive(self, limit: float = 0.0) -> bool:
         """Receives for the other threads, waiting up to ``limit`` seconds. False if another one does."""
@@ -150,7 +152,7 @@ class ThreadSession(Session[ThreadConnection]):
             left = self.connection.life_check if call.deadline is None else _remaining(call.deadline)
             if left == 0.0:
                 if self.connection.take_back(call.id, frames.REQUESTS):
-                    raise self._read_progress.error(call.endpoint, since, taken_back=True)
+                    raise self._read_progress.deadline_error(call.endpoint, since, taken_back=True)
                 return
             if not self.drive(min(left, self.connection.life_check)):
                 time.sleep(0.001)  # noqa: ASYNC251

@@ -17,7 +17,7 @@ from shmrpc import _core
 from shmrpc.client.aio.client import Client
 from shmrpc.client.aio.reconnector import LoopReconnector
 from shmrpc.client.common.call_errors import decode_error
-from shmrpc.client.common.call_options import Options
+from shmrpc.client.common.call_options import CallOptions
 from shmrpc.errors import ConnectionLost, EncodeError, ShmrpcError
 from shmrpc.pools.processes.spawned_process import SpawnedProcess
 from shmrpc.pools.scheduling.chunks import LONG_TASK_SECONDS, Chunk
@@ -77,7 +77,7 @@ class RemoteWorker:
         self.known_functions: set[int] = set()
         reconnector = LoopReconnector(SERVICE, self._dial, shm_client.INHERITED_TIMEOUT, reconnect=False)
         # A task has no deadline of its own: a handler whose deadline passes cancels the task that it waits for.
-        self._client = Client(reconnector, identity_codec(), Options(timeout=math.inf), {})
+        self._client = Client(reconnector, identity_codec(), CallOptions(timeout=math.inf), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)

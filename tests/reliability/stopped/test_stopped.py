@@ -228,20 +228,22 @@ async def test_a_server_whose_loop_is_held_is_not_called_stopped(
 
 def test_the_words_tell_a_slow_reader_from_one_that_does_not_read() -> None:
     untaken = (0, 100, 0, 0)
-    lateness = ReadProgress("tested", 1, lambda: untaken)
-    since = lateness.look()
-    assert str(lateness.error("add", since, taken_back=False)) == "add() was not answered by its deadline"  # Too soon.
-    lateness._quiet_since -= 1_000_000_000
-    text = str(lateness.error("add", since, taken_back=False))
+    progress = ReadProgress("tested", 1, lambda: untaken)
+    since = progress.sample()
+    assert (
+        str(progress.deadline_error("add", since, taken_back=False)) == "add() was not answered by its deadline"
+    )  # Too soon.
+    progress._stalled_since -= 1_000_000_000
+    text = str(progress.deadline_error("add", since, taken_back=False))
     assert re.search(r"has read nothing for 1(\.\d+)? s: something holds its loop", text)
     untaken = (50, 100, 7, 5_000)
-    text = str(lateness.error("add", since, taken_back=True))
+    text = str(progress.deadline_error("add", since, taken_back=True))
     assert "beside 7 other frames of 5,000 bytes; the server of 'tested' (process 1) reads more slowly" in text
-    assert str(lateness.error("add", since, taken_back=False)) == "add() was not answered by its deadline"
-    lateness.look()
+    assert str(progress.deadline_error("add", since, taken_back=False)) == "add() was not answered by its deadline"
+    progress.sample()
     untaken = (150, 0, 0, 0)  # All that was there is read: what comes now is a new matter.
-    lateness.look()
-    assert str(lateness.error("add", since, taken_back=False)) == "add() was not answered by its deadline"
+    progress.sample()
+    assert str(progress.deadline_error("add", since, taken_back=False)) == "add() was not answered by its deadline"
 
 
 @pytest.fixture

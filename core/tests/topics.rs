@@ -4,9 +4,9 @@
 
 use _core::objects::kinds;
 use _core::objects::memory::ObjectAddress;
+use _core::objects::memory::shape::Shape;
 use _core::objects::object::downcast;
 use _core::objects::registry::Handle;
-use _core::objects::shape::Shape;
 use _core::objects::topic::{
     ITEMS, Message, Publication, ROOM, Subscription, TakeResult, TopicMembership,
 };

@@ -3,7 +3,7 @@
 //! The first member of an object touches its lock file before it lets others in ([`LockFile::announce`]). The kernel reports
 //! that to all that watch the directory (inotify). A process that watches before it looks for an object misses none.
 //!
-//! [`LockFile::announce`]: super::lock_file::LockFile::announce
+//! [`LockFile::announce`]: super::members::lock_file::LockFile::announce
 
 use crate::os::done;
 use std::ffi::CString;

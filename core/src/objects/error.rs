@@ -1,7 +1,7 @@
 //! The errors of shared objects of every kind.
 
-use super::holder::Holder;
-use super::layout::SLEEPERS;
+use super::members::Holder;
+use super::memory::layout::SLEEPERS;
 use crate::queue::MAX_CLAIMS;
 use crate::shared_heap::Corruption;
 use std::io;

@@ -3,11 +3,11 @@
 //! The word counts how often the event was set, times two, plus one while it is set.
 
 use super::error::ObjectError;
-use super::layout::AT_EVENT;
+use super::members::watcher::Watched;
 use super::membership::Membership;
+use super::memory::layout::AT_EVENT;
 use super::object::Object;
 use super::parts::Parts;
-use super::watcher::Watched;
 use crate::crash;
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Deref;

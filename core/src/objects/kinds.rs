@@ -2,16 +2,16 @@
 
 use super::error::ObjectError;
 use super::event::EventMembership;
-use super::holder::Holder;
 use super::lifecycle::audit;
+use super::members::Holder;
 use super::members::Member;
+use super::memory::shape::Shape;
 use super::memory::{ObjectAddress, ObjectMemory};
 use super::object::{Kinds, Leftover, Object, downcast_ref};
 use super::parts::Parts;
 use super::queue::QueueMembership;
 use super::registry::{Handle, Registry};
 use super::semaphore::SemaphoreMembership;
-use super::shape::Shape;
 use super::store::{StoreMembership, copy_of};
 use super::topic::{Overview, TopicMembership};
 use crate::memory::region::Kind;

@@ -1,12 +1,12 @@
 //! The life of a membership: joining, recovery of dead members, leaving.
 
 use super::error::ObjectError;
-use super::layout::AT_MEMBERS;
-use super::lock_file::{LockFile, ObjectMembers};
+use super::members::lock_file::{LockFile, ObjectMembers};
+use super::members::watcher::{Chore, Watch, Watched};
+use super::memory::layout::AT_MEMBERS;
 use super::memory::{ObjectAddress, ObjectMemory};
 use super::object::{Kinds, Object};
 use super::parts::Parts;
-use super::watcher::{Chore, Watch, Watched};
 use crate::crash;
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;

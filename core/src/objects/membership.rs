@@ -1,12 +1,12 @@
 //! The membership of this process in an object, of whatever kind: the object's memory, its members, and its wait sets.
 
 use super::error::ObjectError;
-use super::layout::{AT_POISON, SLEEPERS};
-use super::lock_file::{FileId, LockFile, ObjectMembers};
+use super::members::lock_file::{FileId, LockFile, ObjectMembers};
+use super::members::watcher::{self, Watch, Watched};
+use super::memory::layout::{AT_POISON, SLEEPERS};
 use super::memory::poison_words;
+use super::memory::shape::Shape;
 use super::parts::Parts;
-use super::shape::Shape;
-use super::watcher::{self, Watch, Watched};
 use crate::fork_guard::Origin;
 use crate::memory::mapping::{MappingView, SharedMapping};
 use crate::memory::named;

@@ -4,9 +4,9 @@
 //!
 //! From the bottom to the top:
 //!
-//! * `holder`, [`error`], [`deadline`], `files`: helpers;
-//! * [`members`], [`lock_file`], `layout`, `shape`, `memory`: identity and liveness of members; the memory of an object;
-//! * `watcher`: the thread that learns of deaths; it sees the trait `Watched`;
+//! * [`error`], [`deadline`], `files`: helpers;
+//! * [`members`]: identity and liveness of members; the watcher, which sees an object as the trait `Watched`;
+//! * [`memory`]: the memory of an object, its layout and its shape;
 //! * [`parts`], [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind implements the trait
 //!   [`Object`](object::Object);
 //! * [`registry`]: the objects that are open; it is given the kinds at construction;
@@ -23,15 +23,10 @@ pub mod error;
 pub mod event;
 #[cfg(not(loom))]
 mod files;
-pub mod holder;
 #[cfg(not(loom))]
 pub mod kinds;
 #[cfg(not(loom))]
-mod layout;
-#[cfg(not(loom))]
 pub mod lifecycle;
-#[cfg(not(loom))]
-pub mod lock_file;
 pub mod members;
 #[cfg(not(loom))]
 pub mod membership;
@@ -47,8 +42,6 @@ pub mod queue;
 pub mod registry;
 pub mod semaphore;
 #[cfg(not(loom))]
-pub mod shape;
-#[cfg(not(loom))]
 mod shared_error;
 #[cfg(not(loom))]
 mod sole_spinner;
@@ -58,5 +51,3 @@ pub mod store;
 pub mod topic;
 #[cfg(not(loom))]
 pub mod waiting;
-#[cfg(not(loom))]
-pub mod watcher;

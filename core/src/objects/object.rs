@@ -2,10 +2,10 @@
 
 use super::error::ObjectError;
 use super::members::MemberId;
+use super::members::watcher::Chore;
 use super::membership::Membership;
 use super::memory::ObjectMemory;
 use super::parts::Parts;
-use super::watcher::Chore;
 use crate::sync::AtomicU64;
 use std::any::Any;
 use std::io;

@@ -1,9 +1,9 @@
 //! The parts of a membership, from which each kind of object completes its own.
 
 use super::error::ObjectError;
-use super::lock_file::{LockFile, ObjectMembers};
+use super::members::lock_file::{LockFile, ObjectMembers};
+use super::memory::shape::Shape;
 use super::memory::{ObjectAddress, ObjectMemory};
-use super::shape::Shape;
 use crate::fork_guard::Origin;
 use crate::memory::mapping::SharedMapping;
 use std::os::fd::OwnedFd;

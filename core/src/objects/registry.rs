@@ -3,11 +3,11 @@
 use super::error::ObjectError;
 use super::files::is_own_regular_file;
 use super::lifecycle;
-use super::lock_file::LockFile;
+use super::members::lock_file::LockFile;
+use super::members::watcher::remove_doorbells;
+use super::memory::shape::Shape;
 use super::memory::{ObjectAddress, ObjectMemory, find_poison, memory_name};
 use super::object::{Kinds, Object};
-use super::shape::Shape;
-use super::watcher::remove_doorbells;
 use crate::crash;
 use crate::fork_guard::PerProcess;
 use crate::memory::named;

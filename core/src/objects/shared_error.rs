@@ -1,7 +1,7 @@
 //! Conversion of the errors of shared memory that members change together.
 
 use super::error::ObjectError;
-use super::holder::Holder;
+use super::members::Holder;
 use super::members::MemberId;
 use super::membership::Membership;
 use crate::shared_heap::HeapError;

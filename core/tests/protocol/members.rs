@@ -1,7 +1,7 @@
 //! Members and their permits: a slot goes from the dead to the next one, and no permit is lost or doubled.
 
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
-use _core::objects::holder::Holder;
+use _core::objects::members::Holder;
 use _core::objects::members::{MEMBER_SIZE, MemberId, MemberLocks, Members};
 use _core::objects::semaphore::permits::Permits;
 use _core::shared_heap::VecWords;

@@ -42,7 +42,7 @@ from tests.reliability.name_users import (
 #: Seconds for which sleepers sleep while a lie is told.
 ASLEEP: Final = 0.1
 
-#: Bytes of the header of a region, and offsets of what stands behind it: see core/src/objects/layout.rs.
+#: Bytes of the header of a region, and offsets of what stands behind it: see core/src/objects/memory/layout.rs.
 HEADER: Final = 40
 CONTROL: Final = 64
 #: Where all members are told of a lie.

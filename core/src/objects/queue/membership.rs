@@ -6,10 +6,10 @@ use crate::objects::deadline::{
     OWNER_LOCK_TIMEOUT, SHORT_OWNER_LOCK_TIMEOUT, SHORT_TIMEOUT_PERIOD,
 };
 use crate::objects::error::ObjectError;
-use crate::objects::lock_file::ObjectMembers;
+use crate::objects::members::lock_file::ObjectMembers;
+use crate::objects::members::watcher::Watched;
 use crate::objects::membership::Membership;
 use crate::objects::parts::Parts;
-use crate::objects::watcher::Watched;
 use crate::queue::{PutOutcome, Queue, TrimState, Wakeups, WritersToWake};
 use crate::shared_heap::HeapError;
 use std::ops::Deref;

@@ -3,10 +3,10 @@
 use super::membership::{PERMITS, SIGNALS, SemaphoreMembership};
 use crate::objects::error::ObjectError;
 use crate::objects::members::MemberId;
+use crate::objects::members::watcher::Watched;
 use crate::objects::membership::Membership;
 use crate::objects::object::Object;
 use crate::objects::parts::Parts;
-use crate::objects::watcher::Watched;
 use crate::shared_heap::{Corruption, Field};
 use crate::sync::AtomicU64;
 use std::sync::{Arc, MutexGuard, Weak};

@@ -3,7 +3,7 @@
 use super::membership::{SIGNALS, SemaphoreMembership};
 use crate::crash;
 use crate::objects::error::ObjectError;
-use crate::objects::layout::{AT_SIGNALS, SLEEPERS};
+use crate::objects::memory::layout::{AT_SIGNALS, SLEEPERS};
 use crate::shared_heap::{Corruption, Field};
 use crate::sync::{AtomicU64, Ordering};
 

@@ -5,7 +5,7 @@ use super::error::StoreRefused;
 use super::membership::StoreMembership;
 use crate::objects::deadline::deadline_after;
 use crate::objects::error::ObjectError;
-use crate::objects::holder::Holder;
+use crate::objects::members::Holder;
 use crate::objects::members::MemberId;
 use crate::shared_heap::HeapError;
 use crate::store::StoreError;

@@ -15,7 +15,7 @@ use crate::memory::sealed;
 use crate::objects::deadline::deadline_after;
 use crate::objects::error::ObjectError;
 use crate::objects::files::replace_descriptor;
-use crate::objects::holder::Holder;
+use crate::objects::members::Holder;
 use crate::store::single_writer::{OWNER_HEADER, OwnerHeader};
 use std::fs::{self, File};
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! Stores with a single writer: one member, the owner, changes the store, and all others map its contents for reading.
 //!
 //! A member that opens the store for writing while there is no owner becomes the owner: it copies what was committed to a file
-//! of its own, stores the mark of that file in the object's memory, and rings for the [watchers](crate::objects::watcher) of
+//! of its own, stores the mark of that file in the object's memory, and rings for the [watchers](crate::objects::members::watcher) of
 //! all readers, which map the file, whether their programs look at the store or not. The new owner changes nothing before the
 //! readers have followed, so each reader that could follow keeps all commits. It waits for a stopped reader no longer than
 //! [`FOLLOW_TIMEOUT`].
@@ -20,7 +20,7 @@ use crate::memory::sealed;
 use crate::objects::deadline::{RECOVERY_TIMEOUT, deadline_after};
 use crate::objects::error::ObjectError;
 use crate::objects::files::{random, replace_descriptor};
-use crate::objects::layout::AT_CONTENTS;
+use crate::objects::memory::layout::AT_CONTENTS;
 use crate::os::fallocate;
 use crate::shared_heap::Words;
 use crate::store::Store;

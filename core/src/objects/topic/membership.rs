@@ -3,11 +3,11 @@
 
 use crate::memory::mapping::SharedMapping;
 use crate::memory::sealed;
-use crate::objects::holder::Holder;
+use crate::objects::members::Holder;
 use crate::objects::members::MemberId;
+use crate::objects::members::watcher::Watched;
 use crate::objects::membership::Membership;
 use crate::objects::parts::Parts;
-use crate::objects::watcher::Watched;
 use crate::sync::lock;
 use crate::topic::directory::{Capacity, Directory, ListingInfo};
 use crate::topic::mapped_log::MappedLog;

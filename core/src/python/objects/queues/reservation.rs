@@ -36,7 +36,7 @@ impl Plan {
     /// For `len` bytes; `body`, if there is one, is that of a value with this one buffer.
     pub(crate) fn new(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
         // What no queue can hold; so that nothing below is more than there are addresses.
-        let most = *crate::objects::shape::QUEUE_BYTES.end();
+        let most = *crate::objects::memory::shape::QUEUE_BYTES.end();
         if len > most {
             let text = format!("{len} bytes are more than a queue may ever hold: {most}");
             return Err(PyValueError::new_err(text));

@@ -1,6 +1,6 @@
 //! `Store`: the values of a store, and `Proxy`: one container of it.
 
-use crate::objects::holder::Holder;
+use crate::objects::members::Holder;
 use crate::objects::store::{CHANGES, MESSAGES, ObjectStore, StoreMembership, StoreRefused};
 use crate::python::objects::shared_object::{SharedObject, failed};
 use crate::python::objects::stores::convert::{BufferOwner, Hooks, immediate};

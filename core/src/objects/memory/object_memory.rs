@@ -1,14 +1,14 @@
 //! The memory of an object: a named file in /dev/shm, whose name stands in the object's lock file.
 
-use super::error::ObjectError;
-use super::files::{is_own_regular_file, random};
 use super::layout::{AT_POISON, LEAST_BYTES};
-use super::lock_file::LockFile;
 use super::shape::Shape;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
 use crate::memory::named;
 use crate::memory::region::{self, Kind, RegionError};
+use crate::objects::error::ObjectError;
+use crate::objects::files::{is_own_regular_file, random};
+use crate::objects::members::lock_file::LockFile;
 use crate::shared_heap::{Corruption, Poison};
 use crate::sync::Ordering::Relaxed;
 use std::fs::File;
@@ -32,22 +32,22 @@ pub struct ObjectAddress {
 
 impl ObjectAddress {
     /// Returns the beginning of the paths of the object's doorbells.
-    pub(super) fn doorbell_stem(&self) -> PathBuf {
+    pub(in crate::objects) fn doorbell_stem(&self) -> PathBuf {
         self.lock_file.with_extension("")
     }
 }
 
 /// The memory of an object, mapped. A lock of its file tells a clean-up that the memory is needed.
 pub struct ObjectMemory {
-    pub(super) name: String,
-    pub(super) file: File,
-    pub(super) mapping: Arc<SharedMapping>,
-    pub(super) shape: Shape,
+    pub(in crate::objects) name: String,
+    pub(in crate::objects) file: File,
+    pub(in crate::objects) mapping: Arc<SharedMapping>,
+    pub(in crate::objects) shape: Shape,
 }
 
 impl ObjectMemory {
     /// Creates memory of this shape, and writes its name to the lock file.
-    pub(super) fn create(
+    pub(in crate::objects) fn create(
         address: &ObjectAddress,
         lock_file: &LockFile,
         shape: Shape,
@@ -107,7 +107,10 @@ impl ObjectMemory {
     }
 
     /// Opens the memory that the text of a lock file names.
-    pub(super) fn open(address: &ObjectAddress, text: &[u8]) -> Result<Self, ObjectError> {
+    pub(in crate::objects) fn open(
+        address: &ObjectAddress,
+        text: &[u8],
+    ) -> Result<Self, ObjectError> {
         let name = memory_name(address, text).ok_or_else(|| {
             let text = text.escape_ascii();
             ObjectError::Foreign(format!(
@@ -168,7 +171,10 @@ impl ObjectMemory {
 }
 
 /// Returns the name of the memory that stands in the text of a lock file, if an object of this address can have it.
-pub(super) fn memory_name<'a>(address: &ObjectAddress, text: &'a [u8]) -> Option<&'a str> {
+pub(in crate::objects) fn memory_name<'a>(
+    address: &ObjectAddress,
+    text: &'a [u8],
+) -> Option<&'a str> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
     let stem = format!("shmrpc.{}@", address.name);
     let (kind, random) = text.strip_prefix(&stem)?.split_once('.')?;
@@ -192,12 +198,12 @@ fn from_region(error: RegionError) -> ObjectError {
 }
 
 /// Returns the words by which all members learn of corruption.
-pub(super) fn poison_words(mapping: &SharedMapping) -> Poison<'_> {
+pub(in crate::objects) fn poison_words(mapping: &SharedMapping) -> Poison<'_> {
     Poison([0, 8, 16].map(|at| mapping.u64_at(AT_POISON + at)))
 }
 
 /// Returns the corruption that was found in a region, if any.
-pub(super) fn find_poison(mapping: &SharedMapping) -> Option<Corruption> {
+pub(in crate::objects) fn find_poison(mapping: &SharedMapping) -> Option<Corruption> {
     // Relaxed: the words are read again by `look`.
     let is_poisoned = mapping.u64_at(AT_POISON).load(Relaxed) != 0;
     is_poisoned.then(|| poison_words(mapping).read())

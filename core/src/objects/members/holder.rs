@@ -16,7 +16,7 @@ impl Holder {
     }
 
     /// Describes the holder for an error message.
-    pub(super) fn describe(self) -> String {
+    pub(in crate::objects) fn describe(self) -> String {
         match self {
             holder if holder == Holder::this_process() => {
                 "another task or thread of this process".to_owned()

@@ -94,7 +94,7 @@ impl Shape {
 
     /// Reads the shape of an object of this kind, whose words `word` reads by their offsets. Returns None for a size that the
     /// kind cannot have.
-    pub(super) fn read<E>(
+    pub(in crate::objects) fn read<E>(
         kind: Kind,
         word: impl Fn(usize) -> Result<u64, E>,
     ) -> Result<Option<Self>, E> {
@@ -118,7 +118,7 @@ impl Shape {
     }
 
     /// Stores the shape in a new region.
-    pub(super) fn write(self, mapping: &SharedMapping) {
+    pub(in crate::objects) fn write(self, mapping: &SharedMapping) {
         // Relaxed: published with the header.
         mapping.u64_at(AT_AMOUNT).store(self.amount, Relaxed);
         for (index, bound) in self.bounds.into_iter().enumerate() {
@@ -146,13 +146,13 @@ impl Shape {
     }
 
     /// Returns true if the next members reuse memory that killed members have left.
-    pub(super) fn is_reusable(self) -> bool {
+    pub(in crate::objects) fn is_reusable(self) -> bool {
         // No process has the contents of a single-writer store any longer.
         !matches!(self.kind, Kind::Queue | Kind::Topic) && !self.is_owned()
     }
 
     /// Returns true if memory that killed members have left holds values of users, which must not be discarded silently.
-    pub(super) fn keeps_values(self) -> bool {
+    pub(in crate::objects) fn keeps_values(self) -> bool {
         matches!(self.kind, Kind::Store | Kind::Memory) && !self.is_owned()
     }
 

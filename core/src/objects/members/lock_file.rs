@@ -2,7 +2,7 @@
 //!
 //! A *record lock* (`F_SETLK`) belongs to a process. The kernel releases it when the process dies, even if a forked child
 //! still has the descriptor. The kernel also releases it when the process closes *any* descriptor of the file. So a process
-//! has one descriptor for each lock file, which the [registry](super::registry) ensures, and a forked child never closes an
+//! has one descriptor for each lock file, which the [registry](crate::objects::registry) ensures, and a forked child never closes an
 //! inherited one, because that would release the locks of its own.
 //!
 //! ```text
@@ -13,11 +13,11 @@
 //!
 //! The text of the file is the name of the object's memory.
 
-use super::files::is_own_regular_file;
 use super::holder::Holder;
-use super::members::{MemberLocks, Members, SLOTS};
+use super::table::{MemberLocks, Members, SLOTS};
 use crate::fork_guard::Origin;
 use crate::memory::mapping::SharedMapping;
+use crate::objects::files::is_own_regular_file;
 use crate::os::{done, retry};
 use crate::sync::lock;
 use std::fs::{self, File, OpenOptions};
@@ -153,7 +153,7 @@ impl LockFile {
         Ok(self.first_lock(OWNER, 1)?.map(|(_, holder)| holder))
     }
 
-    /// Notifies the processes that wait for the object to appear: see [`discovery`](super::discovery).
+    /// Notifies the processes that wait for the object to appear: see [`discovery`](crate::objects::discovery).
     pub fn announce(&self) -> io::Result<()> {
         self.with(|file| {
             // SAFETY: no times are given, which means now.

@@ -8,7 +8,7 @@
 
 use super::holder::Holder;
 use super::lock_file::ObjectMembers;
-use super::members::MemberId;
+use super::table::MemberId;
 use crate::fork_guard::PerProcess;
 use crate::os::{done, retry};
 use crate::sync::lock;
@@ -88,7 +88,7 @@ pub struct Watch {
 
 impl Watch {
     /// Watches no member so far. The paths of doorbells begin with `stem`.
-    pub(super) fn new(stem: PathBuf) -> Self {
+    pub(in crate::objects) fn new(stem: PathBuf) -> Self {
         Watch {
             stem,
             doorbell: None,
@@ -98,12 +98,12 @@ impl Watch {
     }
 
     /// Returns the path of the doorbell of a member's watcher.
-    pub(super) fn doorbell_path(&self, slot: u32) -> PathBuf {
+    pub(in crate::objects) fn doorbell_path(&self, slot: u32) -> PathBuf {
         numbered(&self.stem, slot as usize)
     }
 
     /// Stops watching.
-    pub(super) fn end(&mut self) {
+    pub(in crate::objects) fn end(&mut self) {
         *self = Watch::new(std::mem::take(&mut self.stem));
     }
 }
@@ -125,7 +125,7 @@ struct Watcher {
 static WATCHER: PerProcess<Mutex<Option<Watcher>>> = PerProcess::empty();
 
 /// Starts to watch the other members of an object. Idempotent.
-pub(super) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
+pub(in crate::objects) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
     if lock(object.watch_state()).doorbell.is_some() {
         return Ok(());
     }
@@ -153,7 +153,7 @@ pub(super) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
 }
 
 /// Wakes the watcher to check the requested chores of an object. Starts to watch the object.
-pub(super) fn request(object: &Arc<dyn Watched>) -> io::Result<()> {
+pub(in crate::objects) fn request(object: &Arc<dyn Watched>) -> io::Result<()> {
     watch(object)?;
     let (wake, one) = (start()?.wake, 1u64);
     // SAFETY: eight bytes are readable. A full eventfd wakes as well.
@@ -335,7 +335,7 @@ fn add(poll: &OwnedFd, descriptor: RawFd, key: u64) -> io::Result<()> {
 }
 
 /// Removes the doorbells that dead members of an object have left beside its lock file.
-pub(super) fn remove_doorbells(stem: &Path) {
+pub(in crate::objects) fn remove_doorbells(stem: &Path) {
     let (Some(directory), Some(stem)) = (
         stem.parent(),
         stem.file_name().and_then(|name| name.to_str()),

@@ -8,7 +8,7 @@
 //!    104  signals       u64    pending signals
 //!    112  bounds        2 u64  of a queue: the items that may wait; how often one is delivered, plus 2^63 if they are raw; of a
 //!                              topic: 0; 2^63 if its records are raw; of a store: 1 if it has a single writer
-//!    128  members       256 of them, 32 bytes each: see `members.rs`
+//!    128  members       256 of them, 32 bytes each: see `members/table.rs`
 //!   8320  the wait set of permits, or of an event: 256 slots
 //!  12544  the wait set of signals: 256 slots
 //!  16768  spinner       u64    until when a thread spins for the only permit: see `sole_spinner.rs`
@@ -17,7 +17,7 @@
 //!         data          from the next multiple of 64 KiB on: see `shape.rs`
 //! ```
 
-use super::members::{MEMBER_SIZE, SLOTS};
+use crate::objects::members::{MEMBER_SIZE, SLOTS};
 use crate::wait::wait_set::mapped::size_for;
 
 /// Slots of each wait set.

@@ -1,7 +1,8 @@
 //! Discovery of objects that appear, without polling.
 //!
-//! The first member of an object touches its lock file before it lets others in ([`LockFile::announce`]). The kernel reports
-//! that to all that watch the directory (inotify). A process that watches before it looks for an object misses none.
+//! The first member of an object touches its lock file before it lets others in ([`LockFile::announce`]). The kernel
+//! reports that to all that watch the directory (inotify). A process that watches before it looks for an object misses
+//! none.
 //!
 //! [`LockFile::announce`]: super::members::lock_file::LockFile::announce
 

@@ -50,8 +50,8 @@ impl Kinds for AllKinds {
 /// The objects that this process has open.
 static REGISTRY: Registry = Registry::new(&AllKinds);
 
-/// Opens an object of this shape: creates it if it has no members, joins them otherwise. Without a shape, returns None for an
-/// object without members.
+/// Opens an object of this shape: creates it if it has no members, joins them otherwise. Without a shape, returns None
+/// for an object without members.
 pub fn open(address: &ObjectAddress, shape: Option<Shape>) -> Result<Option<Handle>, ObjectError> {
     REGISTRY.open(address, shape)
 }

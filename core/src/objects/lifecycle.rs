@@ -62,8 +62,8 @@ pub(super) fn recover_dead(object: &dyn Object) {
     let membership = object.membership();
     let members = membership.members();
     let is_dead = |&slot: &u32| !members.is_alive(slot);
-    // One thread at a time: the kernel gives each thread of a process the same lock, and a late thread would take from the
-    // next member of the slot.
+    // One thread at a time: the kernel gives each thread of a process the same lock, and a late thread would take from
+    // the next member of the slot.
     let _alone = lock(&membership.recovering);
     let mut any = false;
     membership.is_recovery_pending.store(false, Relaxed);
@@ -116,8 +116,8 @@ pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
     object.audit()
 }
 
-/// Leaves an object, and gives all back. If there is no other member, `remove` removes the object. Waits for the entry lock
-/// for `timeout` at most.
+/// Leaves an object, and gives all back. If there is no other member, `remove` removes the object. Waits for the entry
+/// lock for `timeout` at most.
 pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Duration) {
     let membership = object.membership();
     let lock_file = membership.lock_file();

@@ -207,7 +207,8 @@ impl Membership {
         }
     }
 
-    /// Returns the result of a read or a change, or an error if the memory was cut off: a truncated file reads as zeros.
+    /// Returns the result of a read or a change, or an error if the memory was cut off: a truncated file reads as
+    /// zeros.
     #[inline]
     pub(super) fn unless_cut_off<T>(&self, result: T) -> Result<T, ObjectError> {
         if self.mapping.is_cut_off() {
@@ -216,8 +217,8 @@ impl Membership {
         Ok(result)
     }
 
-    /// Makes the object unusable for all members because of this corruption, and returns the error for this process. Once
-    /// this process has left, the zeros that it finds are no corruption.
+    /// Makes the object unusable for all members because of this corruption, and returns the error for this process.
+    /// Once this process has left, the zeros that it finds are no corruption.
     #[cold]
     pub fn poison(&self, corruption: Corruption) -> ObjectError {
         if self.has_left() || self.mapping.is_cut_off() {
@@ -232,8 +233,8 @@ impl Membership {
 
     /// Wakes the next sleeper of a wait set. Returns false if there is none.
     ///
-    /// The woken sleeper may not react, because its loop computes or its process is stopped. If others sleep on, the watcher
-    /// rechecks after a while whether the reason to wake still exists, and then wakes the next.
+    /// The woken sleeper may not react, because its loop computes or its process is stopped. If others sleep on, the
+    /// watcher rechecks after a while whether the reason to wake still exists, and then wakes the next.
     #[inline]
     pub fn wake_next(&self, set: usize) -> bool {
         let woken = self.sets[set].wake_one();
@@ -245,7 +246,8 @@ impl Membership {
         woken
     }
 
-    /// Wakes the next sleeper of a wait set, unless `is_handed_over` returns true, which is called if there is a sleeper.
+    /// Wakes the next sleeper of a wait set, unless `is_handed_over` returns true, which is called if there is a
+    /// sleeper.
     #[inline]
     pub(super) fn wake_next_unless(&self, set: usize, is_handed_over: impl FnOnce() -> bool) {
         let mut handed_over = false;
@@ -446,8 +448,8 @@ impl Membership {
         self.lock_file.unlock_entry()
     }
 
-    /// Gives the memory back once this process has left, though handles may still refer to this. From then on the memory
-    /// reads as zeros, or keeps its contents as long as a view exists.
+    /// Gives the memory back once this process has left, though handles may still refer to this. From then on the
+    /// memory reads as zeros, or keeps its contents as long as a view exists.
     pub(super) fn release_memory(&self) {
         if self.origin.is_here() {
             self.mapping.retire();

@@ -1,14 +1,14 @@
-//! Shared objects: semaphores, locks, events, memories, queues, topics and stores, whose members are equals. The first process
-//! that opens an object creates it, others join, the last one removes it, and the death of a member takes nothing along that
-//! the others need.
+//! Shared objects: semaphores, locks, events, memories, queues, topics and stores, whose members are equals. The first
+//! process that opens an object creates it, others join, the last one removes it, and the death of a member takes
+//! nothing along that the others need.
 //!
 //! From the bottom to the top:
 //!
 //! * [`error`], [`deadline`], `files`: helpers;
 //! * [`members`]: identity and liveness of members; the watcher, which sees an object as the trait `Watched`;
 //! * [`memory`]: the memory of an object, its layout and its shape;
-//! * [`parts`], [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind implements the trait
-//!   [`Object`](object::Object);
+//! * [`parts`], [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind
+//!   implements the trait [`Object`](object::Object);
 //! * [`registry`]: the objects that are open; it is given the kinds at construction;
 //! * [`semaphore`], [`event`], [`queue`], [`topic`], [`store`]: the kinds;
 //! * [`kinds`]: all kinds together, and the registry of this process.

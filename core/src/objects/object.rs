@@ -22,8 +22,8 @@ pub trait Object: Any + Send + Sync {
     /// Prepares the own slot, whose remains are recovered, before this process registers in it.
     fn prepare_slot(&self) {}
 
-    /// Completes joining: this process is registered, and has the entry lock. `is_writable`: the caller wants to write to a
-    /// single-writer store.
+    /// Completes joining: this process is registered, and has the entry lock. `is_writable`: the caller wants to write
+    /// to a single-writer store.
     fn join(&self, is_writable: bool) -> Result<(), ObjectError> {
         let _ = is_writable;
         Ok(())
@@ -44,7 +44,8 @@ pub trait Object: Any + Send + Sync {
         false
     }
 
-    /// Gives back all that this process holds, because it leaves. Returns a guard that the caller holds until it has left.
+    /// Gives back all that this process holds, because it leaves. Returns a guard that the caller holds until it has
+    /// left.
     fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
         None
     }

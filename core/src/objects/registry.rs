@@ -51,8 +51,8 @@ pub struct Registry {
     exit_thread: OnceLock<ThreadId>,
 }
 
-/// A handle of an object. Dropping it closes it. With the last handle this process leaves the object, unless the handle was
-/// only dropped, and the object must stay open.
+/// A handle of an object. Dropping it closes it. With the last handle this process leaves the object, unless the handle
+/// was only dropped, and the object must stay open.
 pub struct Handle {
     registry: &'static Registry,
     object: Arc<dyn Object>,
@@ -142,8 +142,8 @@ impl Registry {
         }
     }
 
-    /// Opens an object of this shape: creates it if it has no members, joins them otherwise. Without a shape, returns None
-    /// for an object without members.
+    /// Opens an object of this shape: creates it if it has no members, joins them otherwise. Without a shape, returns
+    /// None for an object without members.
     pub fn open(
         &'static self,
         address: &ObjectAddress,
@@ -273,8 +273,8 @@ impl Registry {
         Ok((object, name))
     }
 
-    /// Becomes the first member of an object, whose entry lock this process has, in memory that dead members have left or in
-    /// new memory. After an error, removes what it has created.
+    /// Becomes the first member of an object, whose entry lock this process has, in memory that dead members have left
+    /// or in new memory. After an error, removes what it has created.
     fn become_first(
         &self,
         address: &ObjectAddress,
@@ -311,9 +311,9 @@ impl Registry {
             })
     }
 
-    /// Returns memory whose members were all killed, if it is intact, of this shape, and of a kind that reuses it. Otherwise
-    /// removes it, and sets `lost_items` to the number of items of a queue in it. Raises an error for values of users of another shape,
-    /// which must not be lost silently.
+    /// Returns memory whose members were all killed, if it is intact, of this shape, and of a kind that reuses it.
+    /// Otherwise removes it, and sets `lost_items` to the number of items of a queue in it. Raises an error for values
+    /// of users of another shape, which must not be lost silently.
     fn take_over(
         &self,
         address: &ObjectAddress,

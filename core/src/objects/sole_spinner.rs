@@ -1,9 +1,9 @@
 //! The right to spin for a permit instead of sleeping: one thread of all members has it, the others sleep.
 //!
 //! Where many threads want a lock that is held for moments, its holder and one spinning thread keep two CPUs busy. More
-//! spinning threads would take the permit's cache line away from both, and each woken thread would run in the place of one
-//! that has work to do. So a word says until when a thread spins. Meanwhile others sleep at once, and a release wakes no
-//! sleeper:
+//! spinning threads would take the permit's cache line away from both, and each woken thread would run in the place of
+//! one that has work to do. So a word says until when a thread spins. Meanwhile others sleep at once, and a release
+//! wakes no sleeper:
 //!
 //! ```text
 //!   spinner                                 releaser
@@ -14,13 +14,13 @@
 //!   permit? take it, or wake one
 //! ```
 //!
-//! One of the two fences is first, so one side sees the other: either the releaser sees that the spinner has stopped, or the
-//! spinner sees the permit. The spinner's second look is the one before a sleep, or that of
+//! One of the two fences is first, so one side sees the other: either the releaser sees that the spinner has stopped,
+//! or the spinner sees the permit. The spinner's second look is the one before a sleep, or that of
 //! [`pass_on`](super::waiting) where a wait is given up.
 //!
-//! The word is a time by the clock of all processes, and is believed for [`LONGEST_SPIN`] at most. So a thread that dies or is
-//! stopped while it spins, or a corrupt word, keeps others from sleeping or waking no longer than that. If a thread slept
-//! meanwhile, the watcher rechecks, as for a woken process that does not react.
+//! The word is a time by the clock of all processes, and is believed for [`LONGEST_SPIN`] at most. So a thread that
+//! dies or is stopped while it spins, or a corrupt word, keeps others from sleeping or waking no longer than that. If a
+//! thread slept meanwhile, the watcher rechecks, as for a woken process that does not react.
 
 use crate::clock;
 use crate::sync::{AtomicU64, Ordering};

@@ -16,8 +16,8 @@ const LONG_WAIT: Duration = Duration::from_millis(20);
 
 /// The longest spin before a sleep, in nanoseconds.
 const SPIN: u64 = 10_000;
-/// The same where this process has just woken another one, whose answer takes as long as that one needs to wake. To sleep
-/// in that time would cost as much again.
+/// The same where this process has just woken another one, whose answer takes as long as that one needs to wake. To
+/// sleep in that time would cost as much again.
 const SPIN_AFTER_WAKING: u64 = LONGEST_SPIN;
 /// After this many failed spins in a row, a thread spins only once in `RETRY_INTERVAL` waits.
 const MOST_FAILED_SPINS: usize = 4;
@@ -25,9 +25,9 @@ const RETRY_INTERVAL: usize = 16;
 /// Sleeps without a deadline end after this, and begin again.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1 << 20);
 
-/// The first sleep of a thread that runs signal handlers: a signal that arrives while the thread spins, or between its last
-/// look for signals and the sleep, does not wake it. Each of the next naps is longer by this factor; after some naps the
-/// thread sleeps until it is woken, because a waiting thread does nothing.
+/// The first sleep of a thread that runs signal handlers: a signal that arrives while the thread spins, or between its
+/// last look for signals and the sleep, does not wake it. Each of the next naps is longer by this factor; after some
+/// naps the thread sleeps until it is woken, because a waiting thread does nothing.
 const FIRST_NAP: Duration = Duration::from_micros(200);
 const NAP_FACTOR: u32 = 10;
 const NAPS: u32 = 3;
@@ -67,11 +67,11 @@ fn runs_signal_handlers() -> bool {
     unsafe { libc::gettid() == libc::getpid() }
 }
 
-/// Blocks this thread until `take` returns true because it has taken the target of the wait, or until `deadline`, or until
-/// `stop` is set. The thread that sets `stop` wakes all sleepers afterwards.
+/// Blocks this thread until `take` returns true because it has taken the target of the wait, or until `deadline`, or
+/// until `stop` is set. The thread that sets `stop` wakes all sleepers afterwards.
 ///
-/// The thread sleeps in this wait set. The argument of `take` is true if the wait is long. `check_interrupt` is called after
-/// each wake-up; its error ends the wait.
+/// The thread sleeps in this wait set. The argument of `take` is true if the wait is long. `check_interrupt` is called
+/// after each wake-up; its error ends the wait.
 pub fn wait<E>(
     object: &dyn Object,
     set: usize,

@@ -95,7 +95,7 @@ def test_what_a_reader_cannot_do_raises_an_error_that_names_the_owner(runtime: P
         owner.do(FILL)
         with reader() as store:
             before = store.copy()
-            told = f"by its owner alone, process {owner.pid}: .*only read it"
+            told = f"by its owner alone, process {owner.pid}: .*writable='owner'"
             with pytest.raises(shmrpc.LocalProtocolError, match=told):
                 WRITES[what](store)
             assert str(store.copy()) == str(before)
@@ -397,9 +397,9 @@ def test_it_is_opened_as_what_it_is(runtime: Path) -> None:
     with pytest.raises(ValueError, match="writable: expected 'all' or 'owner', got 'one'"):
         shmrpc.sync.store(OURS, writable="one")  # type: ignore[arg-type]
     with shmrpc.sync.store(OURS, writable="owner"):
-        with MemberProcess() as other, pytest.raises(RuntimeError, match="writable='owner' for the processes"):
+        with MemberProcess() as other, pytest.raises(RuntimeError, match="writable='owner', not a store"):
             other.do(f"sync.store({OURS!r})")
-        with pytest.raises(shmrpc.NameInUse, match="writable='owner' for the processes"):
+        with pytest.raises(shmrpc.NameInUse, match="writable='owner', not a store"):
             shmrpc.sync.store(OURS)
 
 

@@ -1,9 +1,9 @@
 //! The lock file of an object. Locks of its bytes tell which members are alive, and admit one process at a time.
 //!
-//! A *record lock* (`F_SETLK`) belongs to a process. The kernel releases it when the process dies, even if a forked child
-//! still has the descriptor. The kernel also releases it when the process closes *any* descriptor of the file. So a process
-//! has one descriptor for each lock file, which the [registry](crate::objects::registry) ensures, and a forked child never closes an
-//! inherited one, because that would release the locks of its own.
+//! A *record lock* (`F_SETLK`) belongs to a process. The kernel releases it when the process dies, even if a forked
+//! child still has the descriptor. The kernel also releases it when the process closes *any* descriptor of the file. So
+//! a process has one descriptor for each lock file, which the [registry](crate::objects::registry) ensures, and a
+//! forked child never closes an inherited one, because that would release the locks of its own.
 //!
 //! ```text
 //!      0          the entry lock: held while a process joins or leaves
@@ -57,9 +57,9 @@ pub struct LockFile {
 impl LockFile {
     /// Opens the file at `path`, and creates it if `create` is set. Returns None if it is missing.
     ///
-    /// `is_open` returns true for a file that this process has open as the lock file of another object. Such a file is not
-    /// opened, because closing it would release the other object's locks: EMLINK. Raises EPERM if the file is no regular
-    /// file of this user.
+    /// `is_open` returns true for a file that this process has open as the lock file of another object. Such a file is
+    /// not opened, because closing it would release the other object's locks: EMLINK. Raises EPERM if the file is no
+    /// regular file of this user.
     pub fn open(
         path: &Path,
         create: bool,
@@ -115,7 +115,8 @@ impl LockFile {
         }
     }
 
-    /// Takes the entry lock. Returns its holder as the inner error if another process holds it for longer than `timeout`.
+    /// Takes the entry lock. Returns its holder as the inner error if another process holds it for longer than
+    /// `timeout`.
     pub fn lock_entry(&self, timeout: Duration) -> io::Result<Result<(), Holder>> {
         let end = Instant::now() + timeout;
         let mut pause = SHORTEST_PAUSE;

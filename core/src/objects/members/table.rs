@@ -1,13 +1,13 @@
-//! The member table of an object: identity and liveness of its members. The table lies in the object's memory; the kernel
-//! tells which members are alive.
+//! The member table of an object: identity and liveness of its members. The table lies in the object's memory; the
+//! kernel tells which members are alive.
 //!
 //! ```text
 //!      0  entry     u64   generation in the high half; bit 0: it is in use, bit 1: it watches the others
 //!      8  since     u64   when it joined, in nanoseconds of CLOCK_REALTIME
 //! ```
 //!
-//! The holder of a slot's lock in the lock file changes the slot's entry: the member itself, or, once the member is dead,
-//! the process that takes the lock to recover the slot.
+//! The holder of a slot's lock in the lock file changes the slot's entry: the member itself, or, once the member is
+//! dead, the process that takes the lock to recover the slot.
 
 use super::holder::Holder;
 use crate::shared_heap::{self, Corruption, Field, Words};
@@ -26,8 +26,8 @@ const USED: u64 = 1;
 const WATCHES: u64 = 2;
 const GENERATION: u64 = 0xffff_ffff_0000_0000;
 
-/// The identity of a member in shared words: its generation in the high half, its slot plus one in the low half. 0 means
-/// no member.
+/// The identity of a member in shared words: its generation in the high half, its slot plus one in the low half. 0
+/// means no member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberId(pub u64);
 
@@ -141,8 +141,8 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.entry(self.slot).fetch_or(WATCHES, Ordering::Relaxed);
         // Release: a thread that sees this sees the bit.
         self.watches.store(true, Ordering::Release);
-        // SeqCst: our bit is before our look at the members, in the order of `register`: of a member that joins now and one
-        // that begins to watch, one sees the other.
+        // SeqCst: our bit is before our look at the members, in the order of `register`: of a member that joins now and
+        // one that begins to watch, one sees the other.
         fence(Ordering::SeqCst);
     }
 
@@ -207,7 +207,8 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         member.ok()?.holder
     }
 
-    /// Returns the corruption of the own entry if another process has overwritten it: others would not learn of our death.
+    /// Returns the corruption of the own entry if another process has overwritten it: others would not learn of our
+    /// death.
     pub fn find_corruption(&self) -> Option<Corruption> {
         if self.slot == SLOTS {
             return None;
@@ -233,8 +234,8 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         id.slot().is_some_and(is_slot_of)
     }
 
-    /// Takes the lock of a dead member, so that this process alone recovers the slot. Returns false if another process has
-    /// the lock, or the slot has no remains.
+    /// Takes the lock of a dead member, so that this process alone recovers the slot. Returns false if another process
+    /// has the lock, or the slot has no remains.
     pub fn begin_recovery(&self, slot: u32) -> io::Result<bool> {
         if slot == self.slot || !self.locks.try_lock_slot(slot)? {
             return Ok(false);

@@ -1,8 +1,8 @@
 //! The watcher: one thread in each process that learns of the deaths of other members.
 //!
-//! The watcher sleeps on a descriptor (`pidfd`) of each process that is a member, which becomes readable once the process has
-//! ended, and on a doorbell for each object, which a joining member rings. A process of another container has no such
-//! descriptor here: while there is one, the thread polls.
+//! The watcher sleeps on a descriptor (`pidfd`) of each process that is a member, which becomes readable once the
+//! process has ended, and on a doorbell for each object, which a joining member rings. A process of another container
+//! has no such descriptor here: while there is one, the thread polls.
 //!
 //! The watcher also does background work for objects: [`Chore`].
 
@@ -273,8 +273,8 @@ fn watch_processes(members: &ObjectMembers, watch: &mut Watch, poll: &OwnedFd, k
     for slot in members.used_slots().filter(|&slot| slot != members.slot()) {
         let member = members.id_at(slot);
         let known = watch.processes.remove(&member.0);
-        // An ended process is watched no longer: its descriptor would wake us for ever. A process that recovers it does not
-        // notify us, but its own death does, because it is watched.
+        // An ended process is watched no longer: its descriptor would wake us for ever. A process that recovers it does
+        // not notify us, but its own death does, because it is watched.
         let process = match known {
             Some(process) if !has_ended(&process) => Some(process),
             Some(_) => continue,
@@ -290,7 +290,8 @@ fn watch_processes(members: &ObjectMembers, watch: &mut Watch, poll: &OwnedFd, k
     watch.processes = processes;
 }
 
-/// Returns a descriptor of the process that holds a member's lock, or None if there is none, or it cannot be seen from here.
+/// Returns a descriptor of the process that holds a member's lock, or None if there is none, or it cannot be seen from
+/// here.
 fn open_process(members: &ObjectMembers, slot: u32, id: MemberId) -> Option<OwnedFd> {
     let Some(Holder::Process(pid)) = members.member_at(slot).ok()?.holder else {
         return None;

@@ -1,7 +1,7 @@
 //! The layout of an object's memory that all kinds have in common. Offsets in bytes, behind the header of a region:
 //!
 //! ```text
-//!     64  poison        3 u64  the corruption that was found, see `shared_heap/corruption.rs`; from then on the object cannot be used
+//!     64  poison        3 u64  the corruption that was found, see `shared_heap/corruption.rs`; the object is unusable
 //!     88  amount        u64    permits of a semaphore; bytes of a memory, or for the items of a queue
 //!     96  event         u64    how often it was set, times two; plus one while it is set; of a store: 0, or the number of
 //!                              the file that has its contents now, see `store/copies.rs`

@@ -151,8 +151,8 @@ impl ObjectMemory {
             .ok_or_else(|| ObjectError::from_errno("its memory was removed", libc::EAGAIN))
     }
 
-    /// Takes the shared lock by which a clean-up sees that the memory is needed. Returns None if a clean-up has locked or
-    /// removed the file.
+    /// Takes the shared lock by which a clean-up sees that the memory is needed. Returns None if a clean-up has locked
+    /// or removed the file.
     fn lock(
         name: String,
         file: File,

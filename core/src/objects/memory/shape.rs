@@ -41,8 +41,8 @@ pub struct Shape {
     pub kind: Kind,
     /// Permits of a semaphore, bytes of a memory or for the items of a queue, 1 of a lock, 0 of an event.
     pub amount: u64,
-    /// Of a queue: the items that may wait, 0 for any number; and how often one is delivered, plus [`RAW`] if they are raw. Of
-    /// a topic: 0; [`RAW`] if its records are raw. Of a store: [`OWNED`] if it has a single writer; 0.
+    /// Of a queue: the items that may wait, 0 for any number; and how often one is delivered, plus [`RAW`] if they are
+    /// raw. Of a topic: 0; [`RAW`] if its records are raw. Of a store: [`OWNED`] if it has a single writer; 0.
     pub bounds: [u64; 2],
 }
 
@@ -92,8 +92,8 @@ impl Shape {
         }
     }
 
-    /// Reads the shape of an object of this kind, whose words `word` reads by their offsets. Returns None for a size that the
-    /// kind cannot have.
+    /// Reads the shape of an object of this kind, whose words `word` reads by their offsets. Returns None for a size
+    /// that the kind cannot have.
     pub(in crate::objects) fn read<E>(
         kind: Kind,
         word: impl Fn(usize) -> Result<u64, E>,
@@ -151,7 +151,8 @@ impl Shape {
         !matches!(self.kind, Kind::Queue | Kind::Topic) && !self.is_owned()
     }
 
-    /// Returns true if memory that killed members have left holds values of users, which must not be discarded silently.
+    /// Returns true if memory that killed members have left holds values of users, which must not be discarded
+    /// silently.
     pub(in crate::objects) fn keeps_values(self) -> bool {
         matches!(self.kind, Kind::Store | Kind::Memory) && !self.is_owned()
     }

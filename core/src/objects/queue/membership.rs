@@ -77,8 +77,8 @@ impl QueueMembership {
         Ok(&self.queue)
     }
 
-    /// Returns the queue for a member that takes or inspects items. From then on the watcher returns the items that dead
-    /// members have claimed.
+    /// Returns the queue for a member that takes or inspects items. From then on the watcher returns the items that
+    /// dead members have claimed.
     #[inline]
     pub(super) fn watched_queue(&self) -> Result<&ObjectQueue, ObjectError> {
         self.watch()?;
@@ -144,7 +144,8 @@ impl QueueMembership {
         Ok(put)
     }
 
-    /// Wakes the sleepers that the end of items concerns, and converts the error. Returns false if there was nothing to end.
+    /// Wakes the sleepers that the end of items concerns, and converts the error. Returns false if there was nothing to
+    /// end.
     pub(super) fn finish_end(
         &self,
         ended: Result<Option<Wakeups>, HeapError>,

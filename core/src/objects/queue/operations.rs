@@ -1,4 +1,5 @@
-//! The operations of a member of a queue. A `timeout` is how long an operation may wait for the owner lock, in nanoseconds.
+//! The operations of a member of a queue. A `timeout` is how long an operation may wait for the owner lock, in
+//! nanoseconds.
 
 use super::membership::{DONE, ITEMS, ObjectQueue, QueueMembership, ROOM};
 use crate::clock;
@@ -61,8 +62,8 @@ impl QueueMembership {
         Ok(())
     }
 
-    /// Returns true if there may be room for this many items: a hint that is right once this process has announced that it
-    /// sleeps.
+    /// Returns true if there may be room for this many items: a hint that is right once this process has announced that
+    /// it sleeps.
     pub fn may_put(&self, count: u64) -> bool {
         let queue = self.unchecked_queue();
         queue.is_shut_down() || !queue.is_known_full(count)
@@ -139,8 +140,8 @@ impl QueueMembership {
         self.finish_end(queue.give_back(claim, deadline_after(timeout)))
     }
 
-    /// Drops a claim, to which and to whose memory this process no longer refers: the item comes back, unless the claim has
-    /// ended. If another process prevents that, the watcher does it later. The next operation raises other errors.
+    /// Drops a claim, to which and to whose memory this process no longer refers: the item comes back, unless the claim
+    /// has ended. If another process prevents that, the watcher does it later. The next operation raises other errors.
     pub fn drop_claim(&self, claim: Claim, is_over: bool) {
         if let Ok(queue) = self.queue() {
             queue.defer_claim(claim, is_over);

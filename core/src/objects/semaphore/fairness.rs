@@ -1,8 +1,9 @@
 //! Reserved permits for members that have waited for long.
 //!
-//! A free permit goes to the first thread that asks, and an awake thread asks before one that has to wake up. So a thread that
-//! releases a permit and acquires it again at once gets it again, without end. Therefore a thread that was woken too late for
-//! a permit, and has waited for long, requests a reservation. The next permit that is released is then *reserved* for
+//! A free permit goes to the first thread that asks, and an awake thread asks before one that has to wake up. So a
+//! thread that releases a permit and acquires it again at once gets it again, without end. Therefore a thread that was
+//! woken too late for a permit, and has waited for long, requests a reservation. The next permit that is released is
+//! then *reserved* for
 //! [`RESERVED`] nanoseconds: only threads that have waited for long acquire it. That leaves a permit idle while one of
 //! them wakes up, so it happens at most once in a long wait.
 //!
@@ -11,8 +12,8 @@
 //!     8  requested  u64   1: a thread has waited for long
 //! ```
 //!
-//! Both are hints: no thread waits longer for them than until that time, whatever they hold, and a thread that finds the time
-//! over clears them.
+//! Both are hints: no thread waits longer for them than until that time, whatever they hold, and a thread that finds
+//! the time over clears them.
 
 use crate::clock;
 use crate::memory::mapping::SharedMapping;

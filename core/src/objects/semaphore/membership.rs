@@ -25,8 +25,8 @@ use std::time::Duration;
 pub const PERMITS: usize = 0;
 /// The wait set of members that wait for a signal.
 pub const SIGNALS: usize = 1;
-/// The number of times in a row that a release may leave the permit to a spinning thread while others sleep. After these
-/// the alternation of two running processes ends.
+/// The number of times in a row that a release may leave the permit to a spinning thread while others sleep. After
+/// these the alternation of two running processes ends.
 const MOST_HANDOVERS: usize = 400;
 
 /// The membership of this process in an object with permits.
@@ -77,8 +77,8 @@ impl SemaphoreMembership {
         self.unless_cut_off(acquired)
     }
 
-    /// Acquires a permit, also a reserved one, for a thread or task that has waited for long. Returns false if none is free,
-    /// and requests a reservation.
+    /// Acquires a permit, also a reserved one, for a thread or task that has waited for long. Returns false if none is
+    /// free, and requests a reservation.
     pub fn try_acquire_reserved(&self) -> Result<bool, ObjectError> {
         self.check()?;
         let acquired = self.acquire_any();
@@ -94,8 +94,8 @@ impl SemaphoreMembership {
         self.fairness.reserved_for()
     }
 
-    /// Acquires the permit of a lock for the task or thread of this number, which is not 0. `reentry` decides if the owner
-    /// holds the lock already. `is_long`: as [`try_acquire_reserved`](Self::try_acquire_reserved).
+    /// Acquires the permit of a lock for the task or thread of this number, which is not 0. `reentry` decides if the
+    /// owner holds the lock already. `is_long`: as [`try_acquire_reserved`](Self::try_acquire_reserved).
     pub fn try_lock(
         &self,
         owner: u64,
@@ -262,13 +262,14 @@ impl SemaphoreMembership {
 
     // --- abandoned permits ---
 
-    /// Keeps the object open for a permit whose handle is gone, and which the task or thread of this number still holds.
+    /// Keeps the object open for a permit whose handle is gone, and which the task or thread of this number still
+    /// holds.
     pub fn abandon_permit(&self, owner: u64) {
         self.abandoned.add(owner, || self.count_held_here());
     }
 
-    /// Gives a task or thread the permit back that it has abandoned: otherwise it would wait for itself. Returns false if it
-    /// has abandoned none.
+    /// Gives a task or thread the permit back that it has abandoned: otherwise it would wait for itself. Returns false
+    /// if it has abandoned none.
     pub fn reclaim_permit(&self, owner: u64) -> bool {
         self.abandoned.reclaim(owner)
     }
@@ -279,8 +280,8 @@ impl SemaphoreMembership {
         self.abandoned.exist()
     }
 
-    /// Forgets an abandoned permit, because a handle that has not acquired it is about to release it: preferably the permit
-    /// of this task or thread. Its owner can no longer reclaim it.
+    /// Forgets an abandoned permit, because a handle that has not acquired it is about to release it: preferably the
+    /// permit of this task or thread. Its owner can no longer reclaim it.
     pub fn forget_abandoned_permit(&self, owner: u64) {
         self.abandoned.forget_one(owner);
     }

@@ -66,11 +66,12 @@ impl<W: Words> Permits<W> {
         self.word(index).load(Ordering::Relaxed) == self_id.0
     }
 
-    /// Releases all permits of this member, which leaves. A thread of ours that acquires one later sees that we have left,
-    /// and releases that permit itself.
+    /// Releases all permits of this member, which leaves. A thread of ours that acquires one later sees that we have
+    /// left, and releases that permit itself.
     pub fn release_all(&self, self_id: MemberId) {
         for index in 0..self.count {
-            // Release: pairs with the Acquire of `try_acquire`, which comes after this change of the word, or is seen by it.
+            // Release: pairs with the Acquire of `try_acquire`, which comes after this change of the word, or is seen
+            // by it.
             let found = self.word(index).fetch_add(0, Ordering::AcqRel);
             if found == self_id.0 {
                 let _ = self.release(index, self_id);
@@ -97,8 +98,8 @@ impl<W: Words> Permits<W> {
             // Relaxed: the kernel orders what the dead member did before it reported the death.
             let found = permit.load(Ordering::Relaxed);
             if MemberId(found).slot() == Some(slot) {
-                // Release: what the dead member did is seen before it died; what we did is before what the next holder does.
-                // Relaxed: another process has written over the word.
+                // Release: what the dead member did is seen before it died; what we did is before what the next holder
+                // does. Relaxed: another process has written over the word.
                 let _ = permit.compare_exchange(found, 0, Ordering::Release, Ordering::Relaxed);
                 crash::point!(PermitRecovered);
             }
@@ -109,8 +110,8 @@ impl<W: Words> Permits<W> {
     pub fn find_orphan(&self, is_member: impl Fn(MemberId) -> bool) -> Option<(usize, u64)> {
         (0..self.count).find_map(|index| {
             let permit = self.word(index);
-            // Acquire, and that of a member's entry: the entry exists before the id is in a permit, and until the id is out
-            // of all of them.
+            // Acquire, and that of a member's entry: the entry exists before the id is in a permit, and until the id is
+            // out of all of them.
             let found = permit.load(Ordering::Acquire);
             let is_orphan = found != 0
                 && !is_member(MemberId(found))

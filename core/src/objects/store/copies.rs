@@ -1,7 +1,7 @@
 //! The files of copies of a store, in which its members continue without one that has stopped.
 //!
-//! The file of a copy is named as the object's memory, with the number of the copy in the place of the last 16 digits. The
-//! file is of the same size, and has the contents at the same offset, and nothing before them.
+//! The file of a copy is named as the object's memory, with the number of the copy in the place of the last 16 digits.
+//! The file is of the same size, and has the contents at the same offset, and nothing before them.
 
 use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::named;

@@ -37,8 +37,8 @@ impl LocalTransaction {
 
     /// Returns true if a task of this thread has begun the transaction.
     ///
-    /// Call this before asking for the running task: that calls Python, whose garbage collector may end a transaction, and so
-    /// needs the lock.
+    /// Call this before asking for the running task: that calls Python, whose garbage collector may end a transaction,
+    /// and so needs the lock.
     pub fn is_of_task_in_this_thread(&self) -> bool {
         let is_here = |open: &Transaction| open.is_task && open.thread == thread::current().id();
         self.lock().as_ref().is_some_and(is_here)

@@ -39,7 +39,8 @@ pub struct StoreMembership {
     store: ObjectStore,
     /// The file of the contents; None once this process has left.
     file: Mutex<Option<Arc<OwnedFd>>>,
-    /// The number of the contents that are mapped: 0 for the object's memory itself. Of a single-writer store: their mark.
+    /// The number of the contents that are mapped: 0 for the object's memory itself. Of a single-writer store: their
+    /// mark.
     pub(super) current: AtomicU64,
     /// Of a single-writer store: the mark in the object's memory when this process last looked for the contents.
     pub(super) seen_mark: AtomicU64,

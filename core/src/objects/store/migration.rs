@@ -1,14 +1,14 @@
 //! Moving of this process to a copy of the store's contents.
 //!
-//! The owner lock of a living process cannot be taken from it: it may continue at any moment, in the middle of a change. So the
-//! others leave it behind. One of them marks the contents of the store as replaced, with the id of the member that is fenced
-//! off; copies the contents, as they were committed, to another file; and stores the number of the copy in the object's
-//! memory, whose members, entry lock and sleepers stay. All that find the mark map the copy at the place of what they had, so
-//! that addresses and offsets stay what they are. A process that dies on the way leaves the mark, and the next one that finds
-//! it makes a copy.
+//! The owner lock of a living process cannot be taken from it: it may continue at any moment, in the middle of a
+//! change. So the others leave it behind. One of them marks the contents of the store as replaced, with the id of the
+//! member that is fenced off; copies the contents, as they were committed, to another file; and stores the number of
+//! the copy in the object's memory, whose members, entry lock and sleepers stay. All that find the mark map the copy at
+//! the place of what they had, so that addresses and offsets stay what they are. A process that dies on the way leaves
+//! the mark, and the next one that finds it makes a copy.
 //!
-//! The member that is fenced off finds the mark, too: after each of its changes, and before it takes the owner lock again. It
-//! writes to memory that no other process reads.
+//! The member that is fenced off finds the mark, too: after each of its changes, and before it takes the owner lock
+//! again. It writes to memory that no other process reads.
 
 use super::copies::{
     MOVE_ATTEMPTS, copy_name, copy_number, copy_of, map_copy, open_copy, replaced_too_often,
@@ -40,8 +40,8 @@ const ENTRY_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE_TIMEOUT: u64 = 1_000_000_000;
 
 impl StoreMembership {
-    /// Moves all members to a copy without this one, which is fenced off. Returns false if the member no longer holds the
-    /// store, or another process makes a copy.
+    /// Moves all members to a copy without this one, which is fenced off. Returns false if the member no longer holds
+    /// the store, or another process makes a copy.
     pub(super) fn replace_without(&self, holder: MemberId) -> Result<bool, StoreRefused> {
         let store = self.store()?;
         let _alone = self.lock_contents();

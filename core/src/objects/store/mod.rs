@@ -1,8 +1,8 @@
 //! Stores as shared objects: what members do with a store, and which sleepers they wake.
 //!
 //! * `membership` has the mapped contents, and `local_transaction` the transaction that this process has begun.
-//! * `copies` and `migration` move this process to a copy of the contents, which others have made without a member that has
-//!   stopped; `failover` makes such a copy.
+//! * `copies` and `migration` move this process to a copy of the contents, which others have made without a member that
+//!   has stopped; `failover` makes such a copy.
 //! * `owner_contents` and `single_writer` are for stores that one member alone changes.
 //! * `operations` and `transactions` are the interface for users.
 

@@ -66,8 +66,8 @@ impl StoreMembership {
         }
     }
 
-    /// Does an operation in the transaction that `owner` has begun, or in one of its own, which waits for the owner lock for
-    /// `timeout` nanoseconds. With a timeout of 0 the operation does not move to newer contents either.
+    /// Does an operation in the transaction that `owner` has begun, or in one of its own, which waits for the owner
+    /// lock for `timeout` nanoseconds. With a timeout of 0 the operation does not move to newer contents either.
     #[inline]
     pub fn with_store<R>(
         &self,

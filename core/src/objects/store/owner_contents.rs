@@ -1,11 +1,11 @@
 //! Finding and mapping the contents of a single-writer store.
 //!
-//! The contents lie in a [sealed](crate::memory::sealed) file of the owner. The object's memory, which all members write, does
-//! not say who the owner is: the owner holds a lock of the lock file as long as it is alive, and the kernel tells which
-//! process that is. The others open the file by the owner's descriptors, and map it for reading.
+//! The contents lie in a [sealed](crate::memory::sealed) file of the owner. The object's memory, which all members
+//! write, does not say who the owner is: the owner holds a lock of the lock file as long as it is alive, and the kernel
+//! tells which process that is. The others open the file by the owner's descriptors, and map it for reading.
 //!
-//! While there is no owner, the contents that the most owners have had are the last ones: the mark of contents counts owners,
-//! and stands in the sealed file.
+//! While there is no owner, the contents that the most owners have had are the last ones: the mark of contents counts
+//! owners, and stands in the sealed file.
 
 use super::membership::StoreMembership;
 use crate::clock;
@@ -32,8 +32,8 @@ pub const LOOK_PAUSE: Duration = Duration::from_micros(200);
 pub const OWNERS_SHIFT: u32 = 32;
 
 impl StoreMembership {
-    /// Returns the contents of the owner. Without an owner, returns the last contents that any member has, if they are later
-    /// than those of mark `known`. Waits for `timeout` nanoseconds if the owner does not show its contents.
+    /// Returns the contents of the owner. Without an owner, returns the last contents that any member has, if they are
+    /// later than those of mark `known`. Waits for `timeout` nanoseconds if the owner does not show its contents.
     pub(super) fn find_contents(
         &self,
         known: u64,
@@ -142,7 +142,8 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Notes which contents are mapped, and the mark that the object's memory had before. The caller has locked the contents.
+    /// Notes which contents are mapped, and the mark that the object's memory had before. The caller has locked the
+    /// contents.
     pub(super) fn set_current(&self, current: u64, seen_mark: u64) {
         // Relaxed, both: changed by a thread that has locked the contents.
         self.current.store(current, Relaxed);

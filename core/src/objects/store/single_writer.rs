@@ -1,13 +1,13 @@
 //! Stores with a single writer: one member, the owner, changes the store, and all others map its contents for reading.
 //!
-//! A member that opens the store for writing while there is no owner becomes the owner: it copies what was committed to a file
-//! of its own, stores the mark of that file in the object's memory, and rings for the [watchers](crate::objects::members::watcher) of
-//! all readers, which map the file, whether their programs look at the store or not. The new owner changes nothing before the
-//! readers have followed, so each reader that could follow keeps all commits. It waits for a stopped reader no longer than
-//! [`FOLLOW_TIMEOUT`].
+//! A member that opens the store for writing while there is no owner becomes the owner: it copies what was committed to
+//! a file of its own, stores the mark of that file in the object's memory, and rings for the watchers of all readers,
+//! which map the file, whether their programs look at the store or not. The new owner changes nothing before the
+//! readers have followed, so each reader that could follow keeps all commits. It waits for a stopped reader no longer
+//! than [`FOLLOW_TIMEOUT`].
 //!
-//! Once the owner has gone, readers keep what they have. A reader that finds a commit in whose middle the owner died finishes
-//! it in private memory.
+//! Once the owner has gone, readers keep what they have. A reader that finds a commit in whose middle the owner died
+//! finishes it in private memory.
 
 use super::copies::skipped_ids;
 use super::error::StoreRefused;
@@ -93,8 +93,8 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Creates a sealed file with a copy of the contents that are mapped, whose mark is `before`, or with empty contents if that
-    /// is 0. Returns the file, its mapping and its mark.
+    /// Creates a sealed file with a copy of the contents that are mapped, whose mark is `before`, or with empty
+    /// contents if that is 0. Returns the file, its mapping and its mark.
     fn create_contents(
         &self,
         before: u64,
@@ -208,7 +208,8 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Reads the contents with `read`, which takes a deadline. Checks between slices of time whether the owner has died.
+    /// Reads the contents with `read`, which takes a deadline. Checks between slices of time whether the owner has
+    /// died.
     pub(super) fn read_contents<R>(
         &self,
         timeout: u64,

@@ -23,14 +23,14 @@ pub enum BeginOutcome {
     Begun,
     /// Another transaction is open, whose end wakes its waiters.
     MustWait,
-    /// A single operation of another process does not end: the process is stopped, or has no CPU. The end of an operation
-    /// wakes no waiter for a transaction, so the caller must try again.
+    /// A single operation of another process does not end: the process is stopped, or has no CPU. The end of an
+    /// operation wakes no waiter for a transaction, so the caller must try again.
     MustRetry,
 }
 
 impl StoreMembership {
-    /// Begins a transaction of a task, or of a thread. `timeout`, in nanoseconds, is for a single operation of another process
-    /// that does not end.
+    /// Begins a transaction of a task, or of a thread. `timeout`, in nanoseconds, is for a single operation of another
+    /// process that does not end.
     pub fn begin_transaction(
         &self,
         owner: u64,
@@ -148,7 +148,8 @@ fn try_begin(
         if store.is_long() {
             return Ok(Err(BeginOutcome::MustWait));
         }
-        // Operations may follow each other without end, even of one process; a change of holder or sequence is progress.
+        // Operations may follow each other without end, even of one process; a change of holder or sequence is
+        // progress.
         let (now, found) = (clock::now(), (holder, store.sequence()));
         match since {
             Some((known, from)) if known == found => {

@@ -125,8 +125,8 @@ impl TopicMembership {
         }
     }
 
-    /// Maps the log of a publisher, and notes its process. The error is the reason why the log cannot be opened, or None if the
-    /// publisher is gone.
+    /// Maps the log of a publisher, and notes its process. The error is the reason why the log cannot be opened, or
+    /// None if the publisher is gone.
     pub(super) fn open_log(
         &self,
         listed: &ListingInfo,
@@ -145,8 +145,8 @@ impl TopicMembership {
         }
     }
 
-    /// Maps the log of a publisher of this process. Returns no reason if the publisher ends just now: its memory may be gone
-    /// before its slot among the members is, and long before on a busy machine.
+    /// Maps the log of a publisher of this process. Returns no reason if the publisher ends just now: its memory may be
+    /// gone before its slot among the members is, and long before on a busy machine.
     fn open_log_of(&self, pid: libc::pid_t, listed: &ListingInfo) -> Result<Log, Option<String>> {
         let is_alive = || match self.members().holder_of(MemberId(listed.owner)) {
             Some(Holder::Process(holder)) => holder == pid && !sealed::is_ending(pid),

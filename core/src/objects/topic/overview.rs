@@ -87,8 +87,8 @@ impl TopicMembership {
         })
     }
 
-    /// Returns the subscribers, as these publishers see them: each publisher is a listing, a generation, and the number of
-    /// its next record.
+    /// Returns the subscribers, as these publishers see them: each publisher is a listing, a generation, and the number
+    /// of its next record.
     pub(super) fn subscribers_of(&self, publishers: &[(usize, u64, u64)]) -> Vec<SubscriberSeen> {
         let directory = self.directory();
         let seen = |each: SeatInfo| {

@@ -49,8 +49,8 @@ pub struct PublishOutcome {
 }
 
 impl TopicMembership {
-    /// Begins to publish in this process, until the last reference to the result is dropped. Returns the publication that is
-    /// open, if it has the same limits.
+    /// Begins to publish in this process, until the last reference to the result is dropped. Returns the publication
+    /// that is open, if it has the same limits.
     pub fn publish(
         self: &Arc<Self>,
         limits: PublisherLimits,
@@ -94,7 +94,8 @@ impl TopicMembership {
         let weak: Weak<Publication> = Arc::downgrade(&publication);
         *known = Some(weak);
         drop(known);
-        // Sleeping subscribers attach themselves; watchers attach those of computing processes. Our own watcher is not rung.
+        // Sleeping subscribers attach themselves; watchers attach those of computing processes. Our own watcher is not
+        // rung.
         self.wake_all(ITEMS);
         self.notify_watchers();
         self.attach_subscriptions();
@@ -140,8 +141,8 @@ impl Publication {
         Ok(self.publisher()?.is_attached_by_all(on_full))
     }
 
-    /// Publishes as many of these records as there is room for. A record is its form, its payload, and true if the payload
-    /// must be aligned.
+    /// Publishes as many of these records as there is room for. A record is its form, its payload, and true if the
+    /// payload must be aligned.
     #[inline]
     pub fn publish<'a>(
         &self,
@@ -178,7 +179,8 @@ impl Publication {
         Ok(PublishOutcome { count, refused })
     }
 
-    /// Reserves a block to fill, which the caller publishes or frees. The inner error is the subscriber that holds the memory.
+    /// Reserves a block to fill, which the caller publishes or frees. The inner error is the subscriber that holds the
+    /// memory.
     pub fn reserve(&self, len: u64, on_full: OnFull) -> Result<Result<Block, NoRoom>, ObjectError> {
         let reserved = self.publisher()?.reserve(len, on_full);
         self.separate_no_room(reserved)
@@ -254,8 +256,8 @@ impl Publication {
         }
     }
 
-    /// Returns true if the slowest subscriber is of this process, and this thread was the last to read from it: a wait for it
-    /// would not end.
+    /// Returns true if the slowest subscriber is of this process, and this thread was the last to read from it: a wait
+    /// for it would not end.
     pub fn is_read_by_this_thread(&self, slowest: &NoRoom) -> bool {
         if self.topic.check().is_err() || slowest.owner != Some(self.topic.members().self_id().0) {
             return false;
@@ -331,8 +333,8 @@ fn write_large(
 }
 
 impl LocalPublication for Publication {
-    /// Publishes what is written, and waits a while until all subscribers have attached: they read mapped memory also after
-    /// this process has gone. The process of an earlier subscriber may not have reacted so far.
+    /// Publishes what is written, and waits a while until all subscribers have attached: they read mapped memory also
+    /// after this process has gone. The process of an earlier subscriber may not have reacted so far.
     fn finish(&self) {
         // Relaxed: set by the thread that drops the last handle.
         if self.has_waited.load(Relaxed) {

@@ -117,7 +117,8 @@ impl Subscription {
         Ok(subscriber)
     }
 
-    /// Takes messages, as [`Subscriber::receive`], large ones in place. Reports each publisher that cannot be read once.
+    /// Takes messages, as [`Subscriber::receive`], large ones in place. Reports each publisher that cannot be read
+    /// once.
     #[inline]
     pub fn take(
         &self,
@@ -160,7 +161,8 @@ impl Subscription {
         Ok(self.refreshed()?.live_sources().collect())
     }
 
-    /// Returns true if the subscription reads from no publisher, and this one, from which it no longer reads, still publishes.
+    /// Returns true if the subscription reads from no publisher, and this one, from which it no longer reads, still
+    /// publishes.
     pub fn is_last_source(&self, source: PublisherId) -> Result<bool, ObjectError> {
         Ok(self.refreshed()?.is_last_source(source))
     }

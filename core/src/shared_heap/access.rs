@@ -39,18 +39,19 @@ impl<W: Words> ReadWords for OptimisticView<'_, W> {
         match self.0.word(at) {
             // Relaxed: the sequence orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
-            None => Err(no_word(at)),
+            None => Err(invalid_offset(at)),
         }
     }
 
     #[inline]
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
-        copied(self.0, at, len, out)
+        copy_words(self.0, at, len, out)
     }
 }
 
+/// Copies bytes of the memory for [`ReadWords::copy`].
 #[inline]
-pub(super) fn copied(
+pub(super) fn copy_words(
     words: &impl Words,
     at: u64,
     len: u64,
@@ -58,12 +59,13 @@ pub(super) fn copied(
 ) -> Result<(), HeapError> {
     match words.copy_out(at, len, out) {
         true => Ok(()),
-        false => Err(no_word(at)),
+        false => Err(invalid_offset(at)),
     }
 }
 
+/// Returns the error for an offset at which there is no word.
 #[cold]
-pub(super) fn no_word(at: u64) -> HeapError {
+pub(super) fn invalid_offset(at: u64) -> HeapError {
     let corruption = Corruption {
         field: Field::Offset,
         at,

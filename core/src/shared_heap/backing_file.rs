@@ -23,7 +23,7 @@ pub const PAGE: u64 = GRANULE;
 const STEP: (u64, u64) = (16, 1024);
 
 /// Returns the number of pages to back at once while this many are backed.
-pub(super) fn step(backed: u64) -> u64 {
+pub(super) fn growth_step(backed: u64) -> u64 {
     (backed / 16).clamp(STEP.0, STEP.1)
 }
 
@@ -42,6 +42,7 @@ impl BackingFile {
         BackingFile(Arc::downgrade(file))
     }
 
+    /// Returns the file, or EBADF once the caller has closed it.
     fn file(&self) -> io::Result<Arc<OwnedFd>> {
         let file = self.0.upgrade();
         file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
@@ -90,6 +91,7 @@ impl BackingFile {
         Ok(parts)
     }
 
+    /// Calls `fallocate` on a range.
     fn change(&self, mode: libc::c_int, start: u64, len: u64) -> io::Result<()> {
         fallocate(self.file()?.as_fd(), mode, start, len)
     }

@@ -24,6 +24,7 @@ pub(super) fn file_size(start: u64, max_memory: u64) -> u64 {
         .min(LARGEST / PAGE * PAGE)
 }
 
+/// Rounds an offset up to a page.
 pub(super) const fn aligned(offset: u64) -> u64 {
     offset.div_ceil(PAGE).saturating_mul(PAGE)
 }
@@ -113,6 +114,7 @@ impl Blocks {
         self.allocate_pages(t, len.div_ceil(PAGE), is_unfinished)
     }
 
+    /// Allocates a block of whole backed pages. Returns None if there are not enough.
     pub(super) fn allocate_pages(
         &self,
         t: &mut impl WriteWords,
@@ -131,6 +133,7 @@ impl Blocks {
         Ok(Some(self.pages.offset(page)))
     }
 
+    /// Frees a block, which must be unfinished or committed as `is_unfinished` says.
     pub(super) fn release(
         &self,
         t: &mut impl WriteWords,
@@ -153,7 +156,11 @@ impl Blocks {
     }
 
     /// Returns the number of free backed pages to keep if more than `least` and more than needed are free.
-    pub(super) fn excess(&self, t: &impl ReadWords, least: u64) -> Result<Option<u64>, HeapError> {
+    pub(super) fn spare_to_keep(
+        &self,
+        t: &impl ReadWords,
+        least: u64,
+    ) -> Result<Option<u64>, HeapError> {
         let spare = self.pages.spare(t)?;
         let used = self.pages.backed(t)?.saturating_sub(spare);
         let limit = backing_file::spare_limit(used, least);

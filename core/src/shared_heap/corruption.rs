@@ -15,6 +15,7 @@ macro_rules! fields {
         impl Field {
             const ALL: &[Field] = &[$(Field::$name,)+];
 
+            /// Returns the name of the field for messages.
             fn text(self) -> &'static str {
                 match self {
                     $(Field::$name => $text,)+

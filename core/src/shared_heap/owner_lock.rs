@@ -63,6 +63,7 @@ pub(super) fn acquire<M: Members>(
     Ok(taken_over)
 }
 
+/// Waits for the lock and acquires it, as [`acquire`].
 #[cold]
 fn wait<M: Members>(
     word: &AtomicU64,
@@ -94,10 +95,10 @@ fn wait<M: Members>(
             0 if found & FOR_SLEEPERS == 0 => true,
             // A waiter with deadline 0 is refused and comes again with a later one. At its deadline a waiter takes a
             // reserved lock, because the sleepers it was reserved for may have died.
-            0 => sleep.has_slept() || (deadline > 0 && sleep.is_over()),
+            0 => sleep.has_slept() || (deadline > 0 && sleep.is_expired()),
             _ => holder != me && !members.is_alive(holder),
         };
-        if !is_free && (sleep.is_over() || is_poisoned()) {
+        if !is_free && (sleep.is_expired() || is_poisoned()) {
             return Err(HeapError::Busy { holder });
         }
         let wanted = match is_free {
@@ -116,7 +117,7 @@ fn wait<M: Members>(
                 sleep.sleep_on(word, wanted);
                 found = word.load(Ordering::Relaxed);
             }
-            Err(_) if sleep.is_over() => return Err(HeapError::Busy { holder }),
+            Err(_) if sleep.is_expired() => return Err(HeapError::Busy { holder }),
             Err(now) => found = now,
         }
     }
@@ -164,6 +165,7 @@ mod asleep {
     /// The longest sleep, in nanoseconds; after it the waiter asks again whether the holder is alive.
     const MAX_SLICE: u64 = 10_000_000;
 
+    /// Pauses between two attempts.
     pub(super) fn pause() {
         std::hint::spin_loop();
     }
@@ -191,6 +193,7 @@ mod asleep {
             }
         }
 
+        /// Returns true once the waiter has slept.
         pub(super) fn has_slept(&self) -> bool {
             self.since.is_some()
         }
@@ -203,7 +206,8 @@ mod asleep {
                 .is_some_and(|since| clock::now() - since > enough)
         }
 
-        pub(super) fn is_over(&self) -> bool {
+        /// Returns true once the deadline has passed.
+        pub(super) fn is_expired(&self) -> bool {
             clock::now() >= self.deadline
         }
 
@@ -219,6 +223,7 @@ mod asleep {
         }
     }
 
+    /// Wakes a sleeper.
     #[cold]
     pub(super) fn wake(word: &AtomicU64) {
         futex::wake(futex::low_half(word.as_ptr()), Reach::Host);
@@ -249,7 +254,7 @@ mod modelled {
         pub(super) fn wants_priority(&self, _held: u64) -> bool {
             self.0
         }
-        pub(super) fn is_over(&self) -> bool {
+        pub(super) fn is_expired(&self) -> bool {
             false
         }
         pub(super) fn sleep_on(&mut self, _word: &AtomicU64, _value: u64) {

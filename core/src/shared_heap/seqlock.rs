@@ -191,17 +191,19 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         self.check_poison()
     }
 
+    /// Returns an error if a member has reported a corruption or a replacement.
     #[inline]
     fn check_poison(&self) -> Result<(), HeapError> {
         // Relaxed: a flag. A member that sees it late meets the corrupt value itself.
         if self.word(AT_POISON).load(Ordering::Relaxed) != 0 {
-            return Err(self.why_poisoned());
+            return Err(self.poison_error());
         }
         Ok(())
     }
 
+    /// Returns the error that members have reported.
     #[cold]
-    fn why_poisoned(&self) -> HeapError {
+    fn poison_error(&self) -> HeapError {
         match self.poison_words().read() {
             Corruption {
                 field: super::Field::Replaced,
@@ -219,7 +221,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         // SeqCst: after the exchange of the lock. A member that makes a copy first marks this memory, then reads the
         // lock: if this process sees no mark, the copy has all of its earlier stores.
         if self.word(AT_POISON).load(Ordering::SeqCst) != 0
-            && let error @ HeapError::Replaced { fenced } = self.why_poisoned()
+            && let error @ HeapError::Replaced { fenced } = self.poison_error()
             && fenced == self.members.self_id()
         {
             return Err(error);
@@ -374,7 +376,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         // SeqCst: after the exchange of the lock. A member that makes a copy marks this memory, then reads the lock:
         // either it sees that this member holds the lock, or this member sees the mark and changes nothing.
         if self.word(AT_POISON).load(Ordering::SeqCst) != 0 {
-            return Err(self.why_poisoned());
+            return Err(self.poison_error());
         }
         Ok(held)
     }

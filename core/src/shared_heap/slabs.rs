@@ -107,6 +107,7 @@ pub(super) fn class_of(len: u64) -> &'static Class {
     &TABLE[usize::from(index_of(len))]
 }
 
+/// Returns the offset of the list head of a class.
 fn head(pages: &Pages, class: u8) -> u64 {
     pages.metadata + AT_HEADS + u64::from(class) * 8
 }
@@ -156,7 +157,7 @@ pub(super) fn allocate(
     let head = head(pages, index);
     let page = match pages.first(t, head)? {
         Some(page) => page,
-        None => match make(pages, t, index)? {
+        None => match create(pages, t, index)? {
             Some(page) => page,
             None => return Ok(None),
         },
@@ -204,7 +205,7 @@ fn free_bit(pages: &Pages, t: &impl ReadWords, page: u64, class: &Class) -> Resu
 }
 
 /// Creates an empty slab.
-fn make(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<Option<u64>, HeapError> {
+fn create(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<Option<u64>, HeapError> {
     let class = &TABLE[usize::from(index)];
     let Some(page) = pages.take_run(t, Kind::Spare, class.pages)? else {
         return Ok(None);
@@ -268,7 +269,7 @@ fn find(
 }
 
 /// Marks the block at this offset as committed.
-pub(super) fn fill(
+pub(super) fn commit(
     pages: &Pages,
     t: &mut impl WriteWords,
     offset: u64,
@@ -319,11 +320,11 @@ pub(super) fn free(
     if used > 0 || (class.pages <= KEPT_PAGES && pages.is_alone(t, page)?) {
         return pages.set_entry(t, page, PageEntry { used, ..entry });
     }
-    dissolve(pages, t, head, page, class)
+    free_slab(pages, t, head, page, class)
 }
 
 /// Gives the pages of an empty slab back.
-fn dissolve(
+fn free_slab(
     pages: &Pages,
     t: &mut impl WriteWords,
     head: u64,
@@ -359,7 +360,11 @@ pub(super) fn free_blocks(
 const MAX_PROBES: u32 = 64;
 
 /// Gives the pages of an empty slab of this class back, if there is one.
-pub(super) fn trim(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<(), HeapError> {
+pub(super) fn free_empty_slab(
+    pages: &Pages,
+    t: &mut impl WriteWords,
+    index: u8,
+) -> Result<(), HeapError> {
     let head = head(pages, index);
     let mut next = pages.first(t, head)?;
     for _ in 0..MAX_PROBES {
@@ -367,7 +372,7 @@ pub(super) fn trim(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<
         let entry = pages.entry(t, page)?;
         let class = class(pages, page, entry)?;
         if entry.used == 0 {
-            return dissolve(pages, t, head, page, class);
+            return free_slab(pages, t, head, page, class);
         }
         next = pages.next(t, page)?;
     }
@@ -419,7 +424,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_block_has_room_for_what_was_asked_and_little_more() {
+    fn a_block_is_large_enough_and_little_larger() {
         for len in 0..=LARGEST {
             let class = class_of(len);
             assert!(class.size >= len && class.size % 16 == 0);

@@ -9,7 +9,7 @@
 //!
 //! The sequence is odd from before the first change until after count 0.
 
-use super::access::{OptimisticView, ReadWords, WriteWords, copied, no_word};
+use super::access::{OptimisticView, ReadWords, WriteWords, copy_words, invalid_offset};
 use super::corruption::{Corruption, Field};
 use super::error::HeapError;
 use super::members::Members;
@@ -101,6 +101,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         std::mem::forget(transaction);
     }
 
+    /// Acquires the lock, undoes the changes of a dead holder, and begins a transaction.
     #[inline]
     fn begin(&self, deadline: u64) -> Result<Transaction<'_, W, M>, HeapError> {
         let held = self.0.acquire(deadline)?;
@@ -178,13 +179,13 @@ impl<W: Words, M: Members> ReadWords for Transaction<'_, W, M> {
         match self.log.words().word(at) {
             // Relaxed: the lock orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
-            None => Err(no_word(at)),
+            None => Err(invalid_offset(at)),
         }
     }
 
     #[inline]
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
-        copied(self.log.words(), at, len, out)
+        copy_words(self.log.words(), at, len, out)
     }
 }
 
@@ -193,7 +194,7 @@ impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let log = self.log;
         let Some(word) = log.0.changeable(at) else {
-            return Err(no_word(at));
+            return Err(invalid_offset(at));
         };
         if self.changed == CAPACITY {
             return Err(HeapError::TransactionTooLarge { most: CAPACITY });
@@ -227,7 +228,7 @@ impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
         match self.log.0.changeable(at) {
             // Release: in program order.
             Some(word) => word.store(value, Ordering::Release),
-            None => return Err(no_word(at)),
+            None => return Err(invalid_offset(at)),
         }
         Ok(())
     }

@@ -27,6 +27,7 @@ pub(super) struct UnfinishedAllocs {
 }
 
 impl UnfinishedAllocs {
+    /// Returns the offset of an entry.
     fn at(&self, index: u64) -> u64 {
         self.start + index * ENTRY
     }

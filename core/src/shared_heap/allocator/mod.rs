@@ -174,6 +174,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
+    /// Reserves a block by this function.
     fn reserve_as(
         &self,
         len: u64,
@@ -181,7 +182,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         deadline: u64,
         carve: impl Fn(&mut Transaction<'_, W, M>) -> Result<Option<u64>, HeapError>,
     ) -> Result<Reservation, HeapError> {
-        let reserved = self.with_room(len, pages, deadline, |t| {
+        let reserved = self.with_enough_pages(len, pages, deadline, |t| {
             let Some(offset) = carve(t)? else {
                 return Ok(None);
             };
@@ -208,7 +209,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                     .set_entry(t, page, PageEntry { kind, ..entry })
             }
             Kind::Slab | Kind::SlabInner => {
-                slabs::fill(&self.blocks.pages, t, block.offset, page, entry)
+                slabs::commit(&self.blocks.pages, t, block.offset, page, entry)
             }
             _ => Err(HeapError::NotUnfinished {
                 offset: block.offset,
@@ -230,7 +231,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Allocates a block of at least `len` bytes that is shared at once. If this process dies before it has published
     /// the offset, the block is lost.
     pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, HeapError> {
-        self.with_room(len, pages_for(len), deadline, |t| {
+        self.with_enough_pages(len, pages_for(len), deadline, |t| {
             self.blocks.allocate(t, len, false)
         })
     }
@@ -239,7 +240,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub fn free(&self, offset: u64, deadline: u64) -> Result<(), HeapError> {
         let excess = self.undo_log.transact(deadline, |t| {
             self.free_within(t, offset)?;
-            self.blocks.excess(t, MIN_SPARE)
+            self.blocks.spare_to_keep(t, MIN_SPARE)
         })?;
         if let Some(most) = excess {
             // The block is free even if this fails. The next operation meets the same corruption.
@@ -257,7 +258,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub fn has_excess(&self, deadline: u64) -> Result<bool, HeapError> {
         let excess = self
             .undo_log
-            .read(deadline, |t| self.blocks.excess(t, MIN_SPARE))?;
+            .read(deadline, |t| self.blocks.spare_to_keep(t, MIN_SPARE))?;
         Ok(excess.is_some())
     }
 
@@ -265,7 +266,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub fn shrink_excess(&self, deadline: u64) {
         let much = self
             .undo_log
-            .transact(deadline, |t| self.blocks.excess(t, MIN_SPARE));
+            .transact(deadline, |t| self.blocks.spare_to_keep(t, MIN_SPARE));
         if let Ok(Some(most)) = much {
             // The next operation meets the same corruption.
             let _ = self.shrink(most, deadline);

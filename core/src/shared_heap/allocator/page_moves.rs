@@ -16,7 +16,7 @@ use std::io;
 impl<W: Words, M: Members> Allocator<W, M> {
     /// Runs `carve`, which needs space for a block of `len` bytes and at most `need` pages. Backs more pages if it
     /// returns None.
-    pub(super) fn with_room<R>(
+    pub(super) fn with_enough_pages<R>(
         &self,
         len: u64,
         need: u64,
@@ -83,7 +83,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 return Ok(None);
             }
             let pages = if with_spare {
-                backing_file::step(backed).max(need).min(left)
+                backing_file::growth_step(backed).max(need).min(left)
             } else {
                 need
             };
@@ -242,7 +242,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub(super) fn reclaim(&self, deadline: u64) -> Result<(), HeapError> {
         for class in 0..slabs::CLASSES {
             self.undo_log.transact(deadline, |t| {
-                slabs::trim(&self.blocks.pages, t, class as u8)
+                slabs::free_empty_slab(&self.blocks.pages, t, class as u8)
             })?;
         }
         self.shrink(0, deadline)

@@ -82,6 +82,7 @@ impl Heap {
         }
     }
 
+    /// Opens a heap without backing its metadata.
     fn open(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> Self {
         let map = aligned(start + blocks::METADATA_SIZE);
         Heap {
@@ -120,6 +121,7 @@ impl Heap {
         Ok(offset)
     }
 
+    /// Backs more pages, and allocates from them.
     #[cold]
     fn allocate_more<W: Words, M: Members>(
         &self,
@@ -151,6 +153,7 @@ impl Heap {
         })
     }
 
+    /// Returns the number of free backed pages to keep at least.
     fn min_spare(&self) -> u64 {
         let share = self.blocks.max_pages / 16;
         share.clamp(*MIN_SPARE.start(), *MIN_SPARE.end())
@@ -174,7 +177,7 @@ impl Heap {
             return Ok(false);
         }
         let count = match with_spare {
-            true => backing_file::step(backed).max(need).min(left),
+            true => backing_file::growth_step(backed).max(need).min(left),
             false => need,
         };
         // Found before anything is taken, because the kernel may refuse.
@@ -257,7 +260,7 @@ impl Heap {
         if self.is_sealed {
             return Ok(());
         }
-        let Some(most) = self.blocks.excess(t, self.min_spare())? else {
+        let Some(most) = self.blocks.spare_to_keep(t, self.min_spare())? else {
             return Ok(());
         };
         let pages = &self.blocks.pages;

@@ -11,14 +11,17 @@ impl Pages {
         self.heads + (self.lists(state) * BINS + bin) * 8
     }
 
+    /// Returns the offset of the word with the bit of a list.
     pub(super) fn bits(&self, state: Kind, bin: u64) -> u64 {
         self.metadata + AT_BITS + (self.lists(state) * BINS + bin) / 64 * 8
     }
 
+    /// Returns 0 for the lists of backed runs and 1 for those of bare ones.
     fn lists(&self, state: Kind) -> u64 {
         u64::from(state == Kind::Bare)
     }
 
+    /// Writes the entries of a free run, and adds it to its list.
     fn insert(
         &self,
         t: &mut impl WriteWords,
@@ -39,6 +42,7 @@ impl Pages {
         Ok(())
     }
 
+    /// Removes a free run from its list.
     fn remove(
         &self,
         t: &mut impl WriteWords,
@@ -242,6 +246,7 @@ impl Pages {
         Ok((begin.kind == state).then_some((first, end.len)))
     }
 
+    /// Adds to the number of free backed pages if this state is backed.
     fn count_spare(
         &self,
         t: &mut impl WriteWords,

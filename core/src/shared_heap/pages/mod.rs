@@ -139,6 +139,7 @@ impl Pages {
         self.data + page * PAGE
     }
 
+    /// Returns the offset of the entry of a page.
     fn at(&self, page: u64) -> u64 {
         self.map + page * MAP_ENTRY
     }
@@ -163,6 +164,7 @@ impl Pages {
         self.counted(t, AT_SPARE)
     }
 
+    /// Reads a count of pages, and checks it.
     fn counted(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let found = t.get(self.metadata + at)?;
         if found > self.count {
@@ -189,6 +191,7 @@ impl Pages {
         self.add(t, AT_BACKED, -(pages as i64))
     }
 
+    /// Adds to a count of pages.
     fn add(&self, t: &mut impl WriteWords, at: u64, pages: i64) -> Result<(), HeapError> {
         let found = self.counted(t, at)?;
         match found.checked_add_signed(pages) {
@@ -216,6 +219,7 @@ impl Pages {
         corrupt(Field::Map, self.at(page), found.to_word())
     }
 
+    /// Stores the entry of a page.
     pub(in crate::shared_heap) fn set_entry(
         &self,
         t: &mut impl WriteWords,
@@ -234,6 +238,7 @@ impl Pages {
         t.set(self.at(page), 0)
     }
 
+    /// Reads the links of a page: the previous and the next one, each plus one.
     fn links(&self, t: &impl ReadWords, page: u64) -> Result<(u64, u64), HeapError> {
         let found = t.get(self.at(page) + 8)?;
         let (before, next) = (found >> 32, found & 0xffff_ffff);
@@ -243,6 +248,7 @@ impl Pages {
         Ok((before, next))
     }
 
+    /// Stores the links of a page.
     fn link(
         &self,
         t: &mut impl WriteWords,

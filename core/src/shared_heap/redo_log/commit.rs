@@ -3,7 +3,7 @@
 use super::pending::{Fresh, PendingTransaction, Savepoint, Undo, Writes};
 use super::{AT_DIED, CAPACITY, KEPT, RedoLog, Writer};
 use crate::crash;
-use crate::shared_heap::access::{OptimisticView, no_word};
+use crate::shared_heap::access::{OptimisticView, invalid_offset};
 use crate::shared_heap::corruption::{Corruption, Field};
 use crate::shared_heap::error::{Failure, HeapError};
 use crate::shared_heap::members::Members;
@@ -74,6 +74,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
+    /// Undoes all changes since a savepoint.
     fn roll_back_to(&self, pending: &mut PendingTransaction, savepoint: &Savepoint) {
         let undo = pending.undo.as_mut();
         let undone = undo.map(|undo| undo.split_off(savepoint.undo.min(undo.len())));
@@ -163,7 +164,9 @@ impl<W: Words, M: Members> RedoLog<W, M> {
                 Some(word) => word.store(value, Ordering::Release),
                 None => {
                     self.seqlock.release_leaked();
-                    return self.seqlock.poison_if_corrupt(Err(no_word(at).into()));
+                    return self
+                        .seqlock
+                        .poison_if_corrupt(Err(invalid_offset(at).into()));
                 }
             }
             crash::point!(OnlyWordStored);

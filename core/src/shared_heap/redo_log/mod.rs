@@ -20,7 +20,7 @@ pub use pending::{PendingTransaction, Savepoint};
 
 use crate::clock;
 use crate::shared_heap::access::{OptimisticView, ReadWords, WriteWords};
-use crate::shared_heap::access::{copied, no_word};
+use crate::shared_heap::access::{copy_words, invalid_offset};
 use crate::shared_heap::backing_file::BackingFile;
 use crate::shared_heap::error::{Failure, HeapError};
 use crate::shared_heap::members::Members;
@@ -82,6 +82,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Ok(log)
     }
 
+    /// Opens a log without backing it.
     fn open(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
         Ok(RedoLog {
             seqlock: SeqLock::new(words, start, SIZE, members)?,
@@ -263,7 +264,7 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
     pub fn init_bytes(&mut self, at: u64, bytes: &[u8]) -> Result<(), HeapError> {
         match self.log.seqlock.words().copy_in(at, bytes) {
             true => Ok(()),
-            false => Err(no_word(at)),
+            false => Err(invalid_offset(at)),
         }
     }
 
@@ -284,13 +285,13 @@ impl<W: Words, M: Members> ReadWords for Writer<'_, W, M> {
         match self.log.seqlock.words().word(at) {
             // Relaxed: the lock orders it.
             Some(word) => Ok(word.load(Ordering::Relaxed)),
-            None => Err(no_word(at)),
+            None => Err(invalid_offset(at)),
         }
     }
 
     #[inline]
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
-        copied(self.log.seqlock.words(), at, len, out)
+        copy_words(self.log.seqlock.words(), at, len, out)
     }
 }
 
@@ -298,7 +299,7 @@ impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let Some(word) = self.log.seqlock.changeable(at) else {
-            return Err(no_word(at));
+            return Err(invalid_offset(at));
         };
         let PendingTransaction {
             writes,
@@ -332,7 +333,7 @@ impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
         match self.log.seqlock.changeable(at) {
             // Release: in program order.
             Some(word) => word.store(value, Ordering::Release),
-            None => return Err(no_word(at)),
+            None => return Err(invalid_offset(at)),
         }
         Ok(())
     }

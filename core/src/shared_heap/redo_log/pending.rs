@@ -87,6 +87,7 @@ impl Writes {
         }
     }
 
+    /// Returns the number of the write of a word.
     #[inline]
     pub(super) fn find(&self, at: u64) -> Option<usize> {
         if self.count > INLINE {
@@ -97,6 +98,7 @@ impl Writes {
             .position(|&(known, _)| known == at)
     }
 
+    /// Adds a write of a new word.
     #[inline]
     pub(super) fn push(&mut self, at: u64, value: u64) {
         if self.count < INLINE {
@@ -112,6 +114,7 @@ impl Writes {
         self.count += 1;
     }
 
+    /// Drops the last writes, down to this many.
     pub(super) fn truncate(&mut self, count: usize) {
         while self.count > count {
             self.count -= 1;
@@ -142,6 +145,7 @@ impl Fresh {
         self.ends.insert(start, start + len);
     }
 
+    /// Returns true if a word is fresh.
     #[inline]
     pub(super) fn has(&self, at: u64) -> bool {
         !self.order.is_empty()

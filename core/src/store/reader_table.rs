@@ -81,7 +81,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
     /// Returns the word at this offset in the table.
     fn word(&self, at: u64) -> &AtomicU64 {
         let word = self.words.word(self.start + at);
-        word.expect("the layout has room for what readers say")
+        word.expect("the layout contains the reader table")
     }
 
     /// Returns the offsets of the entries that may be in use.

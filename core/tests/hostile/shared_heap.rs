@@ -72,7 +72,7 @@ pub fn shared_heap(bytes: &[u8]) {
         };
         let memory = File::from(file.try_clone().expect("a descriptor"));
         let memory = memory.metadata().expect("a file").blocks() * 512;
-        assert!(memory <= size, "it has grown to {memory}");
+        assert!(memory <= size, "the memory has grown to {memory}");
         if let Err(HeapError::Poisoned(_)) = done {
             let next = blocks.usage(AT_ONCE);
             assert!(matches!(next, Err(HeapError::Poisoned(_))), "{next:?}");

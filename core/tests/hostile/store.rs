@@ -42,7 +42,7 @@ pub fn store(bytes: &[u8]) {
         let done = has.act(&mut script);
         let memory = File::from(file.try_clone().expect("a descriptor"));
         let memory = memory.metadata().expect("a file").blocks() * 512;
-        assert!(memory <= size, "it has grown to {memory}");
+        assert!(memory <= size, "the memory has grown to {memory}");
         if let Err(StoreError::Heap(HeapError::Poisoned(_))) = done {
             let next = has.store.containers_made(AT_ONCE);
             let is_poisoned = matches!(next, Err(StoreError::Heap(HeapError::Poisoned(_))));

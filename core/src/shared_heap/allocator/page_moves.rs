@@ -137,7 +137,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         let most = self.blocks.pages.data + self.blocks.max_pages * PAGE;
         if self.blocks.backing_file.allocated()? + len > most {
             return Err(io::Error::other(
-                "the file has more memory than max_memory already",
+                "the file has more pages than max_memory allows",
             ));
         }
         self.blocks

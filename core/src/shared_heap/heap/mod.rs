@@ -212,7 +212,7 @@ impl Heap {
         }
         let fetched = match over {
             true => Err(io::Error::other(
-                "the file has more memory than max_memory already",
+                "the file has more pages than max_memory allows",
             )),
             false => backing_file.allocate(start, len),
         };

@@ -48,7 +48,7 @@ fn blocks_of_all_sizes_lie_beside_each_other() {
     }
     let metadata = checked(&blocks);
     assert!(metadata.blocks.is_empty());
-    assert!(metadata.backed <= 4 * MIB, "the rest was given back");
+    assert!(metadata.backed <= 4 * MIB, "the rest was returned");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn operations_agree_with_a_map_and_waste_little_memory() {
         (Sizes::Rotating, scaled(16, 64) * MIB, count),
     ] {
         let ratio = operations(sizes, most_live, count, 0x9e37_79b9_7f4a_7c15);
-        println!("{sizes:?}: {ratio:.3} of the bytes that were asked for");
+        println!("{sizes:?}: {ratio:.3} of the requested bytes");
         assert!(ratio < 1.4, "{sizes:?}: {ratio:.3}");
     }
 }

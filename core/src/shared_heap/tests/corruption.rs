@@ -91,7 +91,7 @@ impl Victim {
         let memory = std::os::unix::fs::MetadataExt::blocks(&memory) * 512;
         assert!(
             memory < 2 * shared.max_memory + 4 * MIB,
-            "it has grown to {memory}"
+            "the memory has grown to {memory}"
         );
         match done {
             Err(HeapError::Poisoned(found)) => {
@@ -114,7 +114,7 @@ fn victim(shared: &Shared) -> Victim {
 #[test]
 fn corruption_at_rest_ends_in_results_or_errors() {
     let mut dice = Dice(0xdead_beef);
-    let (mut poisoned, mut lies) = (0, 0);
+    let (mut poisoned, mut overwrites) = (0, 0);
     for _ in 0..scaled(200, 20_000) {
         let shared = Shared::new(8 * MIB);
         let mut victim = victim(&shared);
@@ -126,7 +126,7 @@ fn corruption_at_rest_ends_in_results_or_errors() {
                 let at = somewhere(&shared, &mut dice);
                 let value = corrupt(&shared, &mut dice, at);
                 shared.store(at, value);
-                lies += 1;
+                overwrites += 1;
             }
             if !victim.step(&shared, &mut dice) {
                 poisoned += 1;
@@ -134,7 +134,7 @@ fn corruption_at_rest_ends_in_results_or_errors() {
             }
         }
     }
-    println!("{lies} lies, {poisoned} memories poisoned");
+    println!("{overwrites} overwrites, {poisoned} memories poisoned");
     assert!(poisoned > 0);
 }
 

@@ -118,7 +118,10 @@ fn nothing_is_lost(shared: &Shared, blocks: &Blocks) {
         let (offset, len) = (shared.load(cell(index)), shared.load(cell(index) + 8));
         if offset != 0 {
             assert_filled(shared, offset, len);
-            assert!(held.insert(offset, len).is_none(), "two have {offset}");
+            assert!(
+                held.insert(offset, len).is_none(),
+                "two cells have {offset}"
+            );
         }
     }
     assert!(

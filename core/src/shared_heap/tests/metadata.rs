@@ -130,7 +130,7 @@ fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Inventory, BTreeSet<u64>) {
                     .extend(used.iter().map(|&at| (at, class.size)));
                 unfinished.extend(reserved);
             }
-            kind => panic!("page {page} is {kind:?} where a run must begin"),
+            kind => panic!("page {page} is {kind:?} at the beginning of a run"),
         }
         let (backed, spare) = match entry.kind {
             Kind::Bare => (0, 0),
@@ -149,7 +149,7 @@ fn of_pages(pages: &Pages, t: &impl ReadWords) -> (Inventory, BTreeSet<u64>) {
     for class in 0..slabs::CLASSES as u8 {
         let listed = slabs::tests::listed(pages, t, class);
         let roomy = roomy.remove(&class).unwrap_or_default();
-        assert_eq!(listed, roomy, "slabs of class {class} that have room");
+        assert_eq!(listed, roomy, "slabs of class {class} with free blocks");
     }
     (inventory, unfinished)
 }

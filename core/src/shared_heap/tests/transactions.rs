@@ -36,7 +36,7 @@ fn a_change_that_fails_changes_nothing() {
     assert_eq!(
         [0, 8, 16].map(|at| shared.load(at)),
         [1, 1, 0],
-        "the old values are back"
+        "the old values are restored"
     );
     assert_eq!(add(&log).unwrap(), 1);
 }
@@ -116,7 +116,7 @@ fn a_wait_for_a_live_holder_ends_at_the_deadline_and_names_it() {
         holder.kill();
         waiter.join().unwrap()
     });
-    assert_eq!(waiter.unwrap(), 0, "what it had changed is undone");
+    assert_eq!(waiter.unwrap(), 0, "its change is undone");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_forked_child_is_no_member() {
             assert!(matches!(block, Err(HeapError::Detached)));
         });
         assert_eq!(child.wait(), 0);
-        assert_eq!(t.get(0)?, 7, "the parent is_sealed what it has");
+        assert_eq!(t.get(0)?, 7, "the parent keeps its changes");
         t.set(0, 0)
     });
     held.unwrap();
@@ -255,7 +255,7 @@ fn a_corrupt_log_poisons_the_memory_and_is_reported() {
         let [log, other] = [ME, OTHER].map(|number| shared.log(number));
         for each in [&log, &other, &log] {
             let Err(HeapError::Poisoned(corruption)) = add(each) else {
-                panic!("{field:?} was believed");
+                panic!("{field:?} was accepted");
             };
             assert_eq!(
                 (corruption.field, corruption.at, corruption.found),
@@ -263,7 +263,7 @@ fn a_corrupt_log_poisons_the_memory_and_is_reported() {
             );
             assert!(corruption.to_string().contains(&format!("{value:#x}")));
         }
-        assert_eq!(shared.load(8), 8, "nothing was restored");
+        assert_eq!(shared.load(8), 8, "no word was restored");
     }
 }
 
@@ -277,7 +277,7 @@ fn an_overwritten_lock_poisons_the_memory() {
     });
     changed.unwrap();
     let Err(HeapError::Poisoned(corruption)) = add(&log) else {
-        panic!("it was believed");
+        panic!("it was accepted");
     };
     assert_eq!((corruption.field, corruption.found), (Field::OwnerLock, 77));
 }
@@ -312,7 +312,7 @@ fn truncated_memory_is_poisoned() {
         .set_len(0)
         .unwrap();
     let Err(HeapError::Poisoned(corruption)) = add(&log) else {
-        panic!("zeros were believed");
+        panic!("zeros were accepted");
     };
     assert_eq!(corruption.field, Field::CutOff);
 }

@@ -215,7 +215,7 @@ impl Victim {
 #[test]
 fn corruption_at_rest_ends_in_results_or_errors() {
     let mut dice = Dice(0xdead_beef);
-    let (mut poisoned, mut lies) = (0, 0);
+    let (mut poisoned, mut overwrites) = (0, 0);
     let keys = Rc::new(Keys::new());
     for _ in 0..scaled(300, 20_000) {
         let shared = &shared(MAX_MEMORY);
@@ -226,7 +226,7 @@ fn corruption_at_rest_ends_in_results_or_errors() {
         for _ in 0..60 {
             for _ in 0..dice.below(3) {
                 victim.corrupt(shared, &mut dice);
-                lies += 1;
+                overwrites += 1;
             }
             if victim.step(&mut dice).is_some() {
                 poisoned += 1;
@@ -234,7 +234,7 @@ fn corruption_at_rest_ends_in_results_or_errors() {
             }
         }
     }
-    println!("{lies} lies, {poisoned} stores poisoned");
+    println!("{overwrites} overwrites, {poisoned} stores poisoned");
     assert!(poisoned > 0);
 }
 
@@ -295,7 +295,7 @@ fn corrupt_entries_of_the_log_change_no_word_of_the_log() {
         (START + AT_PINS + 16, false),
         (8, false),
     ];
-    for (at, is_lie) in words {
+    for (at, is_corrupt) in words {
         let shared = shared(MAX_MEMORY);
         let store = store(&shared, US);
         for (number, word) in [at, 5].into_iter().enumerate() {
@@ -303,8 +303,8 @@ fn corrupt_entries_of_the_log_change_no_word_of_the_log() {
         }
         shared.store(log(72), 1);
         let done = store.recover(|_| false, soon());
-        assert_eq!(done.is_err(), is_lie, "{at}: {done:?}");
-        assert!(is_lie || shared.load(at) == 5);
+        assert_eq!(done.is_err(), is_corrupt, "{at}: {done:?}");
+        assert!(is_corrupt || shared.load(at) == 5);
         assert!(store.len(None, soon(), ContainerRef { at, id: 5 }).is_err());
     }
     for count in [redo_log::CAPACITY as u64 + 1, 1 << 32, u64::MAX] {

@@ -85,15 +85,12 @@ impl Twins {
         }
         assert!(
             found == self.living.model,
-            "a step of {done} is half done, or lost, or seen too early"
+            "a step of {done} is half done, lost or visible too early"
         );
         assert_eq!(self.living.refused, 0);
         self.living.forget();
         let metadata = checked(&self.ours);
-        assert!(
-            metadata.last >= self.last,
-            "a number may be another's again"
-        );
+        assert!(metadata.last >= self.last, "a number may be reused");
         self.last = metadata.last;
     }
 }

@@ -31,7 +31,7 @@ impl<T: ReadWords> Walk<'_, T> {
     /// Notes that a block of at least this many bytes is reached.
     fn block(&mut self, at: u64, len: u64) {
         let size = self.left.remove(&at);
-        let size = size.unwrap_or_else(|| panic!("{at} is no block, or two have it"));
+        let size = size.unwrap_or_else(|| panic!("{at} is no block, or is reached twice"));
         assert!(len <= size, "{len} bytes in a block of {size}");
     }
 

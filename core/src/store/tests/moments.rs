@@ -128,7 +128,7 @@ fn read(store: &Ours, dice: &mut Dice, counted: &mut i64) {
         }
         _ => {
             let count = int(&store.get(None, soon(), counts, &Item::Index(1)).unwrap());
-            assert!(count >= *counted, "a count has gone back");
+            assert!(count >= *counted, "a count has decreased");
             *counted = count;
             let key = Key::Immediate(Cell::int(dice.below(20) as i64).unwrap());
             match store.get(None, soon(), accounts, &Item::Key(&key)) {
@@ -223,7 +223,7 @@ fn a_large_copy_beside_writers_takes_the_lock_after_one_attempt() {
     let mut looks = 0;
     let read: Result<i64, StoreError> = ours.log.read(soon(), |t| {
         looks += 1;
-        assert_eq!(ours.is_long(), looks > 1, "others wait for its end");
+        assert_eq!(ours.is_long(), looks > 1, "the lock is held for long");
         assert_eq!(ours.holder(), if looks > 1 { US } else { 0 });
         let at = ours.cell_at(t, counts, &Item::Index(0))?;
         let count = copy::copy(t, Cell(t.get(at)?), false, &mut { ours.budget })?;

@@ -167,6 +167,35 @@ impl Blocks {
         Ok((spare > limit).then_some(limit / 2))
     }
 
+    /// Takes a run of pages that are not backed: `need` pages, and some for later if `with_spare`. Returns its first page
+    /// and its pages; the caller sets its entry. Returns None if `max_memory` or the file has no space for them.
+    pub(super) fn take_bare_run(
+        &self,
+        t: &mut impl WriteWords,
+        need: u64,
+        with_spare: bool,
+    ) -> Result<Option<(u64, u64)>, HeapError> {
+        let backed = self.pages.backed(t)?;
+        let left = self.max_pages.saturating_sub(backed);
+        if need > left {
+            return Ok(None);
+        }
+        let count = match with_spare {
+            true => backing_file::growth_step(backed).max(need).min(left),
+            false => need,
+        };
+        if let Some(page) = self.pages.take_run(t, Kind::Bare, count)? {
+            return Ok(Some((page, count)));
+        }
+        let end = self.pages.frontier(t)? + count;
+        if end > self.pages.count {
+            return Ok(None);
+        }
+        self.back_map(end)?;
+        let page = self.pages.take_fresh_run(t, count)?;
+        Ok(page.map(|page| (page, count)))
+    }
+
     /// Forgets which part of the page map is backed.
     pub(super) fn memory_replaced(&self) {
         // Relaxed: as below.

@@ -24,10 +24,10 @@ pub(super) const LARGEST: u64 = 16 << 10;
 /// The number of classes.
 pub(super) const CLASSES: usize = 64;
 /// The most pages of a slab.
-const MOST_PAGES: u64 = 32;
+const MAX_PAGES: u64 = 32;
 /// The most pages of a slab that is kept although it is empty. Larger slabs have large blocks, and filling one of those
 /// takes longer than creating a slab.
-const KEPT_PAGES: u64 = 4;
+const MAX_KEPT_PAGES: u64 = 4;
 
 /// The offset of the list heads in the metadata.
 const AT_HEADS: u64 = 128;
@@ -68,7 +68,7 @@ impl Class {
                 class.count -= 1;
             }
             let waste = bytes - class.count * size;
-            if (class.count >= 4 && waste * 16 <= bytes) || pages == MOST_PAGES {
+            if (class.count >= 4 && waste * 16 <= bytes) || pages == MAX_PAGES {
                 return class;
             }
             pages += 1;
@@ -317,7 +317,7 @@ pub(super) fn free(
         pages.push(t, head, page)?;
         return Ok(());
     }
-    if used > 0 || (class.pages <= KEPT_PAGES && pages.is_alone(t, page)?) {
+    if used > 0 || (class.pages <= MAX_KEPT_PAGES && pages.is_alone(t, page)?) {
         return pages.set_entry(t, page, PageEntry { used, ..entry });
     }
     free_slab(pages, t, head, page, class)

@@ -17,7 +17,7 @@ use super::format::value::{Bytes, Key, StoredValue, Value};
 use std::collections::TryReserveError;
 
 /// The greatest nesting to decode: deeper than in any store, which checks the depth itself.
-const DEPTH: usize = super::format::budget::COPIED;
+const DEPTH: usize = super::format::budget::MAX_COPY_DEPTH;
 const CELL: u8 = 0;
 
 /// Appends a value that was copied as a whole. Returns an error if memory runs out.

@@ -22,20 +22,20 @@ use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The most pins, counted once for each process and buffer, and the most watches of readers.
-const PINS: u64 = 4096;
-const WATCHES: u64 = 1024;
+const MAX_PINS: u64 = 4096;
+const MAX_WATCHES: u64 = 1024;
 const AT_BEGUN: u64 = 0;
 const AT_PINNED: u64 = 8;
 const AT_WATCHED: u64 = 16;
 const AT_PINS: u64 = 64;
-const AT_WATCHES: u64 = AT_PINS + 16 * PINS;
-const AT_MAPPED: u64 = AT_WATCHES + 24 * WATCHES;
+const AT_WATCHES: u64 = AT_PINS + 16 * MAX_PINS;
+const AT_MAPPED: u64 = AT_WATCHES + 24 * MAX_WATCHES;
 /// The most members that can report what they have mapped.
-const SLOTS: u64 = 256;
+const MAX_SLOTS: u64 = 256;
 /// The mark of a member that leaves.
 const LEAVING: u64 = u64::MAX;
 /// Bytes of the table.
-pub const SIZE: u64 = AT_MAPPED + 8 * SLOTS;
+pub const SIZE: u64 = AT_MAPPED + 8 * MAX_SLOTS;
 
 /// A part of the table: its used count, its first entry, and the size and the number of its entries.
 #[derive(Clone, Copy)]
@@ -64,7 +64,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
             high: AT_PINNED,
             first: AT_PINS,
             size: 16,
-            most: PINS,
+            most: MAX_PINS,
         }
     }
 
@@ -74,7 +74,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
             high: AT_WATCHED,
             first: AT_WATCHES,
             size: 24,
-            most: WATCHES,
+            most: MAX_WATCHES,
         }
     }
 
@@ -151,7 +151,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
 
     /// Returns the offset of a watch.
     fn watch_at(&self, number: u64) -> u64 {
-        AT_WATCHES + 24 * number.min(WATCHES - 1)
+        AT_WATCHES + 24 * number.min(MAX_WATCHES - 1)
     }
 
     /// Returns true if the container was changed since its watch began.
@@ -210,7 +210,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
 
     /// Returns the word in which the member of a slot reports what it has mapped.
     fn mapped_word(&self, slot: u32) -> &AtomicU64 {
-        self.word(AT_MAPPED + 8 * u64::from(slot).min(SLOTS - 1))
+        self.word(AT_MAPPED + 8 * u64::from(slot).min(MAX_SLOTS - 1))
     }
 
     /// Reports that the member of a slot has mapped the contents of this mark; 0: none so far.

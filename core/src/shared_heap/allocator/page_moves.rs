@@ -3,7 +3,7 @@
 use super::{Allocator, PageMove};
 use crate::crash;
 use crate::shared_heap::access::WriteWords;
-use crate::shared_heap::backing_file::{self, PAGE};
+use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::error::HeapError;
 use crate::shared_heap::members::Members;
 use crate::shared_heap::pages::{Kind, PageEntry};
@@ -77,29 +77,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
     ) -> Result<Option<PageMove>, HeapError> {
         self.complete_moves(deadline)?;
         let moving = self.undo_log.transact(deadline, |t| {
-            let backed = self.blocks.pages.backed(t)?;
-            let left = self.blocks.max_pages.saturating_sub(backed);
-            if need > left {
+            let Some((page, pages)) = self.blocks.take_bare_run(t, need, with_spare)? else {
                 return Ok(None);
-            }
-            let pages = if with_spare {
-                backing_file::growth_step(backed).max(need).min(left)
-            } else {
-                need
-            };
-            let page = match self.blocks.pages.take_run(t, Kind::Bare, pages)? {
-                Some(page) => page,
-                None => {
-                    let end = self.blocks.pages.frontier(t)? + pages;
-                    if end > self.blocks.pages.count {
-                        return Ok(None);
-                    }
-                    self.blocks.back_map(end)?;
-                    match self.blocks.pages.take_fresh_run(t, pages)? {
-                        Some(page) => page,
-                        None => return Ok(None),
-                    }
-                }
             };
             self.blocks.pages.add_backed(t, pages)?;
             self.set_aside(t, page, pages, Kind::Spare).map(Some)

@@ -18,7 +18,7 @@ mod repair;
 
 use crate::crash;
 use crate::shared_heap::access::ReadWords;
-use crate::shared_heap::backing_file::{self, BackingFile, PAGE};
+use crate::shared_heap::backing_file::{BackingFile, PAGE};
 use crate::shared_heap::blocks::{self, Blocks, aligned, pages_for};
 use crate::shared_heap::pages::{Kind, PageEntry};
 use crate::shared_heap::redo_log::{self, Writer};
@@ -171,29 +171,9 @@ impl Heap {
             backing_file,
             ..
         } = &self.blocks;
-        let backed = pages.backed(t)?;
-        let left = self.blocks.max_pages.saturating_sub(backed);
-        if need > left {
-            return Ok(false);
-        }
-        let count = match with_spare {
-            true => backing_file::growth_step(backed).max(need).min(left),
-            false => need,
-        };
         // Found before anything is taken, because the kernel may refuse.
-        let page = match pages.take_run(t, Kind::Bare, count)? {
-            Some(page) => page,
-            None => {
-                let end = pages.frontier(t)? + count;
-                if end > pages.count {
-                    return Ok(false);
-                }
-                self.blocks.back_map(end)?;
-                match pages.take_fresh_run(t, count)? {
-                    Some(page) => page,
-                    None => return Ok(false),
-                }
-            }
+        let Some((page, count)) = self.blocks.take_bare_run(t, need, with_spare)? else {
+            return Ok(false);
         };
         let (start, len) = (pages.offset(page), count * PAGE);
         // The kernel's count, because the one in shared memory is untrusted.

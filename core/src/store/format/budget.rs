@@ -5,7 +5,7 @@ use crate::store::error::{StoreError, corrupt_cell};
 /// The greatest nesting of containers and tuples, without the store itself. Deeper values are refused.
 pub const DEPTH: usize = 256;
 /// The greatest depth of a copy: all that can be inserted, with the store itself and the items of the innermost tuple.
-pub(in crate::store) const COPIED: usize = DEPTH + 4;
+pub(in crate::store) const MAX_COPY_DEPTH: usize = DEPTH + 4;
 
 /// The words and the depth that one operation may still read: as much as fits into the memory, so that corrupt values
 /// never make it run forever.
@@ -24,7 +24,7 @@ impl Budget {
     pub(in crate::store) fn of(size: u64) -> Self {
         Budget {
             cells: size / 8,
-            depth: COPIED,
+            depth: MAX_COPY_DEPTH,
             is_limited: false,
             keeps_buffer_refs: false,
         }

@@ -20,9 +20,9 @@ pub(in crate::store) const SIZE: u64 = 32;
 /// The bound of all offsets: the sum of an offset and a length of 32 bits never overflows.
 const OFFSETS: u64 = 1 << 40;
 /// The most items of a container.
-pub(in crate::store) const MOST: u64 = u32::MAX as u64 - 1;
+pub(in crate::store) const MAX_ITEMS: u64 = u32::MAX as u64 - 1;
 /// The most classes.
-pub(in crate::store) const CLASSES: u32 = 1 << 24;
+pub(in crate::store) const MAX_CLASSES: u32 = 1 << 24;
 
 pub(in crate::store) const AT_FORM: u64 = 8;
 const AT_PARENT: u64 = 16;
@@ -133,7 +133,7 @@ impl Header {
             Some(kind) if kind.is_container() => Ok(Header {
                 at,
                 kind,
-                class: (form >> 8) as u32 & (CLASSES - 1),
+                class: (form >> 8) as u32 & (MAX_CLASSES - 1),
                 len: form >> 32,
             }),
             _ => Err(corrupt_container(at + AT_FORM, form)),

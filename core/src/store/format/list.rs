@@ -16,7 +16,7 @@ use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_container};
 
 /// The most cells that are moved in place.
-const MOVED: u64 = 64;
+const MAX_MOVED: u64 = 64;
 
 /// The location of the cells of a list.
 #[derive(Clone, Copy, Debug)]
@@ -103,18 +103,18 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         let old = old?;
         let (before, after) = (from, len - to);
         let longer = len - (to - from) + added;
-        if longer > header::MOST {
+        if longer > header::MAX_ITEMS {
             return Err(StoreError::CapacityExceeded);
         }
         let grown = added as i64 - (to - from) as i64;
         // Moves the fewer cells: those behind, or those before.
         let fits_behind = cells.start + longer <= cells.room;
         let fits_before = cells.start as i64 >= grown && cells.block != 0;
-        let is_small = added <= MOVED;
-        if is_small && (grown == 0 || fits_behind && after <= MOVED) {
+        let is_small = added <= MAX_MOVED;
+        if is_small && (grown == 0 || fits_behind && after <= MAX_MOVED) {
             self.move_cells(&cells, to, len, grown)?;
             self.set_cells(&cells, from, new)?;
-        } else if fits_before && is_small && before <= MOVED {
+        } else if fits_before && is_small && before <= MAX_MOVED {
             let start = (cells.start as i64 - grown) as u64;
             let moved = Cells { start, ..cells };
             let removed: Result<Vec<_>, _> =
@@ -162,7 +162,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     ) -> Result<(), StoreError> {
         let mut block = 0;
         if len > 0 {
-            let room = (len + len / 8 + 6).min(header::MOST);
+            let room = (len + len / 8 + 6).min(header::MAX_ITEMS);
             block = self.allocate(8 + 8 * room)?;
             self.t.init(block, room << 32)?;
             let mut at = block + 8;

@@ -59,7 +59,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         len: u64,
         parent: Parent,
     ) -> Result<Header, StoreError> {
-        if len > header::MOST {
+        if len > header::MAX_ITEMS {
             return Err(StoreError::CapacityExceeded);
         }
         let fields = if kind == Type::Record { len } else { 0 };

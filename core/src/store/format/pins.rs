@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!    0  high     u64   entries that were ever used
-//!    8  entries  u64 each: a member's number, or 0; and its block, plus one if the block must be freed with its last pin
+//!    8  skipped  u64   the container numbers that copies of the store have skipped
+//!   16  entries  2 u64 each: a member's number, or 0; and its block, plus one if the block must be freed with its last pin
 //! ```
 
 use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::store::error::{StoreError, corrupt_container};
 
 /// The most pins, counted once for each process and buffer.
-pub const MOST: u64 = 4096;
+pub const MAX_PINS: u64 = 4096;
 /// Bytes of the table.
-pub(in crate::store) const SIZE: u64 = 16 + 16 * MOST;
+pub(in crate::store) const SIZE: u64 = 16 + 16 * MAX_PINS;
 
 /// In the place of a member: a deferred free of a store with an owner, which lasts until no reader has pinned the
 /// block.
@@ -25,7 +26,7 @@ impl Pins {
     /// Returns the number of entries that were ever used.
     fn high(&self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.0)? {
-            high if high <= MOST => Ok(high),
+            high if high <= MAX_PINS => Ok(high),
             high => Err(corrupt_container(self.0, high)),
         }
     }
@@ -41,30 +42,8 @@ impl Pins {
         t: &mut impl WriteWords,
         block: u64,
     ) -> Result<bool, StoreError> {
-        let high = self.high(t)?;
-        for number in 0..high {
-            if t.get(self.at(number))? == 0 {
-                return self.set_entry(t, number, block);
-            }
-        }
-        if high == MOST {
-            return Ok(false);
-        }
-        t.set(self.0, high + 1)?;
-        self.set_entry(t, high, block)
-    }
-
-    /// Stores a pin of this member.
-    fn set_entry(
-        &self,
-        t: &mut impl WriteWords,
-        number: u64,
-        block: u64,
-    ) -> Result<bool, StoreError> {
         let me = t.self_id();
-        t.set(self.at(number), me)?;
-        t.set(self.at(number) + 8, block)?;
-        Ok(true)
+        self.insert(t, me, block)
     }
 
     /// Adds a deferred free of a block that was removed from the store. Returns false if the table is full.
@@ -73,19 +52,24 @@ impl Pins {
         t: &mut impl WriteWords,
         block: u64,
     ) -> Result<bool, StoreError> {
+        self.insert(t, DEFERRED_FREE, block | 1)
+    }
+
+    /// Stores both words of the first free entry. Returns false if the table is full.
+    fn insert(&self, t: &mut impl WriteWords, member: u64, word: u64) -> Result<bool, StoreError> {
         let high = self.high(t)?;
         let mut number = 0;
         while number < high && t.get(self.at(number))? != 0 {
             number += 1;
         }
-        if number == MOST {
+        if number == MAX_PINS {
             return Ok(false);
         }
         if number == high {
             t.set(self.0, high + 1)?;
         }
-        t.set(self.at(number), DEFERRED_FREE)?;
-        t.set(self.at(number) + 8, block | 1)?;
+        t.set(self.at(number), member)?;
+        t.set(self.at(number) + 8, word)?;
         Ok(true)
     }
 
@@ -143,7 +127,7 @@ impl Pins {
 #[cfg(test)]
 impl Pins {
     /// Returns the blocks to be freed with their last pin.
-    pub(in crate::store) fn tests_orphans(
+    pub(in crate::store) fn tests_free_on_unpin(
         &self,
         t: &impl ReadWords,
     ) -> std::collections::BTreeSet<u64> {

@@ -18,8 +18,8 @@ use crate::shared_heap::{Members, Words};
 use crate::store::error::{StoreError, corrupt_cell, corrupt_container};
 
 const EMPTY: u64 = 0;
-const GONE: u64 = 1;
-const LEAST_SLOTS: u64 = 8;
+const REMOVED: u64 = 1;
+const MIN_SLOTS: u64 = 8;
 
 /// The location of the parts of a table.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +118,7 @@ impl Table {
             let word = t.get(self.slot(slot))?;
             match word {
                 EMPTY => return Ok(Lookup::Slot(free.unwrap_or(slot))),
-                GONE => free = free.or(Some(slot)),
+                REMOVED => free = free.or(Some(slot)),
                 _ if word >> 32 == hash >> 32 => {
                     let number = (word & 0xffff_ffff).wrapping_sub(2);
                     if number >= self.used {
@@ -211,7 +211,7 @@ fn hash_of(t: &impl ReadWords, cell: Cell) -> Result<u64, StoreError> {
 fn slots_for(entries: u64) -> u64 {
     (entries + entries / 3 + 2)
         .next_power_of_two()
-        .max(LEAST_SLOTS)
+        .max(MIN_SLOTS)
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
@@ -222,7 +222,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         wanted: u64,
         width: u64,
     ) -> Result<u64, StoreError> {
-        if wanted > header::MOST / 2 {
+        if wanted > header::MAX_ITEMS / 2 {
             return Err(StoreError::CapacityExceeded);
         }
         let (slots, count) = (slots_for(wanted), entries.len() as u64);
@@ -277,7 +277,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
             entries.push((key, value, hash_of(self.t, key)?));
         }
         // Twice as many, unless many of the old entries were removed.
-        let wanted = (entries.len() as u64 * 3 / 2).max(LEAST_SLOTS / 2);
+        let wanted = (entries.len() as u64 * 3 / 2).max(MIN_SLOTS / 2);
         let wanted = wanted.max(entries.len() as u64 + 1);
         let block = self.fill_table(&entries, wanted, table.width)?;
         if table.block != 0 {
@@ -337,7 +337,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         if table.width == 2 {
             self.t.set(at + 8, Cell::NOTHING.0)?;
         }
-        self.t.set(table.slot(slot), GONE)?;
+        self.t.set(table.slot(slot), REMOVED)?;
         self.add_to_len(table.header, -1)?;
         Ok(Some((found, value)))
     }

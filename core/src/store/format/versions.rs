@@ -10,9 +10,9 @@ use crate::shared_heap::access::{ReadWords, WriteWords};
 use crate::store::error::{StoreError, corrupt_container};
 
 /// The most watches.
-pub const MOST: u64 = 1024;
+pub const MAX_WATCHES: u64 = 1024;
 /// Bytes of the table.
-pub(in crate::store) const SIZE: u64 = 8 + 24 * MOST;
+pub(in crate::store) const SIZE: u64 = 8 + 24 * MAX_WATCHES;
 
 /// The table at this offset.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ impl Versions {
     #[inline]
     fn high(&self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.0)? {
-            high if high <= MOST => Ok(high),
+            high if high <= MAX_WATCHES => Ok(high),
             high => Err(corrupt_container(self.0, high)),
         }
     }
@@ -50,7 +50,7 @@ impl Versions {
         while number < high && t.get(self.at(number))? != 0 {
             number += 1;
         }
-        if number == MOST {
+        if number == MAX_WATCHES {
             return Ok(None);
         }
         if number == high {
@@ -101,7 +101,7 @@ impl Versions {
         ids: &mut Vec<u64>,
     ) -> Result<(), StoreError> {
         let mut at = at;
-        for _ in 0..super::budget::COPIED {
+        for _ in 0..super::budget::MAX_COPY_DEPTH {
             if at == 0 {
                 break;
             }
@@ -122,7 +122,7 @@ impl Versions {
         at: u64,
     ) -> Result<bool, StoreError> {
         let (high, mut found, mut at) = (self.high(t)?, false, at);
-        for _ in 0..super::budget::COPIED {
+        for _ in 0..super::budget::MAX_COPY_DEPTH {
             if at == 0 {
                 break;
             }

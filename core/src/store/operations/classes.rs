@@ -27,7 +27,7 @@ impl<W: Words, M: Members> Store<W, M> {
             if let Some(number) = table.find(mutator.t, name)? {
                 return Ok(number as u32);
             }
-            if table.used >= u64::from(header::CLASSES) {
+            if table.used >= u64::from(header::MAX_CLASSES) {
                 return Err(StoreError::CapacityExceeded);
             }
             let cell = mutator.write_key(name)?;

@@ -141,7 +141,7 @@ pub(super) fn checked(store: &Ours) -> Inventory {
         t,
         left: heap.blocks.clone(),
         ids: BTreeSet::new(),
-        unpinned: store.pins().tests_orphans(t),
+        unpinned: store.pins().tests_free_on_unpin(t),
     };
     for block in walk.unpinned.clone() {
         walk.block(block, 64);

@@ -1,1 +1,1 @@
-"""This host as the meeting place of its processes: names, locks and sockets, users, and what is left behind."""
+"""Find servers on a host: runtime directories, names, users, resource limits, and the cleanup after dead processes."""

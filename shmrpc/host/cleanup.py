@@ -1,13 +1,13 @@
-"""Every name that shmrpc leaves in the file system, and the removal of those whose owner is dead.
+"""The names that shmrpc has in the file system, and the removal of those whose owner is dead.
 
-This file needs nothing but the standard library and runs alone, so that a machine without the package
-can be cleaned too: ``python cleanup.py [--dry-run] [--json]``. ``shmrpc cleanup`` is the same code.
+This file needs only the standard library and runs alone, so that a machine without the package can be cleaned too:
+``python cleanup.py [--dry-run] [--json]``. ``shmrpc cleanup`` is the same code.
 
-A name has a *kind*; :func:`spell` says how a name of a kind is written. Services have servers. Memory, semaphores,
-locks and events have members, who meet at one lock file whatever the kind.
+A name has a *kind*; :func:`spell` returns the name of its files. Services have servers. Shared objects, such as memory,
+semaphores, locks and events, have members, which share one lock file, whatever the kind.
 
 =================================================  =====================================================
-file                                               its owner lives while
+file                                               the owner is alive as long as
 =================================================  =====================================================
 ``DIR/SPELLED.lock``, ``DIR/SPELLED.sock``         it holds the flock on the ``.lock``, or listens at the
                                                    ``.sock``, as one does whose ``.lock`` was removed
@@ -18,11 +18,11 @@ file                                               its owner lives while
 ``DIR/NAME@shared.SET.SLOT``                       the ``.lock`` beside it has a living member
 =================================================  =====================================================
 
-The memory of a name that has members is a segment, on which each of them holds a shared flock.
+The memory of a shared object is a segment, on which each member holds a shared flock.
 
-The kernel drops a lock when its holder dies, however it dies, so it proves life; a process id proves nothing, since
-ids are used again. A semaphore's file cannot be locked before it exists, so its segment answers for it: that is
-created before the semaphores and removed after them.
+The kernel drops a lock when its holder dies, in whatever way, so a held lock proves that the holder lives. A process id
+proves nothing, because ids are reused. The file of a semaphore cannot be locked before it exists, so the lock of its
+segment counts: the segment is created before the semaphores and removed after them.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 SHM_DIRECTORY = Path("/dev/shm")
-#: What may have a name is the same for all kinds.
+#: Pattern of a name, the same for all kinds.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,62}[A-Za-z0-9]|[A-Za-z0-9]")
 
 SERVICE = "service"
-#: The meeting place of names whose members are equals, of whatever kind.
+#: Kind of the lock files of all shared objects.
 SHARED = "shared"
-#: The kinds of names that meet there.
+#: Kinds of shared objects.
 MEMBER_KINDS = ("memory", "semaphore", "lock", "event", "queue", "topic", "store")
-#: The kinds whose owners prove that they live as the table above says. Names of others are not touched.
+#: Kinds whose owners prove that they live as in the table above. Names of other kinds stay untouched.
 KINDS = {SERVICE, SHARED, *MEMBER_KINDS}
 
 _SPELLED = rf"(?:{NAME.pattern})(?:@(?P<kind>(?!{SERVICE}\b)[a-z]+))?"
-# Texts, and not compiled: each takes a part of a millisecond, and a program that serves needs hardly any of them.
+# Not compiled: compiling takes part of a millisecond each, and a server needs hardly any of them.
 _SEGMENT = rf"shmrpc\.{_SPELLED}\.[0-9a-f]{{32}}"
 _SEMAPHORE = rf"sem\.(?P<stem>{_SEGMENT})\.(?:c2s|s2c)"
 _DOORBELL = rf"(?P<stem>(?:{NAME.pattern})@(?P<kind>{SHARED}))\.[0-9]\.[0-9]{{1,3}}"
@@ -66,12 +66,12 @@ _ANY_KIND_IN_MEMORY = rf"(?:sem\.)?shmrpc\.{_ANY_KIND}"
 
 
 def spell(name: str, kind: str = SERVICE) -> str:
-    """A name of a kind, as files are named after it: a service's as it is, any other one with its kind behind an @."""
+    """Return a name as its files have it: of a service unchanged, of any other kind with an @ and the kind."""
     return name if kind == SERVICE else f"{name}@{kind}"
 
 
 def names_of(kind: str, files: Iterable[str]) -> set[str]:
-    """The names of a kind that have one of these files where their owners are met."""
+    """Return the names of a kind that have one of these files in a runtime directory."""
     matches = filter(None, (re.fullmatch(_RENDEZVOUS, file) for file in files))
     return {match["spelled"].partition("@")[0] for match in matches if _kind(match) == kind}
 
@@ -80,34 +80,34 @@ def _kind(match: re.Match[str]) -> str:
     return match["kind"] or SERVICE
 
 
-#: A path once made: each connection asks for the same few.
+#: Path objects by text: each connection needs the same few.
 _path = functools.lru_cache(maxsize=16)(Path)
 
 
 def shared_directory() -> Path | None:
-    """Where services of several users meet, if ``$SHMRPC_DIRECTORY`` names a place."""
+    """Return the runtime directory of several users that ``$SHMRPC_DIRECTORY`` names; return None if it is not set."""
     named = os.environ.get("SHMRPC_DIRECTORY")
     return _path(named) if named else None
 
 
-#: The directory of a user who is logged in, and one that is there also when nobody is; by user id.
+#: Directory of a user who is logged in, and a directory that needs no login, by user id.
 LOGIN_DIRECTORY = "/run/user/{}"
 TEMPORARY_DIRECTORY = "/tmp/shmrpc-{}"
 
 
 def runtime_directories() -> list[Path]:
-    """Where services meet: a server in the first of these; a client looks in all.
+    """Return the runtime directories: a server uses the first one, a client looks in all.
 
-    ``$SHMRPC_DIRECTORY`` alone if it names one, and ``$XDG_RUNTIME_DIR/shmrpc`` alone if that was set to a place of its
-    own. Else ``/run/user/UID/shmrpc``, if the user has that directory now, and ``/tmp/shmrpc-UID``: by then it does not
-    matter which of the two has the variable (as in a shell) and which does not (cron, systemd, su, docker exec).
+    Only ``$SHMRPC_DIRECTORY`` if it is set, and only ``$XDG_RUNTIME_DIR/shmrpc`` if that was set to another place than
+    usual. Otherwise ``/run/user/UID/shmrpc``, if the user has that directory now, and ``/tmp/shmrpc-UID``, so that
+    programs with the variable (in a shell) and without it (cron, systemd, su, docker exec) find each other.
     """
     shared = shared_directory()
     return own_directories() if shared is None else [shared]
 
 
 def own_directories() -> list[Path]:
-    """The same where ``$SHMRPC_DIRECTORY`` names none."""
+    """Return the runtime directories of this user alone, as if ``$SHMRPC_DIRECTORY`` were not set."""
     uid = os.geteuid()
     base, login = os.environ.get("XDG_RUNTIME_DIR"), LOGIN_DIRECTORY.format(uid)
     if base and _path(base) != _path(login):
@@ -118,37 +118,37 @@ def own_directories() -> list[Path]:
 
 
 def runtime_directory() -> Path:
-    """Where a server of ours would be met."""
+    """Return the runtime directory for servers of this user."""
     return runtime_directories()[0]
 
 
 def segment_name(name: str, random: str, kind: str = SERVICE) -> str:
-    """The name of a segment, without the slash. ``random``: 32 hexadecimal digits that make it unique."""
+    """Return the name of a segment, without the slash. ``random``: 32 hexadecimal digits that make it unique."""
     return f"shmrpc.{spell(name, kind)}.{random}"
 
 
 def is_segment(name: str) -> bool:
-    """Whether a segment of ours may have this name."""
+    """Return True if a segment of shmrpc may have this name."""
     return re.fullmatch(_SEGMENT, name) is not None
 
 
 def semaphore_names(segment: str) -> tuple[str, str]:
-    """The names of a segment's semaphores: client to server, server to client."""
+    """Return the names of the semaphores of a segment: client to server, server to client."""
     return f"{segment}.c2s", f"{segment}.s2c"
 
 
-#: Files that are opened for one lock, each of which was removed before it was locked.
-_LOCKS = 100
+#: Maximum number of files to open for one lock, if each one is removed before it is locked.
+_MAX_LOCK_FILES = 100
 
 
 def take_lock(path: Path, *, create: bool) -> int | None:
-    """Locks the file at ``path``; its descriptor, or None if a living process holds it.
+    """Lock the file at ``path`` and return its descriptor; return None if a living process holds the lock.
 
-    With ``create`` a missing file is made; without, FileNotFoundError. The descriptor is of the file that
-    has the name now, never of one that was removed meanwhile. Raises OSError if the system does.
+    With ``create``, creates a missing file; without it, raises FileNotFoundError. The descriptor is of the file that
+    has the name now, never of one that was removed in the meantime. Raises OSError if the system does.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-    for _ in range(_LOCKS):
+    for _ in range(_MAX_LOCK_FILES):
         descriptor = os.open(path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,23 +161,25 @@ def take_lock(path: Path, *, create: bool) -> int | None:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise OSError(errno.EBUSY, f"each of {_LOCKS} files was removed by another process before it was locked", str(path))
+    raise OSError(
+        errno.EBUSY, f"each of {_MAX_LOCK_FILES} files was removed by another process before it was locked", str(path)
+    )
 
 
 def is_at(status: os.stat_result, path: Path) -> bool:
-    """Whether the file of this status is the one that has the name now."""
+    """Return True if the file with this status is the one that has the name now."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(status, os.lstat(path))
     return False
 
 
 def listener(path: Path) -> int | None:
-    """The process that listens at a socket file, None if nobody does. 0: one of which the kernel tells us no id.
+    """Return the process that listens at a socket file; return None if no process does, 0 if its id is not visible.
 
-    Raises OSError if that cannot be known.
+    Raises OSError if the socket cannot be examined.
     """
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):  # Connecting would follow a link.
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):  # Connecting would follow a symbolic link.
             return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.setblocking(False)
@@ -185,58 +187,60 @@ def listener(path: Path) -> int | None:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return None
-        except BlockingIOError:  # More clients wait than it has room for.
+        except BlockingIOError:  # The backlog is full.
             return 0
         return int(struct.unpack("iII", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 @dataclasses.dataclass
 class Leftover:
-    """A file whose owner is dead, and what became of it; or one of a kind that we do not know, which is left alone."""
+    """A file whose owner is dead, with the result of its removal; or a file of an unknown kind, which stays."""
 
     path: str
-    #: what its name is the name of, such as "service"
+    #: kind of the name, such as "service"
     kind: str
-    #: "segment", "semaphore", "socket" or "lock"; "unknown" if it is of a kind that we do not know
+    #: "segment", "semaphore", "socket" or "lock"; "unknown" for a file of an unknown kind
     file: str
-    #: bytes
+    #: size in bytes
     size: int
     #: user name, with the process id if it is known
     owner: str
+    #: reason why the owner counts as dead
     why: str
     removed: bool = False
-    #: why it could not be removed
+    #: error of the removal
     error: str | None = None
 
 
 def clean(*, dry_run: bool = False) -> list[Leftover]:
-    """Removes what the dead left, and nothing else; returns what was found, in the order of removal.
+    """Remove what dead processes have left, and nothing else; return the leftovers in the order of removal.
 
-    With ``dry_run`` it is only listed. What belongs to a living process, to another user, or to another program is not
-    touched. Files of an unknown kind are listed last, and not removed: their owner may live.
+    With ``dry_run``, only returns them. Files of a living process, of another user, or of another program stay. Files
+    of an unknown kind come last, and stay too, because their owner may live.
     """
     found: list[Leftover] = []
-    for find in (_dead_semaphores, _dead_segments, _dead_rendezvous, _dead_names):
+    for find in (_find_dead_semaphores, _find_dead_segments, _find_dead_rendezvous, _find_dead_shared_objects):
         for leftover, remove in find():
             if not dry_run:
                 try:
                     remove()
                     leftover.removed = True
-                except FileNotFoundError:  # Its owner, or another clean-up, was quicker.
+                except FileNotFoundError:  # Its owner, or another cleanup, has removed it.
                     leftover.removed = True
                 except OSError as error:
                     leftover.error = f"{error.strerror} (errno {error.errno})"
             found.append(leftover)
-    return found + list(_of_unknown_kinds())
+    return found + list(_find_unknown_kinds())
 
 
-Found = Iterator[tuple[Leftover, Callable[[], None]]]
+#: Leftovers, each with the function that removes it.
+Removals = Iterator[tuple[Leftover, Callable[[], None]]]
 
 
 def _own_files(
     directory: Path, pattern: str, *, known: bool = True
 ) -> Iterator[tuple[Path, os.stat_result, re.Match[str]]]:
-    """Yields the files of this user in ``directory`` that fit the pattern and are of a known kind, or of none."""
+    """Yield the files of this user in ``directory`` that match the pattern, of known or of unknown kinds."""
     try:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, PermissionError, NotADirectoryError):
@@ -249,16 +253,17 @@ def _own_files(
             yield directory / name, status, match
 
 
-def _of_unknown_kinds() -> Iterator[Leftover]:
+def _find_unknown_kinds() -> Iterator[Leftover]:
+    """Yield the files of unknown kinds."""
     places = [(SHM_DIRECTORY, _ANY_KIND_IN_MEMORY), *((each, _ANY_KIND) for each in runtime_directories())]
     for directory, pattern in places:
         for path, status, match in _own_files(directory, pattern, known=False):
-            why = "names of its kind are not known to this version: clean up with the one that made it"
-            yield _leftover(path, match, "unknown", status, why)
+            why = "this version does not know its kind: clean up with the version that created it"
+            yield _make_leftover(path, match, "unknown", status, why)
 
 
 def _own_status(path: Path | str) -> os.stat_result | None:
-    """The status of a file of this user; None if it is missing, a link, or another user's."""
+    """Return the status of a file; return None if it is missing, a symbolic link, or another user's."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -266,10 +271,11 @@ def _own_status(path: Path | str) -> os.stat_result | None:
     return status if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) else None
 
 
-def _dead_segments() -> Found:
+def _find_dead_segments() -> Removals:
+    """Yield the segments whose locks no process holds."""
     for path, status, match in _own_files(SHM_DIRECTORY, _SEGMENT):
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as locks:
-            for each in (path, *_other_memory(path, _kind(match))):
+            for each in (path, *_other_copies(path, _kind(match))):
                 lock = take_lock(each, create=False)
                 if lock is None:
                     break
@@ -278,47 +284,49 @@ def _dead_segments() -> Found:
                 has_members = _kind(match) in MEMBER_KINDS
                 end = "its members were killed" if has_members else "its owner died during a handshake"
                 why = f"no process holds its lock: {end}"
-                yield _leftover(path, match, "segment", status, why), path.unlink
+                yield _make_leftover(path, match, "segment", status, why), path.unlink
 
 
-def _other_memory(path: Path, kind: str) -> Iterable[Path]:
-    """The other files of a store, whose contents may be in a copy that has the first half of its random digits.
+def _other_copies(path: Path, kind: str) -> Iterable[Path]:
+    """Return the other files of a store: copies of its memory, which share the first half of the random digits.
 
-    Members that have not found the copy yet hold the lock of the memory before it alone.
+    Members that have not switched to the latest copy hold only the lock of an earlier one.
     """
     if kind != "store":
         return ()
     return sorted(each for each in path.parent.glob(f"{path.name[:-16]}*") if each != path)
 
 
-def _dead_semaphores() -> Found:
+def _find_dead_semaphores() -> Removals:
+    """Yield the semaphores whose segment is gone or has no owner."""
     for path, status, match in _own_files(SHM_DIRECTORY, _SEMAPHORE):
         try:
             lock = take_lock(SHM_DIRECTORY / match["stem"], create=False)
         except FileNotFoundError:
-            why = "its segment is gone, and is removed last"
+            why = "its segment is gone, and segments are removed last"
         else:
             if lock is None:
                 continue
             os.close(lock)
             why = "no process holds the lock of its segment: its owner died during a handshake"
-        yield _leftover(path, match, "semaphore", status, why), path.unlink
+        yield _make_leftover(path, match, "semaphore", status, why), path.unlink
 
 
-def _dead_rendezvous() -> Found:
+def _find_dead_rendezvous() -> Removals:
+    """Yield the sockets and lock files of services without a server."""
     for directory in runtime_directories():
         matches = {match["spelled"]: match for _, _, match in _own_files(directory, _RENDEZVOUS)}
         for spelled, match in sorted(matches.items()):
             if _kind(match) != SHARED:
-                yield from _dead_rendezvous_of(directory / spelled, match)
+                yield from _find_dead_rendezvous_of(directory / spelled, match)
 
 
-def _dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Found:
+def _find_dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Removals:
     lock_path, socket_path = Path(f"{stem}.lock"), Path(f"{stem}.sock")
     orphan = not os.path.lexists(lock_path)
     try:
         lock = take_lock(lock_path, create=True)
-    except OSError:  # In a directory of several users: it is somebody else's, or there is no room for ours.
+    except OSError:  # In a directory of several users, the file is another user's, or there is no room for a lock file.
         return
     if lock is None:
         return
@@ -331,14 +339,15 @@ def _dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Found:
         why = "it has no lock file" if orphan else "no process holds its lock"
         for file, path in (("socket", socket_path), ("lock", lock_path)):
             if file == "lock" and orphan:
-                path.unlink()  # Only made to be held for this moment.
+                path.unlink()  # Created only to be held for this moment.
             elif (status := _own_status(path)) is not None:
-                yield _leftover(path, match, file, status, why, pid), path.unlink
+                yield _make_leftover(path, match, file, status, why, pid), path.unlink
     finally:
         os.close(lock)
 
 
-def _dead_names() -> Found:
+def _find_dead_shared_objects() -> Removals:
+    """Yield the sockets and lock files of shared objects without members."""
     for directory in runtime_directories():
         bells: dict[str, list[tuple[Path, os.stat_result, re.Match[str]]]] = {}
         for path, status, match in _own_files(directory, _DOORBELL):
@@ -350,40 +359,40 @@ def _dead_names() -> Found:
             with contextlib.suppress(OSError), _without_members(path, status):
                 why = "no process holds a lock of its bytes: its members were killed"
                 for bell in left:
-                    yield _leftover(bell[0], bell[2], "socket", bell[1], why), bell[0].unlink
-                yield _leftover(path, match, "lock", status, why), path.unlink
+                    yield _make_leftover(bell[0], bell[2], "socket", bell[1], why), bell[0].unlink
+                yield _make_leftover(path, match, "lock", status, why), path.unlink
         for bell in itertools.chain.from_iterable(bells.values()):
-            yield _leftover(bell[0], bell[2], "socket", bell[1], "it has no lock file"), bell[0].unlink
+            yield _make_leftover(bell[0], bell[2], "socket", bell[1], "it has no lock file"), bell[0].unlink
 
 
-#: The bytes of the lock file of a name that has members: the door, and one for each member.
-_DOOR, _MEMBERS = 0, 256
+#: Bytes of the lock file of a shared object: the entry lock, and the number of bytes for members.
+_ENTRY_LOCK, _MEMBERS = 0, 256
 
 
 @contextlib.contextmanager
 def _without_members(path: Path, status: os.stat_result) -> Iterator[None]:
-    """Keeps members from joining. Raises BlockingIOError if there are any, or if one joins or leaves."""
-    # To close a file is to lose all record locks that this process has on it.
+    """Keep members from attaching. Raises BlockingIOError if there are members, or if one attaches or detaches."""
+    # Closing a file drops all record locks that this process has on it, so a member must not open it.
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             is_ours = os.path.samestat(os.stat(f"/proc/self/fd/{descriptor}"), status)
-        except OSError:  # It was the one by which the descriptors are listed.
+        except OSError:  # The descriptor of os.listdir() itself.
             continue
         if is_ours:
             raise BlockingIOError(errno.EAGAIN, "this process is a member", str(path))
     lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _DOOR)
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, _MEMBERS, _DOOR + 1)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _ENTRY_LOCK)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, _MEMBERS, _ENTRY_LOCK + 1)
         if not is_at(os.fstat(lock), path):
-            raise BlockingIOError(errno.EAGAIN, "it was removed meanwhile", str(path))
+            raise BlockingIOError(errno.EAGAIN, "the file was removed in the meantime", str(path))
         yield
     finally:
         os.close(lock)
 
 
 def _may_be_served(path: Path) -> bool:
-    """Whether somebody listens at a socket's file, or that cannot be known."""
+    """Return True if a process listens at a socket file, or if that cannot be examined."""
     try:
         return listener(path) is not None
     except OSError:
@@ -391,12 +400,12 @@ def _may_be_served(path: Path) -> bool:
 
 
 def recorded_pid(lock: int) -> int | None:
-    """The process id that a server has written into its lock file: for people to read, proof of nothing."""
+    """Return the process id that a server has written into its lock file, for information: it proves nothing."""
     text = os.pread(lock, 32, 0).strip()
     return int(text) if text.isdigit() else None
 
 
-def _leftover(
+def _make_leftover(
     path: Path, match: re.Match[str], file: str, status: os.stat_result, why: str, pid: int | None = None
 ) -> Leftover:
     try:
@@ -409,13 +418,13 @@ def _leftover(
 
 
 def report(found: Sequence[Leftover], *, dry_run: bool, as_json: bool) -> str:
-    """What was found, for a person or, with ``as_json``, for a program."""
+    """Return a report of the leftovers as text, or, with ``as_json``, as JSON."""
     if as_json:
-        import json  # Only the command needs it.
+        import json  # Few programs clean up.
 
         return json.dumps([dataclasses.asdict(leftover) for leftover in found], indent=2)
     if not found:
-        return "Clean: nothing was left by the dead."
+        return "Clean: dead processes have left nothing."
     lines = []
     for leftover in found:
         if leftover.kind in KINDS:
@@ -431,19 +440,19 @@ def report(found: Sequence[Leftover], *, dry_run: bool, as_json: bool) -> str:
 
 
 def run(*, dry_run: bool, as_json: bool) -> tuple[str, int]:
-    """Cleans up; returns the report and the exit status: 0, or 1 if something could not be removed."""
+    """Clean up; return the report and the exit status: 0, or 1 if a file could not be removed."""
     found = clean(dry_run=dry_run)
     failed = any(leftover.error for leftover in found)
     return report(found, dry_run=dry_run, as_json=as_json), int(failed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of the script."""
-    import argparse  # Only the command needs it.
+    """Run the command line of the script; return its exit status."""
+    import argparse  # Few programs clean up.
 
     parser = argparse.ArgumentParser(description="Remove what dead shmrpc processes left, and nothing else.")
-    parser.add_argument("--dry-run", action="store_true", help="only list it")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="list the leftovers, and remove nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     text, status = run(dry_run=options.dry_run, as_json=options.json)
     print(text)  # noqa: T201 - a command line prints

@@ -1,4 +1,4 @@
-"""Which users we talk to: our own, root, and those that we were told to allow."""
+"""The users that this process trusts: its own, root, and those in ``allow_uids``."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-#: Users besides our own and root.
+#: The empty set of users besides the own one and root.
 NO_OTHER_USERS: Final[frozenset[int]] = frozenset()
 
 
 def peer_credentials(control: socket.socket) -> tuple[int, int]:
-    """The process id and the user id of the other end, as the kernel reports them."""
+    """Return the process id and the user id of the other end, as the kernel reports them."""
     pid, uid, _ = struct.unpack("iII", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 
 
 def is_trusted(uid: int, allow_uids: Collection[int]) -> bool:
-    """Whether ``uid`` is our own, root's, or an allowed one."""
+    """Return True if ``uid`` is the own user, root, or an allowed user."""
     return uid in (0, os.geteuid()) or uid in allow_uids
 
 
 def other_users(allow_uids: Collection[int]) -> list[int]:
-    """The allowed users other than our own and root, sorted."""
+    """Return the allowed users other than the own user and root, sorted."""
     return sorted(uid for uid in allow_uids if uid not in (0, os.geteuid()))
 
 
 def is_overflow_uid(uid: int) -> bool:
-    """Whether the kernel may use this id for users that have none here.
+    """Return True if the kernel may use this id for users without an id in this user namespace.
 
-    In a user namespace it gives one id, as a rule 65534, to all users of the host that the namespace does not know.
-    Where it knows all of them, that id is a user like any other.
+    In a user namespace, one id, usually 65534, stands for all users of the host that the namespace does not map. If the
+    namespace maps all users, that id is a user like any other.
     """
-    return uid == _overflow_uid() and not _knows_all_users()
+    return uid == _overflow_uid() and not _maps_all_users()
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def _overflow_uid() -> int:
     return 65534
 
 
-def _knows_all_users() -> bool:
+def _maps_all_users() -> bool:
     try:
         return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     except OSError:
@@ -55,5 +55,5 @@ def _knows_all_users() -> bool:
 
 
 def describe_users(uids: Collection[int]) -> str:
-    """Our own user, root and ``uids``, for a message."""
+    """Return a list of the own user, root and ``uids`` for a message."""
     return ", ".join(f"uid {uid}" for uid in sorted({0, os.geteuid(), *uids}))

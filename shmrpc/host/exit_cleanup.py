@@ -1,4 +1,4 @@
-"""The names of any kind that this process holds in the file system at the moment."""
+"""Cleanup of the names that this process has in the file system, before a forced exit."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Protocol
 
 class _Holder(Protocol):
     def release(self) -> None:
-        """Removes the names, from any thread. Does nothing the second time, and in a forked child."""
+        """Remove the names. Idempotent; safe in any thread; does nothing in a forked child."""
 
 
 _holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
 
 
 def release_at_forced_exit(holder: _Holder) -> None:
-    """Registers ``holder`` to be released by :func:`release_all`."""
+    """Register ``holder`` for :func:`release_all`."""
     _holders.add(holder)
 
 
 def release_all() -> None:
-    """Removes every name that this process holds, since it ends at once and nothing else will."""
+    """Remove every name that this process has, because it is about to exit without any other cleanup."""
     for holder in list(_holders):
         with contextlib.suppress(OSError):
             holder.release()

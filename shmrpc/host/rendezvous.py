@@ -1,4 +1,4 @@
-"""How servers and clients meet: one lock and one socket per service."""
+"""The rendezvous of servers and clients: one lock and one socket per service."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ from shmrpc.host.runtime_dir import paths_to_serve, similar, socket_paths
 from shmrpc.wire import control
 
 _BACKLOG: Final = 512
-#: Seconds between two looks for a server that is not there yet: the first, and the longest.
+#: Seconds between two attempts to connect: the first, the longest, and the longest without a time limit.
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
-_LONGEST_PAUSE_FOR_EVER: Final = 0.25
-#: Tries to take the lock, which a clean-up holds for moments while it looks; seconds between two of them.
+_LONGEST_PAUSE_UNLIMITED: Final = 0.25
+#: Attempts to take the lock, which a cleanup holds for moments, and seconds between two of them.
 _LOCK_TRIES: Final = 10
 _LOCK_PAUSE: Final = 0.01
 
 
 class ServiceSocket:
-    """The right to serve a name, and the socket that clients connect to.
+    """The listening socket of a service, and the lock on the service's name.
 
-    ``allow_uids``: users who may connect, besides our own and root. Raises ServiceInUse if a live server, or another
-    user, has the name. What a dead server of ours left is taken over.
+    ``allow_uids``: users who may connect, besides the own user and root. Raises ServiceInUse if a live server, or
+    another user, has the name. Takes over what a dead server of this user has left.
     """
 
     def __init__(self, service: str, allow_uids: Collection[int] = ()) -> None:
-        strangers = credentials.other_users(allow_uids)
-        if strangers:
-            _check_reachable(strangers)
+        other_uids = credentials.other_users(allow_uids)
+        if other_uids:
+            _check_reachable(other_uids)
         path, elsewhere = paths_to_serve(service)
         self._lock_path = Path(f"{path.removesuffix('.sock')}.lock")
         self._socket_path = Path(path)
-        _check_free(self._lock_path, service, stat.S_ISREG)
-        _check_free(self._socket_path, service, lambda mode: not stat.S_ISDIR(mode))
+        _check_path(self._lock_path, service, stat.S_ISREG)
+        _check_path(self._socket_path, service, lambda mode: not stat.S_ISDIR(mode))
         try:
-            lock = _lock_patiently(self._lock_path)
+            lock = _take_lock_with_retries(self._lock_path)
         except OSError as error:
-            raise _not_to_be_had(self._lock_path, service, error) from None
+            raise _name_error(self._lock_path, service, error) from None
         if lock is None:
             pid = _pid_of(self._socket_path, self._lock_path)
             raise ServiceInUse(
@@ -70,7 +70,7 @@ class ServiceSocket:
             )
         try:
             _check_lock(lock, self._lock_path, service)
-            _check_unserved(self._socket_path, service, "although somebody has removed its lock file")
+            _check_unserved(self._socket_path, service, "although its lock file was removed")
             try:
                 for other in map(Path, elsewhere):
                     _check_unserved(other, service, f"which clients meet in {other.parent}")
@@ -80,8 +80,8 @@ class ServiceSocket:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except BaseException as error:
             os.close(lock)
-            raise _not_to_be_had(self._lock_path, service, error) from None
-        #: The status of the socket's file, once it is bound.
+            raise _name_error(self._lock_path, service, error) from None
+        #: Status of the file of the socket, once it is bound.
         self._bound: os.stat_result | None = None
         self._lock = lock
         fork.abandon_in_child(self)
@@ -93,23 +93,23 @@ class ServiceSocket:
             self.socket.setblocking(False)
             self.socket.bind(path)
             self._bound = os.lstat(self._socket_path)
-            # Others are asked for their credentials, which is more than a mode could say.
-            self._socket_path.chmod(0o666 if strangers else 0o600)
+            # The server checks the credentials of other users, which a mode cannot express.
+            self._socket_path.chmod(0o666 if other_uids else 0o600)
             self.socket.listen(_BACKLOG)
         except BaseException as error:
             self.release()
-            raise _not_to_be_had(self._socket_path, service, error) from None
+            raise _name_error(self._socket_path, service, error) from None
 
     def release(self) -> None:
-        """Gives the name back: socket first, lock last. Does nothing in a forked child: the name is the parent's."""
+        """Release the name: first the socket, last the lock. Does nothing in a forked child, which has no name."""
         if self._lock < 0:
             return
-        with contextlib.suppress(OSError):  # Somebody has removed the directory, or closed it to us.
+        with contextlib.suppress(OSError):  # The directory was removed, or is no longer accessible.
             self._remove_files()
         self.abandon()
 
     def _remove_files(self) -> None:
-        """Removes our files, but none of a server that took the name after somebody had removed ours."""
+        """Remove the files of this socket, but not those of a server that took the name after they had been removed."""
         if is_at(os.fstat(self._lock), self._lock_path):
             self._remove_own()
             return
@@ -121,41 +121,41 @@ class ServiceSocket:
                 os.close(lock)
 
     def _remove_own(self) -> None:
-        """Removes our files while we hold the lock of the name."""
+        """Remove the files of this socket, while this process holds the lock of the name."""
         if self._bound is not None and is_at(self._bound, self._socket_path):
             self._socket_path.unlink()
         if not os.path.lexists(self._socket_path):
             self._lock_path.unlink()
 
     def __del__(self) -> None:
-        """Frees the name of a dropped claim, as after its loop was closed; its files stay, as after a death."""
+        """Free the name of a socket that was dropped; its files stay, as after the death of a server."""
         if getattr(self, "_lock", -1) >= 0:
             self.abandon()
 
     def abandon(self) -> None:
-        """Closes the descriptors and leaves the names, which belong to somebody else now."""
+        """Close the descriptors, and leave the files, which belong to the parent process or to another server."""
         fork.close_socket(self.socket)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
-def _check_reachable(strangers: Collection[int]) -> None:
-    """Raises LocalProtocolError if users are allowed who cannot reach our socket."""
+def _check_reachable(other_uids: Collection[int]) -> None:
+    """Raise LocalProtocolError if allowed users cannot reach the socket."""
     if shared_directory() is None:
         raise LocalProtocolError(
-            f"allow_uids={list(strangers)}, but other users cannot enter {runtime_directory()}: set $SHMRPC_DIRECTORY "
+            f"allow_uids={list(other_uids)}, but other users cannot enter {runtime_directory()}: set $SHMRPC_DIRECTORY "
             "for both sides to a directory that they can enter; to make one: install -d -m 755 /run/my-services"
         )
     if credentials.is_overflow_uid(os.geteuid()):
         raise LocalProtocolError(
-            f"allow_uids={list(strangers)}, but we are uid {os.geteuid()}, which stands for every user that this "
-            "user namespace does not know: run as a user of your own"
+            f"allow_uids={list(other_uids)}, but this process is uid {os.geteuid()}, which stands for every user that "
+            "this user namespace does not know: run as another user"
         )
 
 
-def _not_to_be_had(path: Path, service: str, error: BaseException) -> BaseException:
-    """Returns what to raise if a name, or a file of it, cannot be ours."""
+def _name_error(path: Path, service: str, error: BaseException) -> BaseException:
+    """Return the error to raise if a name, or one of its files, cannot be taken."""
     if not isinstance(error, OSError) or isinstance(error, ShmrpcError):
         return error
     lack = resource_limits.rendezvous_error(error, path.parent, f"to serve {service!r}")
@@ -164,9 +164,9 @@ def _not_to_be_had(path: Path, service: str, error: BaseException) -> BaseExcept
     with contextlib.suppress(OSError):
         status = os.lstat(path)
         if status.st_uid != os.geteuid():
-            return _somebody_elses(path, service, status.st_uid)
+            return _other_user_error(path, service, status.st_uid)
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISSOCK(status.st_mode):
-            return LocalProtocolError(f"{path} is none of our files ({error.strerror}); remove it")
+            return LocalProtocolError(f"{path} is no file of shmrpc ({error.strerror}); remove it")
     if error.errno in (errno.EACCES, errno.EPERM):
         status = os.lstat(path.parent)
         return LocalProtocolError(
@@ -177,7 +177,7 @@ def _not_to_be_had(path: Path, service: str, error: BaseException) -> BaseExcept
     return error
 
 
-def _somebody_elses(path: Path, service: str, uid: int) -> ServiceInUse:
+def _other_user_error(path: Path, service: str, uid: int) -> ServiceInUse:
     return ServiceInUse(
         f"service {service!r} is another user's: {path} belongs to uid {uid}; choose another name, or let uid {uid} "
         "stop it and run: shmrpc cleanup"
@@ -185,25 +185,25 @@ def _somebody_elses(path: Path, service: str, uid: int) -> ServiceInUse:
 
 
 def _check_lock(lock: int, path: Path, service: str) -> None:
-    """Raises ServiceInUse or LocalProtocolError unless the file that we hold is a lock file of our own.
+    """Raise ServiceInUse or LocalProtocolError unless the locked file is a lock file of this user.
 
-    In a directory of several users it may be root that opens what another user has put there, or it may be a second
-    name of a file of ours that we would empty.
+    In a directory of several users, root might open a file of another user, or a second name of an own file, which
+    would be truncated.
     """
     status = os.fstat(lock)
     if status.st_uid != os.geteuid():
-        raise _somebody_elses(path, service, status.st_uid)
+        raise _other_user_error(path, service, status.st_uid)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise LocalProtocolError(f"{path} is no lock file, or has another name too; remove it")
+        raise LocalProtocolError(f"{path} is no lock file, or has a second name; remove it")
 
 
 def _check_unserved(path: Path, service: str, remark: str) -> None:
-    """Raises ServiceInUse if somebody listens at a socket, although we have the lock of the name."""
+    """Raise ServiceInUse if a process listens at a socket, although this process has the lock of the name."""
     pid = listener(path)
     for _ in range(_LOCK_TRIES):
         if pid is None:
             return
-        time.sleep(_LOCK_PAUSE)  # One that dies at this moment may drop its lock before its socket.
+        time.sleep(_LOCK_PAUSE)  # A server that is dying may lose its lock before its socket.
         pid = listener(path)
     raise ServiceInUse(
         f"service {service!r} is already served by {describe_process(pid)}, {remark}; stop it first, or choose another "
@@ -212,20 +212,18 @@ def _check_unserved(path: Path, service: str, remark: str) -> None:
     )
 
 
-def _check_free(path: Path, service: str, may_be: Callable[[int], bool]) -> None:
-    """Raises ServiceInUse if another user's file is in the place of ours, LocalProtocolError if it is no such file."""
+def _check_path(path: Path, service: str, may_be: Callable[[int], bool]) -> None:
+    """Raise ServiceInUse if a file belongs to another user, LocalProtocolError if it is of another type."""
     with contextlib.suppress(FileNotFoundError):
         status = os.lstat(path)
         if status.st_uid != os.geteuid():
-            raise _somebody_elses(path, service, status.st_uid)
+            raise _other_user_error(path, service, status.st_uid)
         if not may_be(status.st_mode):
-            raise LocalProtocolError(
-                f"{path} is in the way, and is nothing that shmrpc makes; look at it and remove it"
-            )
+            raise LocalProtocolError(f"{path} is in the way, and is no file of shmrpc; inspect and remove it")
 
 
-def _lock_patiently(path: Path) -> int | None:
-    """Takes the lock; returns None if it is held for longer than a clean-up needs."""
+def _take_lock_with_retries(path: Path) -> int | None:
+    """Take the lock and return its descriptor; return None if it stays held for longer than a cleanup needs."""
     for _ in range(_LOCK_TRIES):
         lock = take_lock(path, create=True)
         if lock is not None:
@@ -235,7 +233,7 @@ def _lock_patiently(path: Path) -> int | None:
 
 
 def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
-    """The process that holds a name; 0 or None if its id cannot be seen from here."""
+    """Return the process that holds a name; return 0 or None if its id is not visible from here."""
     with contextlib.suppress(OSError):
         pid = listener(socket_path)
         if pid is not None:
@@ -245,10 +243,10 @@ def _pid_of(socket_path: Path, lock_path: Path) -> int | None:
 
 
 def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None:
-    """Connects a socket, which never waits, to the server of a service; returns None if nobody listens.
+    """Connect a non-blocking socket to the server of a service and return it; return None if no server listens.
 
-    Raises ConnectionLost if the server's backlog is full, PermissionError if it admits its own user alone,
-    LocalProtocolError if it belongs to a user that we do not talk to.
+    Raises ConnectionLost if the server's backlog is full, PermissionError if it admits only its own user,
+    LocalProtocolError if it belongs to a user that this process does not trust.
     """
     for path in socket_paths(service, allow_uids):
         dialled = _dial(path, service, allow_uids)
@@ -263,8 +261,8 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
     except OSError as error:
         raise resource_limits.explain_os_error(error) from None
     try:
-        # Each packet names its sender: who once listened may have passed us on, and an id that a process says of itself
-        # is one of its own pid namespace.
+        # Each packet names its sender: the listening process may have passed the connection on, and an id that a
+        # process sends of itself belongs to its own pid namespace.
         dialled.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         dialled.connect(path)
         _check_server(service, credentials.peer_credentials(dialled)[1], allow_uids)
@@ -273,7 +271,7 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
         return None
     except BlockingIOError:
         dialled.close()
-        raise ConnectionLost("its line is full: it accepts nobody, since it hangs or is stopped") from None
+        raise ConnectionLost("its backlog is full: it accepts no connections, because it hangs or is stopped") from None
     except BaseException:
         dialled.close()
         raise
@@ -281,11 +279,12 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
 
 
 def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
-    """Raises LocalProtocolError if we do not talk to servers of this user."""
+    """Raise LocalProtocolError if this process does not trust the user of a server."""
     if not credentials.is_trusted(uid, allow_uids):
         raise LocalProtocolError(
-            f"service {service!r} is served by uid {uid}, and we speak with {credentials.describe_users(allow_uids)}; "
-            f"if you trust that user: connect({service!r}, allow_uids=[{uid}])"
+            f"service {service!r} is served by uid {uid}; this process trusts "
+            f"{credentials.describe_users(allow_uids)}. "
+            f"If you trust that user: connect({service!r}, allow_uids=[{uid}])"
         )
     if credentials.is_overflow_uid(uid) and shared_directory() is not None:
         raise LocalProtocolError(
@@ -294,15 +293,15 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
         )
 
 
-#: Called with the reason why a waiting client has no connection so far; "" if no server is there.
+#: Called after each attempt with the reason why a client is not connected; "" if no server is there.
 OnRetry = Callable[[str], None]
 
 
 class ConnectRetry:
-    """How long a client tries to connect: up to ``timeout`` seconds altogether, None: for ever.
+    """The schedule of a client's attempts to connect, for ``timeout`` seconds in total, None: without a limit.
 
-    0 is one try: it waits for no server to appear, and for the answers of one that is there up to
-    :data:`control.MOMENT`. ``note`` is told why there is no connection so far, after each try.
+    0 is one attempt, which does not wait for a server to appear, and waits at most :data:`control.MOMENT` for the
+    answers of a server that is there. ``note`` is called after each attempt.
     """
 
     def __init__(
@@ -319,25 +318,25 @@ class ConnectRetry:
         self._deadline = began + (math.inf if timeout is None else timeout)
         self._answered_by = self._deadline if timeout != 0 else began + control.MOMENT
         self._pause = _FIRST_PAUSE
-        self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_FOR_EVER
+        self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_UNLIMITED
         self._note = note
-        #: Why the server that is there cannot take us.
+        #: Reason why the server that is there cannot accept the client.
         self._reason = ""
-        #: That the server does not answer, in words, and for how many seconds it was waited for.
-        self._silent = ""
-        self._silent_for = 0.0
+        #: Message that the server does not answer, and the seconds that the client has waited.
+        self._no_answer = ""
+        self._no_answer_seconds = 0.0
 
     def dial(self) -> socket.socket | None:
-        """Connects as :func:`dial` does; returns None if no server takes us."""
-        self._silent = ""
+        """Connect as :func:`dial` does; return None if no server accepts the client."""
+        self._no_answer = ""
         try:
             dialled = dial(self._service, self._allow_uids)
             if dialled is None:
-                self._note("")  # Nobody is there: what an earlier server said is out of date.
+                self._note("")  # No server is there, so the reason of an earlier one is obsolete.
             return dialled
-        except PermissionError:  # Also for a moment, while a server begins that does let us in.
+        except PermissionError:  # Also for a moment at the start of a server that admits this user.
             self._reason = (
-                f"there is one that lets nobody in but its own user; serve it with allow_uids=[{os.geteuid()}] "
+                f"there is one that admits only its own user; serve it with allow_uids=[{os.geteuid()}] "
                 f"(shmrpc serve --allow-uid {os.geteuid()})"
             )
         except ConnectionLost as error:
@@ -345,42 +344,42 @@ class ConnectRetry:
         return None
 
     def record_failure(self, error: Exception) -> None:
-        """Records why the server that is there cannot take a client now."""
-        if not self._silent:
+        """Record why the server that is there cannot accept a client now."""
+        if not self._no_answer:
             self._reason = f"the last one that was there said: {error}"
             self._note(str(error))
 
     def welcome_timeout(self, pid: int) -> float:
-        """The seconds that the server, which is there, has for its answer."""
+        """Return the seconds that the server, which is there, has for its answer."""
         self._note(f"{describe_process(pid)} is there, and its 'welcome' is waited for")
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
     def no_answer_error(self, pid: int, since: float) -> ConnectionLost:
-        """Returns the error for a server that has not answered ``since`` then; a caller that tries again catches it."""
-        self._silent_for = time.monotonic() - since
-        self._silent = (
+        """Return the error for a server that has not answered since ``since``; a caller that retries catches it."""
+        self._no_answer_seconds = time.monotonic() - since
+        self._no_answer = (
             f"the server of {self._service!r} ({describe_process(pid)}) does not answer: waited "
-            f"{self._silent_for:.3g} s for its 'welcome'; {explain_no_progress(pid)}"
+            f"{self._no_answer_seconds:.3g} s for its 'welcome'; {explain_no_progress(pid)}"
         )
-        self._note(self._silent)
-        return ConnectionLost(self._silent)
+        self._note(self._no_answer)
+        return ConnectionLost(self._no_answer)
 
     def next_pause(self) -> float:
-        """The seconds until the next try. Raises ServiceUnavailable if the time is over."""
+        """Return the seconds until the next attempt. Raises ServiceUnavailable after the timeout."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
-            # The last look may come when the time is nearly over: then it proves less than what a server has said.
-            if self._silent and (not self._reason or self._silent_for > (self._timeout or 0) / 2):
-                raise ServiceUnavailable(f"cannot connect within {self._timeout:g} s: {self._silent}")
+            # An attempt near the end of the timeout proves less than an earlier reason of a server.
+            if self._no_answer and (not self._reason or self._no_answer_seconds > (self._timeout or 0) / 2):
+                raise ServiceUnavailable(f"cannot connect within {self._timeout:g} s: {self._no_answer}")
             places = " and ".join(map(str, runtime_directories()))
             raise ServiceUnavailable(
-                f"nobody serves {self._service!r} (waited {self._timeout:g} s, looked in {places}); "
-                f"{self._reason or self._how_to_start()}"
+                f"no server of {self._service!r} (waited {self._timeout:g} s, looked in {places}); "
+                f"{self._reason or self._start_hint()}"
             )
         pause, self._pause = self._pause, min(self._pause * 2, self._longest)
         return min(pause, remaining)
 
-    def _how_to_start(self) -> str:
+    def _start_hint(self) -> str:
         meant = similar(self._service, self._allow_uids)
         start = f"did you mean {meant!r}, which is served? If not, " if meant else ""
         start += f"start it with: shmrpc serve MODULE:{self._service}"
@@ -392,24 +391,24 @@ class ConnectRetry:
 class Packet(msgspec.Struct, frozen=True):
     """A packet of the handshake."""
 
-    #: Empty at the end of the connection.
+    #: Data; empty at the end of the connection.
     data: bytes
     descriptors: Sequence[_core.Descriptor]
-    #: The id of the sending process, from the kernel; 0 if it cannot be seen from here.
+    #: Id of the sending process, from the kernel; 0 if it is not visible from here.
     pid: int
 
 
-def receive_packet(dialled: socket.socket, patience: int = 0, spin: int = 0) -> Packet:
-    """Receives the next packet of the handshake. BlockingIOError if none comes within ``patience`` nanoseconds.
+def receive_packet(dialled: socket.socket, timeout: int = 0, spin: int = 0) -> Packet:
+    """Receive and return the next packet of the handshake. Raises BlockingIOError after ``timeout`` nanoseconds.
 
-    ``spin``: for how many of them at most it looks again and again.
+    ``spin``: maximum nanoseconds of the timeout to spend spinning.
     """
     try:
-        data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, patience, spin)
+        data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, timeout, spin)
     except ConnectionResetError:
         return Packet(b"", [], 0)
-    if is_cut and len(descriptors) < 3:  # There was room for eight: it is we who could not take them.
-        error = dropped_descriptors_error(dialled)  # While those that were taken are still open.
+    if is_cut and len(descriptors) < 3:  # There was room for eight, so this process had no free descriptors.
+        error = dropped_descriptors_error(dialled)  # While the received ones are still open.
         for descriptor in descriptors:
             descriptor.close()
         raise error
@@ -417,13 +416,13 @@ def receive_packet(dialled: socket.socket, patience: int = 0, spin: int = 0) -> 
 
 
 def dropped_descriptors_error(through: socket.socket) -> SharedMemoryError:
-    """Returns the error for descriptors of a packet that could not be received: the kernel drops them silently."""
+    """Return the error for descriptors of a packet that the kernel has dropped, which it does silently."""
     try:
         os.close(os.dup(through.fileno()))
     except OSError as error:
         return resource_limits.no_descriptor_error(error.errno or errno.EMFILE)
     return SharedMemoryError(
         errno.EACCES,
-        "the descriptors of a connection could not be taken: look at what confines this process (SELinux, AppArmor), "
-        "or try again if it is at its limit of open files (ulimit -n)",
+        "the descriptors of a connection could not be received: check what confines this process (SELinux, AppArmor), "
+        "or retry if it is at its limit of open files (ulimit -n)",
     )

@@ -12,30 +12,30 @@ from typing import Final
 from shmrpc.errors import LocalProtocolError, SharedMemoryError
 from shmrpc.host.cleanup import SHM_DIRECTORY
 
-#: The errors when no descriptor is left: in this process, on the whole host.
+#: Error numbers for a lack of descriptors in this process, or on the whole host.
 NO_DESCRIPTOR_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
 
-#: Names that a handshake has at a time: the segment, and a semaphore has two while it is made.
-_FILES: Final = 4
+#: Maximum number of files of a handshake at a time: the segment, and a semaphore has two while it is created.
+_HANDSHAKE_FILES: Final = 4
 
 
 def no_descriptor_error(error: int, purpose: str = "for a connection") -> SharedMemoryError:
-    """Returns the error for something that no descriptor is left for."""
+    """Return the error for an operation that no descriptor is left for."""
     if error == errno.ENFILE:
         why = "this host has as many files open as it allows (sysctl fs.file-max)"
     else:
-        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
         why = (
-            f"process {os.getpid()} has as many files open as it may: {limit:,} (RLIMIT_NOFILE, up to {most:,}). Raise "
-            "it: ulimit -n (for a service of systemd: LimitNOFILE=)"
+            f"process {os.getpid()} has as many files open as it may: {limit:,} (RLIMIT_NOFILE, up to {maximum:,}). "
+            "Raise it: ulimit -n (for a service of systemd: LimitNOFILE=)"
         )
     return SharedMemoryError(error, f"no descriptor left {purpose}: {why}")
 
 
 def rendezvous_error(error: OSError, place: Path, purpose: str) -> Exception | None:
-    """Returns the error if nothing can be made where servers and clients meet, or no descriptor is left for it.
+    """Return the error for a runtime directory without room, or a lack of descriptors; None for any other cause.
 
-    ``place``: the directory, or the one to make it in. None if the cause is another.
+    ``place``: the runtime directory, or the directory to create it in.
     """
     number = descriptor_errno(error)
     if number is not None:
@@ -43,8 +43,8 @@ def rendezvous_error(error: OSError, place: Path, purpose: str) -> Exception | N
     elsewhere = "or let $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) name another directory, on both sides"
     if error.errno == errno.EROFS:
         return LocalProtocolError(
-            f"{place} is on a file system that is mounted read-only, and nothing can be made there, as is needed "
-            f"{purpose}; mount it to be written, {elsewhere}"
+            f"{place} is on a file system that is mounted read-only, so nothing can be created there {purpose}; "
+            f"mount it read-write, {elsewhere}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         there = os.statvfs(place)
@@ -60,13 +60,13 @@ def rendezvous_error(error: OSError, place: Path, purpose: str) -> Exception | N
 
 
 def shm_full_error(error: int, size: int) -> SharedMemoryError:
-    """Returns the error for a connection whose segment and semaphores find no room. ``size``: bytes of the segment."""
+    """Return the error for a connection without room for its segment and semaphores. ``size``: bytes of the segment."""
     there = os.statvfs(SHM_DIRECTORY)
-    if there.f_files and there.f_favail < _FILES:
+    if there.f_files and there.f_favail < _HANDSHAKE_FILES:
         return SharedMemoryError(
             error,
             f"{SHM_DIRECTORY} is full: {there.f_favail:,} of its {there.f_files:,} files are free, and a connection "
-            f"needs {_FILES} for a moment. Raise it: mount -o remount,nr_inodes=1M {SHM_DIRECTORY}",
+            f"needs {_HANDSHAKE_FILES} for a moment. Raise it: mount -o remount,nr_inodes=1M {SHM_DIRECTORY}",
         )
     return SharedMemoryError(
         error,
@@ -77,23 +77,23 @@ def shm_full_error(error: int, size: int) -> SharedMemoryError:
 
 
 def descriptor_errno(error: Exception) -> int | None:
-    """The errno if the error means that no descriptor is left, else None."""
+    """Return the errno of an error for a lack of descriptors; return None for any other error."""
     return error.errno if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR_ERRNOS else None
 
 
 def no_memory_error() -> SharedMemoryError:
-    """Returns the error for a connection that this process has no memory, or no addresses, to map."""
+    """Return the error for a connection that this process has no memory or address space to map."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    most = "" if limit == resource.RLIM_INFINITY else f" (it may have {limit:,} bytes of addresses: RLIMIT_AS)"
+    limit_text = "" if limit == resource.RLIM_INFINITY else f" (it may have {limit:,} bytes of addresses: RLIMIT_AS)"
     return SharedMemoryError(
         errno.ENOMEM,
-        f"no memory left for a connection: process {os.getpid()} cannot map any more{most}. Raise its limit: "
+        f"no memory left for a connection: process {os.getpid()} cannot map more{limit_text}. Raise its limit: "
         "ulimit -v, sysctl vm.max_map_count, or that of its container's memory",
     )
 
 
 def explain_os_error(error: OSError) -> OSError:
-    """Replaces an error of the system by one that says what to do, if no descriptor or no memory is left."""
+    """Return an error with a remedy for a lack of descriptors or memory; return any other error unchanged."""
     number = descriptor_errno(error)
     if number is not None:
         return no_descriptor_error(number)
@@ -103,11 +103,11 @@ def explain_os_error(error: OSError) -> OSError:
 
 
 def segment_error(error: Exception, size: int) -> SharedMemoryError:
-    """Returns the error for a connection whose segment or semaphores could not be made or opened.
+    """Return the error for a connection whose segment or semaphores could not be created or opened.
 
-    The system says the same of a file and of the directory that it should be in, so the directory is examined here.
+    The error number does not tell a fault of the file from a fault of its directory, so this examines the directory.
     """
-    if isinstance(error, MemoryError):  # So it says ENOMEM.
+    if isinstance(error, MemoryError):  # Python raises it for ENOMEM.
         error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     if isinstance(error, OSError):
         if error.errno == errno.ENOSPC or (error.errno == errno.ENOMEM and _is_full(size)):
@@ -115,19 +115,19 @@ def segment_error(error: Exception, size: int) -> SharedMemoryError:
         known = explain_os_error(error)
         if isinstance(known, SharedMemoryError):
             return known
-    number, why = _state_of_directory() or (getattr(error, "errno", None) or errno.EIO, str(error))
+    number, why = _find_directory_fault() or (getattr(error, "errno", None) or errno.EIO, str(error))
     return SharedMemoryError(number, f"no segment for a connection: {why}")
 
 
 def _is_full(size: int) -> bool:
-    """Whether the directory of shared memory has no room for a segment of this size and two pages."""
+    """Return True if the directory of shared memory has no room for a segment of this size and two pages."""
     there = os.statvfs(SHM_DIRECTORY)
     full = there.f_blocks > 0 and there.f_bavail * there.f_frsize < size + 2 * there.f_frsize
-    return full or (there.f_files > 0 and there.f_favail < _FILES)
+    return full or (there.f_files > 0 and there.f_favail < _HANDSHAKE_FILES)
 
 
-def _state_of_directory() -> tuple[int, str] | None:
-    """Why nothing can be made in the directory of shared memory, with its errno; None if something can."""
+def _find_directory_fault() -> tuple[int, str] | None:
+    """Return the errno and the reason why no file can be created in shared memory; return None if one can."""
     try:
         status = os.stat(SHM_DIRECTORY)
     except OSError as error:
@@ -136,7 +136,7 @@ def _state_of_directory() -> tuple[int, str] | None:
             f"mount -t tmpfs -o mode=1777 tmpfs {SHM_DIRECTORY}"
         )
     if not stat.S_ISDIR(status.st_mode):
-        return errno.ENOTDIR, f"{SHM_DIRECTORY} is not a directory; it has to be one, with a tmpfs mounted there"
+        return errno.ENOTDIR, f"{SHM_DIRECTORY} is not a directory; create one, and mount a tmpfs there"
     if os.statvfs(SHM_DIRECTORY).f_flag & os.ST_RDONLY:
         return errno.EROFS, f"{SHM_DIRECTORY} is mounted read-only; run: mount -o remount,rw {SHM_DIRECTORY}"
     if not os.access(SHM_DIRECTORY, os.W_OK | os.X_OK, effective_ids=True):

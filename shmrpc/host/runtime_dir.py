@@ -1,4 +1,4 @@
-"""The directory where server and client meet, and whether it is safe to."""
+"""The runtime directories, in which clients find servers, and the checks that they are safe."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from shmrpc.host.cleanup import (
     spell,
 )
 
-#: Bytes that the path of a UNIX socket may have, without its terminating zero.
+#: Maximum bytes of the path of a UNIX socket, without its terminating zero.
 MAX_PATH: Final = 107
 
 
 def check_name(service: str, what: str = "service name") -> str:
-    """Returns the name. Raises ValueError or TypeError if a service, or ``what`` it is, cannot have it."""
+    """Return the name. Raises ValueError or TypeError if the name is not valid; ``what`` describes it in the error."""
     if not isinstance(service, str):
         raise TypeError(f"{what}: expected a str, got {service!r}")
     if not NAME.fullmatch(service):
@@ -41,13 +41,13 @@ def check_name(service: str, what: str = "service name") -> str:
 
 
 def directory() -> Path:
-    """Returns the directory for a server of ours. Raises LocalProtocolError if it is not safe.
+    """Return the directory for servers of this user. Raises LocalProtocolError if it is not safe.
 
-    A directory that ``$SHMRPC_DIRECTORY`` names must exist. Otherwise it is one of our own, made if it is missing.
+    A directory that ``$SHMRPC_DIRECTORY`` names must exist. A directory of the user's own is created if it is missing.
     """
     shared = shared_directory()
     if shared is not None:
-        _check_shared(shared, ())  # No other owners: a user whom we only serve must not replace our files.
+        _check_shared(shared, ())  # No other owners: users that are only served must not replace files here.
         return shared
     path = runtime_directory()
     with contextlib.suppress(FileExistsError):
@@ -57,14 +57,16 @@ def directory() -> Path:
             raise
         except OSError as error:
             raise (
-                _closed(path, error) or resource_limits.rendezvous_error(error, path.parent, f"to make {path}") or error
+                _inaccessible_error(path, error)
+                or resource_limits.rendezvous_error(error, path.parent, f"to make {path}")
+                or error
             ) from None
     _check_own(path)
     return path
 
 
-def _closed(path: Path, error: OSError) -> LocalProtocolError | None:
-    """Returns the error if the parent directory is missing or closed to us; None if the cause is another."""
+def _inaccessible_error(path: Path, error: OSError) -> LocalProtocolError | None:
+    """Return the error for a parent directory that is missing or inaccessible; return None for any other cause."""
     if isinstance(error, NotADirectoryError):
         variable = "$XDG_RUNTIME_DIR" if os.environ.get("XDG_RUNTIME_DIR") else "the temporary directory"
         return LocalProtocolError(f"{path.parent} is not a directory; let {variable} be one")
@@ -81,7 +83,7 @@ def _closed(path: Path, error: OSError) -> LocalProtocolError | None:
 
 
 def _check_own(path: Path) -> None:
-    """Raises LocalProtocolError unless it is a directory of this user alone."""
+    """Raise LocalProtocolError unless the path is a directory that only this user can access."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         raise LocalProtocolError(f"{path} is not a directory; remove it, or set $XDG_RUNTIME_DIR elsewhere")
@@ -97,20 +99,20 @@ def _check_own(path: Path) -> None:
 
 
 def directories(owners: Collection[int] = ()) -> list[Path]:
-    """The existing directories in which a server may be met, that of our own servers first. Makes none.
+    """Return the existing directories in which clients look for servers, the one for servers of this user first.
 
     A directory that ``$SHMRPC_DIRECTORY`` names must exist, and may also belong to root or to one of ``owners``. Raises
-    LocalProtocolError if it, or the first of our own, is not safe. An unsafe one further on is left out.
+    LocalProtocolError if that directory, or the first of the user's own, is not safe. Leaves other unsafe ones out.
     """
     shared = shared_directory()
     if shared is None:
-        return _safe(own_directories())
+        return _safe_directories(own_directories())
     _check_shared(shared, owners)
     return [shared]
 
 
 def made_directories() -> list[Path]:
-    """The :func:`directories` once all are made that can be: a name may appear in any of them."""
+    """Create the missing directories, as far as possible, and return them: a name may appear in any of them."""
     directory()
     for path in runtime_directories()[1:]:
         with contextlib.suppress(OSError):
@@ -118,21 +120,21 @@ def made_directories() -> list[Path]:
     return directories()
 
 
-def _safe(places: list[Path]) -> list[Path]:
-    """Those of the :func:`own_directories` in which a server may be met; see :func:`directories`."""
+def _safe_directories(places: list[Path]) -> list[Path]:
+    """Return the existing and safe ones of the :func:`own_directories`; see :func:`directories`."""
     first, *others = places
     try:
         _check_own(first)
         found = [first]
     except OSError as error:
         if not (isinstance(error, FileNotFoundError) and first.parent.is_dir()):
-            raise _closed(first, error) or error from None
+            raise _inaccessible_error(first, error) or error from None
         found = []
-    return found + _ours(others)
+    return found + _filter_safe(others)
 
 
-def _ours(paths: Iterable[Path]) -> list[Path]:
-    """Those of the directories that exist and are safe."""
+def _filter_safe(paths: Iterable[Path]) -> list[Path]:
+    """Return the directories that exist and are safe."""
     found = []
     for path in paths:
         with contextlib.suppress(LocalProtocolError, OSError):
@@ -142,10 +144,10 @@ def _ours(paths: Iterable[Path]) -> list[Path]:
 
 
 def _check_shared(path: Path, owners: Collection[int]) -> None:
-    """Raises LocalProtocolError unless only the owner, whom we trust, can replace one socket by another.
+    """Raise LocalProtocolError unless only a trusted owner can replace one socket by another.
 
-    In a sticky directory nobody can replace the files of others, so many users may have services there. A stranger may
-    take a free name in it; then clients see whose process it is, and do not talk to it.
+    In a sticky directory no user can replace files of others, so several users may have services there. An untrusted
+    user may take a free name; clients then see the owner of the process, and refuse the connection.
     """
     text = str(path)
     if not os.path.isabs(text):
@@ -168,7 +170,7 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
         raise LocalProtocolError(
             f"{path} belongs to uid {status.st_uid}; to meet there it has to belong to "
             f"{credentials.describe_users(owners)}. "
-            f"A client that trusts its owner says so: connect(..., allow_uids=[{status.st_uid}])"
+            f"To trust its owner: connect(..., allow_uids=[{status.st_uid}])"
         )
     if mode & 0o022 and not mode & stat.S_ISVTX:
         raise LocalProtocolError(
@@ -183,7 +185,7 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
 
 
 def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
-    """The paths where the socket of a service may be. Raises ValueError if the first is too long."""
+    """Return the paths where the socket of a service may be. Raises ValueError if the first one is too long."""
     check_name(service)
     shared = shared_directory()
     if shared is not None:
@@ -192,13 +194,16 @@ def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
         return [path]
     places = own_directories()
     _socket_in(places[0], service)
-    return [_socket_in(each, service) for each in _safe(places)]
+    return [_socket_in(each, service) for each in _safe_directories(places)]
 
 
 def paths_to_serve(service: str) -> tuple[str, list[str]]:
-    """The socket's path for a server of ours, whose directory then exists; and those where it may already be served."""
+    """Return the path of the socket for a server of this user, and the paths where the service may already be served.
+
+    Creates the directory of the first path.
+    """
     check_name(service)
-    path, elsewhere = directory(), _ours(runtime_directories()[1:])
+    path, elsewhere = directory(), _filter_safe(runtime_directories()[1:])
     return _socket_in(path, service), [_socket_in(each, service) for each in elsewhere]
 
 
@@ -210,13 +215,13 @@ def _socket_in(place: Path, service: str) -> str:
 
 
 def services(owners: Collection[int] = ()) -> list[str]:
-    """The services that have a socket, served or not."""
+    """Return the names of the services that have a socket, even if it is not served."""
     sockets = (path.name for place in directories(owners) for path in place.glob("*.sock"))
     return sorted(names_of(SERVICE, sockets))
 
 
 def similar(service: str, owners: Collection[int] = ()) -> str | None:
-    """The live service with the most similar name; None if no name is similar."""
+    """Return the live service with the most similar name; return None if no name is similar."""
     with contextlib.suppress(OSError, LocalProtocolError):
         meant = closest_match(service, [name for name in services(owners) if name != service])
         if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):

@@ -10,10 +10,10 @@ _LAST: Final = 2
 
 
 def keep_standard_descriptors() -> None:
-    """Sees to it that no file of ours gets the number of a standard one which is closed: ``/dev/null`` does.
+    """Open ``/dev/null`` for each standard descriptor that is closed, so that no other file gets its number.
 
-    libuv ends the program if it is to close such a number, and a process that inherits it takes it for what it is not.
-    Processes that this one starts inherit these, as they would those of a terminal.
+    libuv aborts the program if it has to close such a number, and a child would mistake the file for its standard
+    stream. Children inherit these descriptors, as they would those of a terminal.
     """
     try:
         while (opened := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _LAST:
@@ -21,5 +21,5 @@ def keep_standard_descriptors() -> None:
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
-        return  # No number is free, so none of the standard ones is.
+        return  # No descriptor is free, so the standard ones are open.
     os.close(opened)

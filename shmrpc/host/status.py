@@ -1,4 +1,4 @@
-"""Asks the live servers about themselves."""
+"""Status reports of the live servers of this host."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from shmrpc.wire import control
 
 
 def collect_reports(
-    allow_uids: Collection[int] = (), silent: Callable[[str], None] = lambda words: None
+    allow_uids: Collection[int] = (), on_silent: Callable[[str], None] = lambda message: None
 ) -> list[control.StatusReport]:
-    """Collects the reports of the live servers of this user, of root, and of ``allow_uids``.
+    """Return the reports of the live servers of this user, of root, and of ``allow_uids``, sorted by service.
 
-    A report's ``pid`` is the kernel's; 0 if it cannot be seen from here. All servers are asked at once. ``silent`` is
-    called for each that does not answer within :data:`control.STEP_TIMEOUT` altogether; a server that refuses our user
-    is left out.
+    The ``pid`` of a report comes from the kernel; 0 if it is not visible from here. All servers are queried at once.
+    ``on_silent`` is called with a message for each server that does not answer within :data:`control.STEP_TIMEOUT`.
+    A server that refuses this user is left out.
     """
     reports, asked = [], dict[socket.socket, str]()
     with contextlib.ExitStack() as stack:
         for service in runtime_dir.services(allow_uids):
             try:
                 dialled = rendezvous.dial(service, allow_uids)
-            except (PermissionError, LocalProtocolError):  # Of users with whom we do not speak, or who do not with us.
+            except (PermissionError, LocalProtocolError):  # One of the two users does not trust the other.
                 continue
             except ConnectionLost as error:
-                silent(f"{service}: {error}")
+                on_silent(f"{service}: {error}")
                 continue
             if dialled is not None:
                 asked[stack.enter_context(dialled)] = service
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # What it says comes next.
+                with contextlib.suppress(
+                    BrokenPipeError, ConnectionResetError
+                ):  # The reason for the refusal is received below.
                     dialled.send(control.encode(control.StatusRequest()))
         deadline = time.monotonic() + control.STEP_TIMEOUT
         waiting = dict(asked)
@@ -49,18 +51,18 @@ def collect_reports(
                     received = rendezvous.receive_packet(each)
                     message = control.decode(received.data)
                     if isinstance(message, control.StatusReport):
-                        # The ids of another pid namespace say nothing here.
+                        # Ids of another pid namespace mean nothing here.
                         workers = message.workers if message.pid == received.pid else {}
                         reports.append(msgspec.structs.replace(message, pid=received.pid, workers=workers))
         for each, service in waiting.items():
             pid, _ = credentials.peer_credentials(each)
             why = explain_no_progress(pid)
-            silent(f"{service}: {describe_process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: {why}")
+            on_silent(f"{service}: {describe_process(pid)} has not answered within {control.STEP_TIMEOUT:g} s: {why}")
     return sorted(reports, key=lambda report: report.service)
 
 
 def _readable(waiting: Collection[socket.socket], deadline: float) -> list[socket.socket]:
-    """Waits until some of them are readable, and returns those; none after the deadline."""
+    """Wait until some of the sockets are readable, and return them; return none after the deadline."""
     poll = new_poll()
     by_descriptor = {each.fileno(): each for each in waiting}
     for descriptor in by_descriptor:

@@ -1,9 +1,9 @@
-"""For tests of code that serves or calls.
+"""Test code that serves or calls.
 
-:func:`connect` gives a real client of a service that runs in the test's own loop: nothing is mapped, opened or
-started. :class:`Network` is the same for several services and clients. :class:`Faults` makes calls late, lost or
-failed. :class:`ServerProcess` is a server in another process; in pytest the fixtures ``shmrpc_server`` and
-``shmrpc_session_server`` of :mod:`shmrpc.testing.plugin` make them.
+:func:`connect` returns a real client of a service that runs in the event loop of the test: nothing is mapped, opened or
+started. :class:`Network` does the same for several services and clients. :class:`Faults` delays, drops or fails calls.
+:class:`ServerProcess` is a server in another process; in pytest, the fixtures ``shmrpc_server`` and
+``shmrpc_session_server`` of :mod:`shmrpc.testing.plugin` start such servers.
 
 >>> async def test_adding() -> None:
 ...     async with shmrpc.testing.connect(calculator) as client:

@@ -1,6 +1,7 @@
 """The command ``shmrpc`` as ServerProcess runs it: ``python -m shmrpc.testing.command DESCRIPTOR serve TARGET...``.
 
-It ends when its parent does, in whatever way: the descriptor is the end of a pipe whose other end nobody else has.
+The process ends with its parent, in whatever way that ends: the descriptor is the end of a pipe whose other end only
+the parent has.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from shmrpc.cli.commands import main
 
 
 def _end_with_parent(descriptor: int) -> None:
-    os.read(descriptor, 1)  # Nothing is ever sent: what comes is the end.
-    # The first one stops a server gently, the second one at once. Two of one kind may arrive as one.
+    """Wait for the end of the pipe, then stop the server."""
+    os.read(descriptor, 1)  # The parent never writes, so this returns at the end of the pipe.
+    # The first signal stops a server gracefully, the second at once. Two signals of one kind may arrive as one.
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
 

@@ -1,4 +1,4 @@
-"""Faults between a client and its server, for tests of what a caller does about them."""
+"""Faults between a client and its server, for tests of how callers handle them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import encode_failure
 
-#: The frames that begin a call.
+#: Opcodes of frames that begin a call.
 _REQUESTS: Final = frozenset({frames.CALL, frames.CALL_KEYWORDS, frames.CALL_DEADLINE, frames.CALL_WITH, frames.BATCH})
 _ANSWERS: Final = frozenset({frames.RESULT, frames.FAILURE, frames.RESULT_WITH})
 
 
 @dataclasses.dataclass
-class _Rule:
-    """What becomes of the next calls."""
+class _Fault:
+    """A fault for the next calls."""
 
-    #: The only endpoint that it is for; None: any.
+    #: Only endpoint that the fault applies to; None for any.
     endpoint: str | None
-    #: How many more calls it is for.
+    #: Number of further calls that the fault applies to.
     times: int
-    #: What is raised instead of the call; None: its answer is lost.
+    #: Exception to raise instead of the call; None to lose the answer.
     error: Exception | None
 
 
 class Faults:
-    """What is to go wrong between a client and its server. Nothing here is random.
+    """Deterministic faults between a client and its server.
 
     ::
 
@@ -49,40 +49,40 @@ class Faults:
                 await client.add(1, 2)
             assert await client.add(1, 2) == 3
 
-    They may be told at any time, and are for calls that begin after that. ``endpoint`` is the name of the only
-    one meant. Each call meets the first :meth:`drop` or :meth:`fail` that means it and is not used up; a
-    :meth:`delay` comes on top. A frame of many calls, as of ``client.map()``, counts as one call, and that of
-    ``client.batch()`` is of no particular endpoint. Several clients of one service may share it.
+    Faults may be added at any time, and apply to calls that begin afterwards. ``endpoint`` limits a fault to one
+    endpoint. The first :meth:`drop` or :meth:`fail` that applies to a call and is not used up takes effect, in addition
+    to a :meth:`delay`. A frame of many calls, such as that of ``client.map()``, counts as one call; the frame of
+    ``client.batch()`` has no endpoint. Several clients of one service may share the same faults.
     """
 
     def __init__(self) -> None:
         self._delays: dict[str | None, float] = {}
-        self._rules: list[_Rule] = []
-        self._connections: dict[_Faulty, None] = {}
+        self._queue: list[_Fault] = []
+        self._connections: dict[_FaultyConnection, None] = {}
 
     def delay(self, seconds: float, *, endpoint: str | None = None) -> None:
-        """Holds calls back for ``seconds``; one that is cancelled meanwhile never reaches the server."""
+        """Delay calls by ``seconds``. A call that is cancelled in the meantime never reaches the server."""
         if not 0 <= seconds < math.inf:
             raise ValueError(f"delay: expected seconds, 0 or more, got {seconds}")
-        self._check(endpoint)
+        self._check_endpoint(endpoint)
         self._delays[endpoint] = seconds
 
     def drop(self, times: int = 1, *, endpoint: str | None = None) -> None:
-        """Loses the answers of the next ``times`` calls: the server runs them, and a deadline has to end them."""
-        self._add(_Rule(endpoint, times, None))
+        """Drop the answers of the next ``times`` calls. The server runs the calls, and a deadline has to end them."""
+        self._add(_Fault(endpoint, times, None))
 
     def fail(self, error: Exception, times: int = 1, *, endpoint: str | None = None) -> None:
-        """Fails the next ``times`` calls with ``error``; they do not reach the server.
+        """Fail the next ``times`` calls with ``error``. The calls do not reach the server.
 
-        An error of shmrpc's own is raised as it is. Any other one arrives as it does from an endpoint that
-        raises it: as :class:`shmrpc.RemoteError` and the builtin that it is.
+        An error of shmrpc is raised unchanged. Any other error arrives as from an endpoint that raises it: as a
+        :class:`shmrpc.RemoteError` that is also the builtin.
         """
         if not isinstance(error, Exception):
             raise TypeError(f"fail: expected an exception to raise, as in fail(ValueError('no')), got {error!r}")
-        self._add(_Rule(endpoint, times, error))
+        self._add(_Fault(endpoint, times, error))
 
     def disconnect(self) -> None:
-        """Breaks the connections: calls under way fail with ConnectionLost, and perhaps were executed.
+        """Break the connections. Calls in flight fail with ConnectionLost, and may have been executed.
 
         The server cancels their handlers. A client with ``reconnect=True`` connects again.
         """
@@ -90,70 +90,70 @@ class Faults:
             connection.disconnect()
 
     def clear(self) -> None:
-        """Lets nothing go wrong from now on. What a delay holds back still comes when its time has come."""
+        """Remove all faults. Calls that are delayed already still arrive at their time."""
         self._delays.clear()
-        self._rules.clear()
+        self._queue.clear()
 
-    def _add(self, rule: _Rule) -> None:
+    def _add(self, rule: _Fault) -> None:
         if rule.times < 1:
             raise ValueError(f"times: expected 1 or more, got {rule.times}")
-        self._check(rule.endpoint)
-        self._rules.append(rule)
+        self._check_endpoint(rule.endpoint)
+        self._queue.append(rule)
 
-    def _check(self, endpoint: str | None) -> None:
-        """Raises EndpointNotFound for a fault that would never come."""
+    def _check_endpoint(self, endpoint: str | None) -> None:
+        """Raise EndpointNotFound for a fault of an endpoint that no connected service has."""
         if endpoint is not None:
             for connection in self._connections:
                 find_endpoint(connection.service, endpoint, dict.fromkeys(connection.endpoints, 0))
 
     def between(self, dial: Dial) -> Dial:
-        """The same way to a server, with these faults on it."""
+        """Return a function that connects like ``dial``, with these faults on the connection."""
 
         async def connect(timeout: float | None, note: Callable[[str], None]) -> Connection:
-            return _Faulty(await dial(timeout, note), self)
+            return _FaultyConnection(await dial(timeout, note), self)
 
         return connect
 
-    def attach(self, connection: _Faulty) -> None:
-        """Puts the faults on a connection that a client has made."""
+    def attach(self, connection: _FaultyConnection) -> None:
+        """Register a connection. Closes it and raises EndpointNotFound for a fault of an unknown endpoint."""
         self._connections[connection] = None
         try:
-            for endpoint in [*self._delays, *(rule.endpoint for rule in self._rules)]:
-                self._check(endpoint)
+            for endpoint in [*self._delays, *(rule.endpoint for rule in self._queue)]:
+                self._check_endpoint(endpoint)
         except ShmrpcError:
             connection.close()
             raise
 
-    def detach(self, connection: _Faulty) -> None:
-        """Forgets a connection that is over."""
+    def detach(self, connection: _FaultyConnection) -> None:
+        """Unregister a connection that has ended."""
         self._connections.pop(connection, None)
 
-    def next_for(self, endpoint: str | None) -> tuple[float, _Rule | None]:
-        """What becomes of a call that begins now: seconds that it is held back, and what then."""
+    def next_for(self, endpoint: str | None) -> tuple[float, _Fault | None]:
+        """Return the delay in seconds and the fault, if any, of a call that begins now; use up the fault once."""
         seconds = self._delays.get(endpoint, self._delays.get(None, 0.0))
-        for rule in self._rules:
+        for rule in self._queue:
             if rule.endpoint in (None, endpoint):
                 rule.times -= 1
                 if rule.times == 0:
-                    self._rules.remove(rule)
+                    self._queue.remove(rule)
                 return seconds, rule
         return seconds, None
 
 
 class FaultyMemoryTransport(MemoryTransport):
-    """A network of one loop, with faults between its clients and its servers."""
+    """A transport within one event loop, with faults between clients and servers."""
 
     def __init__(self, find: Callable[[], MemoryRegistry], faults: Faults) -> None:
         super().__init__(find)
         self._faults = faults
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
-        """What connects a client, with the faults on its way."""
+        """Return the function that connects a client, with the faults on the connection."""
         return self._faults.between(super().dial(service, options))
 
 
-class _Faulty(Connection):
-    """A connection with faults on it, of a transport that shares nothing: every frame comes by here."""
+class _FaultyConnection(Connection):
+    """A connection with faults, of a transport without shared memory, so that every frame passes through here."""
 
     def __init__(self, connection: Connection, faults: Faults) -> None:
         super().__init__(
@@ -167,34 +167,34 @@ class _Faulty(Connection):
         self.place, self.max_memory = connection.place, connection.max_memory
         self._connection = connection
         self._faults = faults
-        #: By call id: frames of calls that are held back, and when each goes on.
-        self._held: dict[int, list[Frame]] = {}
+        #: Frames of delayed calls, and the timer of each call, by call id.
+        self._delayed: dict[int, list[Frame]] = {}
         self._timers: dict[int, asyncio.Handle] = {}
-        #: Calls of which nothing comes back.
+        #: Ids of calls whose answers are dropped.
         self._dropped: set[int] = set()
         faults.attach(self)
 
     def start(
         self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
     ) -> None:
-        """Gives frames to ``on_frame`` from now on, but for what is dropped, and the end to ``on_end``."""
+        """Pass frames that are not dropped to ``on_frame`` from now on, and the end to ``on_end``."""
         super().start(pending, on_frame, on_end, on_go_away)
-        self._connection.start(pending, self._receive, self._end, on_go_away)
+        self._connection.start(pending, self._on_connection_frame, self._on_connection_end, on_go_away)
 
     async def wait_for_room(self) -> None:
-        """Waits until all that was sent, and is not held back, has found room."""
+        """Wait until all frames that were sent and are not delayed have found room."""
         await self._connection.wait_for_room()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Sends a frame, or holds it back."""
+        """Send a frame, or delay it; return True unless the connection has no room for it."""
         if not self._open:
             raise ChannelError("the connection is closed")
         check_size(body, self.max_frame)
-        if call_id in self._held:
+        if call_id in self._delayed:
             if opcode == frames.CANCEL:
-                self._forget(call_id)
+                self._drop_delayed(call_id)
             else:
-                self._held[call_id].append((opcode, call_id, body))
+                self._delayed[call_id].append((opcode, call_id, body))
             return True
         if opcode & 0xFF in _REQUESTS:
             seconds, rule = self._faults.next_for(self._endpoint(opcode))
@@ -202,8 +202,8 @@ class _Faulty(Connection):
             if rule is not None and error is None:
                 self._dropped.add(call_id)
             if seconds or error is not None:
-                self._held[call_id] = [(opcode, call_id, body)]
-                self._timers[call_id] = self._loop.call_later(seconds, self._go_on, call_id, error)
+                self._delayed[call_id] = [(opcode, call_id, body)]
+                self._timers[call_id] = self._loop.call_later(seconds, self._send_delayed, call_id, error)
                 return True
         return self._connection.send(opcode, call_id, body)
 
@@ -211,63 +211,63 @@ class _Faulty(Connection):
         number = opcode >> 8
         return self.endpoints[number] if number != frames.ANY_ENDPOINT else None
 
-    def _forget(self, call_id: int) -> None:
-        """Forgets a call, which then never reaches the server."""
-        self._held.pop(call_id, None)
+    def _drop_delayed(self, call_id: int) -> None:
+        """Drop a delayed call, which then never reaches the server."""
+        self._delayed.pop(call_id, None)
         self._dropped.discard(call_id)
         timer = self._timers.pop(call_id, None)
         if timer is not None:
             timer.cancel()
 
-    def _go_on(self, call_id: int, error: Exception | None) -> None:
-        """Sends a call that was held back, or fails it with ``error``."""
-        held = self._held[call_id]
+    def _send_delayed(self, call_id: int, error: Exception | None) -> None:
+        """Send a delayed call, or fail it with ``error``."""
+        held = self._delayed[call_id]
         if error is not None:
-            self._forget(call_id)
-            self._fail(call_id, error)
+            self._drop_delayed(call_id)
+            self._fail_call(call_id, error)
             return
-        del self._held[call_id], self._timers[call_id]
+        del self._delayed[call_id], self._timers[call_id]
         for frame in held:
-            with contextlib.suppress(ChannelError):  # If the connection ends, its calls are told so.
+            with contextlib.suppress(ChannelError):  # If the connection ends, its calls fail.
                 self._connection.send(*frame)
 
-    def _fail(self, call_id: int, error: Exception) -> None:
+    def _fail_call(self, call_id: int, error: Exception) -> None:
         waiting = self._pending.get(call_id)
         if not isinstance(error, ShmrpcError):
             self._on_frame(frames.FAILURE, call_id, encode_failure(error, self.max_frame))
         elif waiting is not None and not waiting.done():
-            waiting.set_exception(copy.copy(error))  # Each call has its own, with its own traceback.
+            waiting.set_exception(copy.copy(error))  # Each call needs its own exception, with its own traceback.
 
-    def _receive(self, opcode: int, call_id: int, body: Body) -> None:
+    def _on_connection_frame(self, opcode: int, call_id: int, body: Body) -> None:
         if call_id not in self._dropped:
             self._on_frame(opcode, call_id, body)
         elif opcode in _ANSWERS:
             self._dropped.discard(call_id)
 
     def disconnect(self) -> None:
-        """Breaks the connection."""
+        """Break the connection."""
         if self._open:
             self.close()
             self._on_end(
                 CloseReason(ConnectionLost(f"the connection to the server of {self.service!r} broke (Faults)"))
             )
 
-    def _end(self, end: CloseReason) -> None:
-        self._stop()
+    def _on_connection_end(self, end: CloseReason) -> None:
+        self._disable()
         self._on_end(end)
 
-    def _stop(self) -> None:
+    def _disable(self) -> None:
         self._open = False
-        for call_id in list(self._held):
-            self._forget(call_id)
+        for call_id in list(self._delayed):
+            self._drop_delayed(call_id)
         self._faults.detach(self)
 
     def close(self) -> None:
-        """Closes. Again: nothing."""
+        """Close the connection. Idempotent."""
         if self._open:
-            self._stop()
+            self._disable()
             self._connection.close()
 
     def fault(self, error: Exception) -> None:
-        """Closes, and tells the server which rule it broke."""
+        """Close the connection, and report to the server which rule of the protocol it broke."""
         self._connection.fault(error)

@@ -1,4 +1,4 @@
-"""Services and clients in one event loop, without anything that another process could see."""
+"""Services and clients in one event loop, invisible to other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shmrpc.wire.frames import DEFAULT_MAX_FRAME
 
 
 class Network:
-    """Where servers and clients of one event loop meet: :meth:`serve` and :meth:`connect` are shmrpc's own two.
+    """A network for the servers and clients of one event loop: :meth:`serve` and :meth:`connect` are those of shmrpc.
 
     ::
 
@@ -25,7 +25,7 @@ class Network:
         async with network.serve(orders, stock, max_in_flight=1), network.connect("orders") as client:
             ...
 
-    It is what ``at="memory://"`` is for :func:`shmrpc.serve` and :func:`shmrpc.connect`, with names of its own.
+    It works like ``at="memory://"`` of :func:`shmrpc.serve` and :func:`shmrpc.connect`, with service names of its own.
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class Network:
         return self._host
 
     def serve(self, *services: Service, **options: Unpack[NetworkServeOptions]) -> Server:
-        """Serves in this network: ``async with network.serve(calculator): ...``. Options: see :func:`shmrpc.serve`."""
+        """Return a server: ``async with network.serve(calculator): ...``. Options: see :func:`shmrpc.serve`."""
         return serve(*services, at=MemoryTransport(self._find), **options)
 
     def connect(
         self, service: str | Service, *, faults: Faults | None = None, **options: Unpack[NetworkConnectOptions]
     ) -> Client:
-        """A client of a service of this network. ``faults`` come between it and the server.
+        """Return a client of a service of this network. ``faults`` apply to the connection.
 
         Options: see :func:`shmrpc.connect`.
         """
@@ -53,13 +53,13 @@ class Network:
 async def connect(
     service: Service, *, faults: Faults | None = None, **options: Unpack[NetworkConnectOptions]
 ) -> AsyncIterator[Client]:
-    """A client of a service that is served meanwhile, in this loop.
+    """Serve a service in this event loop, and yield a client of it.
 
     ``async with shmrpc.testing.connect(calculator) as client: ...``
 
-    It is a real client of a real server, lifespan and all; only the way between them is within this process.
-    The options are those of :func:`shmrpc.connect`, and ``faults``; the server has the same ``codec`` and
-    ``max_frame``. For more clients, or options of the server's, see :class:`Network`.
+    A real client of a real server, with its lifespan; only the connection stays within this process. The options are
+    those of :func:`shmrpc.connect`, and ``faults``; the server has the same ``codec`` and ``max_frame``. For several
+    clients, or options of the server, use :class:`Network`.
     """
     if not isinstance(service, Service):
         raise TypeError(f"connect() of shmrpc.testing expected a shmrpc.Service to serve, got {service!r}")

@@ -1,4 +1,4 @@
-"""The options that connect() and serve() take here: those of shmrpc's own that mean something within the tests."""
+"""Options of connect() and serve() in tests: those of shmrpc that have an effect there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shmrpc.service.interceptors import Interceptor, SyncInterceptor
 from shmrpc.wire.codec import CodecName
 
 
-class _Common(TypedDict, total=False):
+class _CommonOptions(TypedDict, total=False):
     timeout: float
     call_timeout: float | None
     reconnect: bool
@@ -17,32 +17,32 @@ class _Common(TypedDict, total=False):
     max_frame: int
 
 
-class _OfSharedMemory(_Common, total=False):
+class _SharedMemoryOptions(_CommonOptions, total=False):
     max_memory: int
     spin: float
     allow_uids: Collection[int]
 
 
-class NetworkConnectOptions(_Common, total=False):
-    """Those of :func:`shmrpc.connect` that a client in the server's own loop has."""
+class NetworkConnectOptions(_CommonOptions, total=False):
+    """Options of :func:`shmrpc.connect` for a client in the event loop of its server."""
 
     interceptors: Sequence[Interceptor]
 
 
-class ConnectOptions(_OfSharedMemory, total=False):
-    """Those of :func:`shmrpc.connect`."""
+class ConnectOptions(_SharedMemoryOptions, total=False):
+    """Options of :func:`shmrpc.connect`."""
 
     interceptors: Sequence[Interceptor]
 
 
-class SyncConnectOptions(_OfSharedMemory, total=False):
-    """Those of ``shmrpc.sync.connect``."""
+class SyncConnectOptions(_SharedMemoryOptions, total=False):
+    """Options of ``shmrpc.sync.connect``."""
 
     interceptors: Sequence[SyncInterceptor]
 
 
 class NetworkServeOptions(TypedDict, total=False):
-    """Those of :func:`shmrpc.serve` that a server of clients in its own loop has."""
+    """Options of :func:`shmrpc.serve` for a server whose clients run in its event loop."""
 
     codec: CodecName
     max_frame: int

@@ -21,28 +21,29 @@ from shmrpc.testing.options import ConnectOptions, SyncConnectOptions
 from shmrpc.testing.runtime import private_runtime
 from shmrpc.wire.control import StatusReport
 
-#: Seconds between two looks whether the server serves.
-_LOOK: Final = 0.01
-#: Seconds that a server has to go once its grace is over.
-_MARGIN: Final = 5.0
+#: Seconds between two checks that the server serves.
+_POLL_SECONDS: Final = 0.01
+#: Seconds that a server has to end after its grace period.
+_STOP_MARGIN: Final = 5.0
 
 
 class ServerFailed(ShmrpcError):
-    """The server process ended, or served nothing in time; the message has what it said on stderr."""
+    """The server process ended, or did not serve in time; the message has its output on stderr."""
 
 
 class ServerProcess:
     """``shmrpc serve TARGET`` in another process, for the length of a ``with`` block.
 
-    ``target`` is what the command takes, ``"package.module:service"``, and ``options`` are its options. The
-    server finds the modules that this process finds. On entry it is waited for, up to ``timeout`` seconds.
+    ``target`` is the target of the command, such as ``"package.module:service"``, and ``options`` are its options. The
+    server imports modules from the same path as this process. Entering the block waits until the server serves, at most
+    ``timeout`` seconds.
 
-    :meth:`kill`, :meth:`stop` and :meth:`restart` return when that is done. A client in a loop hears of it when
-    the loop has its next turn, and one for threads with its next call.
+    :meth:`kill`, :meth:`stop` and :meth:`restart` return when that is done. An asyncio client notices in the next
+    iteration of its event loop, a client for threads with its next call.
 
-    As long as any ServerProcess lives, ``$XDG_RUNTIME_DIR`` of this process is a directory of the tests' own: code
-    under test that calls ``shmrpc.connect("name")`` finds this server, and no other one of the name. It is the same
-    directory for all of them. The server ends with this process at the latest, however that ends.
+    As long as any ServerProcess is in use, ``$XDG_RUNTIME_DIR`` of this process is a directory of the tests' own, the
+    same for all of them: code under test that calls ``shmrpc.connect("name")`` finds this server, and no other server
+    of that name. The server ends with this process at the latest, in whatever way that ends.
     """
 
     def __init__(self, target: str, *options: str, timeout: float = 30.0) -> None:
@@ -56,7 +57,7 @@ class ServerProcess:
 
     def __enter__(self) -> ServerProcess:
         if self._log is not None:
-            raise LocalProtocolError(f"this ServerProcess of {self.target!r} is in use; make another one")
+            raise LocalProtocolError(f"this ServerProcess of {self.target!r} is in use: create another one")
         directory = private_runtime.enter()
         self._log = directory / f"{id(self):x}.stderr"
         try:
@@ -71,7 +72,7 @@ class ServerProcess:
     ) -> None:
         try:
             if self.is_running:
-                self.process.send_signal(signal.SIGCONT)  # A test may have stopped it.
+                self.process.send_signal(signal.SIGCONT)  # A test may have stopped the process.
                 self.stop(grace=0)
         finally:
             self._leave()
@@ -90,63 +91,63 @@ class ServerProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process, or the last one. LocalProtocolError before there was any."""
+        """Return the current or the last process. Raises LocalProtocolError before the first one."""
         if self._process is None:
             raise LocalProtocolError(f"no server yet: use `with ServerProcess({self.target!r}) as server`")
         return self._process
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return the process id."""
         return self.process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Return True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def names(self) -> list[str]:
-        """The services that it serves."""
+        """Return the names of the services that the process serves."""
         return [report.service for report in self._reports]
 
     @property
     def name(self) -> str:
-        """The service that it serves; ValueError if there are several."""
+        """Return the name of the only service. Raises ValueError if there are several."""
         if len(self._reports) != 1:
             raise ValueError(f"{self.target!r} serves {', '.join(self.names) or 'nothing'}: say which one you mean")
         return self._reports[0].service
 
     @property
     def stderr(self) -> str:
-        """What it has said on stderr, since its first start."""
+        """Return the output on stderr since the first start."""
         return self._log.read_text(errors="replace") if self._log is not None and self._log.exists() else ""
 
     def connect(self, service: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
-        """A client for a loop, as :func:`shmrpc.connect` makes it: ``async with server.connect() as client``.
+        """Return an asyncio client, like :func:`shmrpc.connect`: ``async with server.connect() as client``.
 
-        ``service``: which one, if it serves several.
+        ``service``: name of the service, if there are several.
         """
         return connect(service or self.name, **options)
 
     def sync_connect(self, service: str | None = None, **options: Unpack[SyncConnectOptions]) -> sync.Client:
-        """A client for threads, as ``shmrpc.sync.connect`` makes it: ``with server.sync_connect() as client``."""
+        """Return a client for threads, like ``shmrpc.sync.connect``: ``with server.sync_connect() as client``."""
         return sync.connect(service or self.name, **options)
 
     def kill(self) -> None:
-        """Ends it at once, as a crash would. If it is not running: nothing."""
+        """Kill the process, as a crash would, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self, grace: float = 30.0) -> int:
-        """Stops it with SIGTERM: calls under way have ``grace`` seconds to end; its exit code.
+        """Stop the process with SIGTERM, which gives calls in flight ``grace`` seconds to end; return the exit code.
 
-        Then a second signal tells it to stop at once, and at last it is killed.
+        Afterwards, a second signal orders it to stop at once, and finally it is killed.
         """
         process = self.process
         # Two signals of one kind may arrive as one.
-        for number, wait in ((signal.SIGTERM, grace), (signal.SIGINT, _MARGIN)):
+        for number, wait in ((signal.SIGTERM, grace), (signal.SIGINT, _STOP_MARGIN)):
             process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(wait)
@@ -154,50 +155,52 @@ class ServerProcess:
         return process.returncode
 
     def restart(self) -> None:
-        """Stops it if it is running, and starts it again, in another process of the same services."""
+        """Stop the process if it runs, and start another one with the same services."""
         if self._log is None:
-            raise LocalProtocolError(f"the block of this ServerProcess of {self.target!r} is over; make another one")
+            raise LocalProtocolError(f"the block of this ServerProcess of {self.target!r} is over: create another one")
         if self.is_running:
             self.stop()
         self._start()
 
     def _start(self) -> None:
         assert self._log is not None
-        if self._lifeline is not None:  # That of the process before, which has ended.
+        if self._lifeline is not None:  # The lifeline of the last process, which has ended.
             self._lifeline.cut()
-        theirs, ours = os.pipe()
-        self._lifeline = _Lifeline(ours)
-        # -P: not from the working directory, unless this process finds modules there.
-        command = [sys.executable, "-P", "-m", "shmrpc.testing.command", str(theirs), "serve", self.target]
+        server_end, own_end = os.pipe()
+        self._lifeline = _Lifeline(own_end)
+        # -P: the working directory is on the path only if it is on the path of this process.
+        command = [sys.executable, "-P", "-m", "shmrpc.testing.command", str(server_end), "serve", self.target]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        said = len(self.stderr)
+        output_start = len(self.stderr)
         try:
-            with self._log.open("ab") as log:  # A file, not a pipe: nobody has to read along.
+            with self._log.open("ab") as log:  # A file, because a pipe would need a reader.
                 self._process = subprocess.Popen(
                     [*command, *self._options],
                     stdin=subprocess.DEVNULL,
                     stderr=log,
                     env=environment,
-                    pass_fds=[theirs],
+                    pass_fds=[server_end],
                 )
         finally:
-            os.close(theirs)
+            os.close(server_end)
         end = time.monotonic() + self._timeout
         while not self._is_ready():
             code = self._process.poll()
             if code is not None:
-                raise ServerFailed(f"`shmrpc serve {self.target}` {_ended(code)}:\n{self.stderr[said:].strip()}")
+                raise ServerFailed(
+                    f"`shmrpc serve {self.target}` {_describe_exit(code)}:\n{self.stderr[output_start:].strip()}"
+                )
             if time.monotonic() > end:
                 self.kill()
                 raise ServerFailed(
                     f"`shmrpc serve {self.target}` did not serve within {self._timeout:g} s and was killed:\n"
-                    f"{self.stderr[said:].strip()}"
+                    f"{self.stderr[output_start:].strip()}"
                 )
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
 
     def _is_ready(self) -> bool:
-        """Whether every service of the process serves."""
-        # All names are taken before the first service serves, but perhaps after the names were listed: once more.
+        """Return True if every service of the process serves."""
+        # The server takes all names before the first service serves, but perhaps after the list was read: check twice.
         return self._all_serve() and self._all_serve()
 
     def _all_serve(self) -> bool:
@@ -206,14 +209,14 @@ class ServerProcess:
 
 
 class _Lifeline:
-    """The end of a pipe that only this process has, and no child: when it is closed, the server ends."""
+    """The end of a pipe that only this process has, and no child; closing it ends the server."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
         abandon_in_child(self)
 
     def cut(self) -> None:
-        """Closes it. Again: nothing."""
+        """Close the pipe. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -221,5 +224,6 @@ class _Lifeline:
     abandon = cut
 
 
-def _ended(code: int) -> str:
+def _describe_exit(code: int) -> str:
+    """Return how a process ended, as the predicate of a sentence."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

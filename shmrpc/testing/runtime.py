@@ -1,4 +1,4 @@
-"""A runtime directory of the tests' own: they meet no other services, and nobody else meets theirs."""
+"""A private runtime directory for tests, which other services and clients do not use."""
 
 from __future__ import annotations
 
@@ -9,46 +9,48 @@ import tempfile
 from pathlib import Path
 
 _VARIABLE = "XDG_RUNTIME_DIR"
-#: It would come before that one.
-_SHARED = "SHMRPC_DIRECTORY"
+#: Variable that would take precedence.
+_SHARED_VARIABLE = "SHMRPC_DIRECTORY"
 
 
 class PrivateRuntime:
-    """Sets ``$XDG_RUNTIME_DIR`` to a directory of this process's own while it has users.
+    """Sets ``$XDG_RUNTIME_DIR`` to a directory of this process, and unsets ``$SHMRPC_DIRECTORY``, while it has users.
 
-    ``$SHMRPC_DIRECTORY`` is unset meanwhile.
-
-    It is set for the whole process, so that code under test meets the tests' services where it looks anyway.
-    All users share one directory, and may leave in any order. It is the same until the process ends: what
-    a test has started may outlive the test, and looks where it did at its start, as multiprocessing's forkserver.
+    The variables change for the whole process, so that code under test finds the services of the tests. All users share
+    one directory, and may leave in any order. The directory stays the same until the process ends, because a process
+    that outlives its test, such as multiprocessing's forkserver, keeps the variables of its start.
     """
 
     def __init__(self) -> None:
         self._users = 0
-        self._before: dict[str, str] = {}
+        self._saved_environment: dict[str, str] = {}
         self._directory: Path | None = None
 
     def enter(self) -> Path:
-        """The directory, made at the first call."""
+        """Add a user; return the directory, which the first call creates."""
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="shmrpc-"))  # Short: a socket's path has 107 bytes.
+            self._directory = Path(
+                tempfile.mkdtemp(prefix="shmrpc-")
+            )  # Short, because the path of a socket has at most 107 bytes.
             atexit.register(_remove, self._directory, os.getpid())
         if self._users == 0:
-            self._before = {name: os.environ.pop(name) for name in (_VARIABLE, _SHARED) if name in os.environ}
+            self._saved_environment = {
+                name: os.environ.pop(name) for name in (_VARIABLE, _SHARED_VARIABLE) if name in os.environ
+            }
             os.environ[_VARIABLE] = str(self._directory)
         self._users += 1
         return self._directory
 
     def leave(self) -> None:
-        """Puts the environment back when the last user leaves."""
+        """Remove a user; restore the environment after the last one."""
         self._users -= 1
         if self._users == 0:
             os.environ.pop(_VARIABLE, None)
-            os.environ.update(self._before)
+            os.environ.update(self._saved_environment)
 
 
-def _remove(directory: Path, process: int) -> None:
-    if os.getpid() == process:  # A forked child leaves it to its parent.
+def _remove(directory: Path, owner_pid: int) -> None:
+    if os.getpid() == owner_pid:  # A forked child must not remove its parent's directory.
         shutil.rmtree(directory, ignore_errors=True)
 
 

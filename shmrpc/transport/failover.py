@@ -40,7 +40,7 @@ def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
             reason = "; ".join(reasons)
             note(reason)
             if timeout is not None and time.monotonic() + pause >= began + timeout:
-                raise ServiceUnavailable(f"nobody serves {service!r} at any of {len(dials)} places: {reason}")
+                raise ServiceUnavailable(f"no server of {service!r} at any of {len(dials)} places: {reason}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 

@@ -317,7 +317,7 @@ class MemoryRegistry:
         except TimeoutError:
             there = ", ".join(self._listeners) or "none"
             raise ServiceUnavailable(
-                f"nobody serves {service!r} here (waited {timeout:g} s); the services of this network: {there}"
+                f"no server of {service!r} here (waited {timeout:g} s); the services of this network: {there}"
             ) from None
 
 

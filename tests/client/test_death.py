@@ -209,7 +209,7 @@ async def test_a_server_can_be_served_again_after_it_stopped(runtime: Path) -> N
 
 
 async def test_no_server() -> None:
-    with pytest.raises(shmrpc.ServiceUnavailable, match=r"nobody serves 'absent'.*shmrpc serve MODULE:absent"):
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"no server of 'absent'.*shmrpc serve MODULE:absent"):
         async with shmrpc.connect("absent", timeout=0.05):
             pass
     with pytest.raises(ConnectionError), shmrpc.sync.connect("absent", timeout=0):

@@ -150,7 +150,7 @@ def test_a_server_whose_lock_file_was_removed_keeps_its_name(server: ServerProce
     for dry_run in (True, False):
         assert met(cleanup.clean(dry_run=dry_run)) == []
         assert os.listdir(runtime) == ["tested.sock"]
-    said = f"is already served by process {server.pid}, although somebody has removed its lock file"
+    said = f"is already served by process {server.pid}, although its lock file was removed"
     with pytest.raises(shmrpc.ServiceInUse, match=said) as caught:
         ServiceSocket("tested")
     assert caught.value.pid == server.pid
@@ -301,7 +301,7 @@ def test_a_semaphore_alone_is_dead() -> None:
     semaphore.close()
     path = SHM / f"sem.{name}.c2s"
     found = ours(cleanup.clean(), [path])
-    assert [leftover.why for leftover in found] == ["its segment is gone, and is removed last"]
+    assert [leftover.why for leftover in found] == ["its segment is gone, and segments are removed last"]
     assert not path.exists()
 
 
@@ -352,7 +352,7 @@ def test_a_name_of_an_unknown_kind_is_left_alone_and_mentioned(gadget: list[Path
 def test_a_name_of_another_kind_is_no_service(gadget: list[Path]) -> None:
     """A listing of services, or a lookup of a similar one, sends nothing to a gadget's socket."""
     said: list[str] = []
-    assert collect_reports(silent=said.append) == []
+    assert collect_reports(on_silent=said.append) == []
     assert said == []
     with pytest.raises(shmrpc.ServiceUnavailable), shmrpc.sync.connect("teste", timeout=0):
         pass

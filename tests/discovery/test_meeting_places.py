@@ -73,7 +73,7 @@ def test_a_lookup_makes_no_directory(places: tuple[Path, Path], monkeypatch: pyt
     login, temporary = places
 
     def look() -> None:
-        with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'tested'"):
+        with pytest.raises(shmrpc.ServiceUnavailable, match="no server of 'tested'"):
             shmrpc.sync.connect("tested", timeout=0).__enter__()
         assert collect_reports() == []
         assert dead() == []

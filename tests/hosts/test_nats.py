@@ -128,7 +128,7 @@ async def test_the_access_log_has_no_process_that_nobody_knows(
 async def test_nobody_is_known_at_once(nats: NatsServer) -> None:
     with pytest.raises(
         shmrpc.ServiceUnavailable,
-        match=r"nobody serves .* at nats://.*: none of its servers is connected to that NATS; start",
+        match=r"no server of .* at nats://.*: none of its servers is connected to that NATS; start",
     ):
         await connect(nats, timeout=0)
 
@@ -139,7 +139,7 @@ async def test_a_name_like_one_that_is_served_is_pointed_to(nats: NatsServer) ->
             shmrpc.ServiceUnavailable, match=r"did you mean 'tested\.nats', which is served\? If not, start"
         ):
             await shmrpc.connect("tested.nast", at=nats.url, timeout=0.2)
-        with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'another'") as caught:
+        with pytest.raises(shmrpc.ServiceUnavailable, match="no server of 'another'") as caught:
             await shmrpc.connect("another", at=nats.url, timeout=0.2)
         assert "did you mean" not in str(caught.value)
 
@@ -430,7 +430,7 @@ async def test_the_command_line_calls_and_describes(nats: NatsServer) -> None:
         done = await asyncio.to_thread(run, "call", "--at", "shm", "--at", nats.url, service.name, "double", "21")
         assert (done.stdout, done.stderr) == ("42\n", "")
     done = await asyncio.to_thread(run, "call", "--timeout", "0", "--at", nats.url, service.name, "double", "21")
-    assert done.returncode == 3 and "nobody serves 'tested.nats'" in done.stderr
+    assert done.returncode == 3 and "no server of 'tested.nats'" in done.stderr
 
 
 async def test_when_nats_is_killed_all_are_told_and_come_back_by_themselves(
@@ -493,7 +493,7 @@ async def test_one_server_is_met_at_several_places_with_the_options_of_each(nats
 
 
 async def test_no_place_with_a_server_says_why_of_each(nats: NatsServer) -> None:
-    with pytest.raises(shmrpc.ServiceUnavailable, match=r"at any of 2 places: .*; nobody serves .* at nats://"):
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"at any of 2 places: .*; no server of .* at nats://"):
         await shmrpc.connect(service.name, at=["shm", nats.url], timeout=0)
 
 
@@ -566,7 +566,7 @@ async def test_all_clients_for_threads_share_one_connection(own: NatsServer) -> 
 
 
 def test_nobody_who_serves_is_told_to_threads_too(nats: NatsServer) -> None:
-    with pytest.raises(shmrpc.ServiceUnavailable, match=r"nobody serves .* at nats://.*: none of its servers"):
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"no server of .* at nats://.*: none of its servers"):
         shmrpc.sync.connect(service.name, at=nats.url, timeout=0).connect()
     with pytest.raises(ValueError, match="met at one place"):
         shmrpc.sync.connect(service.name, at=["shm", nats.url])  # type: ignore[arg-type]

@@ -226,7 +226,7 @@ async def test_who_may_not_ask_for_names_is_told_that_nobody_serves_one(
     shop: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shmrpc.serve(front, at=at(shop, "front")):
-        with pytest.raises(shmrpc.ServiceUnavailable, match="nobody serves 'back'"):
+        with pytest.raises(shmrpc.ServiceUnavailable, match="no server of 'back'"):
             await shmrpc.connect("back", at=at(shop, "front"), timeout=0.2)
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 

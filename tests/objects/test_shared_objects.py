@@ -327,7 +327,7 @@ async def test_a_timeout_names_those_who_have_it(other: MemberProcess) -> None:
             assert str(raised.value) == (
                 f"semaphore 'gpu': no permit was free within 0.01 s: this process has 1, process {other.pid} has 1"
             )
-            with stopped(other.pid), pytest.raises(shmrpc.WaitTimeout, match=f"stopped: .* kill -CONT {other.pid}"):
+            with stopped(other.pid), pytest.raises(shmrpc.WaitTimeout, match=f"stopped; .* kill -CONT {other.pid}"):
                 await gate.acquire(0.01)
 
 

@@ -281,7 +281,7 @@ async def test_a_drain_loses_no_call() -> None:
 
 async def test_a_client_waits_for_its_server_and_not_for_ever() -> None:
     network, service = Network(), NotingService()
-    with pytest.raises(shmrpc.ServiceUnavailable, match=r"nobody serves 'tested\.near' here \(waited 0\.01 s\)"):
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"no server of 'tested\.near' here \(waited 0\.01 s\)"):
         async with network.connect("tested.near", timeout=0.01):
             pass
 

@@ -91,7 +91,7 @@ async def connect(
                 )
                 hint = f"did you mean {meant!r}, which is served? If not, " if meant else ""
                 raise ServiceUnavailable(
-                    f"nobody serves {service!r} at {address} (waited {waited:.3g} s): {reason}; {hint}start one with "
+                    f"no server of {service!r} at {address} (waited {waited:.3g} s): {reason}; {hint}start one with "
                     f"`shmrpc serve MODULE:SERVICE --at {address}`"
                 )
             await asyncio.sleep(pause)

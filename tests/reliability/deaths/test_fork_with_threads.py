@@ -41,7 +41,7 @@ PARENT = """
             try:
                 call()
             except shmrpc.LocalProtocolError as error:
-                assert f"does not work in process {os.getpid()}" in str(error), error
+                assert f"does not work in its child {os.getpid()}" in str(error), error
             else:
                 os._exit(3)
         with shmrpc.sync.connect("tested.watched", timeout=30) as own:

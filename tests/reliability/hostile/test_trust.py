@@ -230,7 +230,7 @@ def test_without_the_option_nobody_else_comes_as_far_as_the_door(meeting: Path) 
     with served_by(0):
         assert (meeting / f"{shared_service.NAME}.sock").stat().st_mode & 0o777 == 0o600
         printed = run_as(STRANGER, "expect(shmrpc.ServiceUnavailable, connected)")
-    assert f"lets nobody in but its own user; serve it with allow_uids=[{STRANGER}]" in printed
+    assert f"admits only its own user; serve it with allow_uids=[{STRANGER}]" in printed
 
 
 async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirectory) -> None:
@@ -244,7 +244,7 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
             for _ in range(2):
                 print(listening.accept()[0].recv(1000), flush=True)
     """
-    words = rf"is served by uid {STRANGER}, and we speak with uid 0; .*allow_uids=\[{STRANGER}\]"
+    words = rf"is served by uid {STRANGER}; this process trusts uid 0. .*allow_uids=\[{STRANGER}\]"
     with Program(STRANGER, source) as server:
         assert server.line() == "listening"
         with pytest.raises(shmrpc.LocalProtocolError, match=words):

@@ -156,9 +156,7 @@ def test_a_frame_in_pieces_that_finds_no_memory_fails_its_call_and_no_other(last
 
 
 #: What is read by who has no addresses for a connection, and by its client if that is the server.
-NO_CONNECTION = (
-    r"no memory left for a connection: process {} cannot map any more \(it may have .*: RLIMIT_AS\).*ulimit -v"
-)
+NO_CONNECTION = r"no memory left for a connection: process {} cannot map more \(it may have .*: RLIMIT_AS\).*ulimit -v"
 
 
 @pytest.mark.parametrize("room", [0, 64 << 10, 128 << 10])

@@ -102,7 +102,7 @@ def test_a_server_that_can_make_nothing_in_the_directory_says_why(tmp_path: obje
     assert len(printed) == 3
     assert re.fullmatch(words.format(place=f"{tmp_path}/shmrpc", purpose="serve 'tested'"), printed[0])
     for said in printed[1:]:  # There may be a server all the same, for all that a client knows.
-        assert said.startswith("ServiceUnavailable nobody serves 'tested'")
+        assert said.startswith("ServiceUnavailable no server of 'tested'")
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_directory_that_cannot_be_made_is_no_bare_error(tmp_path: object, how:
     assert len(printed) == 3
     assert re.fullmatch(words.format(place=tmp_path, purpose=f"make {tmp_path}/shmrpc"), printed[0])
     for said in printed[1:]:  # A client makes no directory, and needs none.
-        assert said.startswith("ServiceUnavailable nobody serves 'tested'")
+        assert said.startswith("ServiceUnavailable no server of 'tested'")
 
 
 @pytest.mark.slow

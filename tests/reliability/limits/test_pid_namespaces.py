@@ -83,7 +83,7 @@ async def test_a_server_is_named_by_its_id_here(runtime: Path) -> None:
         async with shmrpc.connect("tested", timeout=PATIENCE) as client:
             assert await client.pid() == blocking.pid() == 1
             assert [report.pid for report in collect_reports()] == [server.pid]
-            said = rf"\(process {server.pid}\) has read nothing .* goes on after kill -CONT {server.pid}$"
+            said = rf"\(process {server.pid}\) has read nothing .* to continue it: kill -CONT {server.pid}$"
             with stopped(server.pid):
                 with pytest.raises(shmrpc.DeadlineExceeded, match=said):
                     await client.with_options(timeout=SOON).add(1, 2)
@@ -155,7 +155,7 @@ def test_a_server_that_cannot_be_seen_is_not_named(server: ServerProcess) -> Non
             for _ in range(2):
                 words = client.line()
                 assert f"(a {UNSEEN}) has read nothing" in words
-                assert words.endswith("it gets no CPU; which one, cannot be seen from here")
+                assert words.endswith("it gets no CPU; its state is not visible from here")
                 assert "kill" not in words
             assert client.line() == (
                 f"service 'tested' is already served by a {UNSEEN}; stop it first, or choose another name None"
@@ -186,6 +186,6 @@ STILL = "import os; from shmrpc.host.processes import explain_no_progress; print
 
 def test_nothing_is_said_of_a_process_whose_namespace_is_not_that_of_proc() -> None:
     """There another process may have its id, and be stopped."""
-    for under, words in ((APART, "holds its loop, or it gets no CPU"), (HALF_APART, "cannot be seen from here")):
+    for under, words in ((APART, "is blocked, or it gets no CPU"), (HALF_APART, "not visible from here")):
         with Script(STILL, under=under) as asking:
             assert asking.line().endswith(words)

@@ -51,7 +51,7 @@ def unread(server: ServerProcess, endpoint: str = "mark") -> str:
     pid = server.pid
     return (
         rf"{endpoint}\(\) was not answered by its deadline: it waited [0-9.e-]+ s; the server of 'tested.watched' "
-        rf"\(process {pid}\) has read nothing for [0-9.e-]+ s: it is stopped, and goes on after kill -CONT {pid}$"
+        rf"\(process {pid}\) has read nothing for [0-9.e-]+ s: it is stopped; to continue it: kill -CONT {pid}$"
     )
 
 
@@ -61,7 +61,7 @@ def unsent(server: ServerProcess, endpoint: str = "mark") -> str:
     return (
         rf"{endpoint}\(\) was not sent by its deadline, and is not executed: it waited [0-9.e-]+ s for room, beside "
         rf"\d+ other frames of [\d,]+ bytes; the server of 'tested.watched' \(process {pid}\) has read nothing for "
-        rf"[0-9.e-]+ s: it is stopped, and goes on after kill -CONT {pid}$"
+        rf"[0-9.e-]+ s: it is stopped; to continue it: kill -CONT {pid}$"
     )
 
 
@@ -218,7 +218,7 @@ async def test_a_server_whose_loop_is_held_is_not_called_stopped(
     began, until = tmp_path / "began", tmp_path / "until"
     holding = asyncio.create_task(client.hold_loop(str(began), str(until)))
     assert await eventually_in_loop(began.exists, HANGS)
-    said = rf"process {server.pid}\) has read nothing for .*: something holds its loop"
+    said = rf"process {server.pid}\) has read nothing for .*: its event loop is blocked"
     with pytest.raises(shmrpc.DeadlineExceeded, match=said):
         await client.with_options(timeout=SOON).add(1, 2)
     until.touch()
@@ -235,7 +235,7 @@ def test_the_words_tell_a_slow_reader_from_one_that_does_not_read() -> None:
     )  # Too soon.
     progress._stalled_since -= 1_000_000_000
     text = str(progress.deadline_error("add", since, taken_back=False))
-    assert re.search(r"has read nothing for 1(\.\d+)? s: something holds its loop", text)
+    assert re.search(r"has read nothing for 1(\.\d+)? s: its event loop is blocked", text)
     untaken = (50, 100, 7, 5_000)
     text = str(progress.deadline_error("add", since, taken_back=True))
     assert "beside 7 other frames of 5,000 bytes; the server of 'tested' (process 1) reads more slowly" in text

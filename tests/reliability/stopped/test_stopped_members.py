@@ -33,7 +33,7 @@ def test_a_member_that_is_stopped_at_a_point_is_named_by_those_who_wait_for_it(r
     assert passed == points
     for point, before, pid, text in told:
         assert f"process {pid}" in text, f"stopped at {point}, before: {before}: {text}"
-    held = [text for *_, text in told if "and is stopped: it goes on after kill -CONT" in text]
+    held = [text for *_, text in told if "and is stopped; to continue it: kill -CONT" in text]
     at_the_door = [text for *_, text in told if "which has not finished within 5 s; is it stopped?" in text]
     assert held
     assert at_the_door

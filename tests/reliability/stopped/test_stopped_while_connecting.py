@@ -44,7 +44,7 @@ def in_time() -> Iterator[None]:
 def silent(pid: int, awaited: str = "welcome", timeout: float = SOON) -> str:
     return (
         rf"cannot connect within {timeout:g} s: the server of '{NAME}' \(process {pid}\) does not answer: waited "
-        rf"[0-9.e-]+ s for its '{awaited}'; it is stopped, and goes on after kill -CONT {pid}"
+        rf"[0-9.e-]+ s for its '{awaited}'; it is stopped; to continue it: kill -CONT {pid}"
     )
 
 
@@ -124,7 +124,7 @@ async def test_a_server_whose_line_is_full(runtime: Path, connect: Connect) -> N
         listening.listen(0)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
             first.connect(str(runtime / f"{NAME}.sock"))
-            with pytest.raises(shmrpc.ServiceUnavailable, match="its line is full: it accepts nobody"):
+            with pytest.raises(shmrpc.ServiceUnavailable, match="its backlog is full: it accepts no connections"):
                 await connect(0)
 
 
@@ -181,8 +181,8 @@ def test_ls_names_the_server_that_does_not_answer(server: ServerProcess, monkeyp
     monkeypatch.setattr(control, "STEP_TIMEOUT", SOON)
     words: list[str] = []
     with stopped(server.pid):
-        assert collect_reports(silent=words.append) == []
-    said = rf"{NAME}: process {server.pid} has not answered within 0\.2 s: it is stopped, and goes on after kill -CONT"
+        assert collect_reports(on_silent=words.append) == []
+    said = rf"{NAME}: process {server.pid} has not answered within 0\.2 s: it is stopped; to continue it: kill -CONT"
     assert len(words) == 1 and re.match(said, words[0])
     monkeypatch.setattr(control, "STEP_TIMEOUT", 30.0)
     assert [report.pid for report in collect_reports()] == [server.pid]
@@ -280,9 +280,7 @@ def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
 async def test_workers_that_are_all_stopped_are_named(runtime: Path, connect: Connect) -> None:
     with ServerProcess(TARGET, "--workers", "1") as server:
         (worker,) = map(int, re.findall(r"worker (\d+)", server.greeting))
-        said = (
-            rf"none of its workers answers. worker {worker}: it is stopped, and goes on after kill -CONT {worker} \(pr"
-        )
+        said = rf"none of its workers answers. worker {worker}: it is stopped; to continue it: kill -CONT {worker} \(pr"
         with stopped(worker):
             with pytest.raises(shmrpc.ServiceUnavailable, match=said):
                 await connect(1.0)

@@ -274,7 +274,7 @@ mod enabled {
         DeadContainersRemoved,
         /// Memory of a dead member is given back, perhaps not all of it.
         RepairPunched,
-        ; // Those that are counted in shared/tests and topic/tests alone.
+        ; // The points behind this one are counted in shared_heap/tests and topic/tests alone.
         /// The owner lock is acquired, and nothing else is read.
         LockAcquired,
         /// The owner lock of a dead member, or of one that did not identify itself in time, is taken over.

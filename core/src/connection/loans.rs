@@ -243,7 +243,7 @@ mod tests {
     use crate::packet;
 
     #[test]
-    fn the_end_of_a_connection_leaves_what_is_held_and_no_more() {
+    fn the_end_of_a_connection_frees_all_but_held_blocks() {
         const LEN: usize = 1 << 20;
         let [ours, theirs] = packet::pair()
             .unwrap()

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn a_table_round_trips() {
         let place = BlockRef {
             extent: 3,
             offset: 8192,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_cannot_be_is_refused() {
+    fn a_malformed_table_is_refused() {
         let place = BlockRef {
             extent: 0,
             offset: 0,

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_part_that_cannot_be_is_refused() {
+    fn an_impossible_first_part_is_refused() {
         for lie in [0, 512, 3000, 1 << 17, u32::MAX] {
             let file = memfd(size_for(1 << 16), 0);
             let segment = Segment::create(file.as_fd(), 1 << 16).unwrap();

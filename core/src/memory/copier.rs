@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_streamed_while_the_reader_is_far_and_only_then() {
+    fn copies_are_streamed_only_while_the_reader_is_far() {
         let mut pace = Pace::default();
         assert!(streamed(&mut pace, 1000, FAR) > 950);
         streamed(&mut pace, 3 * RETRY_PLAIN, NEAR);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_in_which_others_had_the_cpu_changes_nothing() {
+    fn one_preempted_copy_does_not_change_the_method() {
         let mut pace = Pace::default();
         streamed(&mut pace, 100, NEAR);
         pace.note(Way::Plain, LEN, 4_000_000);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_ours_alone_locked_and_allocated() {
+    fn a_new_file_is_private_locked_and_allocated() {
         let name = Name::new("made");
         let made = File::from(
             create(&name.0, 10_000, std::slice::from_ref(&(0..10_000)))
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_made_again() {
+    fn an_existing_file_is_not_created_again() {
         let name = Name::new("there");
         let made = create(&name.0, 4096, std::slice::from_ref(&(0..4096))).unwrap();
         assert!(made.is_some());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_clean_up_got_first_is_not_ours() {
+    fn a_file_that_a_clean_up_locked_first_is_not_used() {
         let name = Name::new("overtaken");
         let made = || {
             let made = options().create_new(true).open(path(&name.0).unwrap());

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_reads_as_zeros_and_is_known() {
+    fn a_truncated_range_reads_as_zeros_and_is_marked() {
         let (mapped, other) = (Mapped::new(), Mapped::new());
         let (guard, again, others) = (mapped.guard(), mapped.guard(), other.guard());
         mapped.write(0, 7);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn any_thread_may_be_the_one_that_faults() {
+    fn any_thread_may_fault() {
         let mapped = Mapped::new();
         let guard = mapped.guard();
         mapped.file.set_len(0).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_as_are_wanted() {
+    fn the_number_of_ranges_is_unlimited() {
         let mapped: Vec<_> = (0..3 * SLOTS).map(|_| Mapped::new()).collect();
         let guards: Vec<_> = mapped.iter().map(Mapped::guard).collect();
         let (last, guard) = (mapped.last().unwrap(), guards.last().unwrap());
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_fault_ends_the_process_as_ever() {
+    fn other_faults_end_the_process() {
         let (guarded, mapped) = (Mapped::new(), Mapped::new());
         let guard = guarded.guard();
         let dropped = mapped.guard();

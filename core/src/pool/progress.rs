@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_side_has_a_coroutine() {
+    fn only_one_side_takes_a_coroutine() {
         let progress = page();
         for coroutine in [0, 63, 64, COROUTINES - 1] {
             progress.clear_coroutine(coroutine);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_task_that_was_meant_is_stopped() {
+    fn only_the_current_task_is_stopped() {
         let page = page();
         page.open(0, 3);
         assert_eq!(page.stop(0), 0);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_claims_is_never_more_than_it_was_given() {
+    fn the_count_of_a_hostile_worker_stays_within_its_chunk() {
         let page = page();
         let lies = [
             u64::MAX,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_writes_without_end_holds_nobody_up() {
+    fn a_worker_that_writes_in_a_loop_does_not_block_the_pool() {
         let page = page();
         page.open(0, 1000);
         let done = std::sync::atomic::AtomicBool::new(false);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn each_task_has_one_who_does_it() {
+    fn each_task_is_begun_by_one_side() {
         let page = page();
         for _ in 0..200 {
             page.open(0, 1000);

@@ -47,7 +47,7 @@ fn a_full_ring_has_no_room_until_it_is_read() {
 }
 
 #[test]
-fn a_tail_that_lies_is_refused() {
+fn an_impossible_tail_is_refused() {
     let (memory, _, mut reader) = pair(64);
     for (claim, what) in [
         (65, Violation::Misaligned { index: 65, unit: 8 }),

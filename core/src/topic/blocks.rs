@@ -118,7 +118,7 @@ mod tests {
     use crate::testing::Dice;
 
     #[test]
-    fn runs_do_not_overlap_and_what_is_free_again_is_one() {
+    fn runs_do_not_overlap_and_free_runs_are_merged() {
         const PAGES: u64 = 64;
         let mut dice = Dice(7);
         let mut blocks = BlockAllocator::new(PAGES * PAGE);

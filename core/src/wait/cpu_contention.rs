@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_cpu_is_slept_on_after_a_few_waits() {
+    fn after_a_few_waits_on_a_shared_cpu_a_wait_sleeps() {
         let mut contention = CpuContention::default();
         let sleeps = (0..1_000).filter(|_| {
             let sleep = contention.must_sleep(1);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_who_computes_waits_are_slept_through_twice_as_long_each_time() {
+    fn beside_a_computing_process_the_sleep_phases_double() {
         let (mut contention, mut now) = (CpuContention::default(), 1_000_000_000);
         assert_eq!(
             contention.record_yield(now, now + TIME_SLICE + 1),

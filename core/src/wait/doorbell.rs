@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_full_one_nor_a_silent_one_blocks() {
+    fn neither_a_full_doorbell_nor_an_empty_one_blocks() {
         let path = path("full");
         let (bell, ringer) = (Doorbell::new(&path).unwrap(), Ringer::new().unwrap());
         bell.drain();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_ring_is_a_ring() {
+    fn an_empty_message_is_a_wake_up() {
         let path = path("empty");
         let bell = Doorbell::new(&path).unwrap();
         let liar = std::os::unix::net::UnixDatagram::unbound().unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_loop_has_gone_hears_nothing_and_its_place_is_free() {
+    fn the_path_of_a_dropped_doorbell_is_free() {
         let _alone = FORK.lock();
         let (path, ringer) = (path("gone"), Ringer::new().unwrap());
         assert!(!ringer.ring(&path));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_let_go_late_leaves_the_place_to_the_next() {
+    fn a_late_drop_leaves_the_file_of_the_next_owner() {
         let path = path("late");
         let (late, ringer) = (Doorbell::new(&path).unwrap(), Ringer::new().unwrap());
         let next = Doorbell::new(&path).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_not_replaced() {
+    fn other_files_are_not_replaced() {
         let path = path("file");
         fs::write(&path, "notes").unwrap();
         assert!(Doorbell::new(&path).is_err());

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quick_rhythm_spins_and_a_slow_one_sleeps() {
+    fn short_gaps_spin_and_long_gaps_sleep() {
         let mut spin = SpinBudget::new(50_000);
         for _ in 0..100 {
             spin.record(1_000, 0);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pause_does_not_end_a_hot_phase() {
+    fn one_pause_does_not_end_a_busy_phase() {
         let mut spin = SpinBudget::new(50_000);
         spin.record(1_000, 0);
         spin.record(10_000_000_000, 0);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rhythm_that_quickens_spins_again_soon() {
+    fn shorter_gaps_soon_spin_again() {
         let mut spin = SpinBudget::new(50_000);
         for _ in 0..1000 {
             spin.record(u64::MAX, 1);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sides_that_sleep_find_out_that_they_need_not() {
+    fn two_sleeping_sides_learn_to_spin() {
         const BETWEEN: u64 = 80_000;
         for wake in [30_000, 150_000] {
             let mut spin = SpinBudget::new(1_000_000);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_every_so_often_does_not_begin_to_spin_because_of_what_its_sleeps_cost() {
+    fn infrequent_calls_do_not_spin_because_of_their_sleep_costs() {
         let mut spin = SpinBudget::new(1_000_000);
         for _ in 0..50 {
             spin.record(10_000_000, 0);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_for_long_waits_for_long_and_no_longer_than_that_helps() {
+    fn long_work_allows_long_spins_up_to_a_bound() {
         let mut spin = SpinBudget::new(1_000_000);
         assert_eq!(spin.limit(), SLEEPS_WORTH * INITIAL_WAKE_COST);
         for _ in 0..100 {

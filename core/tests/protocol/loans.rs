@@ -103,7 +103,7 @@ fn take_release(reader: &mut FrameReader<Shared>, arena: &Mutex<Arena>) -> bool 
 
 /// The same block goes there and back, and is written anew each time.
 #[test]
-fn a_block_is_written_again_when_its_reader_is_done() {
+fn a_block_is_reused_only_after_its_release() {
     const ROUNDS: u64 = 2;
     model(|| {
         let (block, arena) = (Block::new(), Mutex::new(arena()));
@@ -135,7 +135,7 @@ fn a_block_is_written_again_when_its_reader_is_done() {
 
 /// Two leases of one block end in two threads of the peer's, each after its own look at the bytes.
 #[test]
-fn a_block_with_two_leases_is_free_after_both() {
+fn a_block_with_two_loans_is_free_after_both() {
     model(|| {
         let (block, arena) = (Block::new(), Mutex::new(arena()));
         let (mut parcels, mut their_parcels) = ring();
@@ -173,7 +173,7 @@ fn a_block_with_two_leases_is_free_after_both() {
 
 /// One thread of the owner's takes the end of the lease, another one the block.
 #[test]
-fn a_block_that_one_thread_takes_back_another_may_write() {
+fn a_block_released_in_one_thread_may_be_written_in_another() {
     model(|| {
         let (block, arena) = (Block::new(), Arc::new(Mutex::new(arena())));
         let (mut parcels, mut their_parcels) = ring();

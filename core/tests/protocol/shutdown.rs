@@ -8,7 +8,7 @@ use _core::wait::shutdown_flag::ShutdownFlag;
 
 /// A reader that sleeps, or is about to, while the peer sends and another thread of its own closes.
 #[test]
-fn who_sleeps_on_a_channel_that_is_closed_wakes() {
+fn a_sleeper_on_a_closed_channel_wakes() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(32));
         let (closing, bell) = (Arc::new(ShutdownFlag::new()), Arc::new(LoopWaker::new()));
@@ -37,7 +37,7 @@ fn who_sleeps_on_a_channel_that_is_closed_wakes() {
 
 /// Of a connection that has ended the reader takes what is in the ring yet: all that was sent, and nothing that was not.
 #[test]
-fn what_was_sent_before_a_close_is_there() {
+fn frames_sent_before_a_close_are_received() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
         let closing = Arc::new(ShutdownFlag::new());

@@ -204,7 +204,7 @@ fn is_in_row(seqs: &[u64]) -> bool {
 }
 
 #[test]
-fn one_that_joins_is_waited_for_or_sees_what_is_given_up() {
+fn a_joining_subscriber_is_waited_for_or_sees_the_floor() {
     model_within(2, || {
         let topic = Topic::new();
         let mut publisher = topic.publisher(2);
@@ -225,7 +225,7 @@ fn one_that_joins_is_waited_for_or_sees_what_is_given_up() {
 }
 
 #[test]
-fn a_publisher_that_comes_waits_for_one_that_joins() {
+fn a_new_publisher_waits_for_a_joining_subscriber() {
     model_within(2, || {
         let topic = Topic::new();
         let theirs = topic.clone();
@@ -247,7 +247,7 @@ fn a_publisher_that_comes_waits_for_one_that_joins() {
 
 /// Each record takes all of the ring, so that the second one is written where the first was.
 #[test]
-fn a_publisher_that_waits_for_room_is_told_of_it() {
+fn a_publisher_that_waits_for_room_is_woken() {
     model_within(3, || {
         let topic = Topic::new();
         let mut publisher = topic.publisher(1);
@@ -287,7 +287,7 @@ fn a_publisher_that_waits_for_room_is_told_of_it() {
 }
 
 #[test]
-fn a_block_that_is_looked_at_is_not_written_over() {
+fn a_pinned_block_is_not_overwritten() {
     model_within(3, || {
         let topic = Topic::new();
         let mut publisher = topic.publisher(2);
@@ -303,7 +303,7 @@ fn a_block_that_is_looked_at_is_not_written_over() {
 }
 
 #[test]
-fn one_that_takes_a_seat_again_is_not_taken_for_the_last_one() {
+fn a_new_owner_of_a_seat_is_not_confused_with_the_last_one() {
     model_within(2, || {
         let topic = Topic::new();
         let mut publisher = topic.publisher(2);
@@ -347,11 +347,11 @@ fn copied_meanwhile(policy: Policy) {
 }
 
 #[test]
-fn what_is_copied_while_it_is_given_up_is_not_believed() {
+fn a_record_reclaimed_during_its_copy_is_rejected() {
     copied_meanwhile(Policy::KeepLast);
 }
 
 #[test]
-fn one_that_is_cut_off_while_it_copies_believes_nothing() {
+fn a_subscriber_cut_off_during_a_copy_rejects_it() {
     copied_meanwhile(Policy::Disconnect);
 }

@@ -87,7 +87,7 @@ fn join(sleepers: [thread::JoinHandle<()>; 2]) {
 }
 
 #[test]
-fn each_of_two_things_wakes_one_of_two_sleepers() {
+fn each_of_two_changes_wakes_one_of_two_sleepers() {
     model_within(2, || {
         let ((set, bells), things) = (set(2), Things::new());
         let sleepers = [(); 2].map(|()| spawn_sleeper(&set, &bells, &things));
@@ -141,7 +141,7 @@ fn looked_for() -> (Lock, Wakers) {
 }
 
 #[test]
-fn what_is_left_to_one_that_looks_wakes_the_other_after_it() {
+fn a_change_left_to_a_spinner_wakes_the_sleeper_after_it() {
     model_within(2, || {
         let (lock, bells) = looked_for();
         let (sleeping, rung, mut bed) = (
@@ -167,7 +167,7 @@ fn what_is_left_to_one_that_looks_wakes_the_other_after_it() {
 }
 
 #[test]
-fn what_is_left_to_one_that_gives_up_wakes_the_other() {
+fn a_change_left_to_a_spinner_that_gives_up_wakes_the_sleeper() {
     model(|| {
         let (lock, bells) = looked_for();
         let sleeper = spawn_sleeper(&lock.set, &bells, &lock.things);
@@ -183,7 +183,7 @@ fn what_is_left_to_one_that_gives_up_wakes_the_other() {
 }
 
 #[test]
-fn what_concerns_all_wakes_all() {
+fn a_change_for_all_wakes_all_sleepers() {
     model_within(2, || {
         let ((set, bells), done) = (set(2), Arc::new(AtomicU64::new(0)));
         let sleepers = [(); 2].map(|()| {
@@ -215,7 +215,7 @@ fn what_concerns_all_wakes_all() {
 }
 
 #[test]
-fn whoever_is_woken_sees_what_was_before() {
+fn a_woken_sleeper_sees_what_was_before_the_wake_up() {
     model(|| {
         let ((set, _), plain) = (set(1), Arc::new(Plain::new()));
         let mut sleeper = set.acquire_slot().unwrap();
@@ -234,7 +234,7 @@ fn whoever_is_woken_sees_what_was_before() {
 }
 
 #[test]
-fn one_that_gives_up_as_it_is_woken_hands_the_wake_up_on() {
+fn a_sleeper_that_gives_up_passes_its_wake_up_on() {
     model(|| {
         let ((set, bells), things) = (set(2), Things::new());
         let mut impatient = set.acquire_slot().unwrap();
@@ -252,7 +252,7 @@ fn one_that_gives_up_as_it_is_woken_hands_the_wake_up_on() {
 }
 
 #[test]
-fn one_that_finds_a_thing_as_it_is_woken_for_another_hands_the_wake_up_on() {
+fn a_sleeper_that_needs_no_wake_up_passes_it_on() {
     model(|| {
         let ((set, bells), things) = (set(2), Things::new());
         things.put();
@@ -270,7 +270,7 @@ fn one_that_finds_a_thing_as_it_is_woken_for_another_hands_the_wake_up_on() {
 }
 
 #[test]
-fn a_slot_goes_from_one_holder_to_the_next_with_all_that_is_its() {
+fn the_next_owner_of_a_slot_sees_all_of_the_last_one() {
     model(|| {
         let ((set, _), plain) = (set(1), Arc::new(Plain::new()));
         let (theirs, written) = (set.clone(), plain.clone());
@@ -300,7 +300,7 @@ fn a_slot_goes_from_one_holder_to_the_next_with_all_that_is_its() {
 }
 
 #[test]
-fn a_waker_that_is_late_takes_nothing_from_the_next_holder() {
+fn a_late_waker_does_not_change_the_next_owners_slot() {
     model(|| {
         let ((set, bells), things) = (set(1), Things::new());
         let (theirs, put) = (set.clone(), things.clone());
@@ -337,7 +337,7 @@ fn dead_sleeper(memory: &Memory) -> usize {
 }
 
 #[test]
-fn a_sleeper_that_died_swallows_no_wake_up() {
+fn a_dead_sleeper_consumes_no_wake_up() {
     model(|| {
         let ((memory, bells), things) = (memory(2, &[0]), Things::new());
         dead_sleeper(&memory);
@@ -350,7 +350,7 @@ fn a_sleeper_that_died_swallows_no_wake_up() {
 }
 
 /// A dead one has heard the ring: its process was killed at that moment. `take` takes its slot, unless it is too early.
-fn a_wake_up_is_handed_on_by(take: fn(&Set)) {
+fn a_wake_up_is_passed_on_by(take: fn(&Set)) {
     model_within(2, move || {
         let ((memory, bells), things) = (memory(2, &[]), Things::new());
         dead_sleeper(&memory);
@@ -367,20 +367,20 @@ fn a_wake_up_is_handed_on_by(take: fn(&Set)) {
 }
 
 #[test]
-fn whoever_sweeps_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
-    a_wake_up_is_handed_on_by(|set| {
+fn a_sweep_passes_the_wake_up_of_a_dead_sleeper_on() {
+    a_wake_up_is_passed_on_by(|set| {
         set.sweep(|member| member != DEAD_MEMBER);
     });
 }
 
 #[test]
-fn whoever_claims_the_slot_of_one_that_died_woken_hands_its_wake_up_on() {
-    a_wake_up_is_handed_on_by(|set| drop(set.acquire_slot()));
+fn acquiring_a_dead_sleepers_slot_passes_its_wake_up_on() {
+    a_wake_up_is_passed_on_by(|set| drop(set.acquire_slot()));
 }
 
 /// Two find the dead one, a third has its slot meanwhile and sleeps there.
 #[test]
-fn who_is_late_to_a_dead_ones_slot_does_nothing_to_its_next_holder() {
+fn a_late_take_over_does_not_change_the_next_owners_slot() {
     model(|| {
         let ((memory, bells), things) = (memory(1, &[]), Things::new());
         dead_sleeper(&memory);
@@ -406,7 +406,7 @@ fn who_is_late_to_a_dead_ones_slot_does_nothing_to_its_next_holder() {
 
 /// A member has died, and its number is given out again while somebody has not finished with the dead one.
 #[test]
-fn who_is_late_to_a_dead_ones_slot_does_not_take_it_from_one_with_its_number() {
+fn a_late_take_over_does_not_affect_a_member_with_the_same_number() {
     model(|| {
         let (memory, _) = memory(1, &[]);
         dies(

@@ -260,7 +260,7 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
 }
 
 #[test]
-fn the_smallest_range_that_is_large_enough_is_taken_and_of_equals_the_lowest() {
+fn an_allocation_takes_the_smallest_and_then_the_lowest_range() {
     let mut arena = arena(16);
     let blocks: Vec<BlockRef> = [4, 1, 2, 1, 2, 1, 5]
         .into_iter()
@@ -283,7 +283,7 @@ fn the_smallest_range_that_is_large_enough_is_taken_and_of_equals_the_lowest() {
 }
 
 #[test]
-fn a_block_has_at_least_what_was_asked_for_and_whole_granules() {
+fn a_block_has_at_least_the_requested_bytes_in_whole_granules() {
     let mut arena = arena(8);
     for (len, granules) in [(0, 1), (1, 1), (GRANULE, 1), (GRANULE + 1, 2)] {
         let before = arena.used();
@@ -299,7 +299,7 @@ fn a_block_has_at_least_what_was_asked_for_and_whole_granules() {
 }
 
 #[test]
-fn what_a_holder_has_another_one_neither_gives_back_nor_loses() {
+fn a_holder_cannot_end_the_loans_of_another() {
     let mut arena = arena(4);
     let [shared, first, second] = [0; 3].map(|_| arena.allocate(1).unwrap());
     let [one, other, stranger] = HOLDERS;
@@ -337,7 +337,7 @@ fn what_a_holder_has_another_one_neither_gives_back_nor_loses() {
 }
 
 #[test]
-fn a_peer_that_lies_gets_no_block_and_frees_none() {
+fn a_hostile_peer_gets_no_block_and_frees_none() {
     let mut arena = arena(8);
     let first = arena.allocate(2 * GRANULE).unwrap();
     let second = arena.allocate(GRANULE).unwrap();
@@ -440,7 +440,7 @@ fn near_the_limit_an_extent_takes_what_is_left() {
 }
 
 #[test]
-fn an_extent_goes_at_the_second_look_that_finds_it_free() {
+fn an_extent_is_removed_by_the_second_sweep_that_finds_it_free() {
     let mut arena = arena(1);
     assert_eq!(arena.sweep(100, 0), [], "the first look only remembers");
     assert_eq!(arena.sweep(149, 50), [], "no patience lost yet");
@@ -452,7 +452,7 @@ fn an_extent_goes_at_the_second_look_that_finds_it_free() {
 }
 
 #[test]
-fn an_extent_that_was_used_between_two_looks_stays() {
+fn an_extent_that_was_used_between_two_sweeps_stays() {
     let mut arena = arena(1);
     arena.add(1, GRANULE);
     arena.sweep(100, 50);
@@ -472,7 +472,7 @@ fn an_extent_that_was_used_between_two_looks_stays() {
 
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "no hold on"))]
-fn a_hold_that_is_not_there_is_not_dropped() {
+fn a_missing_hold_is_not_released() {
     let mut arena = arena(1);
     let place = arena.allocate(1).unwrap();
     arena.lend(place, PEER);
@@ -483,7 +483,7 @@ fn a_hold_that_is_not_there_is_not_dropped() {
 
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "to hold"))]
-fn what_is_free_is_not_held() {
+fn a_free_block_cannot_be_held() {
     let mut arena = arena(1);
     arena.add_hold(at(0, 0));
     assert_eq!(arena.used(), 0);
@@ -491,7 +491,7 @@ fn what_is_free_is_not_held() {
 
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "to lend"))]
-fn what_is_free_is_not_lent() {
+fn a_free_block_cannot_be_lent() {
     let mut arena = arena(1);
     arena.lend(at(0, 0), PEER);
     assert!(!arena.is_lent(at(0, 0), PEER));

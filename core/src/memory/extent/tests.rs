@@ -99,7 +99,7 @@ pub(crate) fn taken(file: BorrowedFd<'_>) -> usize {
 }
 
 #[test]
-fn what_the_owner_writes_the_opener_reads() {
+fn the_peer_reads_what_the_owner_writes() {
     let ours = Extent::create(7, SIZE).unwrap();
     let theirs = opened(&ours);
     assert_eq!((theirs.number(), theirs.size()), (7, SIZE));
@@ -115,7 +115,7 @@ fn what_the_owner_writes_the_opener_reads() {
 }
 
 #[test]
-fn the_openers_mapping_cannot_be_written() {
+fn the_mapping_of_the_peer_is_read_only() {
     let ours = Extent::create(0, SIZE).unwrap();
     let theirs = opened(&ours);
     // The kernel writes there for us, and says what it finds instead of a SIGSEGV.
@@ -131,7 +131,7 @@ fn the_openers_mapping_cannot_be_written() {
 }
 
 #[test]
-fn all_memory_is_set_aside_at_once() {
+fn all_memory_of_an_extent_is_allocated_at_once() {
     // More than one stride, and not a whole number of them.
     let size = STRIDE + 3 * page();
     let extent = Extent::create(0, size).unwrap();
@@ -152,7 +152,7 @@ fn an_extent_without_bytes_or_with_too_many_is_refused() {
 }
 
 #[test]
-fn nobody_cuts_off_an_extent_or_makes_it_longer() {
+fn an_extent_cannot_be_truncated_or_extended() {
     let extent = Extent::create(0, SIZE).unwrap();
     let file = File::from(extent.file().try_clone_to_owned().unwrap());
     for size in [0, SIZE - 1, SIZE + 1] {
@@ -181,7 +181,7 @@ fn a_file_that_is_not_sealed_is_refused_before_it_is_mapped() {
 }
 
 #[test]
-fn what_is_no_memory_file_at_all_is_refused() {
+fn a_file_without_seals_is_refused() {
     let device = File::open("/dev/zero").unwrap();
     let [socket, _other] = crate::packet::pair().unwrap();
     for file in [device.into(), socket] {
@@ -208,7 +208,7 @@ fn a_file_of_another_size_is_refused_before_it_is_mapped() {
 }
 
 #[test]
-fn a_file_sealed_against_shrinking_only_will_do() {
+fn a_seal_against_shrinking_suffices() {
     let file = memfd(SIZE, libc::F_SEAL_SHRINK);
     let mut writer = File::from(file.try_clone().unwrap());
     let extent = Extent::open(0, SIZE, file).unwrap();
@@ -217,7 +217,7 @@ fn a_file_sealed_against_shrinking_only_will_do() {
 }
 
 #[test]
-fn addresses_in_an_extent_are_told_from_others() {
+fn offset_of_finds_only_addresses_within_the_extent() {
     let extent = Extent::create(0, SIZE).unwrap();
     let base = extent.base().addr();
     for (address, len, expected) in [
@@ -262,13 +262,13 @@ fn a_copy_beyond_the_end_is_a_panic_and_copies_nothing() {
 
 #[test]
 #[should_panic(expected = "extent 3 is the peer's to write")]
-fn what_the_peer_has_made_is_not_written() {
+fn an_extent_of_the_peer_cannot_be_written() {
     let theirs = opened(&Extent::create(3, SIZE).unwrap());
     write(&theirs, 0, b"?");
 }
 
 #[test]
-fn what_is_written_to_a_private_mapping_nobody_else_sees() {
+fn writes_to_a_private_mapping_are_invisible_to_others() {
     let ours = Extent::create(0, 3 * page()).unwrap();
     let theirs = opened(&ours);
     let offset = page() as u64;
@@ -290,7 +290,7 @@ fn what_is_written_to_a_private_mapping_nobody_else_sees() {
 }
 
 #[test]
-fn what_is_written_to_a_shared_mapping_the_owner_sees_until_it_is_detached() {
+fn writes_to_a_shared_mapping_are_visible_until_it_is_detached() {
     let ours = Extent::create(0, 4 * page()).unwrap();
     let offset = page() as u64;
     let mapping = opened(&ours).map(offset, 2 * page(), Mode::Shared).unwrap();
@@ -358,7 +358,7 @@ fn a_mapping_is_of_a_part_that_begins_with_a_page() {
 }
 
 #[test]
-fn a_punched_extent_has_no_memory_whoever_has_it_mapped() {
+fn a_punched_extent_has_no_memory_in_any_mapping() {
     let ours = Extent::create(0, SIZE).unwrap();
     let theirs = opened(&ours);
     let private = theirs.map(0, page(), Mode::Private).unwrap();

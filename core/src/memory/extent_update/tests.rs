@@ -9,7 +9,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 }
 
 #[test]
-fn news_arrives_in_order_and_an_extent_with_its_memory() {
+fn updates_arrive_in_order_and_an_extent_with_its_memory() {
     let (a, b) = sockets();
     assert!(receive(b.as_fd()).unwrap().is_none(), "none yet");
     let ours = Extent::create(u32::MAX, SIZE).unwrap();
@@ -37,7 +37,7 @@ fn news_arrives_in_order_and_an_extent_with_its_memory() {
 }
 
 #[test]
-fn news_that_was_sent_before_the_end_arrives() {
+fn updates_that_were_sent_before_the_end_arrive() {
     let _alone = FORK.lock();
     let (a, b) = sockets();
     send_removed(a.as_fd(), 1).unwrap();
@@ -53,7 +53,7 @@ fn news_that_was_sent_before_the_end_arrives() {
 }
 
 #[test]
-fn a_full_socket_is_told_and_nothing_waits() {
+fn a_full_socket_is_an_error_and_does_not_block() {
     let (a, b) = sockets();
     let extent = Extent::create(0, SIZE).unwrap();
     let mut sent = 0;
@@ -128,11 +128,11 @@ fn more_descriptors_than_there_is_room_for_are_refused_and_closed() {
 }
 
 #[test]
-fn a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer() {
+fn a_process_without_free_descriptors_reports_its_own_limit() {
     // Its limit is the whole process's, so this test runs itself again, alone in another.
     const ALONE: &str = "SHMRPC_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let name = "memory::extent_update::tests::a_process_without_room_for_a_descriptor_blames_itself_and_not_the_peer";
+        let name = "memory::extent_update::tests::a_process_without_free_descriptors_reports_its_own_limit";
         let _alone = FORK.lock();
         let out = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name])

@@ -33,7 +33,7 @@ fn refuse(queue: &Ours, count: u64) {
 }
 
 #[test]
-fn the_first_item_that_is_taken_wakes_a_writer_of_one() {
+fn popping_an_item_wakes_a_writer_of_one_item() {
     let memory = Memory::new(LIMITS);
     let queue = full(&memory);
     assert_eq!(take_one(&queue), WritersToWake::None); // None waits.
@@ -44,7 +44,7 @@ fn the_first_item_that_is_taken_wakes_a_writer_of_one() {
 }
 
 #[test]
-fn a_writer_of_several_is_woken_once_there_is_room_for_all_of_them() {
+fn a_writer_of_several_items_is_woken_when_all_of_them_fit() {
     let memory = Memory::new(LIMITS);
     let queue = full(&memory);
     refuse(&queue, 3);
@@ -70,7 +70,7 @@ fn writers_of_one_and_of_several_are_woken_together() {
 }
 
 #[test]
-fn memory_that_a_writer_did_not_need_wakes_those_that_wait_for_it() {
+fn freeing_an_unused_chunk_wakes_writers_that_wait_for_memory() {
     let memory = Memory::new(Limits { items: 0, ..LIMITS });
     let [one, other] = [0, 1].map(|slot| memory.queue(number(slot, 1)));
     let chunk = one.reserve(3 * MIB, soon()).unwrap().unwrap();

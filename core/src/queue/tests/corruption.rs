@@ -158,7 +158,7 @@ impl Victim {
 }
 
 #[test]
-fn lies_at_rest_end_in_results_or_errors() {
+fn corrupt_words_between_operations_cause_results_or_errors() {
     let mut dice = Dice(0xbad_5eed);
     let (mut poisoned, mut lies) = (0, 0);
     for _ in 0..scaled(400, 40_000) {
@@ -189,7 +189,7 @@ fn lies_at_rest_end_in_results_or_errors() {
 }
 
 #[test]
-fn lies_while_something_is_done_end_in_results_or_errors() {
+fn corrupt_words_during_operations_cause_results_or_errors() {
     let mut dice = Dice(0xfa15e);
     for round in 0..scaled(30, 3_000) {
         let memory = Memory::new(LIMITS);

@@ -418,7 +418,7 @@ impl Trial {
 }
 
 #[test]
-fn a_queue_does_what_its_model_does() {
+fn a_queue_agrees_with_its_model() {
     let mut dice = Dice(0x5eed);
     let (mut put, mut rounds) = (0, 0);
     for round in 0..scaled(60, 6_000) {

@@ -52,7 +52,7 @@ fn frames_keep_their_order_and_their_bytes_whatever_their_size() {
 }
 
 #[test]
-fn a_frame_over_the_limit_is_refused_before_memory_is_set_aside() {
+fn a_frame_over_the_limit_is_refused_before_memory_is_allocated() {
     let (mut writer, mut reader) = pair(64, 16);
     assert!(writer.send(1, 1, &[0; 17]).unwrap());
     assert_eq!(reader.peek(), Err(Violation::Oversize { len: 17, max: 16 }));
@@ -73,7 +73,7 @@ fn a_frame_of_up_to_half_the_ring_is_never_cut() {
 }
 
 #[test]
-fn what_is_kept_is_counted_and_can_be_taken_back_until_its_first_byte_went() {
+fn pending_frames_are_counted_and_can_be_cancelled_until_their_first_byte_is_sent() {
     let (mut writer, mut reader) = pair(128, 1000);
     assert!(writer.send(1, 1, &[1; 100]).unwrap());
     writer.keep(1, 2, Box::new(vec![2; 300]), true);
@@ -107,7 +107,7 @@ fn what_is_kept_is_counted_and_can_be_taken_back_until_its_first_byte_went() {
 }
 
 #[test]
-fn all_that_is_kept_of_an_id_can_be_taken_back_but_for_what_is_on_its_way() {
+fn all_pending_frames_of_a_call_can_be_cancelled_except_a_partly_sent_one() {
     let (mut writer, mut reader) = pair(128, 1000);
     assert!(writer.send(1, 1, &[1; 100]).unwrap());
     for (opcode, id, len) in [(1, 2, 300), (1, 3, 1), (1, 2, 5), (9, 2, 6), (7, 2, 7)] {
@@ -150,7 +150,7 @@ fn a_header_changed_after_it_was_read_changes_nothing() {
 }
 
 #[test]
-fn what_was_reached_is_what_was_taken_and_not_what_is_there() {
+fn the_highest_id_counts_only_frames_that_were_taken() {
     let (mut writer, mut reader) = pair(256, 64);
     for id in [3, 5, 4, 9] {
         assert!(writer.send(1, id, &[]).unwrap());
@@ -204,7 +204,7 @@ fn a_ring_stays_small_as_long_as_there_is_room() {
 }
 
 #[test]
-fn what_is_unread_when_a_ring_grows_is_not_written_over() {
+fn unread_frames_survive_the_growth_of_a_ring() {
     let (_, mut writer, mut reader) = growing(128, 1024);
     assert!(writer.send(1, 0, &[1; 80]).unwrap());
     assert_eq!(receive(&mut reader), Some((1, 0, vec![1; 80])));
@@ -224,7 +224,7 @@ fn what_is_unread_when_a_ring_grows_is_not_written_over() {
 }
 
 #[test]
-fn a_growth_that_cannot_be_is_refused() {
+fn an_impossible_growth_is_refused() {
     for to in [0, 1, 64, 128, 192, 2048, u64::MAX, 1 << 63] {
         let (memory, mut writer, mut reader) = growing(128, 1024);
         assert!(writer.send(GROW, to, &[]).unwrap());
@@ -276,7 +276,7 @@ impl RingMemory for Short {
 }
 
 #[test]
-fn without_memory_to_grow_into_frames_go_in_pieces_and_it_is_asked_for_again() {
+fn without_memory_to_grow_frames_go_in_pieces_and_growth_is_retried() {
     let memory = Arc::new(Short {
         memory: HeapMemory::growing(128, 1024),
         refuses: true.into(),

@@ -24,7 +24,7 @@ fn full(refused: Result<(), PublishError>) -> crate::topic::publisher::NoRoom {
 }
 
 #[test]
-fn each_reads_all_at_its_own_pace_and_the_slowest_is_waited_for() {
+fn each_subscriber_reads_all_records_and_the_publisher_waits_for_the_slowest() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(8, 4, MIB));
     let mut quick = topic.subscriber(Policy::Block, 0, History::Last(0));
@@ -44,7 +44,7 @@ fn each_reads_all_at_its_own_pace_and_the_slowest_is_waited_for() {
 }
 
 #[test]
-fn one_that_is_waited_for_takes_a_part_of_the_ring_at_once_so_that_its_publisher_goes_on() {
+fn a_blocking_subscriber_copies_only_a_part_of_the_ring_at_once() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(1000, 500, MIB));
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
@@ -76,7 +76,7 @@ fn one_that_is_waited_for_takes_a_part_of_the_ring_at_once_so_that_its_publisher
 }
 
 #[test]
-fn keep_last_slows_nobody_and_counts_what_it_has_missed() {
+fn keep_last_never_blocks_the_publisher_and_counts_missed_records() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(8, 4, MIB));
     let mut chart = topic.subscriber(Policy::KeepLast, 3, History::Last(0));
@@ -89,7 +89,7 @@ fn keep_last_slows_nobody_and_counts_what_it_has_missed() {
 }
 
 #[test]
-fn whoever_disconnects_is_cut_off_beyond_its_lag_and_told() {
+fn a_disconnect_subscriber_is_cut_off_beyond_its_lag() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(64, 4, MIB));
     let mut reader = topic.subscriber(Policy::Disconnect, 5, History::Last(0));
@@ -112,7 +112,7 @@ fn whoever_disconnects_is_cut_off_beyond_its_lag_and_told() {
 }
 
 #[test]
-fn late_joiners_begin_where_they_have_asked_for() {
+fn late_subscribers_begin_at_the_requested_history() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(16, 4, MIB));
     publish_all(&mut publisher, 10);
@@ -136,7 +136,7 @@ fn late_joiners_begin_where_they_have_asked_for() {
 }
 
 #[test]
-fn a_publisher_that_comes_later_loses_nothing_for_those_that_were_there() {
+fn present_subscribers_read_all_records_of_a_new_publisher() {
     let topic = Topic::new();
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
     let mut publisher = topic.publisher(limits(8, 4, MIB));
@@ -173,7 +173,7 @@ fn what_was_published_is_read_after_its_publisher_is_gone() {
 
 /// The watcher of its process looks at the listings before it does.
 #[test]
-fn one_that_is_about_to_sleep_hears_of_an_end_that_somebody_else_has_seen() {
+fn a_subscriber_about_to_sleep_learns_of_an_end_that_the_watcher_has_seen() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(8, 4, MIB));
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
@@ -198,7 +198,7 @@ fn one_that_is_about_to_sleep_hears_of_an_end_that_somebody_else_has_seen() {
 }
 
 #[test]
-fn one_that_waits_goes_on_at_low_water_and_the_slowest_wakes_it_there() {
+fn a_waiting_publisher_is_woken_at_the_low_watermark() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(8, 4, MIB));
     let mut quick = topic.subscriber(Policy::Block, 0, History::Last(0));
@@ -224,7 +224,7 @@ fn one_that_waits_goes_on_at_low_water_and_the_slowest_wakes_it_there() {
 }
 
 #[test]
-fn each_that_waits_is_told_however_many_wait_for_something_else() {
+fn each_waiter_is_woken_even_if_others_wait_for_something_else() {
     let topic = Topic::new();
     let len = PAGE as usize * 5;
     let mut publisher = topic.publisher(limits(4, 2, 2 * len as u64));
@@ -260,7 +260,7 @@ fn each_that_waits_is_told_however_many_wait_for_something_else() {
 }
 
 #[test]
-fn large_records_are_looked_at_in_place_and_hold_up_only_themselves() {
+fn large_records_are_pinned_in_place_and_block_only_their_own_memory() {
     let topic = Topic::new();
     let len = 5 * PAGE as usize;
     let mut publisher = topic.publisher(limits(8, 4, 8 * len as u64));
@@ -294,7 +294,7 @@ fn large_records_are_looked_at_in_place_and_hold_up_only_themselves() {
 }
 
 #[test]
-fn who_looks_at_too_much_at_once_gets_copies() {
+fn a_subscriber_with_too_many_pinned_bytes_gets_copies() {
     let topic = Topic::new();
     let len = PAGE as usize * 5;
     let mut publisher = topic.publisher(limits(64, 4, 10 * len as u64));
@@ -318,7 +318,7 @@ fn who_looks_at_too_much_at_once_gets_copies() {
 }
 
 #[test]
-fn a_lack_of_memory_says_who_has_it_and_ends_when_that_is_let_go() {
+fn a_lack_of_memory_names_its_holder_and_ends_with_the_pin() {
     let topic = Topic::new();
     let len = PAGE as usize * 5;
     let mut publisher = topic.publisher(limits(64, 4, 2 * len as u64));
@@ -357,7 +357,7 @@ fn a_lack_of_memory_says_who_has_it_and_ends_when_that_is_let_go() {
 }
 
 #[test]
-fn a_seat_is_free_once_all_that_it_has_pinned_is_let_go() {
+fn a_seat_is_released_with_its_last_pin() {
     let topic = Topic::new();
     let len = PAGE as usize * 5;
     let mut publisher = topic.publisher(limits(8, 4, 3 * len as u64));
@@ -379,7 +379,7 @@ fn a_seat_is_free_once_all_that_it_has_pinned_is_let_go() {
 }
 
 #[test]
-fn all_seats_and_listings_can_be_taken_and_no_more() {
+fn seats_and_listings_are_limited_to_the_capacity() {
     let topic = Topic::new();
     let publishers: Vec<_> = (0..Capacity::OF_A_TOPIC.listings)
         .map(|_| topic.publisher(limits(1, 1, 0)))
@@ -410,7 +410,7 @@ fn all_seats_and_listings_can_be_taken_and_no_more() {
 }
 
 #[test]
-fn what_a_new_publisher_has_given_up_before_one_reads_it_is_missed() {
+fn records_that_a_new_publisher_reclaims_before_a_read_count_as_missed() {
     let topic = Topic::new();
     let mut last = topic.subscriber(Policy::KeepLast, 1000, History::Last(0));
     let mut publisher = topic.publisher(limits(8, 4, MIB));

@@ -12,7 +12,7 @@ fn small(publisher: &mut Ours) -> Result<(), PublishError> {
 }
 
 #[test]
-fn a_head_that_cannot_be_true_cuts_that_subscriber_off_alone() {
+fn an_impossible_head_cuts_off_only_that_subscriber() {
     for (head, is_back) in [(9, false), (u64::MAX - 1, false), (1, true)] {
         let topic = Topic::new();
         let mut publisher = topic.publisher(limits(4, 2, MIB));
@@ -43,7 +43,7 @@ fn a_head_that_cannot_be_true_cuts_that_subscriber_off_alone() {
 }
 
 #[test]
-fn a_log_that_lies_ends_its_own_attachment() {
+fn a_corrupt_log_ends_only_its_own_attachment() {
     let topic = Topic::new();
     let mut good = topic.publisher(limits(4, 2, MIB));
     let mut bad = topic.publisher(limits(4, 2, MIB));
@@ -73,7 +73,7 @@ fn a_log_that_lies_ends_its_own_attachment() {
 }
 
 #[test]
-fn what_is_no_log_is_said_once_and_waited_for_by_nobody() {
+fn an_invalid_log_is_reported_once_and_blocks_no_publisher() {
     let topic = Topic::new();
     let mut publisher = topic.publisher(limits(4, 2, MIB));
     let directory = topic.directory();
@@ -103,7 +103,7 @@ fn what_is_no_log_is_said_once_and_waited_for_by_nobody() {
 }
 
 #[test]
-fn a_log_is_sealed_and_nobody_else_can_write_it() {
+fn a_sealed_log_cannot_be_written_by_others() {
     let publisher = Topic::new().publisher(limits(4, 2, MIB));
     let descriptor = publisher.log().space().descriptor().unwrap();
     let path = format!("/proc/self/fd/{descriptor}");
@@ -127,7 +127,7 @@ fn a_log_is_sealed_and_nobody_else_can_write_it() {
 
 /// Any word of the directory may be anything at any time: each operation ends, and stays within the memory.
 #[test]
-fn anything_may_stand_in_the_directory() {
+fn a_corrupt_directory_causes_no_panic() {
     let mut dice = Dice(0x70c);
     for _ in 0..scaled(25, 5_000) {
         let topic = Topic::new();

@@ -134,7 +134,7 @@ fn a_publisher_that_is_killed_anywhere_leaves_what_it_has_published() {
 }
 
 #[test]
-fn a_subscriber_that_is_killed_anywhere_holds_nobody_up() {
+fn a_subscriber_that_is_killed_anywhere_blocks_no_publisher() {
     let _alone = crate::sync::lock(&crate::FORK);
     let mut dice = Dice(91);
     for _ in 0..scaled(5, 640) {

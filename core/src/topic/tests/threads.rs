@@ -59,7 +59,7 @@ fn read_all(
 }
 
 #[test]
-fn every_record_is_accounted_for_by_everyone() {
+fn every_subscriber_accounts_for_every_record() {
     let count = scaled(8_000, 2_000_000);
     let topic = Topic::new();
     let is_ready = AtomicU64::new(0);
@@ -126,7 +126,7 @@ fn every_record_is_accounted_for_by_everyone() {
 
 /// They join and leave all the time, with what is there.
 #[test]
-fn who_joins_at_any_moment_reads_on_without_a_gap() {
+fn a_subscriber_that_joins_at_any_moment_reads_without_a_gap() {
     let topic = Topic::new();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

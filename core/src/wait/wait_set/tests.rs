@@ -163,7 +163,7 @@ fn loop_until(slot: MappedSlot, is_there: impl Fn() -> bool) {
 const BOTH: [WakeMethod; 2] = [WakeMethod::Futex, WakeMethod::Doorbell];
 
 #[test]
-fn threads_that_sleep_for_things_get_each_of_them() {
+fn sleeping_threads_receive_every_item() {
     const SLEEPERS: usize = 6;
     const THINGS: usize = 3_000;
     let shared = Shared::new(SLEEPERS);
@@ -229,7 +229,7 @@ fn sleepers_of_other_processes_are_woken_one_by_one_and_all_at_once() {
 }
 
 #[test]
-fn a_change_of_which_nobody_was_told_is_seen_at_the_end_of_the_sleep() {
+fn a_change_without_a_wake_up_is_seen_at_the_end_of_the_sleep() {
     let shared = Shared::new(1);
     let mut slot = shared.set(US).acquire_slot().unwrap();
     thread::scope(|scope| {
@@ -242,7 +242,7 @@ fn a_change_of_which_nobody_was_told_is_seen_at_the_end_of_the_sleep() {
 }
 
 #[test]
-fn the_first_to_come_is_the_first_to_be_woken() {
+fn sleepers_are_woken_in_the_order_of_their_tickets() {
     let shared = Shared::new(4);
     let set = shared.set(US);
     let mut slots: Vec<_> = (0..4).map(|_| set.acquire_slot().unwrap()).collect();
@@ -261,7 +261,7 @@ fn the_first_to_come_is_the_first_to_be_woken() {
 }
 
 #[test]
-fn a_sleeper_that_was_killed_takes_no_wake_up_from_the_next() {
+fn a_killed_sleeper_does_not_consume_a_wake_up() {
     let _alone = crate::FORK.lock();
     for how in BOTH {
         let shared = Shared::new(3);
@@ -278,7 +278,7 @@ fn a_sleeper_that_was_killed_takes_no_wake_up_from_the_next() {
 }
 
 #[test]
-fn a_sleeper_that_is_killed_as_it_is_woken_loses_the_wake_up_to_another() {
+fn the_wake_up_of_a_sleeper_that_dies_goes_to_another() {
     let _alone = crate::FORK.lock();
     for how in BOTH {
         let shared = Shared::new(2);
@@ -297,7 +297,7 @@ fn a_sleeper_that_is_killed_as_it_is_woken_loses_the_wake_up_to_another() {
 }
 
 #[test]
-fn a_full_set_has_room_for_the_place_of_a_dead_one() {
+fn a_full_set_reuses_the_slot_of_a_dead_process() {
     let _alone = crate::FORK.lock();
     let shared = Shared::new(3);
     let set = shared.set(US);
@@ -323,7 +323,7 @@ fn a_full_set_has_room_for_the_place_of_a_dead_one() {
 }
 
 #[test]
-fn the_bell_of_a_dead_loop_is_replaced_by_the_next_one_of_its_slot() {
+fn the_doorbell_of_a_dead_loop_is_replaced_by_the_next_owner_of_its_slot() {
     let _alone = crate::FORK.lock();
     let shared = Shared::new(1);
     let set = shared.set(US);
@@ -352,7 +352,7 @@ const LIES: [u64; 10] = [
 ];
 
 #[test]
-fn whatever_stands_in_it_nobody_panics_and_each_call_ends() {
+fn corrupt_words_cause_no_panic_and_each_call_ends() {
     let shared = Shared::new(3);
     let set = shared.set(US);
     for (bits, word) in LIES.iter().flat_map(|bits| LIES.map(|word| (*bits, word))) {
@@ -376,7 +376,7 @@ fn whatever_stands_in_it_nobody_panics_and_each_call_ends() {
 }
 
 #[test]
-fn a_slot_that_was_written_over_is_said_to_be() {
+fn an_overwritten_slot_is_an_error() {
     let shared = Shared::new(1);
     let set = shared.set(US);
     let mut slot = set.acquire_slot().unwrap();
@@ -406,7 +406,7 @@ fn a_slot_that_was_written_over_is_said_to_be() {
 }
 
 #[test]
-fn one_that_scribbles_without_end_keeps_nobody() {
+fn a_process_that_overwrites_words_in_a_loop_blocks_no_other() {
     let shared = Shared::new(2);
     let set = shared.set(US);
     let over = std::sync::atomic::AtomicBool::new(false);
@@ -460,7 +460,7 @@ impl<B: WaitSetMemory> WaitSetMemory for Growing<B> {
 }
 
 #[test]
-fn tickets_that_grow_without_end_keep_no_waker() {
+fn increasing_tickets_do_not_block_a_waker() {
     let set = WaitSet::new(Growing(HeapWaitSet::new(3, |_| true)), US);
     let mut slots: Vec<_> = (0..3).map(|_| set.acquire_slot().unwrap()).collect();
     set.backing().bits(0).store(7, Ordering::Relaxed);
@@ -470,7 +470,7 @@ fn tickets_that_grow_without_end_keep_no_waker() {
 }
 
 #[test]
-fn one_that_is_cut_off_is_known_by_who_sleeps() {
+fn a_sleeper_detects_a_truncated_set() {
     let shared = Shared::new(1);
     let mut slot = shared.set(US).acquire_slot().unwrap();
     shared.file.set_len(0).unwrap();

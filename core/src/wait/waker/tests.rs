@@ -84,7 +84,7 @@ fn until_waited_for(semaphore: &Semaphore) {
 }
 
 #[test]
-fn what_we_make_is_byte_for_byte_what_glibc_makes() {
+fn a_new_semaphore_file_equals_that_of_glibc() {
     let theirs = Theirs::new();
     let name = format!("/shmrpc-core-made-{}", std::process::id());
     let ours = CString::new(name.clone()).unwrap();
@@ -101,7 +101,7 @@ fn what_we_make_is_byte_for_byte_what_glibc_makes() {
 }
 
 #[test]
-fn a_ring_wakes_who_sleeps() {
+fn a_wake_up_wakes_the_sleeper() {
     let theirs = Theirs::new();
     let (ours, other) = (theirs.ours(), theirs.ours());
     thread::scope(|scope| {
@@ -114,7 +114,7 @@ fn a_ring_wakes_who_sleeps() {
 }
 
 #[test]
-fn rings_that_nobody_heard_keep_one_sleep_from_beginning() {
+fn pending_wake_ups_end_one_sleep_at_once() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
     for _ in 0..5 {
@@ -140,7 +140,7 @@ fn a_peer_that_posts_by_glibc_wakes_us() {
 }
 
 #[test]
-fn a_peer_that_waits_by_glibc_is_woken_and_counts_each_ring() {
+fn a_peer_that_waits_by_glibc_is_woken_and_counts_each_wake_up() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
     ours.wake();
@@ -155,7 +155,7 @@ fn a_peer_that_waits_by_glibc_is_woken_and_counts_each_ring() {
 }
 
 #[test]
-fn the_count_of_waiters_that_a_death_leaves_is_no_matter() {
+fn the_count_of_waiters_that_a_death_leaves_is_harmless() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
     ours.word().fetch_add(3 * WAITER, Ordering::Relaxed);
@@ -180,7 +180,7 @@ const LIES: [u64; 9] = [
 ];
 
 #[test]
-fn whatever_stands_in_it_a_ring_is_a_ring_and_a_wait_ends() {
+fn a_corrupt_semaphore_still_wakes_and_every_wait_ends() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
     for (lie, private) in LIES
@@ -199,7 +199,7 @@ fn whatever_stands_in_it_a_ring_is_a_ring_and_a_wait_ends() {
 }
 
 #[test]
-fn a_peer_that_scribbles_without_end_keeps_nobody() {
+fn a_peer_that_overwrites_the_word_in_a_loop_blocks_no_thread() {
     let theirs = Theirs::new();
     let (ours, other) = (theirs.ours(), theirs.ours());
     let over = AtomicBool::new(false);
@@ -220,7 +220,7 @@ fn a_peer_that_scribbles_without_end_keeps_nobody() {
 }
 
 #[test]
-fn one_that_is_cut_off_is_known_by_who_rings_and_by_who_waits() {
+fn a_truncated_semaphore_is_detected_by_waker_and_sleeper() {
     for waits in [false, true] {
         let theirs = Theirs::new();
         let ours = theirs.ours();
@@ -241,7 +241,7 @@ fn one_that_is_cut_off_is_known_by_who_rings_and_by_who_waits() {
 }
 
 #[test]
-fn one_that_is_cut_off_under_a_sleeper_is_known_when_it_wakes() {
+fn a_semaphore_truncated_during_a_sleep_is_detected_afterwards() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
     thread::scope(|scope| {
@@ -255,7 +255,7 @@ fn one_that_is_cut_off_under_a_sleeper_is_known_when_it_wakes() {
 }
 
 #[test]
-fn what_is_no_semaphore_is_not_opened() {
+fn other_files_are_not_opened_as_semaphores() {
     let open = |name: &str, owner| Semaphore::open(&CString::new(name).unwrap(), owner).err();
     let theirs = Theirs::new();
     let (name, path) = (theirs.name.to_str().unwrap(), theirs.path());
@@ -312,7 +312,7 @@ fn is_readable(loop_waker: &LoopWaker) -> bool {
 }
 
 #[test]
-fn neither_a_full_bell_nor_a_silent_one_blocks() {
+fn neither_a_full_socket_nor_an_empty_one_blocks() {
     let [ours, theirs] = pair();
     assert!(ours.drain());
     for _ in 0..10_000 {
@@ -327,7 +327,7 @@ fn neither_a_full_bell_nor_a_silent_one_blocks() {
 }
 
 #[test]
-fn a_look_takes_some_rings_and_no_more() {
+fn a_drain_takes_a_bounded_number_of_wake_ups() {
     let [ours, theirs] = pair();
     for _ in 0..=MAX_DRAINED {
         theirs.wake();
@@ -339,7 +339,7 @@ fn a_look_takes_some_rings_and_no_more() {
 }
 
 #[test]
-fn the_end_of_the_peer_is_the_end_of_its_bell() {
+fn a_closed_peer_closes_the_loop_waker() {
     let _alone = crate::FORK.lock();
     let [ours, theirs] = pair();
     theirs.wake();

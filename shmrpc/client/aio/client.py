@@ -1,4 +1,4 @@
-"""Calling from an event loop."""
+"""The client for programs with an event loop."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-#: The header of a one-way call.
+#: Header of a one-way call.
 _ONE_WAY: Final = frames.header_fields(None, None, one_way=True)
-#: In the place of an answer: the call was certainly not reply, and is made again.
+#: Takes the place of a reply: the call was certainly not executed, and is repeated.
 _RETRY: Final[Any] = object()
 
 
@@ -77,10 +77,10 @@ _RETRY: Final[Any] = object()
 class Client(CallEngine[LoopReconnector]):
     """A connection to a service, for the tasks of one event loop; made by :func:`connect`.
 
-    ``await client.add(1, 2)`` calls the endpoint ``add``, ``async for tick in client.ticks()`` reads the
-    stream of an endpoint that is a generator, ``client.math.add`` is the endpoint ``math.add``. All arguments
-    are the endpoint's own. :meth:`call` does the same for an endpoint with a name that a method here has, and
-    typed.
+    ``await client.add(1, 2)`` calls the endpoint ``add``. ``async for tick in client.ticks()`` reads the stream of an
+    endpoint that is a generator. ``client.math.add`` is the endpoint ``math.add``. Calls take the endpoint's own
+    arguments only. :meth:`call` also reaches endpoints whose names are those of methods here, and returns typed
+    results.
     """
 
     _is_async = True
@@ -94,9 +94,9 @@ class Client(CallEngine[LoopReconnector]):
 
     @property
     def place(self) -> str:
-        """Where the server was met that new calls go to, or went to last: ``"shm://"``, ``"nats://HOST:PORT"``.
+        """Address of the server that new calls go to, or last went to: ``"shm://"``, ``"nats://HOST:PORT"``.
 
-        Raises LocalProtocolError before there was a connection.
+        Raises LocalProtocolError before the first connection.
         """
         session = self._reconnector.session
         if session is None:
@@ -104,10 +104,10 @@ class Client(CallEngine[LoopReconnector]):
         return session.connection.place
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """Connects: ``client = await shmrpc.connect(name)``; close it yourself then."""
+        """Connect: ``client = await shmrpc.connect(name)``. Call close() at the end."""
         return self.__aenter__().__await__()
 
-    if not TYPE_CHECKING:  # A type checker refuses `with` by itself.
+    if not TYPE_CHECKING:  # Type checkers reject `with` already.
 
         def __enter__(self) -> NoReturn:
             service = self._reconnector.service
@@ -118,10 +118,10 @@ class Client(CallEngine[LoopReconnector]):
         def __exit__(self, *exception: object) -> None: ...
 
     async def __aenter__(self) -> Self:
-        """Connects, waiting for a server as long as :func:`connect` was sent.
+        """Connect, waiting for a server as long as the ``timeout`` of :func:`connect`.
 
-        Raises ServiceUnavailable if none appears or it refuses, LocalProtocolError if this client was
-        connected before, SharedMemoryError or RemoteProtocolError if the two cannot agree.
+        Raises ServiceUnavailable if no server appears or the server refuses, LocalProtocolError if this client was
+        connected before, SharedMemoryError or RemoteProtocolError if the handshake fails.
         """
         await self._reconnector.open()
         return self
@@ -132,22 +132,22 @@ class Client(CallEngine[LoopReconnector]):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection; calls under way fail with ConnectionLost. Again: nothing."""
+        """Close the connection; calls in flight fail with ConnectionLost. Idempotent."""
         self._reconnector.close()
         await self._reconnector.wait_closed()
 
     async def wait_for_ready(self, timeout: float | None = None) -> None:
-        """Waits until calls can be made: at once, or with ``reconnect=True`` once a server is back.
+        """Wait until calls can be made: at once, or with ``reconnect=True`` once a server is back.
 
-        Raises ServiceUnavailable after ``timeout`` seconds (by default those of :func:`connect`), and what
-        ended the connection if there will be none.
+        Raises ServiceUnavailable after ``timeout`` seconds (default: the timeout of :func:`connect`), and the error of
+        the connection if it has ended for good.
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
         await self._reconnector.wait_session(timeout=timeout)
 
     def _unbind(self) -> None:
-        """Forgets what is bound to a session that new calls do not go to."""
+        """Discard the endpoints that are bound to a session without new calls."""
         for name in [name for name in self.__dict__ if not name.startswith("_")]:
             del self.__dict__[name]
         self.__dict__.pop("_calls", None)
@@ -187,13 +187,14 @@ class Client(CallEngine[LoopReconnector]):
     @overload
     def call(self, endpoint: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls an endpoint, given by its name, or by its function: then the result has its declared type.
+        """Call an endpoint, given by name or by function; a function gives the result its declared type.
 
-        Awaitable; for an endpoint that streams an async generator: ``async for``.
+        Returns an awaitable; for an endpoint that streams, an async generator.
 
-        Raises what the endpoint raised, as :class:`RemoteError` and as the builtin it is; InvalidArguments,
-        EndpointNotFound, EncodeError, FrameTooLarge, DeadlineExceeded or Overloaded, of this call alone;
-        ConnectionLost if the server is gone, and RemoteProtocolError if it broke the rules.
+        Raises the exception of the endpoint, as a :class:`RemoteError` that is also the builtin exception;
+        InvalidArguments, EndpointNotFound, EncodeError, FrameTooLarge, DeadlineExceeded or Overloaded for this call
+        only; ConnectionLost if the server has died or left, and RemoteProtocolError if it broke the rules of the
+        protocol.
         """
         return self._bound_call(endpoint)(*args, **kwargs)
 
@@ -202,11 +203,11 @@ class Client(CallEngine[LoopReconnector]):
     @overload
     async def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
     async def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Calls an endpoint one way: nobody waits for a result, and a failure is only logged at the server.
+        """Call an endpoint one way: without a reply. The server only logs failures.
 
-        Returns once the call is in the shared memory; waits while there is no room for it. Raises
-        EndpointNotFound, EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams,
-        DeadlineExceeded if there was no room by its deadline, or ConnectionLost if the server is gone.
+        Returns once the call is in the shared memory, after waiting for room there. Raises EndpointNotFound,
+        EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams, DeadlineExceeded if there was no room
+        by the deadline, or ConnectionLost if the server has died or left.
         """
         sent = self._notify_fast(endpoint, args, kwargs)
         if sent is None:
@@ -221,9 +222,10 @@ class Client(CallEngine[LoopReconnector]):
     def _notify_fast(
         self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[LoopSession, Call | None, bool] | None:
-        """Sends a plain one-way call at once: on which session, the call if it waits for room, and if it is large.
+        """Send a one-way call on the fast path.
 
-        None: the short way is not for it, or it has failed. Nothing was sent; the slow_call way has the words for why.
+        Returns the session, the call if it waits for room, and True if the call is large. Returns None if nothing was
+        sent, because the call needs the slow path, which also raises the errors.
         """
         session, options = self._reconnector.current_session(), self._options
         has_deadline = options.timeout_nanoseconds is not None
@@ -296,16 +298,16 @@ class Client(CallEngine[LoopReconnector]):
     @overload
     def map(self, endpoint: str, /, *iterables: Iterable[Any], chunk: int = 256) -> AsyncGenerator[Any, None]: ...
     def map(self, endpoint: Any, /, *iterables: Iterable[Any], chunk: int = 256) -> AsyncGenerator[Any, None]:
-        """Calls an endpoint with the items of each iterable, as ``map()`` does, many calls in a frame.
+        """Call an endpoint once for each set of items, as ``map()`` does, many calls in a frame.
 
-        Gives the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: calls in a
-        frame. A call that fails raises when its turn comes; those after it may have been executed. A timeout, and
-        an interceptor, are for the whole.
+        Yields the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: number of calls in a
+        frame. A failed call raises in its turn; later calls may have been executed. Timeouts and interceptors apply to
+        the map as a whole.
         """
         return _core.ItemStream(self._map(endpoint, iterables, chunk))
 
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[list[Any], None]:
-        """The results of each frame."""
+        """Yield the results of each frame."""
         name, kind = self._endpoint_name_and_type(endpoint)
         call = self._new_call(name)
         in_flight: deque[asyncio.Task[BatchOutcome]] = deque()
@@ -317,7 +319,7 @@ class Client(CallEngine[LoopReconnector]):
                     results, errors = await in_flight.popleft()
                     yield results[: min(errors, default=None)]
                     if errors:
-                        raise errors.pop(min(errors))  # It has this frame in its traceback.
+                        raise errors.pop(min(errors))  # Its traceback refers to this frame.
             finally:
                 for task in in_flight:
                     task.cancel()
@@ -351,27 +353,27 @@ class Client(CallEngine[LoopReconnector]):
     @overload
     def open(self, endpoint: str, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]: ...
     def open(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> StreamCall[Any, Any]:
-        """Calls an endpoint with streams, to write and read them by hand: ``async with client.open("chat") as call:``.
+        """Call an endpoint, and write and read its streams: ``async with client.open("chat") as call:``.
 
-        ``await call.write(item)``, ``await call.done_writing()``, ``await call.read()``, or ``await call.result()``
-        where there is one result. The arguments are the endpoint's own without the stream that is written. With
-        ``reconnect`` it waits for a server as other calls do, but is not made again on the next one.
+        Use ``await call.write(item)``, ``await call.done_writing()``, ``await call.read()``, or ``await call.result()``
+        for an endpoint with one result. Pass the endpoint's arguments without the written stream. With ``reconnect``
+        the call waits for a server, but is not repeated on the next one.
         """
         return StreamCall(self, *self._endpoint_name_and_type(endpoint), args, kwargs)
 
     def batch(self) -> Batch:
-        """Calls of any endpoints in one frame: ``async with client.batch() as batch: sum = batch.add(1, 2)``.
+        """Collect calls of any endpoints in one frame: ``async with client.batch() as batch: sum = batch.add(1, 2)``.
 
-        Each call gives a future; at the end of the block the frame is sent, and all are answered.
+        Each call returns a future. The end of the block sends the frame and waits for all replies.
         """
         return Batch(self)
 
     async def describe(self) -> Description:
-        """What the live service offers: its endpoints with their parameters, types and docstrings."""
+        """Return the description of the running service: endpoints with parameters, types and docstrings."""
         return await self._describe()
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """The function that calls an endpoint. It is the hot path: what it needs is bound beforehand."""
+        """Return the function that calls an endpoint. The hot path: binds beforehand what each call needs."""
         reconnector, options = self._reconnector, self._options
         session = reconnector.session
         if session is None:
@@ -382,12 +384,12 @@ class Client(CallEngine[LoopReconnector]):
             return self._describe_function(name, StreamingCall(self._stream, name, ItemDecoder(self._codec, kind)))
         if (
             shape is not None or options.needs_slow_path or session.draining
-        ):  # Until there is a new session, calls wait.
+        ):  # Until there is a new session, calls wait on the slow path.
             return self._describe_function(name, PartialCall(self._call, name, self._codec.decoder(kind)))
         return self._bind_fast_path(session, name, number, kind)
 
     def _bind_fast_path(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
-        """Arguments to bytes, exchanged, and the answer from bytes: by the core, and by Python what the core cannot."""
+        """Return the function of the fast path, which runs in the core, and in Python where the core cannot."""
         codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait_reply
         slow_call, may_retry = self._call, self._reconnector.may_retry
         decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
@@ -400,7 +402,7 @@ class Client(CallEngine[LoopReconnector]):
             if deadline is not None and kwargs:
                 return await slow_call(name, decode, *args, **kwargs)
             call_id = next_id()
-            reply: Any  # The request, and what came of it: by one name, so that nobody keeps the request.
+            reply: Any  # The request, then its outcome: one name, so that the request is not kept alive.
             request, reply = encode_plain_call(codec, number, name, deadline, args, kwargs)
             try:
                 reply = exchange(request, call_id, reply)
@@ -409,7 +411,7 @@ class Client(CallEngine[LoopReconnector]):
             try:
                 return read(reply) if type(reply) in BODIES else await complete(args, kwargs, call_id, reply, deadline)
             finally:
-                del reply  # An error has this frame in its traceback.
+                del reply  # The traceback of an error refers to this frame.
 
         async def complete(
             args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, reply: Any, deadline: int | None
@@ -420,12 +422,12 @@ class Client(CallEngine[LoopReconnector]):
                 call = None if deadline is None else Call(session, name, call_id, deadline)
                 answer = await wait(call_id, reply, call)
             except BaseException as error:
-                reply = None  # It has this frame in its traceback.
+                reply = None  # Its traceback refers to this frame.
                 error = session.convert_error(name, error)
                 if not may_retry(session, error):
                     raise error from error.__cause__
                 answer = _RETRY
-            if answer is _RETRY:  # Not within the clause: what it raises would bring along what that handles.
+            if answer is _RETRY:  # Outside of the except clause, so that its error is not the context of later ones.
                 return await slow_call(name, decode, *args, **kwargs)
             return read(answer)
 
@@ -443,9 +445,9 @@ class Client(CallEngine[LoopReconnector]):
     async def _iter_chunks(
         self, on_error: Callable[[Exception], Any], name: str, /, *args: Any
     ) -> AsyncGenerator[list[Any], None]:
-        """A call whose answer is a stream, as the items that have come together, when the connection is woken.
+        """Yield the items of a call whose reply is a stream in lists, as they arrive together.
 
-        In the place of an item that cannot be read there is what ``instead`` makes of the error.
+        ``on_error`` converts the error of an item that cannot be decoded into a substitute for it.
         """
         call, decoder = self._new_call(name), ItemDecoder(self._codec, Any)
         stream_exchange: LoopStreamExchange = await self._open_stream(call, args, {})
@@ -462,7 +464,7 @@ class Client(CallEngine[LoopReconnector]):
     async def _stream(
         self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[list[Any], None]:
-        """A call whose answer is a stream: lists of items, those together that have come together."""
+        """Yield the items of a call whose reply is a stream in lists, as they arrive together."""
         call = self._new_call(name)
         async with AsyncExitStack() as stack:
             await self._enter_interceptors(stack, call)
@@ -474,7 +476,7 @@ class Client(CallEngine[LoopReconnector]):
                         try:
                             for items in decoder.iter_lists(part):
                                 yield items
-                        except UNREADABLE as error:  # No further: a handler may raise one of them.
+                        except UNREADABLE as error:  # Narrow: a handler may raise one of these, too.
                             raise decode_error(name, error) from None
             except Exception as error:
                 error = stream_exchange.pop_source_error(error)
@@ -497,27 +499,28 @@ def connect(
     allow_uids: Collection[int] = (),
     at: At = None,
 ) -> Client:
-    """A client of the service of this name: ``async with shmrpc.connect("calculator") as client: ...``.
+    """Return a client of a service: ``async with shmrpc.connect("calculator") as client: ...``.
 
-    Given the Service itself, ``client.name(...)`` too has results of the declared types. ``timeout`` is how
-    long connecting may take altogether, from looking for a server to its last answer; 0 is one try, which waits for no
-    server to appear, and up to 1 s for the answers of one that is there. ``call_timeout`` is how long each call may
-    take. Both are in seconds; ``math.inf`` is any. See :meth:`Client.with_options`, which is for one call. With
-    ``reconnect`` the client connects again when the server stops or dies; calls wait for that as long as for the first
-    connection, and those that were under way fail
-    with ConnectionLost unless they certainly were not reply. ``interceptors`` stand around each call.
-    ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin`` (microseconds) are as in :func:`serve`; of the
-    two sides' ``max_frame`` and ``max_memory`` the smaller one holds. The server has to be of this user, of root,
-    or of one in ``allow_uids``; else connecting raises LocalProtocolError before anything is sent.
+    A Service in place of its name gives ``client.name(...)`` results of the declared types.
 
-    A name is looked for in this host's shared memory; a URL picks another transport, as ``"memory://calculator"`` does
-    for a server in the same event loop, and ``"nats://HOST:PORT/calculator"`` for one that reaches the same NATS, on
-    any host (:mod:`shmrpc.transport.nats.address` has the URL). Beside a Service ``at`` says it:
-    ``connect(calculator, at="memory://")``. Of several places, ``at=["shm", "nats://HOST:PORT"]``, the first one with a
-    server is taken; with ``reconnect`` another one when it has none any more, and the first one again when it has one.
-    ``client.place`` tells which.
+    ``timeout`` limits connecting as a whole, in seconds, from the search for a server to the server's last answer. 0
+    means a single attempt: no wait for a server to appear, and up to 1 s for the answers of an existing one.
+    ``call_timeout`` limits each call, in seconds; see :meth:`Client.with_options` for a single call. ``math.inf`` means
+    no limit. With ``reconnect`` the client connects again when the server stops or dies; new calls wait for that as
+    long as for the first connection, and calls in flight fail with ConnectionLost unless they were certainly not
+    executed. ``interceptors`` wrap each call. ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin``
+    (microseconds) are those of :func:`serve`; the smaller ``max_frame`` and ``max_memory`` of the two sides apply. The
+    server must run as this user, as root, or as a user in ``allow_uids``; otherwise connecting raises
+    LocalProtocolError before anything is sent.
 
-    Raises ValueError for an option out of range, or that the transport does not have. What connecting raises:
+    A name is looked up in this host's shared memory. A URL selects another transport: ``"memory://calculator"`` for a
+    server in the same event loop, ``"nats://HOST:PORT/calculator"`` for a server at the same NATS on any host
+    (:mod:`shmrpc.transport.nats.address` describes the URL). With a Service, pass the URL as ``at``:
+    ``connect(calculator, at="memory://")``. From several addresses, ``at=["shm", "nats://HOST:PORT"]``, the client
+    takes the first one with a server. With ``reconnect`` it moves to another address when the server is gone, and back
+    when an earlier address has a server again. ``client.place`` tells the current one.
+
+    Raises ValueError for an option that is out of range or not supported by the transport. Errors of connecting:
     :meth:`Client.__aenter__`.
     """
     check_connecting(timeout, reconnect)

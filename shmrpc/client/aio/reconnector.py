@@ -25,9 +25,7 @@ _LOOP_TASKS: Final[Container[asyncio.AbstractEventLoop]] = getattr(asyncio.tasks
 
 
 class _WeakCallbacks:
-    """Callbacks of a session that refer weakly to its reconnector, so that the event loop does not keep the client
-    alive.
-    """
+    """Callbacks of a session that refer weakly to its reconnector, so that the loop does not keep the client alive."""
 
     __slots__ = ("_reconnector",)
 

@@ -70,7 +70,7 @@ class Client(CallEngine[ThreadReconnector]):
     _stream_exchange_class = ThreadStreamExchange
 
     def connect(self) -> Self:
-        """Connect without a ``with`` block, and call close() later: ``client = shmrpc.sync.connect(name).connect()``."""
+        """Connect without a ``with`` block: ``client = shmrpc.sync.connect(name).connect()``. Call close() later."""
         return self.__enter__()
 
     if not TYPE_CHECKING:  # Type checkers reject `async with` already.

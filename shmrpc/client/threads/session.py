@@ -1,8 +1,7 @@
-"""One connection of a client without a loop, and the calls that threads have under way on it.
+"""One connection of a client without an event loop, and the calls in flight of its threads.
 
-Of the threads that wait, one receives, for itself and for the others. Who that is the core alone knows
-(core/src/python/rpc/client/shared_channel.rs), so that nothing here has to be done in two steps which an exception may
-part: that of a signal's handler comes between any two of Python's instructions.
+One of the waiting threads receives frames for all of them. The core chooses it
+(core/src/python/rpc/client/shared_channel.rs), because a signal handler may raise between any two steps in Python.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from shmrpc.wire.codec import Body
 
 
 class ThreadSession(Session[ThreadConnection]):
-    """A connection that threads wait on. Its coroutines never suspend but in :meth:`call_pipelined`."""
+    """A connection that threads wait on. Its coroutines suspend only in :meth:`call_pipelined`."""
 
     def __init__(self, connection: ThreadConnection, stopped: list[bool]) -> None:
         super().__init__(connection, connection)
         self.calls = connection.calls
         self.exchange = connection.calls.exchange
-        #: Not empty while no call may wait.
+        #: Empty list while calls are allowed; see :class:`ThreadReconnector`.
         self.stopped = stopped
-        #: Calls with lower ids had begun when stop() was called last.
+        #: Calls with lower ids had begun before the last stop().
         self._stopped_before = 0
 
     def is_draining(self) -> bool:
-        """Whether the server has said that it takes no new calls."""
+        """Return True if the server has announced that it accepts no new calls."""
         return self.connection.draining
 
     async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
@@ -49,24 +48,24 @@ class ThreadSession(Session[ThreadConnection]):
         return self.complete(pending, call)
 
     async def wait_reply(self, call_id: int, begun: _core.PendingCall, /, call: Call | None = None) -> Body:
-        """Waits for the answer to a call; the body of its result."""
+        """Wait for the reply to a call; return the body of the result."""
         return self.complete(begun, call)
 
     def forget_call(self, call_id: int) -> None:
-        """Ends a call, which an exception of a signal's handler may have ended at any point."""
+        """End a call that a signal handler may have interrupted at any point."""
         self.calls.close(call_id)
 
     def complete(self, pending: _core.PendingCall, call: Call | None = None) -> Body:
-        """Waits for the answer to a call that is under way; the body of its result.
+        """Wait for the reply to a call in flight; return the body of the result.
 
-        ``call``: if there is more to it than its arguments.
+        ``call``: given for calls with a deadline or metadata.
         """
         while not _is_answer(frame := self.next_frame(pending, call)):
             pass
         return result_body(frame, call)
 
     def next_frame(self, pending: _core.PendingCall, call: Call | None = None) -> Frame:
-        """The next frame of a call that is under way."""
+        """Wait for the next frame of a call in flight, and return it. Raises DeadlineExceeded at the deadline."""
         deadline = None if call is None else call.deadline
         since = self._begin_wait(deadline)
         while True:
@@ -85,47 +84,47 @@ class ThreadSession(Session[ThreadConnection]):
                 )
 
     def poll_frame(self, pending: _core.PendingCall) -> Frame | None:
-        """The next frame of a call that is under way, if it is there."""
+        """Return the next frame of a call in flight if it has arrived, else None."""
         return self._next(pending, 0.0)
 
     def _next(self, pending: _core.PendingCall, limit: float) -> Frame | None:
-        """The next frame of a call, waited for up to ``limit`` seconds; None also if there may be something to hear."""
-        ended = self.close_reason  # Looked at first: what has come until then is still good.
+        """Wait up to ``limit`` seconds for the next frame of a call. None also means that poll_close() is due."""
+        ended = self.close_reason  # Read first: frames received up to then are still valid.
         try:
             frame = pending.next(0.0 if ended is not None else limit)
         except ChannelError:
-            if self.close_reason is None:  # The server broke the rules.
+            if self.close_reason is None:  # The server broke the rules of the protocol.
                 raise
-            ended = self.close_reason  # It was closed meanwhile.
+            ended = self.close_reason  # Another thread has closed the session.
         else:
             if frame is not None or ended is None:
                 return frame
         raise connection_lost_error(ended, pending.id) from None
 
     def _begin_wait(self, deadline: int | None) -> int:
-        """When a wait with a deadline begins, in nanoseconds."""
+        """Return the start in nanoseconds of a wait with a deadline; 0 without one."""
         return 0 if deadline is None else self._read_progress.sample()
 
     def drive(self, limit: float = 0.0) -> bool:
-        """Receives for the other threads, waiting up to ``limit`` seconds. False if another one does."""
+        """Receive for other threads, waiting up to ``limit`` seconds. Returns False if another thread receives."""
         led = self.calls.drive(limit)
         self.poll_close()
         return led
 
     def poll_close(self) -> None:
-        """Learns of the end of the connection, if the server has said so or is gone."""
+        """Handle the end of the connection if the server has closed it or died."""
         end = self.connection.poll_close()
         if end is None or self.close_reason is not None:
             return
         with contextlib.suppress(ChannelError):
-            # What it had answered before it went is still good. If another thread receives, it comes here soon.
+            # Replies from before the end are still valid. If another thread receives, it calls this method soon.
             if not self.calls.drive(0.0):
                 return
         self.end(end)
         self.connection.abandon()
 
     def _wait_for_close(self, error: PeerLeft) -> None:
-        """Learns how the server has left. A process that dies closes all that it has within moments."""
+        """Wait for the reason of the server's end. A dying process closes its descriptors within moments."""
         until = time.monotonic() + control.DEATH_TIMEOUT
         while self.close_reason is None:
             self.poll_close()
@@ -135,7 +134,7 @@ class ThreadSession(Session[ThreadConnection]):
                 time.sleep(0.001)
 
     def poll_closed(self) -> bool:
-        """Whether the server has closed the connection. What it had answered before is still delivered."""
+        """Return True if the server has closed the connection. Earlier replies are still delivered."""
         if self.close_reason is None:
             try:
                 self.drive()
@@ -144,7 +143,7 @@ class ThreadSession(Session[ThreadConnection]):
         return self.close_reason is not None
 
     async def wait_for_room(self, call: Call) -> None:
-        """Waits until all that was sent has found room; a call whose deadline comes before that is not sent."""
+        """Wait until all sent frames are in the ring. A call whose deadline passes before that is withdrawn."""
         since = self._begin_wait(call.deadline)
         while self.connection.is_stalled() and self.close_reason is None:
             self.check_stopped(call.id)
@@ -158,23 +157,23 @@ class ThreadSession(Session[ThreadConnection]):
                 time.sleep(0.001)  # noqa: ASYNC251
 
     def end(self, end: CloseReason) -> None:
-        """Ends the session: every thread that waits learns it."""
+        """End the session and wake all waiting threads."""
         if self.close_reason is None:
             self.close_reason = end
         self.calls.interrupt()
 
     def close(self, error: ShmrpcError) -> None:
-        """Closes the connection; calls under way in other threads fail."""
+        """Close the connection; calls in flight in other threads fail."""
         self.end(CloseReason(error))
         self.connection.close()
 
     def stop(self) -> None:
-        """Every call that has begun ends with its wait, also one that is still about to wait."""
+        """End every call that has begun, also one that is about to wait."""
         self._stopped_before = self.next_id()
         self.calls.interrupt()
 
     def check_stopped(self, call_id: int) -> None:
-        """Raises CallStopped if stop() was called since this call began, resumed or not."""
+        """Raise CallStopped if stop() was called since this call began, also after resume()."""
         if self.stopped or call_id < self._stopped_before:
             raise stopped_error(self.service)
 
@@ -187,7 +186,7 @@ class ThreadSession(Session[ThreadConnection]):
 
 
 def _is_answer(frame: Frame) -> bool:
-    """Whether a frame of a call without streams is its answer; ChannelError if it is nothing that may come late."""
+    """Return True if a frame is the reply of a call without streams. Raises ChannelError for an illegal frame."""
     opcode, call_id, body = frame
     if opcode in frames.ANSWERS:
         return True
@@ -199,7 +198,7 @@ def _is_answer(frame: Frame) -> bool:
 
 
 def stopped_error(service: str) -> CallStopped:
-    """The error for a call that another thread ended."""
+    """Return the error for a call that another thread stopped."""
     return CallStopped(f"this client of {service!r} was stopped; resume() lets it call again")
 
 

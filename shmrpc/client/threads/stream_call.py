@@ -26,7 +26,7 @@ _R = TypeVar("_R")
 
 @public_class("shmrpc.sync.StreamCall", "client.open(endpoint)", CallEngine)
 class StreamCall(StreamCallEngine[_W, _R]):
-    """A call whose streams are written and read by hand; made by :meth:`shmrpc.sync.Client.open`.
+    """A call whose streams the program writes and reads itself; made by :meth:`shmrpc.sync.Client.open`.
 
     ::
 
@@ -34,9 +34,9 @@ class StreamCall(StreamCallEngine[_W, _R]):
             call.write("hello")
             print(call.read())
 
-    Leaving the block ends the call: a handler that has not ended is cancelled. One thread may write while another
-    reads; several that write take turns, and so do several that read. What the handler of a signal raises while a
-    method runs ends the call, so that no item is ever missing between two others.
+    Leaving the block ends the call and cancels a handler that is still running. One thread may write while another one
+    reads. Several writers are serialized, and so are several readers. An exception that a signal handler raises in a
+    method ends the call, so that no item is lost between two others.
     """
 
     _with_keyword, _await_keyword = "with", ""
@@ -47,11 +47,11 @@ class StreamCall(StreamCallEngine[_W, _R]):
     ) -> None:
         super().__init__(client, name, kind, args, kwargs)
         self._writing, self._reading = _core.ReentrantLock(), _core.ReentrantLock()
-        #: For the items that are written; closed once the handler takes no more.
+        #: Credit of the written stream; closed once the handler takes no more items.
         self._window = SendWindow()
 
     def __enter__(self) -> Self:
-        """Makes the call; see :meth:`shmrpc.StreamCall.__aenter__`. Raises CallStopped besides."""
+        """Make the call; see :meth:`shmrpc.StreamCall.__aenter__`. Also raises CallStopped."""
         run(lambda: self._enter())
         return self
 
@@ -61,19 +61,19 @@ class StreamCall(StreamCallEngine[_W, _R]):
         return run(lambda: self._stack.__aexit__(kind, error, trace))
 
     def write(self, item: _W) -> None:
-        """Sends an item; waits while the handler has enough of them. See :meth:`shmrpc.StreamCall.write`."""
+        """Send an item, after waiting while the handler has enough. See :meth:`shmrpc.StreamCall.write`."""
         run(lambda: self._write(item))
 
     def done_writing(self) -> None:
-        """Says that there are no more items: the handler's loop over them ends. Again: nothing."""
+        """End the written stream, and with it the handler's loop over the items. Idempotent."""
         run(lambda: self._done_writing())
 
     def read(self) -> _R:
-        """The next item; waits for it. See :meth:`shmrpc.StreamCall.read`."""
+        """Wait for the next item and return it. See :meth:`shmrpc.StreamCall.read`."""
         return run(lambda: self._read())
 
     def result(self) -> _R:
-        """The result of an endpoint that has one; waits for it. See :meth:`shmrpc.StreamCall.result`."""
+        """Wait for the result of an endpoint that returns one. See :meth:`shmrpc.StreamCall.result`."""
         return run(lambda: self._result())
 
     def __iter__(self) -> Self:
@@ -102,7 +102,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
         return not self._window.closed
 
     def _can_proceed(self) -> bool:
-        """Whether another item may be sent, or none at all any more."""
+        """Return True if another item may be sent, or if the handler takes no more."""
         return self._window.closed or self._window.is_open
 
     async def _send_item(self, body: Body) -> bool:
@@ -121,7 +121,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
 
 class _Turn:
-    """The turn of a thread to write or to read. What the handler of a signal raises meanwhile ends the call."""
+    """A lock for writers or readers. An exception of a signal handler within it ends the call."""
 
     def __init__(self, turns: _core.ReentrantLock, stream_exchange: ThreadStreamExchange) -> None:
         self._turns = turns

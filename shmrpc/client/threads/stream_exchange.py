@@ -1,4 +1,4 @@
-"""A call with streams in threads: the one that reads the answer also sends what there is credit for."""
+"""A call with streams in threads: the thread that reads the reply also sends the items of the sources."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
 
-#: Seconds between two looks of a thread whether another one has received what it waits for.
+#: Seconds between checks for a frame that another thread receives.
 PAUSE: Final = 0.001
 _END: Final = object()
 
 
 class ThreadStreamExchange(StreamExchange):
-    """A call with streams, as threads drive it: they take its frames from the core one by one."""
+    """A call with streams, whose frames its threads take from the core one by one."""
 
     _session: ThreadSession
     _sources: list[_StepwiseSource]
 
     def __init__(self, session: ThreadSession, call: Call, *, streams: bool) -> None:
         super().__init__(session, call, streams=streams)
-        #: The opcode of its items; None without a stream.
+        #: Opcode of the reply's items; None without a stream.
         self._item = frames.ITEM if streams else None
-        #: Items that have come and were not taken so far.
+        #: Received items that were not taken.
         self._items: deque[Body] = deque()
-        #: Bytes that were taken since credit was given back.
+        #: Bytes taken since credit was last returned.
         self._taken = 0
-        #: What it lets in, the core sees to.
+        #: Credit of the reply's stream. The core enforces it.
         self._window = ReceiveWindow(extra=session.connection.extra_credit)
-        #: Whose turn it is to receive, where several threads write and read.
+        #: Held by the thread that receives, if several threads write and read.
         self._receiving = _core.ReentrantLock()
 
     def add_item(self, body: Body) -> None:
-        """Keeps an item of the answer until it is read."""
+        """Store an item of the reply until it is read."""
         self._items.append(body)
 
     def begin(self, kind: int, body: Body) -> None:
-        """Sends the request. Close it afterwards, also if this raises."""
+        """Send the request. The caller must call close() afterwards, also if this raises."""
         self._pending = self._session.calls.begin(kind, self.call.id, body)
 
     def _add_source(self, codec: Codec, number: int, source: Any) -> SourceUpload:
@@ -60,7 +60,7 @@ class ThreadStreamExchange(StreamExchange):
         return self._sources[-1]
 
     async def wait_ready(self) -> bool:
-        """Waits until there are items: True; or the end: False, or its error raised; gives credit back before."""
+        """Return credit, then wait for items. Returns False at the end, where the error of the call is raised."""
         self._settle()
         while not self._items and not self.ended:
             self.wait(lambda: bool(self._items))
@@ -71,7 +71,7 @@ class ThreadStreamExchange(StreamExchange):
         return False
 
     def take_runs(self) -> list[ItemRun]:
-        """The items that are there."""
+        """Take the received items."""
         parts: list[ItemRun] = []
         while self._items:
             body = self._items.popleft()
@@ -80,7 +80,7 @@ class ThreadStreamExchange(StreamExchange):
         return parts
 
     def next_item(self) -> Body | None:
-        """The next item, for which it waits; None at the end. For one thread that reads."""
+        """Wait for the next item and return it; None at the end. For a single reading thread."""
         if self._taken >= WORTH_GRANTING:
             self._settle()
         if self._items:
@@ -93,7 +93,7 @@ class ThreadStreamExchange(StreamExchange):
                     if self.body is not None:
                         return None
                     frame = self._next_frame()
-                    if frame[0] == self._item:  # The short way of what comes most.
+                    if frame[0] == self._item:  # The fast path of the most frequent frame.
                         body = frame[2]
                         break
                     self._feed(frame)
@@ -103,27 +103,27 @@ class ThreadStreamExchange(StreamExchange):
         return body
 
     def _settle(self) -> None:
-        """Gives credit back for items that have been read, once it is worth it."""
+        """Return credit for items that were read, once it is worth a frame."""
         granted, self._taken = self._window.consume(self._taken), 0
         if granted and not self.ended and self._session.close_reason is None:
-            with contextlib.suppress(ChannelError):  # Whoever receives next says so.
+            with contextlib.suppress(ChannelError):  # The next receive raises it.
                 self._session.send(frames.CREDIT, self.call.id, frames.encode_credit(granted))
 
     def wait(self, has_come: Callable[[], bool]) -> None:
-        """Waits until something has come for this call, which this thread or another one has received.
+        """Wait until this thread or another one has received a frame of this call.
 
-        ``has_come``: whether it is what the caller waits for. It is asked again once nobody else can receive: another
-        thread may have received it since the caller looked, and then there may be no further frame to wait for.
+        ``has_come`` returns True if the awaited frame has arrived. It is checked again once no other thread can
+        receive: another thread may have received the last frame after the caller's own check.
         """
         self._receive(lambda: None if has_come() else self._next_frame(), PAUSE)
 
     def receive_all(self) -> None:
-        """Takes what has come."""
+        """Handle all frames that have arrived."""
         while not self.ended and self._receive(lambda: self._session.poll_frame(self._pending), 0.0):
             pass
 
     def _receive(self, take: Callable[[], Frame | None], pause: float) -> bool:
-        """Takes one frame if no other thread does; else sleeps ``pause`` seconds. Whether one was taken."""
+        """Handle one frame, or sleep ``pause`` seconds if another thread receives. Returns True for a frame."""
         if (turn := self._receiving.try_acquire()) is None:
             if pause:
                 time.sleep(pause)
@@ -140,19 +140,19 @@ class ThreadStreamExchange(StreamExchange):
         return True
 
     def _feed(self, frame: Frame) -> None:
-        """Takes a frame that has come. Raises ChannelError for one that no server may send here."""
+        """Handle a received frame. Raises ChannelError for a frame that no server may send here."""
         try:
             self.feed(frame[0], frame[2])
         except RemoteProtocolError as error:
             raise ChannelError(str(error)) from None
 
     def _next_frame(self) -> Frame:
-        """The next frame; until it is there, what the sources yield is sent as far as there is credit."""
+        """Wait for the next frame, sending items of the sources meanwhile as far as there is credit."""
         session = self._session
         looked = time.monotonic()
         while self._step_sources():
             session.check_stopped(self.call.id)
-            # A source may be slow, and the server gone meanwhile.
+            # A source may be slow, and the server may die meanwhile.
             if time.monotonic() - looked > session.connection.life_check:
                 looked = time.monotonic()
                 session.drive()
@@ -162,13 +162,13 @@ class ThreadStreamExchange(StreamExchange):
         return session.next_frame(self._pending, self.call)
 
     def _step_sources(self) -> bool:
-        """Lets each source go on; False if none can."""
+        """Run each source for a step. Returns False if none can run."""
         if not self._sources or self._session.close_reason is not None:
             return False
         return any([source.step() for source in self._sources])  # noqa: C419  # All of them.
 
     def _lost(self, error: Exception) -> Exception:
-        """The error for the call, which had been sent, when the connection has failed with one."""
+        """Return the error of the call, which was sent, for an error of the connection."""
         unsent, ended = self._session.convert_error(self.call.endpoint, error), self._session.close_reason
         return (
             connection_lost_error(ended, self.call.id)
@@ -177,56 +177,56 @@ class ThreadStreamExchange(StreamExchange):
         )
 
     async def close(self) -> None:
-        """Ends the call and its sources: a handler that has not ended is cancelled."""
+        """End the call and its sources. Cancels a handler that is still running."""
         self.end()
         self._drop_uploads()
-        self.error = None  # Its traceback has whoever was told of it.
+        self.error = None  # Its traceback refers to the frames of its readers.
 
     def end(self) -> None:
-        """Ends the call."""
+        """End the call."""
         self._session.calls.close(self.call.id)
         self.fail(EndOfStream(f"{self.call.endpoint}() was ended by its caller"))
 
 
 class _StepwiseSource(SourceUpload):
-    """Whichever thread reads the answer lets the source go on, until credit or its slice of time is used up."""
+    """An upload that runs in the thread that reads the reply, until credit or its time slice is used up."""
 
     def __init__(self, session: ThreadSession, call: Call, codec: Codec, number: int, source: Any) -> None:
         super().__init__(session, call, codec, number)
         self._closed = False
         self._source = _AsyncAdapter(source)
-        #: What is left of sending it; None as long as there was no credit.
+        #: Remaining steps of the upload; None before the first credit.
         self._steps: Generator[Any, None, None] | None = None
 
     def step(self) -> bool:
-        """Goes on, if there is credit; whether it has."""
+        """Run for a step if there is credit. Returns True if it ran."""
         if self._closed or not self.outgoing.may_resume():
             return False
         if self._steps is None:
             self._steps = iter_steps(lambda: self._send_all(self._source), [])
         try:
             self._closed = next(self._steps, _END) is _END
-        except Exception as error:  # The source's own, or that of a signal's handler.
+        except Exception as error:  # Raised by the source, or by a signal handler.
             self._closed = True
             if self._is_complete and not isinstance(error, (ChannelError, Backlog)):
-                raise  # The handler may have all items, and so nothing to fail with.
+                raise  # The handler may have received all items already, and cannot fail with this error.
             self._fail(error)
         return True
 
     def close(self) -> None:
-        """Ends it: a generator's ``finally`` runs."""
+        """End the source: runs the ``finally`` clauses of a generator."""
         self._closed = True
         if self._steps is not None:
-            with contextlib.suppress(ValueError):  # It is being run: the source itself ended the call.
+            with contextlib.suppress(ValueError):  # The source is running: it has ended the call itself.
                 self._steps.close()
 
 
 class _AsyncAdapter:
-    """A plain iterable as an async one."""
+    """A plain iterable as an asynchronous iterator."""
 
     def __init__(self, source: Any) -> None:
         self._items: Iterator[Any] = iter(source)
-        #: A list's iterator has none, and what is no iterator is the caller's.
+        #: None for iterables that are not their own iterators: those belong to the caller.
         self.close = getattr(source, "close", None) if self._items is source else None
 
     def __aiter__(self) -> _AsyncAdapter:

@@ -1,1 +1,1 @@
-"""The server's side of a call: what runs a request, and its life until it is answered."""
+"""The server's side of a call: handlers of requests, and the life of a call up to its reply."""

@@ -1,4 +1,4 @@
-"""Many calls in one frame: how they are read, run, and answered. A failure is its own call's alone."""
+"""Many calls in one frame: reads, runs and answers them. Each call fails on its own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from shmrpc.wire.codec import UNREADABLE, Body, body_weight
 from shmrpc.wire.failure import CallRejected, Failure, unreadable_call
 from shmrpc.wire.frames import Header, sub_body
 
-#: The results in order, None for the failed ones, and these by their place.
+#: Results in order, with None for failed calls, and the failures by position.
 _Outcomes = tuple[list[Any], dict[int, Failure]]
-#: An endpoint, and the arguments for it.
+#: An endpoint with positional and keyword arguments.
 _Prepared = tuple[ServedEndpoint, Sequence[Any], Mapping[str, Any]]
-#: What to tell the client of a call that has failed.
+#: Returns the failure to send for a call and its exception.
 _Describe = Callable[[Any, BaseException], Failure]
 
 _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, list[msgspec.Raw]])
@@ -37,22 +37,22 @@ _split_call = msgspec.msgpack.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0)], 
 
 
 class _Batch(msgspec.Struct, frozen=True):
-    """A batch that has been read, and whose calls are made ready one by one: a thousand take many turns of the loop."""
+    """A decoded batch. Its calls are prepared one by one, because thousands take many iterations of the loop."""
 
     header: Header
     calls: list[tuple[Any, ...]]
-    #: Makes a call ready, of its parts; raises its rejection.
+    #: Decodes the arguments of a call, given its parts; raises its rejection.
     prepare: Callable[..., _Prepared]
-    #: The name of a call's endpoint.
+    #: Returns the name of a call's endpoint.
     name_of: Callable[[Any], str]
-    #: Whether each call is over before anything else can happen.
+    #: True if every call runs to its end without suspending.
     is_inline: bool
-    #: The one plain function that all calls are for, if they need nothing to be made ready.
+    #: The plain function of all calls, if their arguments are decoded already.
     function: Callable[..., Any] | None = None
 
 
 def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
-    """Runs many calls of one endpoint, with positional arguments."""
+    """Return the handler of many calls of one endpoint with positional arguments."""
     signature, decode, inline = endpoint.signature, endpoint.decoders.positional, endpoint.is_inline
     read_header = header_reader(runner.codec)
     kinds = tuple(map(signature.types.__getitem__, signature.positional_names))
@@ -66,7 +66,7 @@ def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
         try:
             header, calls = decode_all(body)
             return _Batch(header, calls, lambda *args: (endpoint, args, {}), name_of, inline, function)
-        except UNREADABLE:  # Not all have the most arguments, or some do not fit.
+        except UNREADABLE:  # Some calls have fewer arguments, or invalid ones.
             pass
         try:
             first, parts = _split.decode(body)
@@ -85,7 +85,7 @@ def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
 
 
 def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> RunRequest:
-    """Runs calls of several endpoints, each of which names its own."""
+    """Return the handler of calls of several endpoints, each of which names its own."""
     read_header = header_reader(runner.codec)
 
     def name_of(call: Any) -> str:
@@ -129,7 +129,7 @@ def _run(runner: CallRunner, name: str, read: Callable[[Body], _Batch]) -> RunRe
 
 
 async def _answer(runner: CallRunner, in_flight: InFlightCall, batch: _Batch) -> EncodedResult:
-    """Runs the calls; the body of the answer. A result that cannot be carried is a failure of its own."""
+    """Run the calls; return the body of the reply. A result that cannot be encoded fails its call only."""
 
     def describe(call: Any, error: BaseException) -> Failure:
         return runner.describe(in_flight.call.service, batch.name_of(call), error)
@@ -154,7 +154,7 @@ async def _answer(runner: CallRunner, in_flight: InFlightCall, batch: _Batch) ->
 
 
 async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]], describe: _Describe) -> _Outcomes:
-    """Calls a plain function with each of the arguments, in a context for each; the loop has its turn now and then."""
+    """Call a plain function with each argument list, each call in its own context. Yields to the loop regularly."""
     contexts = _core.CallContexts(contextvars.copy_context())
     results: list[Any] = []
     failures: dict[int, Failure] = {}
@@ -180,12 +180,12 @@ async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]],
 
 
 class _Turns:
-    """Batches under way: together they take one slice of a turn of the loop, so that many keep nobody waiting."""
+    """The batches in flight, which share one time slice of an iteration of the loop."""
 
     wanted = 0
 
     def slice_end(self) -> int:
-        """When the turn of one of them is over, in nanoseconds."""
+        """Return the end of a batch's time slice, in nanoseconds."""
         return time.monotonic_ns() + int(TIME_SLICE * 1e9) // self.wanted
 
 
@@ -193,10 +193,10 @@ _turns: Final = _Turns()
 
 
 def _call_one(runner: CallRunner, in_flight: InFlightCall, prepare: Callable[..., _Prepared], *parts: Any) -> Any:
-    """Makes one call ready, and calls its plain function."""
+    """Decode the arguments of one call, and call its plain function."""
     endpoint, args, kwargs = prepare(*parts)
     call = _set_part_call(in_flight, endpoint)
-    if runner.current_call.frame is not None:  # Before the batch has let the loop turn, it is what runs.
+    if runner.current_call.frame is not None:  # Until the batch first yields to the loop, this call is the running one.
         runner.current_call.frame = call
     try:
         return endpoint.function(*args, **kwargs)
@@ -205,7 +205,7 @@ def _call_one(runner: CallRunner, in_flight: InFlightCall, prepare: Callable[...
 
 
 async def _gather(runner: CallRunner, in_flight: InFlightCall, batch: _Batch, describe: _Describe) -> _Outcomes:
-    """Runs each call in a task of its own."""
+    """Run each call in its own task."""
     places = asyncio.Semaphore(runner.limiter.max_per_client)
 
     async def one(parts: Sequence[Any]) -> Any:
@@ -216,7 +216,7 @@ async def _gather(runner: CallRunner, in_flight: InFlightCall, batch: _Batch, de
             call = _set_part_call(in_flight, endpoint)
             try:
                 return await endpoint.invoke(InFlightCall(in_flight.client, call, 0), args, kwargs)
-            except (SystemExit, KeyboardInterrupt) as error:  # No task can keep one: it would end the loop.
+            except (SystemExit, KeyboardInterrupt) as error:  # A task cannot keep these: they would stop the loop.
                 if is_program_exit(error):
                     raise
                 return error
@@ -233,7 +233,7 @@ async def _gather(runner: CallRunner, in_flight: InFlightCall, batch: _Batch, de
 
 
 def _set_part_call(in_flight: InFlightCall, endpoint: ServedEndpoint) -> Call:
-    """The call that a handler sees for one of a batch."""
+    """Return the Call that the handler of one call of a batch sees, after making it the current one."""
     batch = in_flight.call
     call = Call(in_flight.client, endpoint.name, batch.id, batch.deadline, batch._metadata)
     current_call_var.set(call)

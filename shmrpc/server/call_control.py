@@ -1,4 +1,4 @@
-"""The frames that belong to a call under way: its cancellation, and its streams."""
+"""Frames that belong to a call in flight: its cancellation, and its streams."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import decode_failure
 from shmrpc.wire.frames import opcode
 
-#: What a frame does to a stream from the client.
+#: Applies a frame to a stream from the client.
 _Act = Callable[[InFlightCall, IncomingStream, Body], None]
 
 
 def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
-    """By opcode, what runs these frames. ``inputs``: the most streams that a call takes from its client."""
+    """Return the handlers of these frames by opcode. ``inputs``: maximum number of streams from a client per call."""
 
     def cancel(body: Body, client: ServedClient, call_id: int) -> None:
         runner.cancel(client, call_id)
@@ -33,7 +33,7 @@ def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
 
 
 def _to_input(number: int, act: _Act) -> RunRequest:
-    """Runs a frame to a stream from the client; the first is 1. Its call may have ended, or never begun, by now."""
+    """Return the handler of frames for stream ``number`` from the client. Ignores frames of calls not in flight."""
 
     def run(body: Body, client: ServedClient, call_id: int) -> None:
         in_flight = client.calls.get(call_id)

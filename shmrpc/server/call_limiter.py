@@ -1,4 +1,4 @@
-"""How many calls may be under way at a server, and the line of those that wait for their turn."""
+"""Limits of the calls in flight at a server, and the queue of waiting calls."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DEFAULT_MAX_WAITING: Final = 10_000
 
 
 class CallLimits(msgspec.Struct, frozen=True):
-    """How many calls may be under way at a server, and wait. Raises ValueError for a number that is out of range."""
+    """Limits of calls in flight and waiting at a server. Raises ValueError for a value out of range."""
 
-    #: Suspended handlers of the server, and of one connection.
+    #: Maximum number of suspended handlers of the server, and of one connection.
     max_in_flight: int
     max_per_connection: int
-    #: Calls that wait for their turn.
+    #: Maximum number of waiting calls.
     max_waiting: int
-    #: Bytes of the requests of one connection that are under way, and as many of those that wait.
+    #: Maximum bytes of the requests in flight of one connection; the same limit applies to its waiting requests.
     max_bytes: int
 
     def __post_init__(self) -> None:
@@ -35,10 +35,10 @@ class CallLimits(msgspec.Struct, frozen=True):
 
 
 class CallLimiter:
-    """Holds the calls of a server to its limits: counts those under way, and keeps the line of those that wait.
+    """Enforces the limits of a server: counts calls in flight, and queues the others.
 
-    ``begin`` begins a call that has waited, ``refuse`` answers one that has waited in vain, and ``set_busy`` is told
-    when the first call needs the loop to turn, and when none does any more.
+    ``begin`` starts a call that has waited, ``refuse`` rejects one. ``set_busy`` is called with True when the first
+    call needs the event loop to run, and with False when none does any longer.
     """
 
     def __init__(
@@ -52,22 +52,22 @@ class CallLimiter:
         self._begin = begin
         self._refuse = refuse
         self._set_busy = set_busy
-        #: Suspended handlers, streams included.
+        #: Number of suspended handlers, including streams.
         self.in_flight = 0
-        #: Calls that wait for their turn.
+        #: Number of waiting calls.
         self.waiting = 0
-        #: Calls that need the loop to turn: suspended handlers, and streams that only let the others have a turn.
+        #: Number of calls that need the event loop to run: suspended handlers, and streams that yield to other calls.
         self._busy = 0
-        #: Clients of whom calls wait. Each has its turn before any has its second.
+        #: Clients with waiting calls, in round-robin order.
         self._waiting_clients: dict[ServedClient, None] = {}
 
     @property
     def max_per_client(self) -> int:
-        """Handlers that may be suspended for one client."""
+        """Maximum number of suspended handlers for one client."""
         return min(self._limits.max_in_flight, self._limits.max_per_connection)
 
     def close(self) -> None:
-        """Drops the calls that wait."""
+        """Discard the waiting calls."""
         for client in self._waiting_clients:
             client.waiting.clear()
             client.waiting_bytes = 0
@@ -76,7 +76,7 @@ class CallLimiter:
         self.waiting = 0
 
     def is_full(self, client: ServedClient) -> bool:
-        """Whether a call of this client has to wait."""
+        """Return True if a call of this client has to wait."""
         limits = self._limits
         return (
             self.in_flight >= limits.max_in_flight
@@ -85,9 +85,10 @@ class CallLimiter:
         )
 
     def wait(self, client: ServedClient, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
-        """Lets a call wait for its turn; raises the rejection if too many do.
+        """Queue a call. Raises the rejection if too many calls wait.
 
-        A client with less than its fair share of the line displaces the newest waiting call of the busiest client.
+        A client with less than its fair share of the queue displaces the newest waiting call of the client with the
+        most.
         """
         if self.waiting >= self._limits.max_waiting and not self._displace_waiting(client):
             raise self._overloaded(client, one_way)
@@ -121,7 +122,7 @@ class CallLimiter:
         )
 
     def remove_waiting(self, client: ServedClient, call_id: int) -> bool:
-        """Drops a call that waits; False if it is none."""
+        """Remove a waiting call. Returns False if the call is not waiting."""
         waiting = client.waiting.pop(call_id, None)
         if waiting is None:
             return False
@@ -133,12 +134,12 @@ class CallLimiter:
         return True
 
     def remove_client(self, client: ServedClient) -> None:
-        """Drops what waits of a client that is gone, but for its one-way calls."""
+        """Remove the waiting calls of a disconnected client, except for one-way calls."""
         for call_id in [call_id for call_id, waiting in client.waiting.items() if not waiting.one_way]:
             self.remove_waiting(client, call_id)
 
     def add(self, in_flight: InFlightCall) -> None:
-        """Counts a call that goes on after its first step."""
+        """Count a call that is suspended after its first step."""
         client = in_flight.client
         client.calls[in_flight.call.id] = in_flight
         client.find_handler = client.tables.checked
@@ -148,7 +149,7 @@ class CallLimiter:
             self.change_busy(1)
 
     def remove(self, in_flight: InFlightCall) -> None:
-        """Counts a call no longer, and begins those that wait for its place."""
+        """Stop counting a call, and start waiting calls in its place."""
         client = in_flight.client
         del client.calls[in_flight.call.id]
         if not client.calls:
@@ -161,7 +162,7 @@ class CallLimiter:
             self.change_busy(-1)
 
     def change_busy(self, change: int) -> None:
-        """Adjusts the count of calls that need the loop to turn, and tells when it becomes 0, or was 0."""
+        """Add to the number of calls that need the event loop; report when it becomes or stops being 0."""
         before, self._busy = self._busy, self._busy + change
         if not before or not self._busy:
             self._set_busy(self._busy > 0)
@@ -175,7 +176,7 @@ class CallLimiter:
         call_id = next(iter(client.waiting))
         waiting = client.waiting[call_id]
         self.remove_waiting(client, call_id)
-        if client.waiting:  # To the end of the line.
+        if client.waiting:  # Moves the client to the end of the queue.
             self._waiting_clients.pop(client)
             self._waiting_clients[client] = None
         self._begin(client, call_id, waiting.run, waiting.body)

@@ -1,4 +1,4 @@
-"""The life of a call at the server, from its first step to its answer."""
+"""The life of a call at the server, from its first step to its reply."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from shmrpc.wire.frames import Header
 
 logger = logging.getLogger("shmrpc.server")
 
-#: In the place of a result that comes later.
+#: Takes the place of a result that is not available yet.
 PENDING: Final = object()
 
 
 class CallRunner:
-    """Runs the calls of all services of a server, in its loop."""
+    """Runs the calls of all services of a server in its event loop."""
 
     def __init__(
         self,
@@ -48,39 +48,39 @@ class CallRunner:
         after_call: Callable[[], None],
         tells_of_holds: bool,
     ) -> None:
-        """``set_busy``: see :class:`CallLimiter`. ``after_call`` is called after each call that has ended.
+        """Create a runner. ``set_busy``: see :class:`CallLimiter`.
 
-        Many calls may end in one turn of the loop, and others wait meanwhile.
+        ``after_call`` is called after each call: many calls may end in one iteration of the loop while new frames wait.
         """
         self.codec = codec
         self.limiter = CallLimiter(limits, self._run_waiting, self.fail, set_busy)
         self.interceptors = tuple(interceptors)
-        #: Whether a result that is not of its declared type fails its call. In debug mode a warning is logged.
+        #: True if a result of a wrong type fails its call; otherwise debug mode logs a warning.
         self.validate_results = validate_results
         self.checks_results = validate_results or sys.flags.dev_mode or asyncio.get_running_loop().get_debug()
         self.executors = Executors()
         self.failure_log = FailureLog()
         self.current_call = thread_call_state()
         self.deadlines: Deadlines[InFlightCall] = Deadlines(self._expire)
-        #: Gives each call a context of its own.
+        #: Gives each call its own contextvars context.
         self.contexts = _core.CallContexts(contextvars.copy_context())
         self.start = (eager := EagerStarter(self.contexts, self.report_blocking)).run
         self._eager = eager
-        #: The last result, until its answer is sent: freeing a large one takes as long as decoding half of it.
+        #: The last result, until its reply is sent. Freeing a large result takes half as long as decoding it.
         self.last_result: list[Any] = [None]
-        #: All calls that are under way, one-way ones of clients that have gone included.
+        #: All calls in flight, including one-way calls of disconnected clients.
         self._in_flight: set[InFlightCall] = set()
-        #: Endpoints that the log has named for holding the loop.
+        #: Endpoints that were reported for blocking the event loop.
         self._reported: set[str] = set()
         self._after_call = after_call
         self._tells_of_holds = tells_of_holds
 
     def capture_context(self) -> None:
-        """Lets calls see the context variables that are set here, as by a lifespan, from now on."""
+        """Give calls from now on the context variables that are set here, such as those of a lifespan."""
         self.contexts.rebase(contextvars.copy_context())
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
-        """Cancels the calls under way and drops those that wait; the tasks that have still to end."""
+        """Cancel the calls in flight and discard the waiting ones. Returns the tasks that have still to end."""
         self.limiter.close()
         tasks = [in_flight.task for in_flight in self._in_flight if in_flight.task is not None]
         for task in tasks:
@@ -88,7 +88,7 @@ class CallRunner:
         return tasks
 
     def still_running(self) -> list[str]:
-        """The endpoint of each call whose handler has not ended, cancelled or not. From any thread."""
+        """Return the endpoint of each call whose handler is running, cancelled or not. Safe from any thread."""
         calls = [
             in_flight.call
             for in_flight in list(self._in_flight)
@@ -96,11 +96,11 @@ class CallRunner:
         ]
         calls += self.executors.working
         names = [f"{call.service}.{call.endpoint}" for call in calls]
-        here = self.blocking_endpoint()  # A plain function, which holds the loop.
+        here = self.blocking_endpoint()  # A plain function, which blocks the event loop.
         return names if here is None else [*names, f"{here[0]}.{here[1]}"]
 
     def blocking_endpoint(self) -> tuple[str, str] | None:
-        """The service and the endpoint whose frame is being run, from any thread; None if there is none."""
+        """Return service and endpoint of the plain function that is running, or None. Safe from any thread."""
         frame = self.current_call.frame
         if type(frame) is Call:
             return frame.service, frame.endpoint
@@ -109,14 +109,14 @@ class CallRunner:
         return None
 
     def close(self) -> None:
-        """Begins nothing more."""
+        """Start no further calls."""
         self._eager.close()
         self.deadlines.close()
         self.executors.close()
         self.failure_log.close()
 
     def begin(self, endpoint: str, client: ServedClient, call_id: int, header: Header, size: int) -> InFlightCall:
-        """The call that a header describes; the rejection if its time is over, or its metadata cannot be any."""
+        """Return the call that a header describes. Raises a rejection for a passed deadline or invalid metadata."""
         if header.deadline is not None:
             check_deadline(endpoint, header.deadline)
         if header.metadata:
@@ -129,7 +129,7 @@ class CallRunner:
         return InFlightCall(client, call, size, one_way=header.one_way)
 
     def run(self, in_flight: InFlightCall, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
-        """Runs a call's coroutine: its answer's body, or None if the answer comes later, or is none."""
+        """Run a call's coroutine. Returns the body of the reply; None if there is none, or it is sent later."""
         try:
             result = self.start(coroutine, in_flight.call)
             if type(result) is Suspended:
@@ -151,7 +151,7 @@ class CallRunner:
         deadline: int | None,
         size: int,
     ) -> Any:
-        """Runs the coroutine of a call that is only arguments and a result: the result, or PENDING."""
+        """Run the coroutine of a call with arguments and a result only. Returns the result, or PENDING."""
         self.current_call.frame = call = Call(client, name, call_id, deadline)
         result = self.start(coroutine, call)
         if type(result) is Suspended:
@@ -160,7 +160,7 @@ class CallRunner:
         return result
 
     def suspend(self, in_flight: InFlightCall, task: asyncio.Task[Any]) -> None:
-        """Lets a call go on in its task, and sends the answer when that has ended."""
+        """Continue a call in a task, which sends the reply at its end."""
         in_flight.task = task
         self._in_flight.add(in_flight)
         self.limiter.add(in_flight)
@@ -178,7 +178,7 @@ class CallRunner:
                 try:
                     raise result.error
                 finally:
-                    del result  # Its error has this frame in its traceback.
+                    del result  # The traceback of its error refers to this frame.
             answer = self._answer(in_flight, result)
             if answer is not None and not in_flight.is_abandoned:
                 in_flight.client.send(frames.RESULT, in_flight.call.id, answer)
@@ -189,13 +189,13 @@ class CallRunner:
         finally:
             self._in_flight.discard(in_flight)
             self.limiter.remove(in_flight)
-            # An exception of the task has this frame in its traceback.
+            # The traceback of the task's exception refers to this frame.
             in_flight.task = None
             del task
             self._after_call()
 
     def _answer(self, in_flight: InFlightCall, result: Any) -> Body | None:
-        """The body of the plain answer; None if none is wanted, or it was sent here with its metadata."""
+        """Return the body of the plain reply; None for one-way calls, and if it was sent here with its metadata."""
         if in_flight.one_way:
             return None
         call = in_flight.call
@@ -208,7 +208,7 @@ class CallRunner:
         return None
 
     def encode_result(self, endpoint: str, result: Any) -> Body:
-        """Encodes a result; raises the rejection if it cannot be sent."""
+        """Encode a result. Raises the rejection if it cannot be sent."""
         try:
             return self.codec.encode(result)
         except Exception as error:
@@ -226,7 +226,7 @@ class CallRunner:
             self.fail(in_flight.client, call.id, error, in_flight)
 
     def describe(self, service: str, endpoint: str, error: BaseException) -> Failure:
-        """The failure of one call of a batch, which is logged here."""
+        """Log the failure of one call of a batch, and return its description."""
         failure = describe_failure(_cancelled() if isinstance(error, asyncio.CancelledError) else error)
         self.failure_log.log(service, endpoint, error)
         return failure
@@ -234,7 +234,7 @@ class CallRunner:
     def fail(
         self, client: ServedClient, call_id: int, error: BaseException, in_flight: InFlightCall | None = None
     ) -> None:
-        """Answers that a call has failed. ``in_flight``: the call, if it is more than the frame being run."""
+        """Send and log a failure. ``in_flight``: the call; None if it is the frame that is being run."""
         if isinstance(error, CallRejected) and error.one_way:
             self.failure_log.log_one_way(client.service, "", error)
             return
@@ -253,23 +253,25 @@ class CallRunner:
         if in_flight is None:
             here = self.blocking_endpoint()
             self.failure_log.log(client.service, "?" if here is None else here[1], error)
-        elif in_flight.aborted is None or in_flight.aborted() is not error:  # Else it is the caller's own.
+        elif (
+            in_flight.aborted is None or in_flight.aborted() is not error
+        ):  # Otherwise the caller raised the error itself.
             self.failure_log.log(client.service, in_flight.call.endpoint, error)
 
     def fail_in_core(self, client: ServedClient, call_id: int, error: BaseException) -> None:
-        """Answers that a call has failed which the core ran; raises what is for the program."""
+        """Send the failure of a call that the core ran. Raises the error if it is to end the program."""
         self.fail(client, call_id, error)
         if is_program_exit(error):
             raise error
 
     def log_one_way_in_core(self, client: ServedClient, endpoint: str, error: BaseException) -> None:
-        """Takes note that a one-way call has failed which the core ran; raises what is for the program."""
+        """Log the failure of a one-way call that the core ran. Raises the error if it is to end the program."""
         self.failure_log.log_one_way(client.service, endpoint, error)
         if is_program_exit(error):
             raise error
 
     def _run_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
-        """Runs the request of a call that has waited for its turn."""
+        """Run the request of a call that has waited."""
         self.contexts.renew()
         try:
             answer = run(body, client, call_id)
@@ -282,14 +284,14 @@ class CallRunner:
         finally:
             self.contexts.leave()
             self.current_call.frame = None
-            self.last_result[0] = None  # Nothing else frees it here, and the next result may be long in coming.
+            self.last_result[0] = None  # Frees the result now, because the next one may come much later.
 
     def _expire(self, in_flight: InFlightCall) -> None:
         if in_flight.task is not None and in_flight.task.cancel():
             in_flight.is_expired = True
 
     def report_blocking(self, service: str, endpoint: str, seconds: float) -> None:
-        """Logs that an endpoint has held the loop for long, once for each endpoint."""
+        """Log that an endpoint has blocked the event loop, once for each endpoint."""
         name = f"{service}.{endpoint}"
         if self._tells_of_holds and name not in self._reported:
             self._reported.add(name)
@@ -301,40 +303,40 @@ class CallRunner:
             )
 
     def abandon_calls(self, client: ServedClient) -> None:
-        """Abandons the calls of a client that is gone, but for its one-way calls."""
+        """Abandon the calls of a disconnected client, except for one-way calls."""
         self.limiter.remove_client(client)
         for in_flight in client.calls.values():
             if not in_flight.one_way:
                 self._abandon(in_flight)
 
     def cancel(self, client: ServedClient, call_id: int) -> None:
-        """Abandons a call that its client has cancelled."""
+        """Abandon a call that its client has cancelled."""
         if not self.limiter.remove_waiting(client, call_id):
             in_flight = client.calls.get(call_id)
             if in_flight is not None:
                 self._abandon(in_flight)
-            # Of a call that has ended, too: its answer may wait for room.
+            # Also for a call that has ended: its reply may wait for room.
             client.shared_memory.take_back(call_id)
 
     def _abandon(self, in_flight: InFlightCall) -> None:
-        # A handler that has ended in this very turn of the loop counts as one that has ended, but nobody hears of it.
+        # A handler that ends in this same iteration of the loop has ended normally, but sends no reply.
         if in_flight.task is not None:
             in_flight.task.cancel()
             in_flight.is_abandoned = True
 
 
 def _cancelled() -> asyncio.CancelledError:
-    """What a caller is told of a cancellation that was not the caller's."""
+    """Return the error that a caller gets for a cancellation that was not its own."""
     return asyncio.CancelledError("the endpoint was cancelled at the server")
 
 
 def deadline_rejection(endpoint: str) -> CallRejected:
-    """The rejection of a call whose deadline has passed."""
+    """Return the rejection of a call whose deadline has passed."""
     return CallRejected("deadline", f"{endpoint}() had not ended by its deadline")
 
 
 def check_deadline(endpoint: str, deadline: int) -> None:
-    """Rejects a call whose time is over. From the first with a deadline on, calls made here look for one to inherit."""
+    """Reject a call whose deadline has passed. After the first deadline, calls made here look for one to inherit."""
     if host_nanoseconds() >= deadline:
         raise deadline_rejection(endpoint)
     if not deadlines_seen:

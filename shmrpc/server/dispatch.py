@@ -1,4 +1,4 @@
-"""One service of a server: its clients, and what runs each kind of request to each of its endpoints."""
+"""One service of a server: its clients, and the handlers of requests to its endpoints."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Dispatcher:
     def __init__(
         self, service: Service, runner: CallRunner, inbox: Inbox, on_change: Callable[[], None], *, claim: bool
     ) -> None:
-        """Takes the service's name, unless ``claim`` is false. See :meth:`Inbox.listen`, also for what it raises."""
+        """Claim the service's name, unless ``claim`` is False. Raises the errors of :meth:`Inbox.listen`."""
         self.clients: set[ServedClient] = set()
         self._service = service
         self._runner = runner
-        #: What the service's lifespan has yielded.
+        #: Value that the service's lifespan has yielded.
         self._state: Any = None
         self._description: Description | None = None
         endpoints = [ServedEndpoint(service, endpoint, runner) for endpoint in service.endpoints.values()]
@@ -59,7 +59,7 @@ class Dispatcher:
         self.listener = inbox.listen(Offer(service.name, self._names, streaming), on_change, claim=claim)
 
     def begin(self, state: Any) -> None:
-        """Serves, from now on."""
+        """Start serving."""
         self._state = state
         self.listener.begin(self._connected, self._lost)
 
@@ -73,20 +73,20 @@ class Dispatcher:
         self._runner.abandon_calls(client)
 
     def drain(self) -> None:
-        """Tells the clients to go, and refuses new calls."""
+        """Tell the clients to reconnect elsewhere, and reject new calls."""
         for client in self.clients:
             client.use_tables(self._draining)
         self.listener.drain()
 
     def close(self) -> None:
-        """Stops at once."""
+        """Stop at once."""
         for client in self.clients:
             self._runner.abandon_calls(client)
         self.listener.close("the server stopped")
 
     def _describe(self, body: Body, client: ServedClient, call_id: int) -> Body:
-        if self._description is None:  # Once: it takes a while, and the loop waits.
-            from shmrpc.introspection.describe import describe_service  # Few servers are asked.
+        if self._description is None:  # Built once, because it takes long and blocks the loop.
+            from shmrpc.introspection.describe import describe_service  # Rarely needed.
 
             self._description = describe_service(self._service)
         return self._runner.encode_result("describe", self._description)
@@ -103,7 +103,7 @@ def _report_fault(body: Any, client: ServedClient, call_id: int) -> None:
 
 
 class _Table(dict[int, RunRequest]):
-    """What runs a request, by opcode; ``missing`` runs those that are not in it."""
+    """Handlers of requests by opcode; ``missing`` handles all others."""
 
     def __init__(self, entries: Mapping[int, RunRequest], missing: RunRequest) -> None:
         super().__init__(entries)
@@ -116,7 +116,7 @@ class _Table(dict[int, RunRequest]):
 def _tables(
     control: Mapping[int, RunRequest], requests: Mapping[int, RunRequest], missing: RunRequest
 ) -> DispatchTables:
-    """The tables of these runners; ``control`` are those for what belongs to a call that is under way."""
+    """Return the dispatch tables. ``control`` holds the handlers of frames that belong to a call in flight."""
     checked = {opcode: _reject_reused_id(run) for opcode, run in requests.items()}
     return DispatchTables(
         _Table({**control, **requests}, missing).__getitem__,
@@ -125,7 +125,7 @@ def _tables(
 
 
 def _reject_reused_id(run: RunRequest) -> RunRequest:
-    """Runs a request unless its id is that of a call that has not ended: nobody could tell their answers apart."""
+    """Wrap a handler to reject the id of a call in flight, because the client could not tell the replies apart."""
 
     def run_once(body: Body, client: ServedClient, call_id: int) -> Body | None:
         if call_id in client.calls or call_id in client.waiting:

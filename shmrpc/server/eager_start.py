@@ -1,11 +1,11 @@
-"""Running a coroutine's first step at once, without a Task unless it suspends.
+"""Eager start of coroutines: the first step runs at once, and a Task exists only for a coroutine that suspends.
 
-Most handlers never suspend, and a Task with its turn of the loop costs more than such a handler. But a
-handler that does suspend must have been in its Task from its first line on: ``asyncio.timeout()``, task
-groups and ``current_task()`` ask for it. So a *spare_task* Task is kept that has not begun: the first step runs
-as if inside it; a coroutine that suspends takes it over, and one that ends leaves it for
-the next. The means are those that asyncio documents for third-party tasks. (``asyncio.eager_task_factory``
-of Python 3.12 does the first half of this, and makes a new Task for every call.)
+Most handlers never suspend, and a Task with an iteration of the event loop costs more than such a handler. But a
+handler that suspends must have run in its Task from its first line on, because ``asyncio.timeout()``, task groups and
+``current_task()`` depend on it. Therefore a *spare* Task is kept that has not begun. The first step runs as if inside
+the spare Task. A coroutine that suspends takes the Task over; one that ends leaves it for the next coroutine. This
+uses the functions that asyncio documents for third-party tasks. (``asyncio.eager_task_factory`` of Python 3.12 does
+the first half, and creates a new Task for every call.)
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _enter_task = asyncio._enter_task
 _leave_task = asyncio._leave_task
 
 
-#: A step that holds the loop for longer, in seconds, is reported.
+#: Seconds that a step may run before it is reported for blocking the event loop.
 BLOCKING_THRESHOLD: Final = 0.1
-#: The service and the endpoint that hold it, and for how many seconds.
+#: Called with the service and the endpoint that blocked the loop, and for how many seconds.
 OnBlocking = Callable[[str, str, float], None]
 
 
 class Suspended(msgspec.Struct, eq=False):
-    """What :meth:`EagerStarter.run` returns for a coroutine that goes on in a task of its own."""
+    """The result of :meth:`EagerStarter.run` for a coroutine that continues in a task."""
 
     task: asyncio.Task[Any]
 
 
 class RaisedExit(msgspec.Struct, eq=False):
-    """The result of such a task whose coroutine has raised what no Task can keep: it would end the loop."""
+    """The result of a task whose coroutine raised SystemExit or the like, which would stop the loop in a Task."""
 
     error: BaseException
 
 
 class EagerStarter:
-    """Runs coroutines of one loop. ``on_blocking`` hears of those whose later steps hold it for long."""
+    """Starts coroutines of one event loop. ``on_blocking`` is called for later steps that block it."""
 
     def __init__(
         self, contexts: _core.CallContexts, on_blocking: OnBlocking = lambda service, endpoint, seconds: None
@@ -56,14 +56,14 @@ class EagerStarter:
         self._spare_task: _SpareTask | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any], call: Call) -> Any:
-        """Runs the coroutine, which handles ``call``, to its end or its first suspension.
+        """Run the coroutine, which handles ``call``, until it ends or first suspends.
 
-        Its result, or its exception raised, if it ended; otherwise Suspended, with the task that it goes on
-        in. To be called from a callback of the loop, not from within a task, and in a context of its own: the
-        coroutine goes on in it.
+        Returns its result, or raises its exception, if it has ended. Returns Suspended with its task otherwise. To be
+        called from a callback of the event loop, not from a task, and in a new context, in which the coroutine
+        continues.
         """
         spare_task = self._spare_task
-        if spare_task is None or spare_task.task.done():  # Done: somebody cancelled every task of the loop.
+        if spare_task is None or spare_task.task.done():  # Done after a cancellation of all tasks of the loop.
             spare_task = self._spare_task = _SpareTask(self._loop, self._on_blocking)
         task = spare_task.task
         current_call_var.set(call)
@@ -72,7 +72,7 @@ class EagerStarter:
             yielded = coroutine.send(None)
         except BaseException as error:
             call._ended = True
-            if task.cancelling():  # A cancellation belongs to this call alone.
+            if task.cancelling():  # The cancellation belongs to this call only.
                 self.close()
             if isinstance(error, StopIteration):
                 return error.value
@@ -83,30 +83,30 @@ class EagerStarter:
         context = self.contexts.current()
         assert context is not None
         spare_task.adopt_coroutine(coroutine, yielded, call, context)
-        del spare_task.task  # The two would keep each other, and what the call was given, until a collection.
+        del spare_task.task  # Avoids a reference cycle, which would keep the arguments of the call alive.
         return Suspended(task)
 
     def close(self) -> None:
-        """Gives the spare_task task back."""
+        """Cancel the spare task."""
         if self._spare_task is not None:
             self._spare_task.task.cancel()
             self._spare_task = None
 
 
 class _SpareTask(Coroutine[Any, Any, Any]):
-    """A Task that waits for a coroutine to go on with, and that Task's own coroutine.
+    """A Task that waits for a coroutine to continue, and the coroutine of that Task.
 
-    It is a class and no ``async def`` because it may be cancelled before its first step, and the coroutine
-    it has taken over has to hear of that.
+    A class instead of an ``async def``, because the Task may be cancelled before its first step, and the coroutine it
+    has taken over must receive the cancellation.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_blocking: OnBlocking) -> None:
         self._on_blocking = on_blocking
         self._call: Call | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        #: The coroutine's own, in which each of its steps runs.
+        #: Context of the coroutine, in which each of its steps runs.
         self._context: contextvars.Context
-        #: What the coroutine yielded in its first step: the task is still to be told.
+        #: Value that the coroutine yielded in its first step, for the task to receive.
         self._yielded: list[Any] = []
         self._go = loop.create_future()
         self.task: asyncio.Task[Any] = loop.create_task(self)
@@ -114,7 +114,7 @@ class _SpareTask(Coroutine[Any, Any, Any]):
     def adopt_coroutine(
         self, coroutine: Coroutine[Any, Any, Any], yielded: Any, call: Call, context: contextvars.Context
     ) -> None:
-        """The task goes on with a coroutine that has yielded once."""
+        """Continue a coroutine that has yielded once in this task."""
         self._coroutine = coroutine
         self._context = context
         self._call = call
@@ -123,7 +123,7 @@ class _SpareTask(Coroutine[Any, Any, Any]):
             self._go.set_result(None)
 
     def send(self, value: Any) -> Any:
-        """The task's next step."""
+        """Run the task's next step."""
         if self._coroutine is None:
             return next(self._go.__await__())
         if self._yielded:
@@ -139,11 +139,11 @@ class _SpareTask(Coroutine[Any, Any, Any]):
                 self._on_blocking(self._call.service, self._call.endpoint, seconds)
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
-        """The task was cancelled, or what it waited for failed."""
+        """Raise a cancellation, or the error of the awaited future, in the coroutine."""
         if self._coroutine is None:
             raise error
         if self._yielded:
-            # A task that is cancelled cancels what it waits for; this one does not know of it yet.
+            # A cancelled task cancels the future it awaits. This task does not know the future yet.
             awaited = self._yielded.pop()
             if isinstance(error, asyncio.CancelledError) and asyncio.isfuture(awaited):
                 awaited.cancel()
@@ -153,10 +153,10 @@ class _SpareTask(Coroutine[Any, Any, Any]):
         except (SystemExit, KeyboardInterrupt) as end:
             raise _task_exit(end) from None
         finally:
-            del error  # It has this frame in its traceback.
+            del error  # Its traceback refers to this frame.
 
     def close(self) -> None:
-        """The task is dropped."""
+        """Close the coroutine of a dropped task."""
         if self._coroutine is not None:
             self._context.run(self._coroutine.close)
 
@@ -165,11 +165,11 @@ class _SpareTask(Coroutine[Any, Any, Any]):
 
 
 def _task_exit(error: SystemExit | KeyboardInterrupt) -> BaseException:
-    """What a task's coroutine raises for this of its handler: the end of the task, unless it is for the program."""
+    """Return the exception by which the task ends: the error itself if it is to end the program."""
     return error if is_program_exit(error) else StopIteration(RaisedExit(error))
 
 
 def _retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Takes a future's exception, so that it is not logged: a gathering has its cancellation as one."""
+    """Retrieve a future's exception, so that asyncio does not log it: gather() sets its cancellation as one."""
     if not future.cancelled():
         future.exception()

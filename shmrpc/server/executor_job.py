@@ -1,4 +1,4 @@
-"""Work that an executor does for the loop."""
+"""Work that an executor does for the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Job:
-    """Work that an executor does. ``on_end`` is called in the loop when it has ended, in whatever way."""
+    """Work that an executor does. ``on_end`` is called in the event loop at its end, whether it ran or not."""
 
     def __init__(
         self, executor: Executor, work: Callable[[], Any], on_end: Callable[[Job], None] = lambda job: None
@@ -28,29 +28,29 @@ class Job:
             self._over.set_result(None)
 
     async def ended(self) -> None:
-        """Waits until it has ended, or was given up before it began."""
+        """Wait until the job has ended, or was cancelled before it began."""
         if not self._future.done():
             over = self._over = self._loop.create_future()
             await over
 
     async def result(self) -> Any:
-        """What the work returns or raises. Work that has not begun is given up if nobody waits for it any more."""
+        """Wait for the job; return its result or raise its exception. A cancelled wait cancels a pending job."""
         try:
             await self._over
         except asyncio.CancelledError:
             self._future.cancel()
             raise
         try:
-            if self._future.cancelled():  # The executor has ended before its turn came.
+            if self._future.cancelled():  # The executor was shut down first.
                 raise asyncio.CancelledError
-            # What it raised is raised here: the loop's future would take no StopIteration.
+            # Raised here, because a future of the loop accepts no StopIteration.
             return self._future.result()
         finally:
-            del self  # Its exception has this frame in its traceback.
+            del self  # The traceback of its exception refers to this frame.
 
 
 def _notify(job: list[Job], future: Future[Any]) -> None:
-    """Tells the job's loop that it has ended. The future keeps this, but not the job: the two would keep the result."""
+    """Report the end of a job to its loop. The future keeps the list but not the job, which would keep the result."""
     ended = job.pop()
-    with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
+    with contextlib.suppress(RuntimeError):  # The loop is closed.
         ended._loop.call_soon_threadsafe(ended._end)

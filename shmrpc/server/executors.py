@@ -1,4 +1,4 @@
-"""Where handlers run that must not hold the loop: threads, and processes of the server's own."""
+"""The threads and processes of a server, for handlers that would block its event loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from shmrpc.service.service import Service
 
 
 class Processes(Protocol):
-    """Processes of a server."""
+    """The processes of a server."""
 
     async def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Calls the function in one of them. Raises RuntimeError if that dies."""
+        """Call the function in one of the processes. Raises RuntimeError if the process dies."""
         ...
 
     async def close(self) -> None:
-        """Ends them, and what they do."""
+        """Terminate the processes and their work."""
         ...
 
 
@@ -29,23 +29,23 @@ _makers: list[Callable[[], Processes]] = []
 
 
 def set_process_factory(maker: Callable[[], Processes]) -> None:
-    """Says how the processes of a server are made: by a pool, whose workers are servers, so the package says it."""
+    """Set the factory of a server's processes: a pool, which is a layer above, because its workers are servers."""
     _makers[:] = [maker]
 
 
 class Executors:
-    """A server's threads and processes, made when the first handler needs them."""
+    """A server's threads and processes, created when the first handler needs them."""
 
     def __init__(self) -> None:
-        #: By service, and by service and endpoint for those that have threads of their own.
+        #: Thread pools by service, and by service and endpoint for endpoints with threads of their own.
         self._threads: dict[str, ThreadPool] = {}
         self._processes: Processes | None = None
-        #: The calls for which threads work at the moment, abandoned ones included.
+        #: Calls for which threads are working, including abandoned calls.
         self.working: list[Call] = []
 
     def threads(self, service: Service, endpoint: Endpoint) -> ThreadPool:
-        """The threads of an endpoint."""
-        # Imported when first needed: few servers have threads.
+        """Return the thread pool of an endpoint."""
+        # Imported here, because few servers have threads.
         from shmrpc.server.thread_pool import ThreadPool
 
         name, size = service.name, service.threads
@@ -58,19 +58,19 @@ class Executors:
         return self._threads[name]
 
     async def in_process(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the function in another process. Cancelled, it is ended there."""
+        """Call the function in another process. Cancellation ends the work there."""
         if self._processes is None:
             self._processes = _makers[0]()
         return await self._processes.run(function, args, kwargs)
 
     def close(self) -> None:
-        """Lets the threads end. A handler that runs in one cannot be stopped: it runs to its end."""
+        """Let the threads end. A running handler cannot be stopped: it runs to its end."""
         for threads in self._threads.values():
             threads.close()
         self._threads.clear()
 
     async def close_processes(self) -> None:
-        """Ends the processes. Again: nothing."""
+        """Terminate the processes. Idempotent."""
         processes, self._processes = self._processes, None
         if processes is not None:
             await processes.close()

@@ -1,4 +1,4 @@
-"""What is logged of calls that fail."""
+"""The log of failed calls."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from shmrpc.errors import ApplicationError, InvalidArguments, class_name
 from shmrpc.values import registry
 from shmrpc.wire.failure import CallRejected, traceback_of
 
-#: Its parent is the server's logger: a program that configures that one configures this one too.
+#: A child of the server's logger, so that configuring that one configures this one.
 logger = logging.getLogger("shmrpc.server.failures")
 
-#: Seconds for which the same failure is only counted.
+#: Seconds for which further equal failures are only counted.
 QUIET_PERIOD: Final = 10.0
-#: The kinds of rejections that are a mistake of the endpoint's: what it returned cannot be sent.
+#: Kinds of rejections that are mistakes of the endpoint: its result cannot be sent.
 _MISTAKES: Final = frozenset({"encode", "size"})
-#: What has failed; the class of the exception, and where it was raised.
+#: The failed endpoint in words; the class of the exception and the location where it was raised.
 _FailureKey = tuple[str, str]
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether an endpoint fails like this on purpose, or by no fault of its own: only its caller is told."""
+    """Return True if only the caller needs this error: the endpoint raised it on purpose, or has not caused it."""
     if isinstance(error, CallRejected):
         return error.kind not in _MISTAKES
     if isinstance(error, (ApplicationError, InvalidArguments, asyncio.CancelledError)):
@@ -32,28 +32,28 @@ def is_expected(error: BaseException) -> bool:
 
 
 class FailureLog:
-    """Logs the failures of a server's calls with their tracebacks, and counts those that are the same.
+    """Logs the failures of a server's calls with tracebacks, and counts equal ones.
 
-    Two are the same if they are of one endpoint and of one class, raised in one line of the program.
+    Failures are equal if endpoint, class and line of code are.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        #: Those that are only counted for now: the count since the last message, and the timer of the next one.
+        #: Failures that are only counted for now: the count since the last message, and the timer of the next message.
         self._quiet: dict[_FailureKey, tuple[int, asyncio.Handle]] = {}
 
     def log(self, service: str, endpoint: str, error: BaseException) -> None:
-        """Logs a failed call whose caller is told, or has gone."""
+        """Log a failed call whose caller has received the error, or has disconnected."""
         if not is_expected(error):
             self._log(f"{service}.{endpoint}() failed", error)
 
     def log_one_way(self, service: str, endpoint: str, error: BaseException) -> None:
-        """Logs a failed call of which nobody waits to hear. ``endpoint``: "" if it is not known."""
+        """Log a failed one-way call. ``endpoint``: "" if it is unknown."""
         what = f"{service}.{endpoint}()" if endpoint else f"a call of service {service}"
         self._log(f"{what}, called one way, failed", error)
 
     def close(self) -> None:
-        """Logs the counts that are left."""
+        """Log the remaining counts."""
         for key, (count, handle) in self._quiet.items():
             handle.cancel()
             if count:
@@ -68,17 +68,17 @@ class FailureLog:
             return
         if QUIET_PERIOD:
             self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet, key)
-        if isinstance(error, CallRejected) and error.kind in _MISTAKES:  # Its traceback has our own frames alone.
+        if isinstance(error, CallRejected) and error.kind in _MISTAKES:  # Its traceback has internal frames only.
             _write(f"{what}: {error}")
             return
         words = ""
-        if not isinstance(error, (Exception, asyncio.CancelledError)):  # Which elsewhere ends a program.
+        if not isinstance(error, (Exception, asyncio.CancelledError)):  # Would end a program elsewhere.
             words = f": its {type(error).__qualname__} ended that call, and nothing else"
         _write(what + words, error)
 
     def _end_quiet(self, key: _FailureKey) -> None:
         count, _ = self._quiet.pop(key)
-        if count:  # It may go on like this.
+        if count:  # Counts on: the failures may continue.
             self._log_count(key, count)
             self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet, key)
 
@@ -88,21 +88,21 @@ class FailureLog:
 
 
 def _write(message: str, error: BaseException | None = None) -> None:
-    """Writes to the log; of an error the traceback that its caller gets: bounded, and text whatever the error is."""
+    """Write to the log, with the bounded text of the traceback that the caller gets."""
     if not logger.isEnabledFor(logging.ERROR):
         return
     exc_info = None if error is None else (type(error), error, error.__traceback__)
     record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, "%s", (message,), exc_info)
     if error is not None:
-        # Formatters take it as it is. To format a SyntaxError of odd arguments would raise.
+        # Formatters use exc_text unchanged. Formatting a SyntaxError with unusual arguments would raise.
         record.exc_text = traceback_of(error).rstrip()
-    # If a filter or a handler of the program's log fails, the call's caller is told all the same.
+    # The caller gets its reply even if a filter or handler of the program's logging raises.
     with contextlib.suppress(Exception):
         logger.handle(record)
 
 
 def _class_and_location(error: BaseException) -> str:
-    """The class of an exception, and where it was raised."""
+    """Return the class of an exception, and the location where it was raised."""
     trace, where = error.__traceback__, ""
     while trace is not None:
         code = trace.tb_frame.f_code

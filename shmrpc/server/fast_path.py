@@ -1,6 +1,6 @@
-"""The short ways: a call with nothing to it but arguments and a result, and perhaps a deadline.
+"""The fast path: calls with arguments and a result only, and perhaps a deadline.
 
-One Python frame takes the request, and the handler is called from it.
+One Python frame handles the request and calls the handler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shmrpc.wire.codec import Body, body_weight
 
 
 def fast_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
-    """By kind, what runs the requests to a plain endpoint."""
+    """Return the handlers of requests to a plain endpoint, by kind of request."""
     function = endpoint.function
     run = _run_coroutine if endpoint.is_coroutine else _run_function
     run_timed = functools.partial(_run_coroutine, timed=True) if endpoint.is_coroutine else _run_timed_function
@@ -39,7 +39,7 @@ def fast_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int
 def _run_function(
     runner: CallRunner, name: str, call: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
 ) -> RunRequest:
-    """Decode, call, encode."""
+    """Return a handler that decodes the arguments, calls a plain function and encodes the result."""
     encode, last_result = runner.codec.encode, runner.last_result
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body:
@@ -55,13 +55,13 @@ def _run_function(
 def _run_timed_function(
     runner: CallRunner, name: str, function: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
 ) -> RunRequest:
-    """The same where a deadline stands before the arguments."""
+    """Return the same handler for requests with a deadline before the arguments."""
     encode, last_result = runner.codec.encode, runner.last_result
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body:
         deadline, *arguments = decode(body)
         check_deadline(name, deadline)
-        # The deadline is for current_call() to find in the frame.
+        # current_call() finds the deadline in the frame.
         last_result[0] = result = function(*arguments)
         try:
             return encode(result)
@@ -79,7 +79,7 @@ def _run_coroutine(
     *,
     timed: bool = False,
 ) -> RunRequest:
-    """Runs an ``async def``, which often ends without suspending. ``timed``: a deadline stands before the arguments."""
+    """Return a handler for an ``async def``, which often ends without suspending. ``timed``: with a deadline."""
     encode, last_result, limiter = runner.codec.encode, runner.last_result, runner.limiter
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body | None:

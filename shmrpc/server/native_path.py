@@ -1,4 +1,4 @@
-"""The calls that the core runs by itself: of functions of plain types, around which nothing stands."""
+"""The native path: calls that the core runs without Python code of ours around the function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shmrpc.wire import frames
 
 
 def native_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _core.HandlerTable:
-    """What runs the calls of those endpoints that the core can run, by their numbers."""
+    """Return the table of endpoints that the core can call, by number."""
     coroutines = _core.CoroutineRunner(is_full=runner.limiter.is_full, start=runner.start_coroutine, later=PENDING)
     return _core.HandlerTable(
         [_handler(endpoint, coroutines) if endpoint.is_plain else None for endpoint in endpoints],

@@ -1,4 +1,4 @@
-"""What ends the program, and what only a call: SystemExit, KeyboardInterrupt and their like."""
+"""Decides whether SystemExit, KeyboardInterrupt and the like end the program, or only a call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from shmrpc.basics.signals import is_from_signal_handler
 
 
 def is_program_exit(error: BaseException) -> bool:
-    """Whether a signal's handler raised this while an endpoint ran, as Ctrl-C does: it is to end the program.
+    """Return True if a signal handler raised the error while an endpoint ran, as Ctrl-C does.
 
-    What an endpoint raises by itself is its call's failure, ``sys.exit()`` included. The two are told apart by the
-    traceback, in which the signal's handler stands. Python's own handler of SIGINT leaves no trace there: as long as
-    it is installed, every KeyboardInterrupt is taken for a Ctrl-C. ``asyncio.run()`` installs another one.
+    An error that the endpoint raises itself, such as ``sys.exit()``, is a failure of its call. The traceback tells the
+    two apart: it contains the signal handler. Python's own SIGINT handler leaves no frame in it; while that handler is
+    installed, every KeyboardInterrupt counts as Ctrl-C. ``asyncio.run()`` installs a different handler.
     """
     if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
         return False

@@ -1,4 +1,4 @@
-"""Reading the bodies of requests: the header, and the arguments behind it."""
+"""Decoding of request bodies: the header, then the arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shmrpc.wire.codec import UNREADABLE, Body, Codec, drop_buffers
 from shmrpc.wire.failure import CallRejected
 from shmrpc.wire.frames import Header, sub_body
 
-#: Reads a request's body: header, positional arguments, keyword arguments.
+#: Decodes the body of a request: header, positional arguments, keyword arguments.
 ReadRequest = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
 
 NO_HEADER: Final = Header()
@@ -24,7 +24,7 @@ _peek = msgspec.msgpack.Decoder(tuple[Header, msgspec.Raw, msgspec.Raw])
 
 
 def is_one_way(body: Body) -> bool:
-    """Whether a CALL_WITH wants no answer."""
+    """Return True if a CALL_WITH is one way."""
     try:
         return _peek.decode(body)[0].one_way
     except UNREADABLE:
@@ -32,7 +32,7 @@ def is_one_way(body: Body) -> bool:
 
 
 def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
-    """Reads the header that is part of a body."""
+    """Return a function that decodes the header in a body."""
     decode: Callable[[Body], Header] = codec.decoder(Header)
 
     def read(body: Body, part: msgspec.Raw) -> Header:
@@ -42,7 +42,7 @@ def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
 
 
 def header_request_reader(signature: Signature, codec: Codec, decoders: ArgumentDecoders) -> ReadRequest:
-    """Reads the body of a CALL_WITH. A rejection says whether anybody waits to hear of it."""
+    """Return a decoder of CALL_WITH bodies. Its rejections say whether the call is one way."""
     read_header = header_reader(codec)
 
     def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
@@ -63,7 +63,7 @@ def header_request_reader(signature: Signature, codec: Codec, decoders: Argument
 
 
 def deadline_request_reader(decode: Callable[[Body], Sequence[Any]]) -> ReadRequest:
-    """Reads the body of a CALL_DEADLINE."""
+    """Return a decoder of CALL_DEADLINE bodies."""
 
     def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
         deadline, *args = decode(body)
@@ -73,5 +73,5 @@ def deadline_request_reader(decode: Callable[[Body], Sequence[Any]]) -> ReadRequ
 
 
 def unknown_endpoint(service: str) -> CallRejected:
-    """The rejection of a request to an endpoint that is not there."""
+    """Return the rejection of a request to an unknown endpoint."""
     return CallRejected("endpoint", f"service {service!r} has no endpoint of this number")

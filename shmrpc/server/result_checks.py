@@ -1,4 +1,4 @@
-"""The results of endpoints: why one cannot be sent, and whether it is of the declared type."""
+"""Checks of endpoint results: rejections of results that cannot be sent or are of the wrong type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shmrpc.wire.failure import CallRejected
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Is given a result, or an item of a stream.
+#: Called with a result, or an item of a stream.
 ResultCheck = Callable[[Any], None]
 
 
@@ -28,11 +28,11 @@ class EncodedResult(msgspec.Struct, eq=False):
 
 
 def encode_rejection(name: str, result: Any, error: Exception) -> Exception:
-    """The rejection of a result that cannot be encoded; the error itself if a signal's handler raised it."""
+    """Return the rejection of a result that cannot be encoded; the error itself if a signal handler raised it."""
     if not is_unsendable(error, (Exception,)):
         return error
     if inspect.iscoroutine(result):
-        result.close()  # Or Python warns, somewhere else, that nobody has awaited it.
+        result.close()  # Otherwise Python warns later of a coroutine that was never awaited.
     return CallRejected(
         "encode",
         f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: "
@@ -41,7 +41,7 @@ def encode_rejection(name: str, result: Any, error: Exception) -> Exception:
 
 
 def make_result_check(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> ResultCheck | None:
-    """What checks an endpoint's results: raises the rejection, or warns of the first. None if no type is declared."""
+    """Return the check of an endpoint's results, which raises or only warns once. None without a declared type."""
     check = _result_check(endpoint.signature, codec)
     if check is None or refuse:
         return check
@@ -61,9 +61,9 @@ def make_result_check(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Resu
 
 
 def _result_check(signature: Signature, codec: Codec) -> ResultCheck | None:
-    """Raises a rejection for a result, or an item, of another type; None if none is declared.
+    """Return a function that raises a rejection for a result of another type; None if no type is declared.
 
-    It looks at what a caller would get. So it takes as long as encoding and decoding.
+    Checks the value as a caller would receive it, which takes as long as encoding and decoding it.
     """
     kind, what = signature.result, "an item" if signature.streams else "the result"
     if kind is Any:
@@ -73,7 +73,7 @@ def _result_check(signature: Signature, codec: Codec) -> ResultCheck | None:
     def check(value: Any) -> None:
         try:
             body = codec.encode(value)
-        except Exception:  # To be told of when it is encoded to be sent.
+        except Exception:  # Encoding it for the reply will raise the rejection.
             return
         try:
             if isinstance(body, bytes):
@@ -87,15 +87,15 @@ def _result_check(signature: Signature, codec: Codec) -> ResultCheck | None:
 
 
 def _check_large(codec: Codec, value: Any, kind: Any, decode: Callable[[Body], Any]) -> None:
-    """One of UNREADABLE for a value with large buffers that is of another type. They are copied only to find that."""
+    """Raise one of UNREADABLE for a value of another type. Copies its large buffers only in that case."""
     try:
         codec.convert(value, kind)
-    except msgspec.ValidationError:  # Which it may be as it stands, and not as it arrives.
+    except msgspec.ValidationError:  # The value itself is of another type, and may still arrive as the declared one.
         decode(encode_inline(value))
 
 
 def checked_function(endpoint: Endpoint, check: ResultCheck) -> Callable[..., Any]:
-    """The endpoint's function, whose result is checked."""
+    """Return the endpoint's function with a check of its result."""
     function = endpoint.function
 
     async def check_async(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +112,7 @@ def checked_function(endpoint: Endpoint, check: ResultCheck) -> Callable[..., An
 
 
 def checked_encode(encode: Callable[[Any], Body], check: ResultCheck) -> Callable[[Any], Body]:
-    """Encodes items that have passed the check."""
+    """Return an encoder that checks each item first."""
 
     def encode_checked(item: Any) -> Body:
         check(item)

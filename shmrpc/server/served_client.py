@@ -1,4 +1,4 @@
-"""A client at the server's side, and the calls of its that are under way."""
+"""A client at the server, and its calls in flight."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import CallRejected
 
-#: Runs one request; the body of the result, or None if the answer comes later.
+#: Handles one request. Returns the body of the result, or None if the reply is sent later.
 RunRequest = Callable[[Body, "ServedClient", int], Body | None]
 
 
 class InFlightCall(msgspec.Struct, eq=False):
-    """A call whose handler is suspended, or is a stream."""
+    """A call whose handler is suspended, or that has streams."""
 
     client: ServedClient
     call: Call
     #: Bytes of the request.
     size: int
-    #: Whether no answer was ever wanted.
+    #: True for a call that never wants a reply.
     one_way: bool = False
-    #: Whether no answer is wanted any more.
+    #: True once the client no longer wants a reply.
     is_abandoned: bool = False
-    #: Whether its deadline has passed.
+    #: True once the deadline has passed.
     is_expired: bool = False
     task: asyncio.Task[object] | None = None
     inputs: list[IncomingStream] = []
     outgoing: OutgoingStream | None = None
-    #: The error with which the client has aborted a stream of its own.
+    #: Error with which the client has aborted a stream to the server.
     aborted: weakref.ref[BaseException] | None = None
-    #: Whether the client takes metadata before the first item.
+    #: True if the client accepts metadata before the first item.
     accepts_early_metadata: bool = False
-    #: Metadata for the client that was sent before the first item.
+    #: Metadata that was sent before the first item.
     sent_metadata: Metadata = {}
 
     def send_metadata(self) -> None:
-        """Sends the handler's metadata before the first item of a stream.
+        """Send the handler's metadata before the first item of a stream.
 
-        Raises the rejection if that cannot be metadata.
+        Raises a rejection for invalid metadata.
         """
         if self.call._reply_metadata and not self.is_abandoned:
             told = self._checked(self.call._reply_metadata)
@@ -58,9 +58,9 @@ class InFlightCall(msgspec.Struct, eq=False):
 
     @property
     def unsent_metadata(self) -> Metadata:
-        """The handler's metadata that the answer is to bring: what was not sent before.
+        """Metadata for the reply: what the handler has set and was not sent before.
 
-        Raises the rejection for what cannot be metadata.
+        Raises a rejection for invalid metadata.
         """
         metadata = self._checked(self.call._reply_metadata or {})
         if not self.sent_metadata:
@@ -69,7 +69,7 @@ class InFlightCall(msgspec.Struct, eq=False):
 
     @property
     def unsent_failure_metadata(self) -> Metadata:
-        """The same for a failure; empty if it cannot be metadata, since the failure matters more."""
+        """Metadata for a failure; empty if it is invalid, because the failure matters more."""
         try:
             return self.unsent_metadata
         except CallRejected:
@@ -79,19 +79,19 @@ class InFlightCall(msgspec.Struct, eq=False):
         try:
             checked = check_metadata(metadata)
             frames.encode_metadata(checked)
-        except (TypeError, ValueError) as error:  # ValueError: text that is no UTF-8.
+        except (TypeError, ValueError) as error:  # ValueError: text that is not valid UTF-8.
             why = str(error).removeprefix("metadata: ")
             raise CallRejected("encode", f"{self.call.endpoint}(): reply_metadata: {why}") from None
         return checked
 
     @property
     def is_stream(self) -> bool:
-        """Whether it lasts for as long as somebody wants it, rather than for as long as it takes."""
+        """True if the call lasts until a stream ends, rather than until its handler has done its work."""
         return self.outgoing is not None or bool(self.inputs)
 
 
 class WaitingCall(msgspec.Struct, frozen=True):
-    """A call that waits for its turn."""
+    """A call that waits for the limits to admit it."""
 
     run: RunRequest
     body: Body
@@ -99,56 +99,56 @@ class WaitingCall(msgspec.Struct, frozen=True):
 
 
 class DispatchTables(NamedTuple):
-    """Two ways to find what runs a request, by its opcode."""
+    """Tables that map opcodes to handlers of requests."""
 
     plain: Callable[[int], RunRequest]
-    #: The same while calls are under way or wait: catches a client that gives a new call the id of one of them.
+    #: The table while calls are in flight or waiting: also rejects new calls with the id of one of them.
     checked: Callable[[int], RunRequest]
-    #: What the core runs by itself, if it is asked before the tables.
+    #: Handlers that the core calls itself, before it looks at the tables.
     handlers: _core.HandlerTable | None = None
 
 
 class ServedClient:
-    """A client, and its calls under way. It is a :class:`shmrpc.service.call.CallPeer`."""
+    """A client and its calls in flight. Implements :class:`shmrpc.service.call.CallPeer`."""
 
     def __init__(self, peer: Peer, service: str, names: list[str], state: object, tables: DispatchTables) -> None:
         self.peer = peer
-        #: The way of a plain answer, which the pump takes.
+        #: Channel of plain replies, used by the pump.
         self.channel = peer.channel
         self.pid, self.uid, self.max_frame = peer.pid, peer.uid, peer.max_frame
         self.send = peer.send
         self.extra_credit = peer.extra_credit
-        #: What only shared memory can do, or what stands in for it: asked for here, and nowhere else.
+        #: Operations that need shared memory, or their fallback. The only place that decides between the two.
         self.shared_memory: SharedMemoryOps = peer.shared_memory or SharedMemoryFallback(peer.send, peer.max_memory)
         self.allocate = self.shared_memory.allocate
         self.service = service
         self.state = state
-        #: The endpoints' names, by number.
+        #: Names of the endpoints, by number.
         self.names = names
         self.tables = tables
-        #: What runs a request with this opcode: one of the two tables.
+        #: Returns the handler of an opcode; one of the two tables.
         self.find_handler = tables.plain
-        #: By call id: what is under way, and what waits to begin, in order.
+        #: Calls in flight, and waiting calls in order, by call id.
         self.calls: dict[int, InFlightCall] = {}
         self.waiting: dict[int, WaitingCall] = {}
-        #: The calls that the core runs by itself.
+        #: Calls that the core runs itself.
         self.serving = tables.handlers and _core.ClientRequests(tables.handlers, self.calls, self.waiting)
-        #: Bytes of the requests that are under way, and of those that wait.
+        #: Bytes of the requests in flight, and of the waiting ones.
         self.bytes = 0
         self.waiting_bytes = 0
 
     def use_tables(self, tables: DispatchTables) -> None:
-        """Runs its requests by these tables from now on."""
+        """Dispatch the client's requests by other tables from now on."""
         self.tables = tables
         if tables.handlers is None and self.serving is not None:
             self.serving.close()
         self.select_table()
 
     def select_table(self) -> None:
-        """Chooses the table anew, as a call has begun or ended: only while there are calls an id can be used twice."""
+        """Select the table after a change. Ids are checked only while there are calls whose ids could be reused."""
         tables = self.tables
         self.find_handler = tables.checked if self.calls or self.waiting else tables.plain
 
     def endpoint_name(self, opcode: int) -> str:
-        """Name of the endpoint that a request's opcode means."""
+        """Return the name of the endpoint in a request's opcode."""
         return self.names[opcode >> 8]

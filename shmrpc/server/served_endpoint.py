@@ -1,4 +1,4 @@
-"""An endpoint as one server runs it: inside its interceptors, in the loop, a thread or another process."""
+"""An endpoint as one server runs it: inside its interceptors, in the event loop, a thread or a process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Invoke = Callable[[InFlightCall, Sequence[Any], Mapping[str, Any]], Coroutine[An
 
 
 class ServedEndpoint:
-    """An endpoint, and what runs its calls."""
+    """An endpoint and the functions that run its calls."""
 
     def __init__(self, service: Service, endpoint: Endpoint, runner: CallRunner) -> None:
         codec = runner.codec
@@ -34,14 +34,16 @@ class ServedEndpoint:
         self.is_coroutine = endpoint.is_coroutine
         self.has_streams = signature.streams or bool(signature.inputs)
         interceptors = (*runner.interceptors, *service.interceptors, *endpoint.interceptors)
-        #: Whether there is nothing to a call but arguments and a result.
+        #: True if a call has arguments and a result only, and runs in the event loop.
         self.is_plain = endpoint.run_in == "loop" and not (self.has_streams or signature.writable or interceptors)
-        #: Whether a call is over before anything else can happen.
+        #: True if a call runs to its end without suspending.
         self.is_inline = self.is_plain and not endpoint.is_coroutine
         self.decoders = ArgumentDecoders(signature, codec)
         check = make_result_check(endpoint, codec, refuse=runner.validate_results) if runner.checks_results else None
         self.function = endpoint.function
-        if check is not None and not signature.streams and endpoint.run_in != "process":  # Which pickles the function.
+        if (
+            check is not None and not signature.streams and endpoint.run_in != "process"
+        ):  # A process receives the function by pickle.
             self.function = checked_function(endpoint, check)
         self.invoke = _invoker(service, endpoint, self.function, check, runner)
         if signature.writable:
@@ -53,7 +55,7 @@ class ServedEndpoint:
 def _invoker(
     service: Service, endpoint: Endpoint, function: Callable[..., Any], check: ResultCheck | None, runner: CallRunner
 ) -> Invoke:
-    """What runs a call where its endpoint wants it."""
+    """Return the function that runs a call where the endpoint is declared to run."""
     if endpoint.signature.streams:
         return _streaming(service, endpoint, check, runner)
     executors = runner.executors
@@ -75,7 +77,7 @@ def _invoker(
 
 
 def _streaming(service: Service, endpoint: Endpoint, check: ResultCheck | None, runner: CallRunner) -> Invoke:
-    """What sends the items of a stream to the caller."""
+    """Return the function that runs a call and sends the items of its stream."""
     in_thread, executors = endpoint.run_in == "thread", runner.executors
     encode: EncodeItem = runner.codec.encoder if check is None else checked_encode(runner.codec.encode, check)
 
@@ -91,7 +93,7 @@ def _streaming(service: Service, endpoint: Endpoint, check: ResultCheck | None, 
 
 
 def _writing_in_place(signature: Signature, invoke: Invoke) -> Invoke:
-    """Gives a handler the caller's own memory to write, for the time of the call."""
+    """Lend the caller's own memory to a handler for the time of the call."""
 
     async def lend(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         arguments = WritableArguments(signature)
@@ -104,7 +106,7 @@ def _writing_in_place(signature: Signature, invoke: Invoke) -> Invoke:
 
 
 def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
-    """Runs each call inside the interceptors, the first one outermost."""
+    """Run each call inside the interceptors, the first one outermost."""
 
     async def intercept(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         async with AsyncExitStack() as stack:
@@ -115,7 +117,7 @@ def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
 
 
 def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
-    """What an endpoint that streams has returned; the rejection if it has no items."""
+    """Return the items that a streaming endpoint has returned. Raises a rejection if there are none to iterate."""
     if hasattr(result, "__iter__") or hasattr(result, "__getitem__"):
         return iter(result) if in_thread else result
     if isinstance(result, AsyncIterable) and not in_thread:

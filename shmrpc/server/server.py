@@ -1,4 +1,4 @@
-"""Serving: a server's life, and the pump of what its clients send."""
+"""A server: its life, and the pump that takes and answers its clients' frames."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from shmrpc.wire.control import DEFAULT_MAX_MEMORY, Health
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Seconds that calls under way have to end when a server drains.
+#: Seconds that calls in flight have to end when a server drains.
 DEFAULT_GRACE: Final = 30.0
-#: Seconds that handlers have to end once they are cancelled.
+#: Seconds that handlers have to end after their cancellation.
 CLOSE_TIMEOUT: Final = 5.0
-#: Seconds after_call two looks whether the answers have been read.
+#: Seconds between checks that the clients have read the replies.
 _DRAIN_POLL_INTERVAL: Final = 0.005
 
 
@@ -68,21 +68,21 @@ class Server:
             service.check_reachable()
         self.services = tuple(services)
         self._open_inboxes = open_inboxes
-        #: Where frames come from: one for each place where the services are met.
+        #: Inboxes of frames, one for each address of the services.
         self._inboxes: list[Inbox] = []
         self._on_change: Callable[[], None] = lambda: None
-        #: What its values travel by.
+        #: Codec of arguments and results.
         self.codec: Codec = get_codec(codec)
         self._interceptors = check_interceptors(interceptors)
         self._limits = limits
         self._adopting = adopting
         self._validate_results = validate_results
-        #: Whether it is told which endpoints hold the loop for long.
+        #: True if endpoints that block the event loop are logged.
         self.tells_of_holds = True
-        #: Made when the server is entered.
+        #: Created on entry.
         self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
-        #: The service whose lifespan is just ending.
+        #: Service whose lifespan is ending.
         self._ending_lifespan = ""
         self._dispatchers: list[Dispatcher] = []
 
@@ -93,12 +93,12 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """Clients that are connected."""
+        """Number of connected clients."""
         return sum(dispatcher.listener.connections for dispatcher in self._dispatchers)
 
     @property
     def connections_by_service(self) -> dict[str, int]:
-        """Clients that are connected to each service."""
+        """Number of connected clients of each service."""
         connections = Counter[str]()
         for dispatcher in self._dispatchers:
             connections[dispatcher.listener.service] += dispatcher.listener.connections
@@ -106,28 +106,28 @@ class Server:
 
     @property
     def arriving(self) -> int:
-        """Clients that are about to be connected."""
+        """Number of clients whose handshake is in progress."""
         return sum(len(dispatcher.listener.peers) for dispatcher in self._dispatchers) - self.connections
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Calls ``changed`` whenever a client comes, is connected, or goes."""
+        """Call ``changed`` whenever a client arrives, is connected, or leaves."""
         self._on_change = changed
 
     @property
     def in_flight(self) -> int:
-        """Calls whose handlers are suspended, streams included."""
+        """Number of calls whose handlers are suspended, including streams."""
         return self._runner.limiter.in_flight if self._runner is not None else 0
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for their turn."""
+        """Number of calls that wait to begin."""
         return self._runner.limiter.waiting if self._runner is not None else 0
 
     async def __aenter__(self) -> Server:
-        """Takes the services' names, enters their lifespans, and begins to serve.
+        """Claim the services' names, enter their lifespans, and start serving.
 
-        Raises ServiceInUse if another live server has a name, LocalProtocolError if the directory where
-        services meet is not safely this user's, or if this server was used before; and what a lifespan raises.
+        Raises ServiceInUse if another live server has a name, LocalProtocolError if the runtime directory is not safely
+        this user's, or if this server was used before; and the exceptions of lifespans.
         """
         if self._runner is not None:
             raise LocalProtocolError(
@@ -189,7 +189,7 @@ class Server:
         await self.close()
 
     def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
-        """Serves a client that another process has accepted, as for a worker. ``service``: the one that it wants."""
+        """Serve a client that another process has accepted, such as a worker's. ``service``: the one it asked for."""
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts and service in (None, dispatcher.listener.service):
                 dispatcher.listener.adopt(accepted)
@@ -197,16 +197,16 @@ class Server:
         accepted.close()
 
     def shed(self, clients: int) -> None:
-        """Tells so many clients to go to another process of the server, as for a worker. With ``reconnect`` they go."""
+        """Tell a number of clients to reconnect to another worker. Clients with ``reconnect`` do so."""
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts:
                 clients -= dispatcher.listener.shed(clients)
 
     async def drain(self, grace: float = DEFAULT_GRACE) -> None:
-        """Stops gently: no new calls, those under way have ``grace`` seconds to end, then :meth:`close`.
+        """Drain: reject new calls, give calls in flight ``grace`` seconds to end, then :meth:`close`.
 
-        Clients are told at once. One with ``reconnect=True`` goes to the next server of the name, and no
-        call of it is lost.
+        Clients are told at once. A client with ``reconnect=True`` moves to the next server of the name and loses no
+        call.
         """
         check_seconds("grace", grace)
         for dispatcher in self._dispatchers:
@@ -221,7 +221,7 @@ class Server:
         await self.close()
 
     def _describe_in_flight(self) -> str:
-        """What a draining server waits for, in words."""
+        """Return a description of the calls in flight, for messages."""
         clients = [client for dispatcher in self._dispatchers for client in dispatcher.clients]
         names = Counter(f"{c.service}.{in_flight.call.endpoint}" for c in clients for in_flight in c.calls.values())
         calls = _join_counts(names)
@@ -229,11 +229,11 @@ class Server:
         return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
     def _has_pending_replies(self) -> bool:
-        """Whether answers still wait for their readers."""
+        """Return True if replies wait for clients to read them."""
         return any(dispatcher.listener.has_pending_replies for dispatcher in self._dispatchers)
 
     def still_running(self) -> list[str]:
-        """What the end of the server waits for, in words. From any thread."""
+        """Return descriptions of the calls and the lifespan that delay the end of the server. Safe from any thread."""
         calls = Counter(self._runner.still_running() if self._runner is not None else ())
         running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_join_counts(calls)}"] if calls else []
         if self._ending_lifespan:
@@ -241,9 +241,10 @@ class Server:
         return running
 
     async def close(self) -> None:
-        """Stops: gives the names back, tells the clients, and cancels suspended handlers. Again: nothing.
+        """Stop: release the names, tell the clients, and cancel suspended handlers. Idempotent.
 
-        A handler that has not ended :data:`CLOSE_TIMEOUT` seconds later is not waited for any longer. A lifespan is.
+        Waits for handlers up to :data:`CLOSE_TIMEOUT` seconds after their cancellation, and for lifespans without
+        limit.
         """
         dispatchers, self._dispatchers = self._dispatchers, []
         runner, tasks = self._runner, []
@@ -288,7 +289,7 @@ class Server:
         return state
 
     def _pump(self, inbox: Poller) -> None:
-        """Takes frames and answers them until there are no more."""
+        """Take frames and answer them until none is left."""
         runner = self._runner
         assert runner is not None
         current_call, send_next, last_result, fail = (
@@ -312,7 +313,7 @@ class Server:
                         frame = inbox.next()
                     else:
                         frame = send_next(client.channel, frames.RESULT, call_id, answer)
-                        if frame is True:  # A large answer is on its way, and there is something to free meanwhile.
+                        if frame is True:  # A large reply was sent: free its result before the next frame.
                             last_result[0] = None
                             frame = inbox.next()
                     continue
@@ -321,12 +322,12 @@ class Server:
                     fail(client, call_id, error)
                     if is_program_exit(error):
                         raise
-                # Not within the clause: the fault of a peer that breaks the rules would have this error as its context,
-                # whose traceback has this frame, and they would keep the connection.
+                # Outside of the except clause: the error of a faulty peer would otherwise have this error as its
+                # context, and with its traceback keep this frame and the connection.
                 frame = inbox.next()
         finally:
             seconds = time.monotonic() - began
-            # The pump lets the loop turn soon after: if it took long, the last call did.
+            # The pump returns to the loop soon after a long call, so that the last call is the one that took long.
             blocking_endpoint = runner.blocking_endpoint() if seconds > BLOCKING_THRESHOLD else None
             current_call.frame = None
             contexts.leave()
@@ -335,7 +336,7 @@ class Server:
 
 
 def _join_counts(names: Counter[str]) -> str:
-    """The endpoints, each with its count."""
+    """Return the names of endpoints, each with its count."""
     return ", ".join(f"{name} ({count})" for name, count in names.most_common())
 
 
@@ -354,37 +355,34 @@ def serve(
     validate_results: bool = False,
     at: At = None,
 ) -> Server:
-    """Serves one or more services in the running loop: ``async with shmrpc.serve(calculator): ...``.
+    """Serve one or more services in the running event loop: ``async with shmrpc.serve(calculator): ...``.
 
-    ``codec`` is this side's MessagePack: ``"msgspec"``, or ``"msgpack"`` for the reference package; ``"pickle"``,
-    which both sides must say, also pickles what MessagePack does not carry, and trusts the peer with that.
-    ``max_frame`` is the largest body accepted or sent, in bytes; arrays and large ``bytes`` are not part of it.
-    They lie in shared memory, of which each side sets aside up to ``max_memory`` bytes for a connection, as they
-    are needed, and gives them back when they are not; of the two sides' limits the smaller one holds. The requests
-    that a client has under way may take as many bytes, or one largest body; so may those that wait, and the answers
-    that it does not read. ``spin`` is the longest that one wait for the
-    next request may spin, in microseconds; it does so only while requests come quickly one after another, and
-    0 means never. ``interceptors`` wrap each call, the first one outermost,
-    outside those of its service.
+    ``codec``: ``"msgspec"``, or ``"msgpack"`` for the reference implementation of MessagePack. ``"pickle"``, which both
+    sides must choose, also pickles values that MessagePack does not support, and trusts the peer with that.
+    ``max_frame``: bytes of the largest body to accept or send, without arrays and large ``bytes``. Those lie in shared
+    memory, of which each side allocates up to ``max_memory`` bytes for a connection as needed. The smaller limits of
+    the two sides apply. The requests in flight of a client may take as many bytes, or one largest body; so may its
+    waiting requests, and its unread replies. ``spin``: longest time in microseconds that a wait for the next request
+    may spin; waits spin only while requests follow each other quickly, and 0 disables it. ``interceptors`` wrap each
+    call, the first one outermost, outside of those of its service.
 
-    Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client; beyond
-    that up to ``max_waiting`` calls wait in order, and further ones fail with Overloaded. ``adopting``: takes
-    no names; clients come by :meth:`Server.adopt` alone. ``validate_results``: a result, or an item of a stream, that
-    is not of the endpoint's declared type fails its call with EncodeError. Otherwise it is sent as it is, and in
-    debug mode (``python -X dev``, or asyncio's own) the first of each endpoint is warned of.
+    Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client. Up to
+    ``max_waiting`` further calls wait in order, and all others fail with Overloaded. ``adopting``: claim no names, and
+    serve only clients that are passed to :meth:`Server.adopt`. ``validate_results``: fail a call with EncodeError if
+    its result, or an item of its stream, is not of the declared type. Without it, such values are sent, and debug mode
+    (``python -X dev``, or asyncio's own) logs a warning for the first one of each endpoint.
 
-    Processes of this user and of root may call, and those of the users in ``allow_uids``; they are met in the
-    directory that ``$SHMRPC_DIRECTORY`` names. SECURITY.md says what they are trusted with.
+    Processes of this user, of root, and of the users in ``allow_uids`` may call. They meet in the directory that
+    ``$SHMRPC_DIRECTORY`` names. SECURITY.md explains how far they are trusted.
 
-    ``at`` says where they are served, as a URL or a list of several. This host's shared memory, ``"shm"``, is meant if
-    it is not given; ``"memory://"``
-    is for clients in the same event loop, shares nothing with other processes, and has no ``max_memory``, ``spin``,
-    ``allow_uids`` and ``adopting``. ``"nats://HOST:PORT"`` is for other hosts that reach the same NATS, needs
-    ``shmrpc[nats]``, and does not use ``spin`` and ``allow_uids``; any number of servers share a name there.
-    :mod:`shmrpc.transport.nats.address` has its URL.
+    ``at``: address to serve at, as a URL, or a list of several. The default ``"shm"`` is this host's shared memory.
+    ``"memory://"`` serves clients in the same event loop, shares nothing with other processes, and has no
+    ``max_memory``, ``spin``, ``allow_uids`` and ``adopting``. ``"nats://HOST:PORT"`` serves other hosts that reach the
+    same NATS, requires ``shmrpc[nats]``, and does not use ``spin`` and ``allow_uids``; any number of servers share a
+    name there. :mod:`shmrpc.transport.nats.address` describes the URL.
 
-    Raises ValueError for an option out of range or that the transport does not have, TypeError for an endpoint with
-    ``run_in="process"`` that cannot be pickled. What entering it raises: :meth:`Server.__aenter__`.
+    Raises ValueError for an option that is out of range or not supported by the transport, and TypeError for an
+    endpoint with ``run_in="process"`` that cannot be pickled. Errors of entering: :meth:`Server.__aenter__`.
     """
     options = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
     limits = CallLimits(max_in_flight, max_per_connection, max_waiting, max(max_memory, max_frame))

@@ -1,4 +1,4 @@
-"""The general way of a call: with metadata, streams, interceptors, or in a place of its own."""
+"""The slow path: calls with metadata, streams or interceptors, or outside of the event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shmrpc.wire.frames import opcode
 
 
 def slow_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
-    """By kind, what runs the requests to any endpoint."""
+    """Return the handlers of requests to any endpoint, by kind of request."""
     decoders = endpoint.decoders
     decode, decode_keywords = decoders.positional, decoders.keywords
     read_with = header_request_reader(endpoint.signature, runner.codec, decoders)
@@ -45,7 +45,7 @@ def _run(runner: CallRunner, endpoint: ServedEndpoint, read: ReadRequest, *, has
             return None
         header, args, kwargs = read(body)
         if header.one_way:
-            if endpoint.has_streams:  # It would wait for ever for a reader, or for items.
+            if endpoint.has_streams:  # The stream would wait forever for a reader, or for items.
                 what = f"{endpoint.name}() streams, and so cannot be called one way"
                 raise CallRejected("arguments", what, one_way=True)
             if endpoint.is_inline and header.deadline is None and not header.metadata:
@@ -67,7 +67,7 @@ def _run(runner: CallRunner, endpoint: ServedEndpoint, read: ReadRequest, *, has
 def _call_one_way(
     runner: CallRunner, endpoint: ServedEndpoint, client: ServedClient, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Calls a plain function one way."""
+    """Call a plain function one way."""
     try:
         endpoint.function(*args, **kwargs)
     except BaseException as error:
@@ -83,7 +83,7 @@ def _open_inputs(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Arguments:
-    """Puts streams in the places of the parameters that take one."""
+    """Put streams in the places of the parameters that take one."""
     positional, keywords = list(args), dict(kwargs)
     send, call_id, signature = in_flight.client.send, in_flight.call.id, endpoint.signature
     for number, (name, place) in enumerate(signature.input_positions.items(), 1):
@@ -104,7 +104,7 @@ def _open_inputs(
             keywords[name] = stream
         elif 0 <= place < len(positional):
             positional[place] = stream
-        else:  # It was left out, and has a default.
+        else:  # Omitted: the parameter has a default.
             incoming.finish()
             continue
         incoming.open()
@@ -112,7 +112,7 @@ def _open_inputs(
 
 
 def _item_rejection(endpoint: str, parameter: str, error: Exception) -> CallRejected:
-    """The rejection for an item of a stream from the caller."""
+    """Return the rejection of an invalid item of a stream from the caller."""
     words = f"{endpoint}(): an item of {parameter!r}"
     if isinstance(error, Unmapped):
         return unreadable_call(words, error)

@@ -1,4 +1,4 @@
-"""The threads of a service or of one endpoint, and a warning when they are too few."""
+"""The threads of a service or of one endpoint, and a warning if they are too few."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from shmrpc.service.call import Call, current_call_var
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Seconds for which calls may wait for a thread, one after the other, before the log says so.
+#: Seconds for which calls may wait for a thread without a break, before a warning is logged.
 WARN_AFTER: Final = 1.0
-#: Stands for StopIteration, which means something else to a coroutine.
+#: Takes the place of StopIteration, which a coroutine cannot raise.
 _END: Final = object()
 
 
 class ThreadPool:
-    """The threads of one endpoint, or of all those of a service that have none of their own. To be used in its loop.
+    """The threads of one endpoint, or of all endpoints of a service without their own. For use in one event loop.
 
-    ``whose``: in words, and ``remedy``: how there are more. ``working``: the calls that threads work for.
+    ``whose`` and ``remedy`` are texts for the warning. ``working`` receives the calls that threads work for.
     """
 
     def __init__(self, size: int, whose: str, remedy: str, working: list[Call]) -> None:
         self._size, self._whose, self._remedy = size, whose, remedy
         self._working = working
-        #: The threads, each by its number, as each of them has said itself.
+        #: Identifiers of the threads, which each thread adds itself.
         self._threads: list[int] = []
         self._executor = ThreadPoolExecutor(
             size, "shmrpc-handler", initializer=lambda: self._threads.append(threading.get_ident())
         )
-        #: The endpoint of each call that has a thread or waits for one.
+        #: Endpoints of the calls that have a thread or wait for one.
         self._jobs: dict[Job, str] = {}
-        #: Runs while calls wait without a break, and then warns.
+        #: Timer that logs the warning, while calls wait.
         self._warning: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the function in a thread, with the context variables of here."""
+        """Call the function in a thread, with the context variables of the caller."""
         context = contextvars.copy_context()
         return await self._begin(functools.partial(context.run, function, *args, **kwargs)).result()
 
     async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
-        """What a generator yields, each step in a thread, and all in one context."""
+        """Yield the items of a generator that runs in threads, in one context."""
         context = contextvars.copy_context()
         step: Job | None = None
         try:
@@ -59,12 +59,12 @@ class ThreadPool:
                 if (item := await step.result()) is _END:
                     break
                 yield item
-                del item  # It is not kept until the next one comes.
+                del item  # Does not keep the item until the next one.
         finally:
             close = getattr(items, "close", None)
             if close is not None:
                 if step is not None:
-                    await step.ended()  # A generator that is in a step cannot be closed.
+                    await step.ended()  # A running generator cannot be closed.
                 await self._begin(functools.partial(context.run, close)).result()
 
     def _begin(self, work: Callable[[], Any]) -> Job:
@@ -76,7 +76,7 @@ class ThreadPool:
         return job
 
     def _work(self, call: Call, work: Callable[[], Any]) -> Any:
-        """Works for a call, in a thread."""
+        """Run the work of a call in a thread."""
         self._working.append(call)
         try:
             return work()
@@ -90,7 +90,7 @@ class ThreadPool:
             self._warning = None
 
     def _warn(self) -> None:
-        """Logs that calls have waited for a thread, once until none waits any more."""
+        """Log that calls have waited for a thread, once until no call waits."""
         endpoints = Counter(self._jobs.values())
         names = ", ".join(f"{name}() ({count})" for name, count in endpoints.most_common(5))
         calling = self._count_threads_in_calls()
@@ -112,19 +112,19 @@ class ThreadPool:
         )
 
     def _count_threads_in_calls(self) -> int:
-        """How many of the threads wait for calls of their own."""
+        """Return the number of threads that wait for calls they have made."""
         frames = sys._current_frames()
         return sum(_is_in_call(frames.get(thread)) for thread in self._threads)
 
     def close(self) -> None:
-        """Begins nothing more. A handler that runs cannot be stopped: it runs to its end."""
+        """Start no further work. A running handler cannot be stopped: it runs to its end."""
         if self._warning is not None:
             self._warning.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_in_call(frame: Any) -> bool:
-    """Whether a thread that is there is in a call of a client's."""
+    """Return True if the innermost frames of a thread belong to a client's call."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("shmrpc.client."):

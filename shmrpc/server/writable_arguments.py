@@ -20,13 +20,13 @@ class WritableArguments:
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
-        #: Weak references: at the end those are left that somebody else keeps.
+        #: Weak references, so that only views that the handler has kept are left at the end.
         self._views: list[weakref.ref[_core.View]] = []
 
     def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """The arguments, with memory that is written for the caller in the places of the Writable ones.
+        """Return the arguments, with writable memory of the caller in the places of Writable parameters.
 
-        Raises the rejection of the call if this process has no room to map that.
+        Raises the rejection of the call if this process cannot map the memory.
         """
         names = self._signature.positional_names
         positional = [self._give(name, value) for name, value in zip(names, args, strict=False)]
@@ -45,7 +45,7 @@ class WritableArguments:
         return given
 
     def end(self) -> None:
-        """Gives the memory back to the caller. An array of it that is kept goes on as a copy."""
+        """Return the memory to the caller. Views that the handler has kept become copies."""
         for view in self._views:
             kept = view()
             if kept is not None:

@@ -44,12 +44,12 @@ pub enum HeapError {
 }
 
 /// Error of an operation within a transaction: a [`HeapError`], or a type that wraps one.
-pub trait Failure: From<HeapError> {
+pub trait TransactionError: From<HeapError> {
     /// Returns the corrupt value if that is the cause.
     fn corruption(&self) -> Option<Corruption>;
 }
 
-impl Failure for HeapError {
+impl TransactionError for HeapError {
     fn corruption(&self) -> Option<Corruption> {
         match self {
             HeapError::Poisoned(corruption) => Some(*corruption),

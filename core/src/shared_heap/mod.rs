@@ -58,6 +58,6 @@ pub(crate) use corruption::Poison;
 pub use corruption::{Corruption, Field};
 #[cfg(not(loom))]
 pub(crate) use error::corrupt;
-pub use error::{Failure, HeapError};
+pub use error::{HeapError, TransactionError};
 pub use members::Members;
 pub use words::{VecWords, Words};

@@ -23,7 +23,7 @@
 
 use super::access::OptimisticView;
 use super::owner_lock;
-use super::{Corruption, Failure, HeapError, Members, Poison, Words};
+use super::{Corruption, HeapError, Members, Poison, TransactionError, Words};
 #[cfg(not(loom))]
 use crate::fork_guard::Origin;
 use crate::sync::{AtomicU64, Ordering, fence, this_thread};
@@ -136,7 +136,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     /// Copies words that may be changing, as of one moment, unless each attempt meets a change. `copy` runs once for
     /// each attempt and must tolerate inconsistent values.
     #[inline]
-    pub fn read<R, E: Failure>(
+    pub fn read<R, E: TransactionError>(
         &self,
         mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,
     ) -> Result<ReadAttempt<R>, E> {
@@ -174,8 +174,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     /// Poisons the memory for all members if the result is a corruption, or if the memory was truncated: then zeros
     /// were read in place of its contents.
     #[inline]
-    pub fn poison_if_corrupt<R, E: Failure>(&self, done: Result<R, E>) -> Result<R, E> {
-        match done.as_ref().err().and_then(Failure::corruption) {
+    pub fn poison_if_corrupt<R, E: TransactionError>(&self, done: Result<R, E>) -> Result<R, E> {
+        match done.as_ref().err().and_then(TransactionError::corruption) {
             Some(corruption) => Err(self.poison(corruption).into()),
             None if self.words.is_cut_off() => Err(self.poison(Corruption::CUT_OFF).into()),
             None => done,
@@ -292,7 +292,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     }
 
     /// Runs `act`, which replaces the memory, while no thread of this process changes it. Returns None if some threads
-    /// do not end before `deadline`.
+    /// do not end before `deadline`, or if another thread has closed it.
     #[cfg(not(loom))]
     pub fn with_paused<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         // SeqCst: as in `close`. Relaxed: another thread has closed it.
@@ -334,7 +334,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         self.word(AT_POISON).store(0, Ordering::SeqCst);
     }
 
-    /// Returns the member that was left behind if a copy replaces this memory.
+    /// Returns the member that is fenced off if a copy replaces this memory.
     #[cfg(not(loom))]
     pub fn fenced(&self) -> Option<u64> {
         match self.check_poison() {

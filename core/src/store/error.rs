@@ -1,6 +1,6 @@
 //! Errors of operations on a store.
 
-use crate::shared_heap::{Corruption, Failure, Field, HeapError, corrupt};
+use crate::shared_heap::{Corruption, Field, HeapError, TransactionError, corrupt};
 
 /// Error of an operation on a store. A failed operation has changed nothing.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl From<HeapError> for StoreError {
     }
 }
 
-impl Failure for StoreError {
+impl TransactionError for StoreError {
     fn corruption(&self) -> Option<Corruption> {
         match self {
             StoreError::Heap(error) => error.corruption(),

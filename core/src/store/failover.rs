@@ -8,7 +8,7 @@ use std::io;
 
 /// Bytes to copy at once.
 const CHUNK: u64 = 1 << 20;
-/// The number of attempts to copy one consistent state. Meanwhile only the member left behind can change anything, and
+/// The number of attempts to copy one consistent state. Meanwhile only the member that is fenced off can change anything, and
 /// only finish its current commit.
 const TRIES: usize = 8;
 
@@ -29,7 +29,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.clear_replaced();
     }
 
-    /// Returns the member that was left behind if a copy replaces the store.
+    /// Returns the member that is fenced off if a copy replaces the store.
     pub fn fenced(&self) -> Option<u64> {
         self.log.seqlock().fenced()
     }
@@ -60,7 +60,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Prepares a copy, which no other process knows, for its members: finishes the running commit, and ends the pins
-    /// and watches of the member left behind. `skipped_ids` is the number of container numbers to skip; see
+    /// and watches of the member that is fenced off. `skipped_ids` is the number of container numbers to skip; see
     /// [`ids_to_skip`].
     pub fn adopt_copy(
         &self,

@@ -26,8 +26,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Zeroes the words in free memory that a dead holder has left there in the middle of a transaction. Called before
-    /// [`repair`](Self::repair).
+    /// Zeroes the words in free memory for which `is_left` returns true: those that a dead holder has left there in the
+    /// middle of a transaction. Called before [`repair`](Self::repair).
     #[cold]
     pub fn scrub<W: Words, M: Members>(
         &self,

@@ -5,7 +5,7 @@ use super::{AT_DIED, CAPACITY, KEPT, RedoLog, Writer};
 use crate::crash;
 use crate::shared_heap::access::{OptimisticView, invalid_offset};
 use crate::shared_heap::corruption::{Corruption, Field};
-use crate::shared_heap::error::{Failure, HeapError};
+use crate::shared_heap::error::{HeapError, TransactionError};
 use crate::shared_heap::members::Members;
 use crate::shared_heap::seqlock::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY};
 use crate::shared_heap::words::Words;
@@ -32,7 +32,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Runs one operation of a transaction. If it fails, its changes are undone and the transaction continues.
-    pub fn operate<R, E: Failure>(
+    pub fn operate<R, E: TransactionError>(
         &self,
         pending: &mut PendingTransaction,
         operate: impl FnOnce(&mut Writer<'_, W, M>) -> Result<R, E>,
@@ -151,7 +151,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
 
     /// Runs a transaction that stores one word at most: the offset and value that `change` returns.
     #[inline]
-    pub fn store_word<R, E: Failure>(
+    pub fn store_word<R, E: TransactionError>(
         &self,
         deadline: u64,
         change: impl FnOnce(&OptimisticView<'_, W>) -> Result<(Option<(u64, u64)>, R), E>,

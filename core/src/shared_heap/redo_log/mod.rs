@@ -22,7 +22,7 @@ use crate::clock;
 use crate::shared_heap::access::{OptimisticView, ReadWords, WriteWords};
 use crate::shared_heap::access::{copy_words, invalid_offset};
 use crate::shared_heap::backing_file::BackingFile;
-use crate::shared_heap::error::{Failure, HeapError};
+use crate::shared_heap::error::{HeapError, TransactionError};
 use crate::shared_heap::members::Members;
 use crate::shared_heap::seqlock::{AT_COUNT, AT_ENTRIES, AT_SEQUENCE, ENTRY, ReadAttempt, SeqLock};
 use crate::shared_heap::words::Words;
@@ -101,7 +101,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     /// attempts fail, it runs under the lock; `deadline` bounds the wait for that. Call [`Self::take_held_long`]
     /// afterwards.
     #[inline]
-    pub fn read<R, E: Failure>(
+    pub fn read<R, E: TransactionError>(
         &self,
         deadline: u64,
         mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,
@@ -132,7 +132,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
 
     /// Retries a read until `deadline`, in a process that cannot take the lock.
     #[cold]
-    fn read_until<R, E: Failure>(
+    fn read_until<R, E: TransactionError>(
         &self,
         deadline: u64,
         mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,

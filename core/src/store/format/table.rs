@@ -151,6 +151,17 @@ impl Table {
             Lookup::Slot(_) => Ok(None),
         }
     }
+
+    /// Returns the offset of the value cell of a key of a dict.
+    #[inline]
+    pub(in crate::store) fn value_at(
+        &self,
+        t: &impl ReadWords,
+        key: &Key<'_>,
+    ) -> Result<u64, StoreError> {
+        let number = self.find(t, key)?.ok_or(StoreError::KeyNotFound)?;
+        Ok(self.entry(number) + 8)
+    }
 }
 
 /// Returns true if the key of a cell is this one.

@@ -50,17 +50,11 @@ impl<W: Words, M: Members> Store<W, M> {
         match item {
             Item::Field(number) => header.require(Type::Record)?.field(*number),
             Item::Index(index) => list::find(t, header.require(Type::List)?, *index),
-            Item::Key(key) => {
-                let table = Table::of(t, header.require(Type::Dict)?)?;
-                let number = table.find(t, key)?.ok_or(StoreError::KeyNotFound)?;
-                Ok(table.entry(number) + 8)
-            }
+            Item::Key(key) => Table::of(t, header.require(Type::Dict)?)?.value_at(t, key),
             Item::Extra(key) => {
                 let extra =
                     extra_of(t, header.require(Type::Record)?)?.ok_or(StoreError::KeyNotFound)?;
-                let table = Table::of(t, extra)?;
-                let number = table.find(t, key)?.ok_or(StoreError::KeyNotFound)?;
-                Ok(table.entry(number) + 8)
+                Table::of(t, extra)?.value_at(t, key)
             }
         }
     }

@@ -8,7 +8,7 @@ use _core::objects::memory::shape::Shape;
 use _core::objects::object::downcast;
 use _core::objects::registry::Handle;
 use _core::objects::topic::{
-    ITEMS, Message, Publication, ROOM, Subscription, TakeResult, TopicMembership,
+    ITEMS, Message, Publication, ROOM, ReceiveOutcome, Subscription, TopicMembership,
 };
 use _core::objects::waiting::{self, WaitError, WaitOutcome};
 use _core::topic::Policy;
@@ -115,21 +115,21 @@ fn take(
 ) -> Option<(Received, Vec<(PublisherId, u64)>)> {
     let (stop, deadline) = (AtomicBool::new(false), Some(Instant::now() + limit));
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let mut taken = Received::Empty;
+    let mut received = Received::Empty;
     let waited = waiting::wait(
         &**subscription.membership(),
         ITEMS,
         deadline,
         &stop,
         |_| {
-            taken = loop {
-                if let TakeResult::Received(taken) =
-                    subscription.take(9, &mut out, &mut messages)?
+            received = loop {
+                if let ReceiveOutcome::Received(received) =
+                    subscription.receive(9, &mut out, &mut messages)?
                 {
-                    break taken;
+                    break received;
                 }
             };
-            Ok(taken != Received::Empty)
+            Ok(received != Received::Empty)
         },
         || Ok::<(), Infallible>(()),
     );
@@ -153,7 +153,7 @@ fn take(
         }
         (message.source, message.seq)
     });
-    Some((taken, checked.collect()))
+    Some((received, checked.collect()))
 }
 
 /// A process with a role, killed when this is dropped.
@@ -279,7 +279,7 @@ struct Tally(HashMap<(usize, u64), u64>);
 impl Tally {
     /// Reads what arrives. Returns the number of records, and how many a publisher had that is gone.
     fn read(&mut self, subscription: &Subscription) -> (usize, Option<u64>) {
-        let (taken, messages) = take(subscription, LONG).expect("something happens");
+        let (received, messages) = take(subscription, LONG).expect("something happens");
         for (source, seq) in &messages {
             let next = self
                 .0
@@ -288,7 +288,7 @@ impl Tally {
             assert_eq!(*seq, *next, "{source:?}");
             *next += 1;
         }
-        match taken {
+        match received {
             Received::Messages(count) => (count, None),
             Received::PublisherGone(source) => {
                 let read = self.0.remove(&(source.listing, source.generation));

@@ -116,8 +116,8 @@ pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
     object.audit()
 }
 
-/// Leaves an object, and gives all back. If there is no other member, `remove` removes the object. Waits for the entry
-/// lock for `timeout` at most.
+/// Leaves an object, and releases all that this process holds. If there is no other member, `remove` removes the
+/// object. Waits for the entry lock for `timeout` at most.
 pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Duration) {
     let membership = object.membership();
     let lock_file = membership.lock_file();
@@ -127,7 +127,7 @@ pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Du
     }
     lock(&membership.watch).end();
     // No thread moves to a copy of a store meanwhile: that would leave the entry lock held.
-    let _guard = object.give_all_back();
+    let _guard = object.release_held();
     crash::point!(LeaveBegun);
     membership.wake_all_sets(); // Our own waits end, others look at the permits that came back.
     membership.drop_spare_slots();

@@ -423,7 +423,7 @@ impl Membership {
         self.has_left.store(true, Ordering::Relaxed);
     }
 
-    /// Gives back the slots that threads have left.
+    /// Frees the slots that threads have left.
     pub(super) fn drop_spare_slots(&self) {
         for spare in &self.spare_slots {
             lock(spare).clear();
@@ -448,7 +448,7 @@ impl Membership {
         self.lock_file.unlock_entry()
     }
 
-    /// Gives the memory back once this process has left, though handles may still refer to this. From then on the
+    /// Releases the memory once this process has left, though handles may still refer to this. From then on the
     /// memory reads as zeros, or keeps its contents as long as a view exists.
     pub(super) fn release_memory(&self) {
         if self.origin.is_here() {

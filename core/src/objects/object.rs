@@ -44,9 +44,9 @@ pub trait Object: Any + Send + Sync {
         false
     }
 
-    /// Gives back all that this process holds, because it leaves. Returns a guard that the caller holds until it has
+    /// Releases all that this process holds, because it leaves. Returns a guard that the caller holds until it has
     /// left.
-    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+    fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         None
     }
 

@@ -16,6 +16,7 @@ impl Holder {
     }
 
     /// Describes the holder for an error message.
+    #[cfg(not(loom))]
     pub(in crate::objects) fn describe(self) -> String {
         match self {
             holder if holder == Holder::this_process() => {

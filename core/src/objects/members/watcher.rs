@@ -35,7 +35,7 @@ const EVENTS: usize = 16;
 pub enum Chore {
     /// Wake the next sleeper if a woken one has not reacted, because its loop computes or its process is stopped.
     Recheck,
-    /// Give memory back that has been free for a while.
+    /// Release memory that has been free for a while.
     ReclaimMemory,
     /// Finish operations that a process which held the owner lock has prevented.
     FinishDeferred,

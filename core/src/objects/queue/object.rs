@@ -30,7 +30,7 @@ impl QueueMembership {
         ObjectQueue::count_items_in(word)
     }
 
-    /// Gives memory back that is not needed.
+    /// Releases memory that is not needed.
     fn reclaim_memory(&self) {
         let mut state = lock(&self.trim_state);
         let queue = self.unchecked_queue();
@@ -49,7 +49,7 @@ impl Object for QueueMembership {
         self.lost_items.store(items, Relaxed);
     }
 
-    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+    fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         // Other threads of ours first: an owner lock of a process that is no member would be taken over.
         let queue = self.unchecked_queue();
         queue.close(clock::now() + RECOVERY_TIMEOUT);

@@ -69,11 +69,11 @@ impl QueueMembership {
         queue.is_shut_down() || !queue.is_known_full(count)
     }
 
-    // --- taking ---
+    // --- popping ---
 
-    /// Takes items, as [`Queue::pop`](crate::queue::Queue::pop).
+    /// Pops items, as [`Queue::pop`](crate::queue::Queue::pop).
     #[inline]
-    pub fn take(
+    pub fn pop(
         &self,
         source: Source,
         most: usize,
@@ -82,10 +82,10 @@ impl QueueMembership {
     ) -> Result<PopOutcome, ObjectError> {
         let queue = self.watched_queue()?;
         self.expire_claims(queue, timeout)?;
-        let taken = queue.pop(source, most, out, deadline_after(timeout));
-        let (taken, wakeups) = taken.map_err(|error| self.map_shared_error(error))?;
+        let popped = queue.pop(source, most, out, deadline_after(timeout));
+        let (popped, wakeups) = popped.map_err(|error| self.map_shared_error(error))?;
         self.wake_for(wakeups);
-        Ok(taken)
+        Ok(popped)
     }
 
     /// Claims an item, for `lease` nanoseconds unless that is 0.
@@ -105,7 +105,7 @@ impl QueueMembership {
 
     /// Returns true if there may be an item, or the queue may be shut down: a hint that is right once this process has
     /// announced that it sleeps.
-    pub fn may_take(&self) -> bool {
+    pub fn may_pop(&self) -> bool {
         let queue = self.unchecked_queue();
         !queue.is_empty()
             || queue.may_be_finished()
@@ -150,7 +150,7 @@ impl QueueMembership {
         }
     }
 
-    /// Gives back the items of expired claims, if there are any.
+    /// Returns the items of expired claims to the queue.
     #[inline]
     fn expire_claims(&self, queue: &ObjectQueue, timeout: u64) -> Result<(), ObjectError> {
         let expiry = queue.expiry();
@@ -179,7 +179,7 @@ impl QueueMembership {
 
     // --- the end of items ---
 
-    /// Marks items that this process has taken as done. Returns false if it has not taken that many.
+    /// Marks items that this process has popped as done. Returns false if it has not popped that many.
     pub fn task_done(&self, count: u64, timeout: u64) -> Result<bool, ObjectError> {
         let queue = self.queue()?;
         self.finish_end(queue.task_done(count, deadline_after(timeout)))

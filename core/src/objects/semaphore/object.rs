@@ -40,7 +40,7 @@ impl Object for SemaphoreMembership {
         self.abandoned.exist() && self.count_held_here() > 0
     }
 
-    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+    fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         self.permits.release_all(self.members().self_id());
         None
     }

@@ -43,7 +43,7 @@ impl Object for StoreMembership {
         }
     }
 
-    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+    fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         let guard = self.lock_contents();
         let (store, self_id) = (self.unchecked_store(), self.members().self_id());
         if let Some(transaction) = self.transaction.lock().take() {

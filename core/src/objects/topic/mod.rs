@@ -9,4 +9,4 @@ mod subscription;
 pub use membership::{ITEMS, Log, ROOM, TopicMembership};
 pub use overview::{Overview, PublisherSeen, SubscriberSeen};
 pub use publication::{MOST_MEMORY, Publication, PublishOutcome, RoomWait};
-pub use subscription::{Message, Payload, Pin, Subscription, TakeResult};
+pub use subscription::{Message, Payload, Pin, ReceiveOutcome, Subscription};

@@ -16,7 +16,7 @@ impl Object for TopicMembership {
     }
 
     /// Others see first what this process has published.
-    fn give_all_back(&self) -> Option<MutexGuard<'_, ()>> {
+    fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         if let Some(publication) = self.local_publication() {
             publication.finish();
         }

@@ -23,10 +23,10 @@ pub type Pin = subscriber::PinnedBlock<Log, Arc<SharedMapping>>;
 
 type LogSubscriber = Subscriber<Log, Arc<SharedMapping>>;
 
-/// The result of taking messages.
+/// The outcome of receiving messages.
 #[derive(Debug)]
-pub enum TakeResult {
-    /// The taken messages, or the reason why there are none.
+pub enum ReceiveOutcome {
+    /// The received messages, or the reason why there are none.
     Received(Received),
     /// A publisher that cannot be read, and the reason.
     Unreachable(PublisherId, String),
@@ -117,25 +117,25 @@ impl Subscription {
         Ok(subscriber)
     }
 
-    /// Takes messages, as [`Subscriber::receive`], large ones in place. Reports each publisher that cannot be read
+    /// Receives messages, as [`Subscriber::receive`], large ones in place. Reports each publisher that cannot be read
     /// once.
     #[inline]
-    pub fn take(
+    pub fn receive(
         &self,
         most: usize,
         out: &mut Vec<u8>,
         messages: &mut Vec<Message>,
-    ) -> Result<TakeResult, ObjectError> {
+    ) -> Result<ReceiveOutcome, ObjectError> {
         let mut subscriber = self.refreshed()?;
         if let Some((source, why)) = subscriber.next_unreadable() {
-            return Ok(TakeResult::Unreachable(source, why));
+            return Ok(ReceiveOutcome::Unreachable(source, why));
         }
-        let (taken, news) = subscriber.receive(most, true, out, messages);
+        let (received, news) = subscriber.receive(most, true, out, messages);
         drop(subscriber);
         // Relaxed: only for warnings.
         self.reader.store(this_thread(), Relaxed);
         self.topic.wake_for(news);
-        Ok(TakeResult::Received(taken))
+        Ok(ReceiveOutcome::Received(received))
     }
 
     /// Returns true if there may be a message: a hint that is right once this process has announced that it sleeps.

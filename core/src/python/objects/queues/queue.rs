@@ -248,11 +248,11 @@ impl Queue {
         items: &mut Vec<u8>,
     ) -> PyResult<PopOutcome> {
         let membership = &self.membership;
-        let mut taken = membership.take(source, most, items, 0);
+        let mut taken = membership.pop(source, most, items, 0);
         if let Err(ObjectError::Changing { .. }) = taken {
             taken = py.detach(|| {
                 membership
-                    .with_lock_timeout(|patience| membership.take(source, most, items, patience))
+                    .with_lock_timeout(|patience| membership.pop(source, most, items, patience))
             });
         }
         taken.map_err(|error| failed(py, membership, error))
@@ -349,10 +349,10 @@ impl Queue {
             if self.has_returned.load(Relaxed) {
                 return Ok(Some(PopOutcome::Empty));
             }
-            if !membership.may_take() {
+            if !membership.may_pop() {
                 return Ok(None);
             }
-            let taken = membership.take(Source::Queue, most, &mut items, PATIENCE)?;
+            let taken = membership.pop(Source::Queue, most, &mut items, PATIENCE)?;
             Ok(Some(taken).filter(|&taken| taken != PopOutcome::Empty))
         })?;
         match waited {
@@ -647,7 +647,7 @@ impl Queue {
         let membership = &queue.membership;
         let us = (queue.name.get(), &**membership);
         let waited = wait_for(py, us, ITEMS, timeout, || {
-            if !membership.may_take() {
+            if !membership.may_pop() {
                 return Ok(None);
             }
             let claimed = membership.claim(Source::Queue, nanoseconds(limit), PATIENCE)?;
@@ -760,15 +760,13 @@ impl Queue {
     /// Whether there may be something to take, or to hear of: a hint.
     fn may_take(&self) -> bool {
         // Relaxed: a hint.
-        self.has_returned.load(Relaxed)
-            || !lock(&self.left).is_empty()
-            || self.membership.may_take()
+        self.has_returned.load(Relaxed) || !lock(&self.left).is_empty() || self.membership.may_pop()
     }
 
     /// Looks for a moment, before a loop sleeps, whether there may be something to take.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = &self.membership;
-        self.name.get().glance(py, || membership.may_take())
+        self.name.get().glance(py, || membership.may_pop())
     }
 
     /// Seconds until a claim ends by itself, if one does.

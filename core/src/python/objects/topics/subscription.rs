@@ -4,7 +4,7 @@ use crate::memory::bytes;
 use crate::objects::error::ObjectError;
 use crate::objects::lifecycle::prepare_to_sleep;
 use crate::objects::registry::Handle;
-use crate::objects::topic::{self, ITEMS, Payload, Pin, TakeResult, TopicMembership};
+use crate::objects::topic::{self, ITEMS, Payload, Pin, ReceiveOutcome, TopicMembership};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::values::{Values, is_from_signal_handler};
 use crate::python::objects::loop_waiter::LoopWaiter;
@@ -122,10 +122,10 @@ impl Subscription {
             pid: subscription.process_of(source),
         };
         let taken = loop {
-            match subscription.take(most, &mut batch.bytes, &mut batch.messages)? {
-                TakeResult::Received(Received::PublisherGone(_)) if !self.hears_of_ends => {}
-                TakeResult::Received(taken) => break taken,
-                TakeResult::Unreachable(source, why) => {
+            match subscription.receive(most, &mut batch.bytes, &mut batch.messages)? {
+                ReceiveOutcome::Received(Received::PublisherGone(_)) if !self.hears_of_ends => {}
+                ReceiveOutcome::Received(taken) => break taken,
+                ReceiveOutcome::Unreachable(source, why) => {
                     let why = format!("cannot be read: {why}");
                     return Ok(Found::Ended("SharedMemoryError", ended(source), why));
                 }

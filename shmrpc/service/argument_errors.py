@@ -1,4 +1,4 @@
-"""The words for arguments that cannot be bound to parameters."""
+"""Error texts for arguments that cannot be bound to parameters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from shmrpc.basics.suggestions import closest_match
 
-#: What a client's ``with_options`` takes. Many try them as keywords of a call.
+#: Options of a client's ``with_options``, which callers often pass as keywords of a call by mistake.
 CALL_OPTIONS: Final = ("timeout", "metadata", "reply_metadata")
-#: The kinds of parameters whose arguments can come in order.
+#: Kinds of parameters that accept positional arguments.
 POSITIONAL_KINDS: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 _repr = reprlib.Repr()
@@ -21,7 +21,7 @@ _repr.maxstring = _repr.maxother = 60
 def describe_argument_errors(
     endpoint: str, signature: Signature, positional: Sequence[Any], keywords: Mapping[str, Any]
 ) -> str:
-    """All that is wrong with arguments that cannot be bound to parameters."""
+    """Describe everything that is wrong with arguments that cannot be bound to parameters."""
     parameters = signature.parameters.values()
     kinds = {p.kind for p in parameters}
     by_place = [p.name for p in parameters if p.kind in POSITIONAL_KINDS]
@@ -65,15 +65,15 @@ def describe_argument_errors(
 
 
 def _format_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
-    """Arguments as they stand in a call."""
+    """Format arguments as they stand in a call."""
     return ", ".join(
         [*map(short_repr, positional), *(f"{name}={short_repr(value)}" for name, value in keywords.items())]
     )
 
 
 def short_repr(value: Any) -> str:
-    """The repr of an argument, shortened."""
+    """Return the shortened repr of an argument."""
     try:
         return _repr.repr(value)
-    except Exception as error:  # As for an int of many thousand digits, or a __repr__ that fails.
+    except Exception as error:  # For example an int of many thousand digits, or a failing __repr__.
         return f"<{type(value).__qualname__}, whose repr raised {type(error).__name__}>"

@@ -1,4 +1,4 @@
-"""The arguments of a call, out of its body: decoded, validated, and explained where they do not fit."""
+"""The arguments of a call: decoded from its body, and validated."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from shmrpc.wire.codec import UNREADABLE, Body, Codec, UndeclaredArray, require_
 from shmrpc.wire.failure import CallRejected
 from shmrpc.wire.frames import sub_body
 
-#: Positional ones, and those by keyword.
+#: Positional arguments and keyword arguments.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
-#: The first byte of a MessagePack array of up to 15 elements is this one plus their number.
+#: First byte of a MessagePack array of up to 15 elements, without the number of elements.
 _FIXARRAY: Final = 0x90
 _PAIR: Final = b"\x92"
 _EMPTY_MAP: Final = b"\x80"
 
 
 class ArgumentDecoders:
-    """What decodes and validates the arguments of an endpoint.
+    """Decoders that validate the arguments of an endpoint.
 
-    A rejection says which parameter, what was expected and what came.
+    A rejection names the parameter, the expected type and the value found.
     """
 
     def __init__(self, signature: Signature, codec: Codec) -> None:
@@ -36,25 +36,25 @@ class ArgumentDecoders:
         self._codec = codec
         #: Decodes an array of positional arguments.
         self.positional = self._array_decoder(self._explain)
-        #: Decodes an array of a deadline and positional arguments. The deadline stands first in what comes of it, too.
+        #: Decodes an array of a deadline and positional arguments, and returns the deadline first.
         self.with_deadline = self._array_decoder(self._explain_with_deadline, int)
         #: Decodes an array of positional arguments and a map of keyword arguments.
         self.keywords = self._keyword_decoder()
 
     def parts(self, body: Body, args: msgspec.Raw, kwargs: msgspec.Raw) -> Arguments:
-        """Decodes positional and keyword arguments that are parts of a body."""
+        """Decode positional and keyword arguments that are parts of a body."""
         if bytes(kwargs) == _EMPTY_MAP:
             return self.positional(sub_body(body, args)), {}
         return self.keywords(sub_body(body, b"".join((_PAIR, args, kwargs))))
 
     def expected_by_count(self) -> list[_core.Expected | None]:
-        """What the core reads an array of positional arguments as, by its length; None where it cannot."""
+        """Return the core's type of a positional array for each length; None where the core cannot decode it."""
         return [None if kind is None else self._codec.expected(kind) for kind in self._kinds_by_count(())]
 
     def expected_by_name(self) -> tuple[list[tuple[str, _core.Expected, bool]], int]:
-        """For the core, each parameter with its type and whether it must be given; how many have a place, too.
+        """Return each parameter for the core, with its type and True if required, and the number of positional ones.
 
-        There are none if the core cannot read each of them, or one can only be given by its place.
+        Returns no parameters if the core cannot decode one of them, or if one is positional only.
         """
         parameters, types = self._signature.parameters, self._signature.types
         found = [
@@ -68,20 +68,19 @@ class ArgumentDecoders:
         return found, sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
 
     def _array_decoder(self, explain: Callable[[Body], Sequence[Any]], *before: Any) -> Callable[[Body], Sequence[Any]]:
-        """Decodes a short array of arguments by its length: quickly, or else completely.
+        """Return a decoder of short arrays of arguments: a quick attempt by length, then a complete one.
 
-        ``explain`` is the slow way, which finds the words for what is wrong; ``before``: the types of what stands
-        before the arguments.
+        ``explain`` is the slow path, which raises the rejection. ``before``: types of values before the arguments.
         """
         codec, kinds = self._codec, self._kinds_by_count(before)
         quick = [_refuse if kind is None else codec.quick(kind) for kind in kinds]
-        #: Made when they are first needed.
+        #: Complete decoders by length, created when first needed.
         complete: dict[int, Callable[[Body], Any]] = {}
 
         def decode(body: Body) -> Sequence[Any]:
             try:
                 return quick[body[0] ^ _FIXARRAY](body)  # type: ignore[index, no-any-return]
-            except (*UNREADABLE, IndexError, TypeError):  # TypeError: it is a parcel.
+            except (*UNREADABLE, IndexError, TypeError):  # TypeError: the body is a parcel.
                 pass
             encoded = body if isinstance(body, bytes) else body.body
             count = encoded[0] ^ _FIXARRAY if encoded else len(kinds)
@@ -98,7 +97,7 @@ class ArgumentDecoders:
         return decode
 
     def _kinds_by_count(self, before: tuple[Any, ...]) -> list[Any]:
-        """The type of the array for each length that a short one can have; None for those that do not fit."""
+        """Return the type of the array for each length of a short array; None for invalid lengths."""
         parameters, types = self._signature.parameters, self._signature.types
         positional = [p for p in parameters if p.kind in POSITIONAL_KINDS]
         required = sum(p.default is p.empty for p in positional)
@@ -137,7 +136,7 @@ class ArgumentDecoders:
         return deadline, *self._bind(positional, {}, is_open)[0]
 
     def _keyword_decoder(self) -> Callable[[Body], Arguments]:
-        """Decodes to plain values, and validates each by the type of its parameter."""
+        """Return a decoder that decodes plain values, then validates each by the type of its parameter."""
         by_count, types, convert = self._keywords_by_count(), self._signature.types, self._codec.convert
         names, shape = list(types), self._codec.decoder(tuple[list[Any], dict[str, Any]])
 
@@ -156,14 +155,14 @@ class ArgumentDecoders:
                     return converted, {name: convert(value, types[name]) for name, value in keywords.items()}
             except (*UNREADABLE, IndexError):
                 pass
-            return self._bind(positional, keywords)  # The slow way finds the words for what is wrong.
+            return self._bind(positional, keywords)  # The slow path raises the rejection.
 
         return decode
 
     def _keywords_by_count(self) -> list[tuple[frozenset[str], frozenset[str]]]:
-        """For each number of positional arguments, the keywords that may and that must be there.
+        """Return allowed and required keywords for each number of positional arguments.
 
-        Empty if there are parameters of a kind that only the slow way knows.
+        Empty for parameters of a kind that only the slow path supports.
         """
         parameters = self._signature.parameters
         if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):

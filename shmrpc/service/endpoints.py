@@ -1,4 +1,4 @@
-"""An endpoint: a function under the name by which it is called."""
+"""An endpoint: a function and the name by which it is called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shmrpc.service.interceptors import Interceptor
 from shmrpc.service.signature import Signature
 from shmrpc.wire.frames import Shape
 
-#: Where an endpoint's function runs: in the server's loop, in a thread, or in another process.
+#: Place where an endpoint's function runs: the server's event loop, a thread, or another process.
 RunIn = Literal["loop", "thread", "process"]
 
 
@@ -25,29 +25,29 @@ class EndpointOptions(msgspec.Struct, frozen=True):
     name: str | None = None
     run_in: RunIn = "loop"
     threads: int | None = None
-    #: The interceptors of the service that it was included from.
+    #: Interceptors of the service that the endpoint was included from.
     interceptors: tuple[Interceptor, ...] = ()
 
 
 class Endpoint:
-    """A function under the name by which it is called."""
+    """A function and the name by which it is called."""
 
     def __init__(self, service: str, name: str, function: Callable[..., Any], options: EndpointOptions) -> None:
         self.name = name
         self.function = function = _unwrap_callable(function)
         self.run_in: RunIn = options.run_in
-        #: Threads of its own; None if it shares those of its service.
+        #: Number of threads of its own; None if it uses the threads of its service.
         self.threads = options.threads
-        #: Its own interceptors, inside those of its service.
+        #: Interceptors of the endpoint, inside those of its service.
         self.interceptors = options.interceptors
         self.signature = Signature(service, name, function)
-        #: Whether it is an ``async def`` that gives one result.
+        #: True for an ``async def`` with a single result.
         self.is_coroutine = inspect.iscoroutinefunction(function)
         self._check_run_in()
 
     @property
     def shape(self) -> Shape:
-        """Which of its sides are streams."""
+        """The sides of the endpoint that are streams."""
         return Shape(self.signature.streams, tuple(self.signature.input_positions.items()))
 
     def _check_run_in(self) -> None:
@@ -76,14 +76,14 @@ class Endpoint:
             )
 
     def check_reachable(self) -> None:
-        """Raises TypeError if another process could not find it and is to run it. Its module must be loaded by now."""
+        """Raise TypeError if another process is to run the function but cannot import it. Requires a loaded module."""
         if self.run_in != "process":
             return
-        import pickle  # Few programs need it.
+        import pickle  # Rarely needed.
 
         try:
             pickle.dumps(self.function)
-        except Exception as error:  # Pickling may run anybody's code.
+        except Exception as error:  # Pickling may run arbitrary code.
             raise TypeError(
                 f"endpoint {self.signature.name!r}: run_in='process' finds the function by its module and its name, "
                 f"and that fails: {error}; make the outermost decorator of a function at the top of a module the "
@@ -92,7 +92,7 @@ class Endpoint:
 
 
 def _unwrap_callable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a callable, so that its types are seen, and whether it is async."""
+    """Return the function behind a callable, to inspect its types and whether it is async."""
     if isinstance(function, staticmethod):
         return function.__func__
     by_itself = isinstance(function, functools.partial) or inspect.isroutine(function)
@@ -100,7 +100,7 @@ def _unwrap_callable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_function(service: str, function: Any) -> None:
-    """TypeError for what cannot be an endpoint of a service."""
+    """Raise TypeError for an object that cannot be an endpoint of a service."""
     what = f"endpoint of {service!r}: expected a function, got"
     if isinstance(function, str):
         raise TypeError(f"{what} {function!r}; a name is given as @service.endpoint(name={function!r})")
@@ -126,7 +126,7 @@ def check_function(service: str, function: Any) -> None:
 
 
 def defining_class(function: Any) -> str:
-    """The name of the class in whose body a plain function was defined; "" if in none."""
+    """Return the name of the class in whose body a plain function was defined; "" if there is none."""
     if not isinstance(function, types.FunctionType):
         return ""
     *_, owner, _name = ["", "", *function.__qualname__.split(".")]
@@ -134,6 +134,6 @@ def defining_class(function: Any) -> str:
 
 
 def self_parameter(function: types.FunctionType) -> str:
-    """The name of a method's ``self`` or ``cls``; "" for another function."""
+    """Return the name of a method's first parameter if it is ``self`` or ``cls``; "" otherwise."""
     first = function.__code__.co_varnames[: min(1, function.__code__.co_argcount)]
     return first[0] if first and first[0] in ("self", "cls") else ""

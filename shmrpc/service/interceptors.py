@@ -1,9 +1,9 @@
-"""Interceptors: what wraps each call, on either side.
+"""Interceptors, which wrap each call on either side.
 
-An interceptor is called with the :class:`shmrpc.Call` and gives a context manager. The call runs inside of
-it, from before its first step to after its last item: what the manager raises on entering refuses the call,
-what the call raises goes through it. ``contextlib.contextmanager`` and ``contextlib.asynccontextmanager``
-make one of a generator function::
+An interceptor is called with the :class:`shmrpc.Call` and returns a context manager. The call runs inside the context
+manager, from before its first step to after its last item. An exception on entering rejects the call, and an
+exception of the call passes through the manager. ``contextlib.contextmanager`` and
+``contextlib.asynccontextmanager`` make an interceptor from a generator function::
 
     @contextlib.contextmanager
     def timed(call: shmrpc.Call) -> Iterator[None]:
@@ -24,14 +24,14 @@ from typing import Any
 
 from shmrpc.service.call import Call
 
-#: For programs without a loop.
+#: Interceptors for threads.
 SyncInterceptor = Callable[[Call], AbstractContextManager[Any]]
-#: For clients and servers in a loop: the context manager may be an async one.
+#: Interceptors for clients and servers in an event loop, which may return async context managers.
 Interceptor = Callable[[Call], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 
 
 def check_interceptors(interceptors: Iterable[Any], *, plain: bool = False) -> tuple[Any, ...]:
-    """The interceptors; TypeError for what cannot be one. ``plain``: they have to do without a loop."""
+    """Return the interceptors as a tuple. Raises TypeError for an invalid one. ``plain``: True for use in threads."""
     if callable(interceptors) or isinstance(interceptors, (str, bytes)) or not isinstance(interceptors, Iterable):
         raise TypeError(f"interceptors: expected a list of them, got {interceptors!r}")
     found = tuple(interceptors)
@@ -56,10 +56,10 @@ def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
 
 
 def check_takes_one_argument(what: str, function: Callable[..., Any], call: str) -> None:
-    """TypeError that begins with ``what`` for a function that takes no single argument. ``call``: how it is called."""
+    """Raise TypeError, beginning with ``what``, for a function that does not accept one argument."""
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # Python does not tell.
+    except (ValueError, TypeError):  # The signature is not available.
         return
     try:
         signature.bind(None)
@@ -68,7 +68,7 @@ def check_takes_one_argument(what: str, function: Callable[..., Any], call: str)
 
 
 async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], call: Call) -> None:
-    """Enters what each interceptor gives for the call, the first one outermost."""
+    """Enter the context managers of all interceptors for the call, the first one outermost."""
     for interceptor in interceptors:
         manager = interceptor(call)
         if isinstance(manager, AbstractAsyncContextManager):
@@ -80,7 +80,7 @@ async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], 
 
 
 def enter_all_sync(stack: AsyncExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
-    """The same without a loop."""
+    """Enter the plain context managers of all interceptors for the call, the first one outermost."""
     for interceptor in interceptors:
         manager: object = interceptor(call)
         if not isinstance(manager, AbstractContextManager):

@@ -1,4 +1,4 @@
-"""Methods that are marked as endpoints, for a service to include an object."""
+"""Marks of methods as endpoints, for services that include an object."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def endpoint(*, name: str | None = None, run_in: RunIn = "loop", threads: int | 
 def endpoint(
     function: Any = None, /, *, name: str | None = None, run_in: RunIn = "loop", threads: int | None = None
 ) -> Any:
-    """Marks a method as an endpoint, for :meth:`Service.include` of an instance.
+    """Mark a method as an endpoint, for :meth:`Service.include` of an instance.
 
-    The options are those of :meth:`Service.endpoint`. It may stand above or below ``@staticmethod`` and
-    ``@classmethod``. A class that overrides a marked method marks its own.
+    Options: see :meth:`Service.endpoint`. The decorator may stand above or below ``@staticmethod`` and
+    ``@classmethod``. A class that overrides a marked method must mark its own method.
 
-    Raises TypeError for what is no method.
+    Raises TypeError for an object that is no method.
     """
 
     def mark(function: _F) -> _F:
@@ -41,7 +41,7 @@ def endpoint(
 
 
 def iter_marked(source: object) -> Iterator[tuple[Callable[..., Any], EndpointOptions]]:
-    """Each marked method of an object, and what its mark says, a name included; none of a class.
+    """Yield each marked method of an object with its options, including its name. Yields nothing for a class.
 
     Raises TypeError for a mark that would be lost.
     """
@@ -55,7 +55,7 @@ def iter_marked(source: object) -> Iterator[tuple[Callable[..., Any], EndpointOp
 
 
 def _check_method(function: Any) -> None:
-    """TypeError for what cannot be marked as an endpoint of an object."""
+    """Raise TypeError for an object that cannot be marked as an endpoint."""
     if isinstance(function, type):
         raise TypeError(f"@shmrpc.endpoint: expected a method, got the class {function.__qualname__}; mark its methods")
     if isinstance(function, (property, functools.cached_property)):
@@ -70,9 +70,9 @@ def _check_method(function: Any) -> None:
 
 
 def _mark_of(cls: type, attribute: str) -> EndpointOptions | None:
-    """What ``@endpoint`` was told of a member of a class; nothing is evaluated, as a property would be.
+    """Return the mark of a class member without evaluating it, as a property would be; None if there is none.
 
-    TypeError if the mark would be lost: on a property, or on a method that is overridden by one without.
+    Raises TypeError if the mark would be lost: on a property, or on a method that an unmarked method overrides.
     """
     static = inspect.getattr_static(cls, attribute, None)
     options = _direct_mark(static)

@@ -1,4 +1,4 @@
-"""How a call ended, in a word: for logs and traces, the same at both sides."""
+"""The outcome of a call in one word, for logs and traces of both sides."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from shmrpc.service.call import Call
 from shmrpc.wire.failure import CallRejected, describe_failure, failure_error
 
 OK: Final = "ok"
-#: Its caller was cancelled or left the stream, or the server stopped.
+#: The caller was cancelled or left the stream, or the server stopped.
 CANCELLED: Final = "cancelled"
 DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 
 
 def outcome_of(call: Call, error: BaseException | None) -> str:
-    """``ok``, ``cancelled``, ``deadline_exceeded``, an ApplicationError's code, or the name of the exception's class.
+    """Return ``ok``, ``cancelled``, ``deadline_exceeded``, an ApplicationError's code, or the exception's class.
 
-    ``error`` is what went through the call's interceptors. Of a class that is no builtin it is the qualified
-    name, and of an exception that was raised remotely the name it had there.
+    ``error`` is the exception that passed through the call's interceptors. The class name is qualified unless it is a
+    builtin. For an exception that was raised remotely it is the name at the remote side.
     """
     if error is None:
         return OK
-    if isinstance(error, CallRejected):  # The caller is to see another class.
+    if isinstance(error, CallRejected):  # The caller gets a different class.
         error = failure_error(describe_failure(error))
     if isinstance(error, ApplicationError):
         return error.code
-    if isinstance(error, DeadlineExceeded) and not isinstance(error, RemoteError):  # Else it is an inner call's.
+    if isinstance(error, DeadlineExceeded) and not isinstance(
+        error, RemoteError
+    ):  # Otherwise it belongs to a call made by the handler.
         return DEADLINE_EXCEEDED
-    if isinstance(error, asyncio.CancelledError) and call.remaining() == 0:  # So a handler hears of its deadline.
+    if (
+        isinstance(error, asyncio.CancelledError) and call.remaining() == 0
+    ):  # The handler gets its deadline as a cancellation.
         return DEADLINE_EXCEEDED
     if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
         return CANCELLED

@@ -21,12 +21,13 @@ from shmrpc.service.marks import iter_marked
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Makes the context that a server lives in; its value is ``current_call().state``.
+#: Returns the context manager within which a server runs; its value is ``current_call().state``.
 Lifespan = Callable[["Service"], AbstractAsyncContextManager[Any]]
 
-#: Calls of a service that may be in threads at once. They wait more than they compute: CPUs are no measure.
+#: Maximum number of calls of a service in threads. Not the number of CPUs, because handlers wait more than they
+#: compute.
 DEFAULT_THREADS: Final = 40
-#: The methods of both clients: an attribute of theirs is no endpoint.
+#: Names of the methods of both clients, which hide endpoints of the same name.
 CLIENT_METHODS: Final = frozenset(
     {
         "batch", "buffer", "call", "close", "connect", "describe", "empty", "map", "notify", "open", "place", "resume",
@@ -51,29 +52,28 @@ class Group:
     def endpoint(
         self, function: Any = None, /, *, name: str | None = None, run_in: RunIn = "loop", threads: int | None = None
     ) -> Any:
-        """Makes a function an endpoint, under its own name or ``name``. The function is returned unchanged.
+        """Make a function an endpoint, under its own name or ``name``. Returns the function unchanged.
 
-        A plain function runs in the server's loop and holds it meanwhile: keep it short, or say
-        ``run_in="thread"``, or ``run_in="process"`` for one that computes (it and its arguments are pickled
-        to a process of the server's own). ``threads``: how many calls of it may be in threads at once, which are then
-        its own and not its service's. An ``async def`` runs in the loop and may await. A generator,
-        async or plain, streams what it yields. A parameter annotated ``AsyncIterator[T]`` takes a stream from
-        the caller. Annotated parameters are validated; others take what MessagePack carries. Context
-        variables that a handler sets are its call's own.
+        A plain function runs in the server's event loop and blocks it: keep it short, or choose ``run_in="thread"``, or
+        ``run_in="process"`` for computations (which pickles the function and its arguments). ``threads``: number of
+        threads for this endpoint alone, instead of those of its service. An ``async def`` runs in the event loop and
+        may await. A generator, async or plain, streams the items that it yields. A parameter annotated
+        ``AsyncIterator[T]`` takes a stream from the caller. Annotated parameters are validated; others accept all that
+        MessagePack supports. Context variables that a handler sets belong to its call.
 
-        A client offers it as an attribute, unless its name is that of a method there, such as ``close``, or a
-        keyword: then only ``client.call("close")`` calls it, and a UserWarning says so here.
+        Clients offer the endpoint as an attribute. If its name is a keyword or that of a client's method, such as
+        ``close``, only ``client.call("close")`` reaches it, and a UserWarning says so.
 
-        Raises TypeError for what cannot be an endpoint, such as a method, which needs its object (mark it with
-        :func:`shmrpc.endpoint`), or one with a default that its type refuses; ValueError for a name that is taken or
-        cannot be one; LocalProtocolError while the service is being served.
+        Raises TypeError for an object that cannot be an endpoint, such as a method without its object (mark it with
+        :func:`shmrpc.endpoint`), or a function with a default of the wrong type; ValueError for an invalid or taken
+        name; LocalProtocolError while the service is being served.
         """
         if function is None:
             return lambda function: self.add_endpoint(function, EndpointOptions(name, run_in, threads))
         return self.add_endpoint(function, EndpointOptions(name, run_in, threads))
 
     def add_endpoint(self, function: _F, options: EndpointOptions) -> _F:
-        """Adds one endpoint."""
+        """Add one endpoint."""
         self._service.check_open()
         check_function(self._service.name, function)
         name = getattr(function, "__name__", "") if options.name is None else options.name
@@ -95,20 +95,20 @@ class Group:
         return function
 
     def group(self, prefix: str) -> Group:
-        """A group of endpoints: those of ``service.group("math")`` are called as ``client.math.add(1, 2)``."""
+        """Return a group of endpoints: those of ``service.group("math")`` are called as ``client.math.add(1, 2)``."""
         if not isinstance(prefix, str) or not all(map(_is_valid_name, prefix.split("."))):
             raise ValueError(f"prefix {prefix!r}: expected identifiers without a leading underscore, joined by dots")
         return Group(self._service, f"{self._prefix}{prefix}.")
 
     def include(self, source: object, /, *, prefix: str = "") -> None:
-        """Adds what ``source`` offers, under ``prefix`` if there is one.
+        """Add the endpoints of ``source``, under ``prefix`` if there is one.
 
-        ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``: its state is then the
-        service's. Or it is another Service: its endpoints as they are now, each inside that service's interceptors,
-        but not its lifespan.
+        ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``, and whose state the endpoints
+        share. Or it is another Service, whose present endpoints are added with that service's interceptors, but without
+        its lifespan.
 
-        Raises TypeError if it offers nothing, or has marked what cannot be an endpoint, ValueError for a name that is
-        taken, LocalProtocolError while the service is being served.
+        Raises TypeError if the source has no endpoints, or marks an object that cannot be one, ValueError for a taken
+        name, LocalProtocolError while the service is being served.
         """
         target = self.group(prefix) if prefix else self
         offered = list(_iter_endpoints(source) if isinstance(source, Service) else iter_marked(source))
@@ -124,11 +124,12 @@ class Group:
 class Service(Group):
     """Functions that other processes may call, under one name.
 
-    ``name``: 1 to 64 of ``A-Z a-z 0-9 . _ -``, a letter or digit first and last. ``lifespan`` is called with
-    the service when a server starts and gives an async context manager that it lives in: what that yields is
-    ``current_call().state`` in the handlers. ``interceptors`` wrap each call of the service, wherever it is
-    served, inside those of the server; see :mod:`shmrpc.service.interceptors`. Raises TypeError for what is none.
-    ``threads``: how many calls of its endpoints with ``run_in="thread"`` may be in threads at once; others wait.
+    ``name``: 1 to 64 of ``A-Z a-z 0-9 . _ -``, with a letter or digit at both ends. ``lifespan`` is called with the
+    service when a server starts, and returns an async context manager within which the server runs; the yielded value
+    is ``current_call().state`` in the handlers. ``interceptors`` wrap each call of the service, on every server, inside
+    those of the server; see :mod:`shmrpc.service.interceptors`. ``threads``: maximum number of calls of endpoints with
+    ``run_in="thread"`` in threads at the same time; others wait. Raises TypeError for an invalid lifespan or
+    interceptor.
 
     >>> calculator = Service("calculator")
     >>> @calculator.endpoint
@@ -155,19 +156,19 @@ class Service(Group):
             _check_lifespan(self.name, lifespan)
         self.lifespan = lifespan
         self.endpoints: dict[str, Endpoint] = {}
-        #: The servers of this process that serve it.
+        #: Servers of this process that serve it.
         self.servers: weakref.WeakSet[object] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"Service({self.name!r}, endpoints={list(self.endpoints)})"
 
     def check_reachable(self) -> None:
-        """Raises TypeError for an endpoint that runs in another process and could not be found there."""
+        """Raise TypeError for an endpoint that is to run in another process, which could not import it."""
         for endpoint in self.endpoints.values():
             endpoint.check_reachable()
 
     def check_open(self) -> None:
-        """Raises LocalProtocolError while it is being served: clients have been told its endpoints."""
+        """Raise LocalProtocolError while the service is being served, because its clients know its endpoints."""
         if self.servers:
             raise LocalProtocolError(
                 f"service {self.name!r} is being served, so that its endpoints are fixed: add them before serve()"
@@ -180,7 +181,7 @@ def _wrapper_hint(function: Any) -> str:
 
 
 def _warn_of_name(name: str) -> None:
-    """Warns of an endpoint that is no attribute of a client."""
+    """Warn of an endpoint that clients do not offer as an attribute."""
     hidden = next((part for part in name.split(".") if keyword.iskeyword(part)), None)
     first = name.partition(".")[0]
     if hidden is None and first not in CLIENT_METHODS:
@@ -190,7 +191,7 @@ def _warn_of_name(name: str) -> None:
 
 
 def _check_lifespan(service: str, lifespan: Any) -> None:
-    """Raises TypeError for what gives no async context manager."""
+    """Raise TypeError for an object that returns no async context manager."""
     what = f"lifespan of {service!r}: expected a function of the service that gives an async context manager"
     if not callable(lifespan):
         raise TypeError(f"{what}, got {lifespan!r}")
@@ -202,7 +203,7 @@ def _check_lifespan(service: str, lifespan: Any) -> None:
 
 
 def _iter_endpoints(service: Service) -> Iterator[tuple[Callable[..., Any], EndpointOptions]]:
-    """The endpoints of another service, each inside that one's interceptors."""
+    """Yield the endpoints of another service, each with that service's interceptors."""
     for each in service.endpoints.values():
         interceptors = (*service.interceptors, *each.interceptors)
         yield each.function, EndpointOptions(each.name, each.run_in, each.threads, interceptors)

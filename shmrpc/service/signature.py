@@ -1,4 +1,4 @@
-"""What an endpoint declares: its parameters, its result, and which of them are streams."""
+"""The declaration of an endpoint: its parameters, its result, and its streams."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from shmrpc.wire.failure import CallRejected, unreadable_call
 
 
 class Signature:
-    """The parameters of a function, and what it gives back."""
+    """The parameters and the result of a function."""
 
     def __init__(self, service: str, endpoint: str, function: Callable[..., Any]) -> None:
-        """Raises TypeError for what the function declares and no endpoint can have."""
+        """Read a function's declaration. Raises TypeError for one that an endpoint cannot have."""
         self.endpoint = endpoint
         self.name = f"{service}.{endpoint}"
         try:
@@ -36,13 +36,13 @@ class Signature:
         signature = _signature(function)
         declared = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
         result = hints.get("return", signature.empty)
-        result = None if result is type(None) else result  # As it is written, for messages.
+        result = None if result is type(None) else result  # As in the source code, for messages.
         self.signature = signature.replace(parameters=declared, return_annotation=result)
-        #: The type of its result, or of each item that it streams.
+        #: Type of the result, or of each streamed item.
         self.result: Any = hints.get("return", Any)
-        #: Whether it streams to the caller.
+        #: True if the endpoint streams to the caller.
         self.streams = stream_types.is_streaming(function, self.result)
-        #: The parameters that take a stream from the caller, and the type of an item of each.
+        #: Item types of the parameters that take a stream from the caller, by name.
         self.inputs = {
             name: stream_types.input_item(hints[name])
             for name in self.signature.parameters
@@ -52,9 +52,9 @@ class Signature:
         self._check_streams(function, declared_types | self.inputs)
         if self.streams:
             self.result = stream_types.output_item(self.result)
-        #: The type of each argument. In the place of a stream stands a nil.
+        #: Types of the arguments by name. A stream has a nil in its place.
         self.types: dict[str, Any] = declared_types | dict.fromkeys(self.inputs)
-        #: The parameters whose memory the function writes in place.
+        #: Names of the parameters whose memory the function writes in place.
         self.writable = frozenset(name for name, kind in self.types.items() if is_writable(kind))
         self._check_writable()
         for name, kind in (self.types | self.inputs).items():
@@ -65,7 +65,7 @@ class Signature:
 
     @property
     def input_positions(self) -> dict[str, int]:
-        """The place of each stream among the positional arguments; -1 if it can come by keyword alone."""
+        """Position of each stream among the positional arguments; -1 for keyword-only ones."""
         parameters = self.signature.parameters
         return {
             name: -1 if parameters[name].kind is Parameter.KEYWORD_ONLY else list(parameters).index(name)
@@ -74,12 +74,12 @@ class Signature:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters, as they are declared."""
+        """The parameters in their declared order."""
         return list(self.signature.parameters.values())
 
     @property
     def positional_names(self) -> list[str]:
-        """The parameters that can come in order."""
+        """Names of the parameters that accept positional arguments."""
         return [p.name for p in self.parameters if p.kind in POSITIONAL_KINDS]
 
     def _check_streams(self, function: Callable[..., Any], types: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class Signature:
             raise TypeError(f"it takes a stream ({', '.join(self.inputs)}), so it must be an async def")
 
     def _check_defaults(self) -> None:
-        """TypeError for a default that would be refused if a caller sent it. What nobody can send is not looked at."""
+        """Raise TypeError for a default that would be rejected as an argument. Skips defaults that cannot be sent."""
         codec = get_codec("msgspec")
         for parameter in self.parameters:
             kind, default = self.types[parameter.name], parameter.default
@@ -106,7 +106,7 @@ class Signature:
                     f"parameter {parameter.name!r} is declared as {type_name(kind)}, but its default is "
                     f"{short_repr(default)}: {hint}"
                 ) from None
-            except Exception:  # As an object that says "not given".
+            except Exception:  # For example a sentinel object.
                 continue
 
     def _check_writable(self) -> None:
@@ -117,24 +117,24 @@ class Signature:
             raise TypeError("Writable is for parameters, not for results or items of a stream")
 
     def unreadable_call(self, why: object) -> CallRejected:
-        """The rejection of a body that is not what a call's has to be."""
+        """Return the rejection of a body that does not hold valid arguments."""
         return unreadable_call(f"{self.name}(): the arguments cannot be read", why)
 
     def describe_mismatch(self, what: str, error: Exception, value: Any, kind: Any) -> str:
-        """The words for a value that is not of its declared type."""
+        """Describe a value that is not of its declared type."""
         why = str(error)
         why = f"{why[0].lower()}{why[1:]}"
         return f"{self.name}(): {what}: {why} ({short_repr(value)}); it is declared as {type_name(kind)}"
 
 
 def result_type(function: Callable[..., Any]) -> Any:
-    """What a function declares as its result, or as the items that it streams; Any if it does not."""
+    """Return the declared type of a function's result or streamed items; Any without a declaration."""
     result = _type_hints(function).get("return", Any)
     return stream_types.output_item(result) if stream_types.is_streaming(function, result) else result
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types that it declares; of a `functools.partial` those of its function, none of what has no annotations."""
+    """Return the declared types of a function, also of a `functools.partial`; empty without annotations."""
     while isinstance(function, functools.partial):
         function = function.func
     try:

@@ -1,4 +1,4 @@
-"""Which parameters and results of a function are streams, and which types promise one where none can be."""
+"""Types of parameters and results: which ones are streams, and which ones cannot be sent."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from shmrpc.values.aliases import UNIONS
 from shmrpc.values.type_names import type_name
 
-#: Annotations that make a parameter a stream from the caller, and a plain function's result one to it.
+#: Annotations that make a parameter a stream from the caller, and a plain function's result a stream to it.
 _INPUTS: Final = (AsyncIterator, AsyncIterable)
 _OUTPUTS: Final = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Generator)
-#: Of a function that yields, the item type stands in these.
+#: Annotations of a generator function that hold the item type.
 _YIELDED: Final = (*_OUTPUTS, Iterable)
 _AWAITED: Final = (Awaitable, Coroutine)
-#: What no frame can carry, wherever it stands in a type.
+#: Types that no frame can carry, at any place in a type.
 _UNSENDABLE_TYPES: Final = (*_OUTPUTS, *_AWAITED)
 
 
 def is_streaming(function: Callable[..., Any], result: Any) -> bool:
-    """Whether a function with this declared result streams to its caller."""
+    """Return True if a function with this declared result streams to its caller."""
     return _yields(function) or (not inspect.iscoroutinefunction(function) and _origin(result) in _OUTPUTS)
 
 
 def output_item(result: Any) -> Any:
-    """The type of the items of a stream to the caller; Any where it is not said."""
+    """Return the type of the items of a stream to the caller; Any if undeclared."""
     return _item(result, _YIELDED)
 
 
 def is_input(kind: Any) -> bool:
-    """Whether a parameter of this type takes a stream from the caller; it may be ``| None`` if it has a default."""
+    """Return True if a parameter of this type, or of this type ``| None``, takes a stream from the caller."""
     return _origin(_without_none(kind)) in _INPUTS
 
 
 def input_item(kind: Any) -> Any:
-    """The type of the items of a stream from the caller; Any where it is not said."""
+    """Return the type of the items of a stream from the caller; Any if undeclared."""
     return _item(_without_none(kind), _INPUTS)
 
 
 def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
-    """Raises TypeError for a parameter whose type promises a stream that it cannot be.
+    """Raise TypeError for a parameter whose type has a stream at a place where none can be.
 
-    ``item``: the type of its items if it takes a stream, else its own type.
+    ``item``: the item type of a parameter that takes a stream, and the type of any other.
     """
     kind, default = parameter.annotation, parameter.default
     if is_input(kind):
@@ -84,7 +84,7 @@ def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
 
 
 def check_result(function: Callable[..., Any], result: Any) -> None:
-    """Raises TypeError for a declared result that promises a stream where there is none, or hides one."""
+    """Raise TypeError for a declared result that is a stream without being one, or contains one."""
     what = f"its result is declared as {type_name(result)}"
     if _yields(function):
         if result not in (Any, object) and _origin(result) not in _YIELDED:
@@ -127,7 +127,7 @@ def _without_annotation(kind: Any) -> Any:
 
 
 def _without_none(kind: Any) -> Any:
-    """The T of ``T | None``, else the very same type."""
+    """Return T for ``T | None``, and any other type unchanged."""
     if get_origin(kind) not in UNIONS:
         return kind
     members = [each for each in get_args(kind) if each is not type(None)]
@@ -135,7 +135,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def _find_unsendable(kind: Any) -> Any:
-    """The first type in this one that is no value; None if there is none."""
+    """Return the first type within this one that cannot be sent; None if there is none."""
     kind = _without_annotation(kind)
     if _origin(kind) in _UNSENDABLE_TYPES:
         return kind

@@ -1,4 +1,4 @@
-"""The items of a stream: how they come, how they are read, and why one cannot be sent."""
+"""The items of a stream: decoding, and the errors of items that cannot be sent."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shmrpc.values.encode_errors import UNSENDABLE, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE, Body, Codec
 from shmrpc.wire.failure import CallRejected
 
-#: How many items, and these as a MessagePack array with a long header; 0, and one item as it is.
+#: Number of items and their MessagePack array with a long header, or 0 and a single item.
 ItemRun = tuple[int, Body]
 
 
 def item_error(item: Any, error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> Exception:
-    """The rejection of an item that encoding has failed with. What is not of ``kinds``, or a handler's, stays."""
+    """Return the rejection of an item whose encoding failed; other errors are returned unchanged."""
     if isinstance(error, CallRejected) or not is_unsendable(error, kinds):
         return error
     return CallRejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
@@ -26,15 +26,15 @@ _split = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class ItemDecoder:
-    """Turns what has come into items of a type."""
+    """Decodes received runs of items of one type."""
 
     def __init__(self, codec: Codec, kind: Any) -> None:
-        #: The item in a body.
+        #: Decodes the single item in a body.
         self.decode_one = codec.decode if kind is Any else codec.decoder(kind)
         self._decode_array = codec.decoder(list.__class_getitem__(kind))
 
     def decode_array(self, data: Body) -> Iterable[Any]:
-        """The items in an array; one of UNREADABLE at the one that cannot be read, after those before it."""
+        """Return the items in an array, up to an invalid one, where iterating raises one of UNREADABLE."""
         try:
             items = self._decode_array(data)
         except UNREADABLE:
@@ -42,7 +42,7 @@ class ItemDecoder:
         return items  # type: ignore[no-any-return]
 
     def iter_lists(self, part: ItemRun) -> Iterable[list[Any]]:
-        """The items that have come together; one of UNREADABLE at the one that cannot be read, after those before."""
+        """Return lists of the items in a run. Raises one of UNREADABLE at an invalid item, after those before it."""
         count, data = part
         if not count:
             return ([self.decode_one(data)],)
@@ -50,7 +50,7 @@ class ItemDecoder:
         return (items,) if isinstance(items, list) else ([item] for item in items)
 
     def decode_all(self, part: ItemRun, on_error: Callable[[Exception], Any]) -> Iterable[Any]:
-        """The items that have come together; what ``on_error`` makes of the error of one that cannot be read."""
+        """Return the items in a run, with the value of ``on_error`` in place of each invalid item."""
         count, data = part
         try:
             return self._decode_array(data) if count else [self.decode_one(data)]

@@ -16,7 +16,7 @@ _ARRAY_HEADER: Final = 5
 
 
 class IncomingStream:
-    """The receiving end: items wait here until they are asked for. It is a stream without its meaning."""
+    """The receiving end of a stream, which keeps encoded items until they are read."""
 
     __slots__ = (
         "_end",
@@ -36,7 +36,7 @@ class IncomingStream:
         self._runs: list[ItemRun] = []
         self._grant = grant
         self._window = ReceiveWindow(allowed, extra)
-        #: Bytes that wait here; and bytes that were taken last, and are in use.
+        #: Bytes of unread items; and bytes of the items taken last, which are in use.
         self._held = self._taken = 0
         self._waiter: asyncio.Future[None] | None = None
         self._slice_end = 0.0
@@ -45,17 +45,17 @@ class IncomingStream:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """True if no further item is expected."""
         return self._ended
 
     def open(self) -> None:
-        """Gives the sender its first credit."""
+        """Grant the sender its first credit."""
         self._grant(self._window.open())
 
     def feed(self, part: ItemRun) -> None:
-        """Takes in items that have come. Raises RemoteProtocolError if there was no credit for them.
+        """Store received items. Raises RemoteProtocolError if there was no credit for them.
 
-        Once it has ended they are dropped, all of them: what is read is a prefix of what was sent.
+        Drops all items after the end, so that the reader sees a prefix of the sent stream.
         """
         if self._ended:
             return
@@ -69,39 +69,39 @@ class IncomingStream:
             self._wake()
 
     def drop(self) -> None:
-        """Drops what waits here."""
+        """Discard the unread items."""
         self._runs.clear()
         self._held = 0
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Ends the stream; ``error`` is raised after the last item."""
+        """End the stream; ``error`` is raised after the last item."""
         if not self._ended:
             self._end = error
             self._wake()
-            self._ended = True  # At last: if the handler of a signal raises before, we are told again.
+            self._ended = True  # Last: if a signal handler raises before, finish() is called again.
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def take_runs(self) -> list[ItemRun]:
-        """The items that are there. Those that were taken before have been consumed."""
+        """Take the received items. Items taken before count as consumed."""
         self._grant_consumed()
         self._taken, self._held = self._held, 0
         parts, self._runs = self._runs, []
         return parts
 
     def _grant_consumed(self) -> None:
-        """Gives credit back for what has been consumed, once it is worth it."""
+        """Grant credit for consumed items, once it is worth a frame."""
         granted = self._window.consume(self._taken)
         self._taken = 0
         if granted and not self._ended:
             self._grant(granted)
 
     async def wait_ready(self, pull: Callable[[], object] | None = None) -> bool:
-        """Waits until there are items: True; or the end: False, or its error raised, once.
+        """Wait for items. Returns False at the end, where the error of the stream is raised once.
 
-        ``pull`` may bring what is there already. The loop has its turn now and then.
+        ``pull`` receives items that have arrived already. Yields to the event loop regularly.
         """
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
@@ -125,7 +125,7 @@ class IncomingStream:
         try:
             raise error
         finally:
-            del error  # It has this frame in its traceback.
+            del error  # Its traceback refers to this frame.
 
 
 async def iter_items(
@@ -134,20 +134,22 @@ async def iter_items(
     convert_error: Callable[[Exception], Exception],
     stop: Callable[[], object],
 ) -> AsyncGenerator[Any, None]:
-    """The items that come, until the end of the stream. ``stop`` is called if this side ends it sooner.
+    """Yield the items up to the end of the stream. Calls ``stop`` if the reader ends it sooner.
 
-    ``convert_error`` makes the error of an item that cannot be read.
+    ``convert_error`` returns the error to raise for an invalid item.
     """
     try:
         while await incoming.wait_ready():
             for count, data in incoming.take_runs():
                 try:
                     if not count:
-                        yield decoder.decode_one(data)  # By no name, which would keep it until the next one comes.
+                        yield decoder.decode_one(
+                            data
+                        )  # Without a local variable, which would keep the item until the next one.
                         continue
                     for item in decoder.decode_array(data):
                         yield item
-                except UNREADABLE as error:  # No further: the caller's stream may fail with one of them.
+                except UNREADABLE as error:  # Narrow: the caller's stream may fail with one of these, too.
                     raise convert_error(error) from None
     finally:
         if not incoming.ended:

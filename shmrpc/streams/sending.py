@@ -13,16 +13,16 @@ from shmrpc.streams.credit import SendWindow, weight
 from shmrpc.streams.items import item_error
 from shmrpc.wire.codec import Body
 
-#: The body for an item: a codec's encoder, or a function.
+#: Encodes an item: a codec's encoder, or a function.
 EncodeItem = _core.Encoder | Callable[[Any], Body]
-#: What to raise for an item, of what encoding it has raised.
+#: Returns the error to raise for an item, given the error of encoding it.
 ConvertError = Callable[[Any, Exception], Exception]
-#: Seconds after which a producer that never waits lets the loop turn.
+#: Seconds after which a producer that never waits yields to the event loop.
 TIME_SLICE: Final = 300e-6
 
 
 class ContextSource(Iterable[Any]):
-    """A source whose items are made context a context manager, which is left whenever the loop goes on."""
+    """A source whose items are made within a context manager, which is left whenever the event loop runs."""
 
     def __init__(self, source: Generator[Any, None, None], context: AbstractContextManager[object]) -> None:
         self.source, self.context = source, context
@@ -31,42 +31,42 @@ class ContextSource(Iterable[Any]):
         return self.source
 
     def close(self) -> None:
-        """Ends the source."""
+        """Close the source."""
         self.source.close()
 
 
 class Sender(Protocol):
-    """What puts items on their way: the core's, or :class:`PlainSender`."""
+    """The sender of a stream's items: the core's, or :class:`PlainSender`."""
 
     def send(self, payload: Body, /) -> bool:
-        """Sends an item. False if there has to be a pause before the next one."""
+        """Send an item. Returns False if the caller must pause before the next one."""
         ...
 
     def send_all(self, items: Iterator[Any], encode: EncodeItem, convert_error: ConvertError, /) -> bool:
-        """Sends what ``items`` yields.
+        """Send the items that ``items`` yields.
 
-        True if there has to be a pause before the next one, False at the end. What ``encode`` raises is raised as what
-        ``convert_error`` makes of the item and the exception.
+        Returns True if the caller must pause before continuing, False at the end. Errors of ``encode`` are raised as
+        ``convert_error`` returns them for the item.
         """
         ...
 
     def send_each(
         self, items: AsyncIterator[Any], encode: EncodeItem, convert_error: ConvertError, /
     ) -> Awaitable[bool]:
-        """The same for an asynchronous iterator."""
+        """Send the items of an asynchronous iterator, in the same way."""
         ...
 
     def grant(self, size: int, /) -> None:
-        """Adds credit: the receiver has consumed this many bytes."""
+        """Add credit: the receiver has consumed ``size`` bytes."""
         ...
 
     def resume(self) -> bool:
-        """Whether there is credit. The loop has just had its turn."""
+        """Return True if there is credit. To be called after a run of the event loop."""
         ...
 
 
 class PlainSender:
-    """A sender for a transport that has none of its own."""
+    """A sender for transports without one of their own."""
 
     def __init__(self, send: Callable[[Body], object], credit: int) -> None:
         self._send = send
@@ -74,19 +74,19 @@ class PlainSender:
         self._slice_end = time.monotonic() + TIME_SLICE
 
     def send(self, payload: Body) -> bool:
-        """Sends an item. False if there has to be a pause before the next one."""
+        """Send an item. Returns False if the caller must pause before the next one."""
         self._send(payload)
         self._window.spend(weight(payload))
         return self._window.is_open and time.monotonic() < self._slice_end
 
     def send_all(self, items: Iterator[Any], encode: EncodeItem, convert_error: ConvertError) -> bool:
-        """Sends what ``items`` yields. True if there has to be a pause before the next one, False at the end."""
+        """Send the items that ``items`` yields. Returns True if the caller must pause, False at the end."""
         return any(not self.send(encode_item(item, encode, convert_error)) for item in items)
 
     async def send_each(self, items: AsyncIterator[Any], encode: EncodeItem, convert_error: ConvertError) -> bool:
-        """The same for an asynchronous iterator."""
+        """Send the items of an asynchronous iterator, in the same way."""
         while True:
-            try:  # Its __aiter__, which may begin anew, has been called.
+            try:  # The caller has called __aiter__, which might restart the iteration.
                 item = await anext(items)
             except StopAsyncIteration:
                 return False
@@ -94,37 +94,37 @@ class PlainSender:
                 return True
 
     def grant(self, size: int) -> None:
-        """Adds credit: the receiver has consumed this many bytes."""
+        """Add credit: the receiver has consumed ``size`` bytes."""
         self._window.grant(size)
 
     def resume(self) -> bool:
-        """Whether there is credit. The loop has just had its turn."""
+        """Return True if there is credit. To be called after a run of the event loop."""
         self._slice_end = time.monotonic() + TIME_SLICE
         return self._window.is_open
 
 
 class OutgoingStream:
-    """The sending end. ``on_pause`` is called with 1 when it only lets the loop turn, and with -1 when it goes on."""
+    """The sending end. ``on_pause`` is called with 1 before it yields to the event loop, and with -1 afterwards."""
 
     __slots__ = ("_closed", "_must_pause", "_on_pause", "_sender", "_waiter", "has_started")
 
     def __init__(self, sender: Sender, on_pause: Callable[[int], None] = lambda change: None) -> None:
         self._sender = sender
         self._on_pause = on_pause
-        #: Whether an item was ever asked for.
+        #: True once an item was requested from the source.
         self.has_started = False
         self._waiter: asyncio.Future[None] | None = None
-        #: For :meth:`write`: whether there has to be a pause before the next item, and whether none is wanted.
+        #: For :meth:`write`: True if the next item has to wait, and True if the receiver takes no more items.
         self._must_pause = True
         self._closed = False
 
     def grant(self, size: int) -> None:
-        """Adds credit: the receiver has consumed this many bytes."""
+        """Add credit: the receiver has consumed ``size`` bytes."""
         self._sender.grant(size)
         self._wake()
 
     def close(self) -> None:
-        """Stops sending: no more is wanted, and a writer that waits goes on."""
+        """Stop sending: the receiver takes no more items. Wakes a waiting writer."""
         self._closed = True
         self._wake()
 
@@ -133,25 +133,25 @@ class OutgoingStream:
             self._waiter.set_result(None)
 
     def may_resume(self) -> bool:
-        """Whether there is credit, and more is wanted. Whoever lets it send has just done something else."""
+        """Return True if items may be sent. To be called after a run of the event loop."""
         return not self._closed and self._sender.resume()
 
     async def wait_writable(self) -> bool:
-        """Waits until there is credit: True; or until no more is wanted: False."""
+        """Wait for credit. Returns False if the receiver takes no more items."""
         if self._must_pause and not self._closed:
             await self._pause()
             self._must_pause = False
         return not self._closed
 
     async def write(self, body: Body) -> bool:
-        """Sends an item once there is credit for it; False if no more is wanted. One at a time."""
+        """Send an item once there is credit. Returns False if the receiver takes no more. For one writer at a time."""
         if not await self.wait_writable():
             return False
         self._must_pause = not self._sender.send(body)
         return True
 
     async def _pause(self) -> None:
-        """Lets the loop turn, and waits until there is credit."""
+        """Yield to the event loop, and wait for credit."""
         self._on_pause(1)
         try:
             await asyncio.sleep(0)
@@ -171,21 +171,21 @@ class OutgoingStream:
         unsendable: tuple[type[Exception], ...] = (Exception,),
         before_first: Callable[[], object] | None = None,
     ) -> None:
-        """Sends what ``items`` yields, as far as there is credit, to its end; closes it if it was begun.
+        """Send all items of ``items`` as credit allows, then close it.
 
-        ``before_first`` is called before the first item is sent.
-        Raises CallRejected for an item with which ``encode`` fails with one of ``unsendable``.
+        ``before_first`` is called before the first item is sent. Raises CallRejected for an item whose encoding raises
+        one of ``unsendable``.
         """
         if not self._sender.resume():
             await self._pause()
-        self.has_started = True  # From here on: before, nothing was asked of the source.
+        self.has_started = True  # Set before the first item is requested from the source.
         failure: BaseException | None = None
         try:
             await self._send_all(items, encode, unsendable, before_first)
         except BaseException as error:
             failure = error
         try:
-            # Not context the clause: what the source does at its end has nothing to do with what we handle.
+            # Outside of the except clause, so that errors of closing the source do not get this error as their context.
             close = getattr(items, "aclose", None) or getattr(items, "close", None)
             if close is not None:
                 closing = close()
@@ -194,7 +194,7 @@ class OutgoingStream:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # It has this frame in its traceback.
+            del failure  # Its traceback refers to this frame.
 
     async def _send_all(
         self,
@@ -241,7 +241,7 @@ class OutgoingStream:
 
 
 def encode_item(item: Any, encode: EncodeItem, convert_error: ConvertError) -> Body:
-    """The body for an item. What ``encode`` raises is raised as what ``convert_error`` makes of it."""
+    """Encode an item. Raises the error that ``convert_error`` returns for an error of ``encode``."""
     try:
         return encode_function(encode)(item)
     except Exception as error:
@@ -249,5 +249,5 @@ def encode_item(item: Any, encode: EncodeItem, convert_error: ConvertError) -> B
 
 
 def encode_function(encode: EncodeItem) -> Callable[[Any], Body]:
-    """What encodes an item, as a function."""
+    """Return ``encode`` as a function."""
     return encode.encode if isinstance(encode, _core.Encoder) else encode

@@ -1,4 +1,4 @@
-//! What transactions and blocks in shared memory cost: `cargo run --release --example shared_memory`.
+//! The cost of transactions and blocks in shared memory: `cargo run --release --example shared_memory`.
 
 use _core::memory::mapping::SharedMapping;
 use _core::shared_heap::Members;
@@ -27,8 +27,8 @@ impl Members for Alone {
     }
 }
 
-/// Prints the quickest of a few rounds, in nanoseconds for each of `count` in all: the others are slower by what else
-/// the machine has done.
+/// Print the fastest of a few rounds, in nanoseconds for each of `count`: the others are slower because of other work of
+/// the machine.
 fn measure(name: &str, count: u64, mut work: impl FnMut()) {
     let round = count / ROUNDS;
     let times = (0..ROUNDS).map(|_| {
@@ -61,14 +61,14 @@ fn main() {
             }
             Ok(())
         });
-        added.expect("nobody lies");
+        added.expect("the memory is not corrupt");
     };
     measure("a lease, and nothing changed", 5_000_000, || add(0));
     measure("a transaction of one increment", 5_000_000, || add(1));
     measure("of eight", 2_000_000, || add(8));
     measure("a look at two words, without the lease", 5_000_000, || {
         let pair = journal.read(NEVER, |t| Ok((t.get(0)?, t.get(8)?)));
-        black_box(pair.expect("nobody lies"));
+        black_box(pair.expect("the memory is not corrupt"));
     });
     for len in [16, 100, 1000, 10_000, 20_000, 100_000] {
         let name = format!("allocate and free {len} bytes");
@@ -81,7 +81,7 @@ fn main() {
     measure(name, 1_000_000, || {
         let block = blocks.reserve(100, NEVER).expect("room");
         let committed = journal.transact(NEVER, |t| blocks.commit(t, &block));
-        committed.expect("nobody lies");
+        committed.expect("the memory is not corrupt");
         blocks.free(block.offset(), NEVER).expect("a block");
     });
     let mut ring = vec![0; 10_000];

@@ -1,4 +1,4 @@
-//! A channel of either side: frames of any size, sleepers that are woken once, and what is not sent.
+//! Channels of both sides: frames of any size, single wake-ups of sleepers, and frames that are not sent.
 #![cfg(not(loom))]
 
 mod pair;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SPIN: u64 = 50_000;
 
-/// The server's side and the client's, which spin for up to so many nanoseconds.
+/// Create the server's side and the client's, which spin for up to `spin` nanoseconds.
 fn pair(spin: u64) -> (Arc<Channel>, Arc<Channel>) {
     let [server, client] = pair::pair(spin);
     (server, client)
@@ -27,7 +27,7 @@ fn receive(channel: &Channel) -> (u64, Vec<u8>) {
     (header.id, payload)
 }
 
-/// Echoes frames of many sizes through two sleepers; every one comes back as it was.
+/// Echo frames of many sizes through two sleepers, and check that each comes back unchanged.
 fn echo(spin: u64) {
     let (server, client) = pair(spin);
     let echoing = thread::spawn(move || {
@@ -80,7 +80,7 @@ fn large_frames_both_ways_at_once_do_not_block_each_other() {
 }
 
 #[test]
-fn a_peer_that_sleeps_is_rung_once() {
+fn a_sleeping_peer_is_woken_once() {
     let (server, client) = pair(0);
     assert!(server.park(true, false).unwrap());
     assert_eq!(send(&client, 1, b"x"), SendOutcome::PeerWoken);
@@ -89,7 +89,7 @@ fn a_peer_that_sleeps_is_rung_once() {
 }
 
 #[test]
-fn a_patient_peer_is_rung_for_what_is_no_item_or_by_a_nudge() {
+fn a_patient_peer_is_woken_for_other_frames_than_items_or_by_a_nudge() {
     let [server, client] = pair::pair_that_sleeps(SleepMode::Loop, 0);
     let item = |id| client.publish(1, id, b"x", || Box::new(*b"x"), FrameRole::StreamItem);
     assert!(server.park(true, false).unwrap());
@@ -105,18 +105,18 @@ fn a_patient_peer_is_rung_for_what_is_no_item_or_by_a_nudge() {
     receive(&server);
     assert!(server.park(true, true).unwrap());
     client.nudge();
-    assert_eq!(send(&client, 4, b"x"), SendOutcome::PeerAwake); // It was woken.
+    assert_eq!(send(&client, 4, b"x"), SendOutcome::PeerAwake); // The peer was woken.
 }
 
 #[test]
-fn a_patient_peer_knows_of_all_that_came_before_it_said_that_it_sleeps() {
+fn a_patient_peer_sees_all_frames_before_its_announcement() {
     let [server, client] = pair::pair_that_sleeps(SleepMode::Loop, 0);
     send(&client, 1, b"");
-    assert!(server.receiver().peek().unwrap().is_some()); // It knows of this one.
+    assert!(server.receiver().peek().unwrap().is_some()); // The server knows of this frame.
     assert_eq!(
         send(&client, 2, b""),
         SendOutcome::PeerAwake,
-        "nobody is rung"
+        "no wake-up is sent"
     );
     assert!(!server.park(true, true).unwrap());
     assert_eq!(receive(&server).0, 1);
@@ -148,7 +148,7 @@ fn calls_are_begun_in_the_order_of_their_ids() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_said_and_harms_nothing() {
+fn an_oversized_frame_is_an_error_and_harmless() {
     let (server, client) = pair(0);
     let large = vec![0; pair::MAX_FRAME + 1];
     let refused = client.send(1, 1, &large, || unreachable!());

@@ -1,7 +1,7 @@
-//! A peer that owns the shared memory lies: what comes is a right answer or a violation. Never a panic, a loop without
-//! end, or more memory than a frame may have.
+//! A hostile peer that owns the shared memory: the result is a correct answer or a violation, and never a panic, an
+//! endless loop, or more memory than a frame may have.
 //!
-//! The short form takes seconds; `SHMRPC_TORTURE=1` asks for the long one. A seed is printed with what it breaks.
+//! The short form takes seconds; `SHMRPC_TORTURE=1` selects the long one. A failure prints its seed.
 
 #![cfg(not(loom))]
 
@@ -30,11 +30,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Counts what a thread asks for.
+/// An allocator that records the largest request.
 struct Counting;
 
 thread_local! {
-    /// The largest piece of memory that this thread has asked for since it was last set to 0, in bytes.
+    /// Largest allocation of this thread since the value was last set to 0, in bytes.
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -63,23 +63,23 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What `work` returns, and the largest piece of memory that it asked for.
+/// Run `work`. Return its result, and the size of its largest allocation.
 fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
     LARGEST.set(0);
     let result = work();
     (result, LARGEST.get())
 }
 
-/// Bytes that may be asked for besides a frame: a message of a test, a table of a map.
+/// Bytes that may be allocated besides a frame: a message of a test, a table of a map.
 const SMALL: usize = 16 << 10;
 
-/// So many of what a test tries.
+/// Return the number of attempts of a test.
 fn scaled(short: u64, long: u64) -> u64 {
     let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
     if is_long { long } else { short }
 }
 
-/// Numbers that look random and are the same at each run (splitmix64).
+/// A generator of pseudo-random numbers, the same at each run (splitmix64).
 #[derive(Clone)]
 struct Dice(u64);
 
@@ -108,7 +108,7 @@ impl Dice {
         bytes
     }
 
-    /// A value that a liar chooses: near what matters, at an end of the numbers, or anything.
+    /// Return a value as a hostile peer chooses it: close to a relevant one, extreme, or arbitrary.
     fn chosen(&mut self, near: &[u64]) -> u64 {
         const ENDS: [u64; 12] = [
             0,
@@ -136,7 +136,7 @@ impl Dice {
     }
 }
 
-/// Runs a test in a thread for no longer than a generous time, and says what seed it began with if it fails.
+/// Run a test in a thread with a generous time limit, and print its seed if it fails.
 fn bounded(name: &str, test: impl FnOnce(u64) -> u64 + Send + 'static) {
     let seed = std::env::var("SHMRPC_SEED").map_or(0x5eed, |text| text.parse().expect("a number"));
     let (done, ended) = mpsc::channel();
@@ -162,15 +162,15 @@ fn bounded(name: &str, test: impl FnOnce(u64) -> u64 + Send + 'static) {
     }
 }
 
-/// Both ends of a ring, and what a liar needs to know of it.
+/// Both ends of a ring, and what a hostile peer must know of it.
 struct Pair<M> {
     memory: M,
     writer: FrameWriter<M>,
     reader: FrameReader<M>,
     max_frame: usize,
-    /// Bytes that were published, and the same of those that were read.
+    /// Number of published bytes, and of bytes that were read.
     written: u64,
-    /// Whether nothing was lied about yet.
+    /// True if nothing was corrupted.
     honest: bool,
 }
 
@@ -186,7 +186,8 @@ impl<M: RingMemory + Clone> Pair<M> {
         }
     }
 
-    /// Changes one thing, in the stream from `begin` on or in an index. Where that is, if it is a word of the stream.
+    /// Corrupt one value, in the stream from `begin` on or in an index. Return its position if it is a word of the
+    /// stream.
     fn lie(&mut self, dice: &mut Dice, begin: u64, starts: &[u64]) -> Option<u64> {
         let capacity = self.memory.capacity() as u64;
         let head = self.memory.head().load(Ordering::Acquire);
@@ -225,7 +226,7 @@ impl<M: RingMemory + Clone> Pair<M> {
             1 => word ^ 1 << dice.below(64),
             2 => (word & !0xffff_ffff) | (value & 0xffff_ffff),
             3 => (word & 0xffff_ffff) | (value << 32),
-            // Opcodes that mean something to the core.
+            // Opcodes that the core interprets.
             4 => {
                 let opcode = [RELEASE, GROW][dice.below(2)];
                 (word & 0xffff_ffff) | u64::from(opcode) << 32
@@ -236,7 +237,7 @@ impl<M: RingMemory + Clone> Pair<M> {
         Some(place)
     }
 
-    /// Some frames, some lies, and a look. False: a violation, and the connection is over.
+    /// Send some frames, corrupt some values, and read. Return false after a violation, which ends the connection.
     fn round(&mut self, dice: &mut Dice, frames: &mut u64) -> bool {
         let begin = self.written;
         let mut sent = Vec::new();
@@ -280,7 +281,7 @@ impl<M: RingMemory + Clone> Pair<M> {
             largest <= max + SMALL,
             "{largest} bytes were asked for, a frame has up to {max}"
         );
-        // What lies before the first lie is as it was sent.
+        // Everything before the first corrupt word is as it was sent.
         if self.honest {
             for (got, (opcode, id, payload, end)) in got.iter().zip(&sent) {
                 if *end > first {
@@ -298,7 +299,7 @@ impl<M: RingMemory + Clone> Pair<M> {
     }
 }
 
-/// Connections to the end of each; how many frames they had.
+/// Run connections to the end of each. Return the number of frames.
 fn at_rest<M: RingMemory + Clone>(dice: &mut Dice, count: u64, make: impl Fn(usize) -> M) -> u64 {
     const LIMITS: [usize; 6] = [16, 100, 600, 5000, 70_000, 3 << 20];
     let (mut frames, mut violations) = (0, 0);
@@ -317,7 +318,7 @@ fn at_rest<M: RingMemory + Clone>(dice: &mut Dice, count: u64, make: impl Fn(usi
     frames
 }
 
-/// A segment as a connection has it, in a file without a name.
+/// Create a segment as a connection has it, in a file without a name.
 fn segment(capacity: usize) -> File {
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
     let file =
@@ -326,7 +327,7 @@ fn segment(capacity: usize) -> File {
     file
 }
 
-/// One of a segment's rings, small enough to be in use as a whole from the beginning: so it is known where its words lie.
+/// Return a ring of a segment that is so small that all of it is in use, so that the positions of its words are known.
 fn mapped(capacity: usize) -> MappedRing {
     let capacity = capacity.min(2048);
     let region = Segment::create(segment(capacity).as_fd(), capacity).expect("a segment");
@@ -334,17 +335,17 @@ fn mapped(capacity: usize) -> MappedRing {
 }
 
 #[test]
-fn lies_at_rest_in_private_memory() {
+fn corrupt_rings_in_private_memory() {
     bounded("at rest, heap", |seed| {
         let make = |capacity| Arc::new(HeapMemory::new(capacity));
         at_rest(&mut Dice(seed), scaled(150_000, 6_000_000), make)
     });
 }
 
-/// Rings that grow, and lies about that: frames are as they were sent or the connection is over, and nothing is looked at
-/// that is not the ring's.
+/// Growing rings with corrupt growth frames: frames are as they were sent or the connection ends, and nothing outside
+/// of the ring is read.
 #[test]
-fn lies_about_growth() {
+fn corrupt_growth_frames() {
     bounded("growth", |seed| {
         let mut dice = Dice(seed ^ 10);
         let (mut frames, mut violations, count) = (0, 0, scaled(100_000, 3_000_000));
@@ -396,15 +397,15 @@ fn lies_about_growth() {
 }
 
 #[test]
-fn lies_at_rest_in_a_segment() {
+fn corrupt_rings_in_a_segment() {
     bounded("at rest, mapped", |seed| {
         at_rest(&mut Dice(seed ^ 1), scaled(100_000, 2_000_000), mapped)
     });
 }
 
-/// A writer of frames larger than the ring, with lies about what is still to come.
+/// A writer of frames larger than the ring, with corrupt words in what is still to come.
 #[test]
-fn a_frame_in_pieces_takes_no_more_memory_than_it_says() {
+fn a_frame_in_pieces_allocates_at_most_its_length() {
     bounded("in pieces", |seed| {
         let mut dice = Dice(seed ^ 8);
         let count = scaled(8, 300);
@@ -447,9 +448,9 @@ fn a_frame_in_pieces_takes_no_more_memory_than_it_says() {
     });
 }
 
-/// A liar changes everything between the look at a frame and its taking: what counts was read once.
+/// A hostile peer changes everything between the peek at a frame and its taking: only the first reading counts.
 #[test]
-fn a_frame_that_was_found_is_the_one_that_is_taken() {
+fn a_frame_is_taken_as_it_was_peeked() {
     bounded("between two looks", |seed| {
         let mut dice = Dice(seed ^ 9);
         let count = scaled(20_000, 500_000);
@@ -471,19 +472,19 @@ fn a_frame_that_was_found_is_the_one_that_is_taken() {
     });
 }
 
-/// What a liar changes while the others are at work.
+/// The part of the memory that a hostile process changes while the others work.
 #[derive(Clone, Copy, PartialEq)]
 enum Target {
     /// Flags alone: nothing else may change.
     Flags,
     /// Flags, and the second half of each frame's payload.
     Payload,
-    /// All of it.
+    /// All of the memory.
     All,
 }
 
-/// The payload of a frame: its length, and all of its bytes, are told by its id. While payloads are lied about each has
-/// the same length, so that it is known where headers can never lie.
+/// Return the payload of a frame, whose length and bytes follow from its id. While payloads are corrupted each has the
+/// same length, so that the positions that headers never have are known.
 fn told_by(id: u64, target: Target) -> Vec<u8> {
     let len = match target {
         Target::Payload => SLOT - HEADER,
@@ -492,20 +493,21 @@ fn told_by(id: u64, target: Target) -> Vec<u8> {
     vec![id as u8; len]
 }
 
-/// Bytes of a frame while payloads are lied about.
+/// Bytes of a frame while payloads are corrupted.
 const SLOT: usize = 128;
 
-/// Ends the others' work, also if this thread panics.
+/// Stops the other threads' work, also if this thread panics.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        // Relaxed: an order to stop, no more.
+        // Relaxed: only a request to stop.
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// A writer and a liar at work at once; how many frames the reader got, or the violation.
+/// Run a writer and a hostile process at the same time. Return the number of frames that the reader got, or the
+/// violation.
 fn traffic<M: RingMemory + Clone + Send + Sync>(
     memory: M,
     target: Target,
@@ -530,7 +532,7 @@ fn traffic<M: RingMemory + Clone + Send + Sync>(
                         Ok(false) => thread::yield_now(),
                         Err(violation) => return Some(violation),
                     }
-                    // Relaxed: an order to stop, no more.
+                    // Relaxed: only a request to stop.
                     if over.load(Ordering::Relaxed) {
                         return None;
                     }
@@ -539,7 +541,7 @@ fn traffic<M: RingMemory + Clone + Send + Sync>(
             None
         });
         scope.spawn(move || {
-            // Relaxed: as above.
+            // Relaxed: only a request to stop.
             while !over.load(Ordering::Relaxed) {
                 let near = [theirs.tail().load(Ordering::Relaxed), capacity as u64];
                 let value = liars.chosen(&near);
@@ -586,7 +588,7 @@ fn traffic<M: RingMemory + Clone + Send + Sync>(
                     got += 1;
                     idle = 0;
                 }
-                // The writer may have been told that there is no room.
+                // The writer may have seen a corrupt head, and no room.
                 Ok(None) if target == Target::All && idle > 2000 => break,
                 Ok(None) => {
                     idle += 1;
@@ -601,7 +603,7 @@ fn traffic<M: RingMemory + Clone + Send + Sync>(
 }
 
 #[test]
-fn lies_while_traffic_runs() {
+fn corrupt_rings_during_traffic() {
     bounded("while traffic runs", |seed| {
         let mut dice = Dice(seed ^ 2);
         let (mut frames, mut violations) = (0, 0);
@@ -627,7 +629,7 @@ fn lies_while_traffic_runs() {
 }
 
 #[test]
-fn tables_that_lie() {
+fn corrupt_tables_of_parcels() {
     bounded("tables", |seed| {
         let mut dice = Dice(seed ^ 3);
         let count = scaled(200_000, 3_000_000);
@@ -682,14 +684,14 @@ fn any_entry(dice: &mut Dice) -> Entry {
     }
 }
 
-/// Scripts of random bytes, through what the fuzzer's targets run.
+/// Run scripts of random bytes through the functions of the fuzz targets.
 fn scripts(name: &'static str, seed: u64, count: u64, run: fn(&[u8])) {
     bounded(name, move |given| {
         let mut dice = Dice(given ^ seed);
         for _ in 0..count {
             let len = dice.below(200);
             let mut bytes = dice.bytes(len);
-            // Small numbers are steps that exist, and zeros numbers that could be.
+            // Small numbers are valid steps, and zeros make plausible numbers.
             for byte in &mut bytes {
                 *byte = match dice.below(4) {
                     0 => *byte % 8,
@@ -709,12 +711,12 @@ fn rings_that_follow_a_script() {
 }
 
 #[test]
-fn leases_that_nobody_has() {
+fn releases_without_a_loan() {
     scripts("leases", 5, scaled(2_000, 30_000), hostile::release);
 }
 
 #[test]
-fn news_of_extents_that_lies() {
+fn corrupt_extent_updates() {
     let before = open_memfds();
     scripts("news", 6, scaled(2_000, 20_000), hostile::extent_updates);
     // Other tests have some open meanwhile, but not for each script.
@@ -722,7 +724,7 @@ fn news_of_extents_that_lies() {
 }
 
 #[test]
-fn members_that_write_over_what_they_share() {
+fn members_that_overwrite_a_shared_heap() {
     scripts(
         "shared memory",
         7,
@@ -737,12 +739,12 @@ fn members_that_overwrite_an_object() {
 }
 
 #[test]
-fn members_that_write_over_a_queue() {
+fn members_that_overwrite_a_queue() {
     scripts("queues", 9, scaled(2_000, 100_000), hostile::queue::queue);
 }
 
 #[test]
-fn members_that_write_over_a_topic() {
+fn members_that_overwrite_a_topic() {
     scripts("topics", 10, scaled(2_000, 100_000), hostile::topic::topic);
 }
 
@@ -751,7 +753,7 @@ fn open_memfds() -> usize {
 }
 
 #[test]
-fn what_was_sealed_is_not_cut_off_later() {
+fn a_sealed_extent_cannot_be_truncated_later() {
     let (told, ours) = sockets();
     let file = File::from(memfd(8192, libc::F_SEAL_SHRINK, true));
     let extent = Extent::open(
@@ -763,7 +765,7 @@ fn what_was_sealed_is_not_cut_off_later() {
     extent_update::send_added(told.as_fd(), &extent).expect("room");
     assert!(file.set_len(0).is_err() && file.set_len(4096).is_err());
     file.set_len(1 << 20).expect("it may grow");
-    // What is told is not what is there any more: refused, and the one that is mapped stays readable.
+    // The announced extent no longer exists: refused, and the one that is mapped stays readable.
     let Ok(Some(extent_update::ExtentUpdate::Added { number, size, file })) =
         extent_update::receive(ours.as_fd())
     else {
@@ -776,7 +778,7 @@ fn what_was_sealed_is_not_cut_off_later() {
     assert_eq!(last, [0]);
 }
 
-/// Semaphores of both sides, whose names are gone at once.
+/// Create semaphores of both sides, and remove their names at once.
 fn semaphores() -> [Semaphore; 4] {
     let names = ["a", "b"].map(|side| {
         let name = format!("/shmrpc-location-{}-{side}", std::process::id());
@@ -804,15 +806,15 @@ fn semaphores() -> [Semaphore; 4] {
 const CAPACITY: usize = 4096;
 const MAX_FRAME: usize = 2000;
 
-/// A server's side of a connection, and all that its client can reach.
+/// The server's side of a connection, and all that its client can access.
 struct Connection {
     server: Arc<Channel>,
     out: Pair<MappedRing>,
     into: FrameReader<MappedRing>,
     told: OwnedFd,
-    /// Its end of the bell.
+    /// Client's end of the loop waker.
     _rung: OwnedFd,
-    /// What the server has lent.
+    /// Loans of the server.
     lent: Vec<Entry>,
     extents: u32,
 }
@@ -854,7 +856,7 @@ impl Connection {
         }
     }
 
-    /// A frame of any kind, most of them nearly right.
+    /// Send a frame of any kind, mostly an almost valid one.
     fn send(&mut self, dice: &mut Dice) -> Result<bool, Violation> {
         let (opcode, payload) = match dice.below(8) {
             0 if self.extents < 4 => {
@@ -929,13 +931,13 @@ impl Connection {
         }
     }
 
-    /// What a server does: takes what is there, looks at each buffer, and answers now and then with what it lends.
+    /// Serve like a server: read the pending frames and their buffers, and reply now and then with loans.
     fn serve(&mut self, dice: &mut Dice) -> Result<(), Violation> {
         let server = self.server.clone();
         for _ in 0..=CAPACITY / HEADER {
             if server.is_stalled() {
                 server.flush()?;
-                return Ok(()); // As the poller does: who does not read is not asked for more.
+                return Ok(()); // The poller does the same: a client that does not read gets no more requests served.
             }
             let mut receiver = server.receiver();
             let Some(header) = receiver.peek()? else {
@@ -980,7 +982,7 @@ impl Connection {
         panic!("more frames than the ring can hold")
     }
 
-    /// What a client does with what comes: it knows then what was lent to it.
+    /// Read like a client, to learn of the server's loans.
     fn listen(&mut self) {
         for _ in 0..=CAPACITY / HEADER {
             let Ok(Some((header, payload))) = receive(&mut self.into, MAX_FRAME) else {
@@ -996,7 +998,7 @@ impl Connection {
 }
 
 #[test]
-fn a_client_that_lies_to_a_channel() {
+fn a_hostile_client_of_a_channel() {
     bounded("channel", |seed| {
         let mut dice = Dice(seed ^ 7);
         let count = scaled(8_000, 150_000);
@@ -1019,7 +1021,7 @@ fn a_client_that_lies_to_a_channel() {
                     connection.out.lie(&mut dice, begin, &starts);
                 }
                 let (outcome, largest) = measured(|| connection.serve(&mut dice));
-                // The list of all who have extents is looked through each second, and may have grown since.
+                // The list of all owners of extents is swept each second, and may have grown.
                 assert!(largest <= 8 * SMALL, "{largest}");
                 connection.listen();
                 let (size, used) = connection.server.loans().allocator().usage();
@@ -1035,12 +1037,12 @@ fn a_client_that_lies_to_a_channel() {
     });
 }
 
-/// What reads a file of the corpus.
+/// A function that reads a file of the corpus.
 type Reading = fn(&[u8]);
 
-/// What the fuzzer once found, or began with: all of core/fuzz/corpus.
+/// All inputs of core/fuzz/corpus: initial ones, and findings of the fuzzer.
 #[test]
-fn the_corpus_breaks_nothing() {
+fn the_corpus_of_the_fuzzer_causes_no_failure() {
     let targets: [(&str, Reading); 9] = [
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),

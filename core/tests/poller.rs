@@ -1,4 +1,4 @@
-//! A poller whose channels come and go while it goes round.
+//! A poller whose channels are added and removed while it polls.
 #![cfg(not(loom))]
 
 mod pair;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A poller of so many channels, which finds what is there and lays none to rest; and their other ends.
+/// Create a poller of `count` channels that never parks, and the other ends of the channels.
 fn poller(count: usize) -> (Poller<usize>, Vec<Arc<Channel>>) {
     let mut poller = Poller::new(1_000_000_000_000);
     poller.spinning = false;
@@ -26,9 +26,9 @@ fn poller(count: usize) -> (Poller<usize>, Vec<Arc<Channel>>) {
     (poller, clients)
 }
 
-/// A packet is waited for also where there is no channel; a frame that comes meanwhile is found.
+/// The poller waits for a packet even without channels, and finds a frame that comes meanwhile.
 #[test]
-fn a_packet_that_is_expected_keeps_no_frame_waiting() {
+fn an_expected_packet_delays_no_frame() {
     let [ours, theirs] = packet::pair().unwrap();
     let mut poller = Poller::new(1_000_000_000);
     let socket = Expected::Packet(ours.as_raw_fd());
@@ -52,7 +52,7 @@ fn send(client: &Channel) {
     client.send(1, 1, b"", || Box::new([])).unwrap();
 }
 
-/// Takes the next frame; the key of its channel. None once all channels sleep.
+/// Take the next frame, and return the key of its channel. Return None once all channels are parked.
 fn take(poller: &mut Poller<usize>) -> Option<usize> {
     let index = loop {
         match poller.poll() {
@@ -70,9 +70,9 @@ fn take(poller: &mut Poller<usize>) -> Option<usize> {
     poller.key(index).copied()
 }
 
-/// Those that have the turn before leave, and so do those after; whoever stays is served.
+/// Channels before and after the next one are removed; each remaining one is served.
 #[test]
-fn channels_that_go_while_the_turn_is_elsewhere_take_it_from_nobody() {
+fn removed_channels_do_not_skip_the_turn_of_others() {
     const COUNT: usize = 6;
     for served in 1..=COUNT {
         for stays in 0..COUNT {
@@ -94,7 +94,7 @@ fn channels_that_go_while_the_turn_is_elsewhere_take_it_from_nobody() {
 }
 
 #[test]
-fn the_turn_goes_on_from_where_it_was_when_another_channel_goes() {
+fn the_turn_stays_when_another_channel_is_removed() {
     let (mut poller, clients) = poller(4);
     clients.iter().for_each(|client| send(client));
     assert_eq!([take(&mut poller), take(&mut poller)], [Some(0), Some(1)]);
@@ -104,7 +104,7 @@ fn the_turn_goes_on_from_where_it_was_when_another_channel_goes() {
     assert_eq!(order, [Some(2), Some(3), Some(1)]);
 }
 
-/// The CPUs that this thread may run on.
+/// Return the CPUs that this thread may run on.
 fn usable_cpus() -> Vec<usize> {
     // SAFETY: all zeros are a valid set, which the kernel fills.
     let set = unsafe {
@@ -118,7 +118,7 @@ fn usable_cpus() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(usable).collect()
 }
 
-/// Keeps the calling thread on one CPU.
+/// Pin the calling thread to one CPU.
 fn stay_on(cpu: usize) {
     // SAFETY: the number is within the set, which the kernel reads.
     unsafe {
@@ -129,7 +129,7 @@ fn stay_on(cpu: usize) {
     }
 }
 
-/// Sends, and waits for the answer.
+/// Send a request, and wait for the reply.
 fn call(client: &Channel) {
     let now = client.check_peer().unwrap();
     let sent = client.send(1, 1, b"", || Box::new([])).unwrap();
@@ -137,13 +137,13 @@ fn call(client: &Channel) {
     pair::receive(client);
 }
 
-/// Answers all that comes until it is told to stop.
+/// Reply to all requests until a stop is requested.
 fn serve(channels: [Arc<Channel>; 2], stop: &AtomicBool) {
     let mut poller = Poller::new(200_000);
     for (key, channel) in channels.into_iter().enumerate() {
         poller.add(channel, key);
     }
-    // Relaxed: whoever stops us waits for our end.
+    // Relaxed: the thread that requests the stop joins this one.
     while !stop.load(Ordering::Relaxed) {
         match poller.poll() {
             PollResult::Frame(index) => {
@@ -155,7 +155,7 @@ fn serve(channels: [Arc<Channel>; 2], stop: &AtomicBool) {
             }
             PollResult::Broken(_, violation) => panic!("{violation:?}"),
             PollResult::Nothing if poller.park_all() => {
-                // The bell of a thread is a semaphore, on which a poller cannot wait.
+                // The waker of a thread is a semaphore, on which a poller cannot wait.
                 thread::sleep(Duration::from_micros(50));
                 (0..2).for_each(|index| assert!(poller.wake(index)));
             }
@@ -164,8 +164,9 @@ fn serve(channels: [Arc<Channel>; 2], stop: &AtomicBool) {
     }
 }
 
-/// Whoever calls from another CPU always has the next request ready. Beside it, a client that the server kept from running
-/// made a hundredth of its calls, or less. Others that compute may have the CPU meanwhile, so one try of some is enough.
+/// A client on another CPU always has its next request ready. Beside it, a client that the server kept from running
+/// made a hundredth of its calls, or less. Other processes may use the CPU meanwhile, so one successful attempt of
+/// several suffices.
 #[test]
 fn a_client_on_the_cpu_of_its_server_is_served_beside_one_that_has_its_own() {
     const CALLS: usize = 500;
@@ -181,7 +182,8 @@ fn a_client_on_the_cpu_of_its_server_is_served_beside_one_that_has_its_own() {
     );
 }
 
-/// How many calls a client on the CPU `other` makes while one on that of their server, `ours`, makes so many.
+/// Return the number of calls that a client on the CPU `other` makes while one on the server's CPU `ours` makes
+/// `calls_here`.
 fn beside(calls_here: usize, ours: usize, other: usize) -> usize {
     let ([server_here, here], [server_there, there]) = (pair::pair(200_000), pair::pair(200_000));
     let (over, closed, calls) = (

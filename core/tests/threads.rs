@@ -1,6 +1,6 @@
-//! Several threads of each side at one channel: some send, one receives, others drop what was lent, one closes.
+//! Several threads of each side at one channel: some send, one receives, others drop loans, one closes.
 //!
-//! Without loom: the real channel, its locks and its bells. ThreadSanitizer looks at what the threads of a side share.
+//! Without loom: the real channel, its locks and its wakers. ThreadSanitizer checks what the threads of a side share.
 #![cfg(not(loom))]
 
 mod pair;
@@ -14,16 +14,16 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For how long a side looks before it sleeps, in nanoseconds.
+/// Time for which a side spins before it sleeps, in nanoseconds.
 const SPIN: u64 = 20_000;
 const SENDERS: u64 = 3;
 const EACH: u64 = 200;
-/// Bytes of a buffer: some pages, so that blocks are soon used again.
+/// Bytes of a buffer: some pages, so that blocks are soon reused.
 const BUFFER: usize = 10_000;
-/// Longer than anything here takes.
+/// Longer than any step takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Every other frame has a buffer in shared memory, filled with one number.
+/// Send frames, every other one with a buffer in shared memory that is filled with one number.
 fn send(channel: &Channel, id: u64) {
     if id % 2 == 0 {
         let body = id.to_ne_bytes();
@@ -52,14 +52,14 @@ fn check(header: Header, payload: &[u8]) {
     assert_eq!(payload, header.id.to_ne_bytes());
 }
 
-/// The buffer of a parcel: in a block of the peer's, or in the frame if there was no memory.
+/// Return the buffer of a parcel, in a block of the peer or, for lack of memory, in the frame.
 fn open(channel: &Channel, payload: &[u8]) -> Option<Buffer> {
     let parsed = parcel::parse(payload).unwrap();
     assert_eq!(parsed.entries.len(), 1);
     channel.loans().open(&parsed.entries[0]).unwrap()
 }
 
-/// Takes all that the peer's threads send, and hands what is lent on to other threads.
+/// Take all frames of the peer's threads, and pass the loans on to other threads.
 fn take_all(channel: &Channel, droppers: &[Sender<(u64, Buffer)>]) {
     let mut next = [0; SENDERS as usize];
     for taken in 0..SENDERS * EACH {
@@ -78,7 +78,7 @@ fn take_all(channel: &Channel, droppers: &[Sender<(u64, Buffer)>]) {
     }
 }
 
-/// Looks at the bytes, and ends the lease by letting go.
+/// Check the bytes of each loan, and drop it.
 fn drop_all(leases: impl Iterator<Item = (u64, Buffer)>) {
     for (id, memory) in leases {
         let mut bytes = vec![0; memory.len()];
@@ -88,7 +88,7 @@ fn drop_all(leases: impl Iterator<Item = (u64, Buffer)>) {
     }
 }
 
-/// What a side does: three threads send, one takes, two drop, all at once.
+/// Run the threads of a side: three send, one receives, two drop loans, all at once.
 fn talk(channel: &Arc<Channel>) {
     thread::scope(|scope| {
         for sender in 0..SENDERS {
@@ -103,9 +103,9 @@ fn talk(channel: &Arc<Channel>) {
     });
 }
 
-/// Nothing is lost, mixed up or written while it is read, whoever sends, takes and drops.
+/// Nothing is lost, mixed up or overwritten during a read, whichever thread sends, receives and drops.
 #[test]
-fn many_threads_of_both_sides_talk_at_once() {
+fn many_threads_of_both_sides_share_a_channel() {
     let sides = pair::pair(SPIN);
     let (done, both) = channel();
     thread::scope(|scope| {
@@ -116,7 +116,7 @@ fn many_threads_of_both_sides_talk_at_once() {
                 done.send(()).unwrap();
             });
         }
-        // Who is done first goes on taking the ends of leases, and sends what is kept.
+        // The side that finishes first continues to process releases, and to send queued frames.
         for _ in 0..sides.len() {
             while both.recv_timeout(Duration::from_millis(5)).is_err() {
                 for side in &sides {
@@ -126,7 +126,7 @@ fn many_threads_of_both_sides_talk_at_once() {
             }
         }
     });
-    // The thread that gives idle memory back may look at this moment: then nobody else does.
+    // The sweeper may process releases at this moment: then no other thread does.
     let end = Instant::now() + LONG;
     while sides
         .iter()
@@ -148,16 +148,16 @@ fn many_threads_of_both_sides_talk_at_once() {
     }
 }
 
-/// Whenever a channel is closed, the thread that sleeps on it wakes, and nothing more is sent.
+/// A closed channel wakes its sleeping thread at any moment, and sends nothing more.
 #[test]
-fn a_thread_that_sleeps_on_a_channel_that_is_closed_wakes() {
+fn a_closed_channel_wakes_its_sleeping_thread() {
     for _ in 0..200 {
         let [ours, theirs] = pair::pair(SPIN);
         thread::scope(|scope| {
             let (asleep, slept) = channel();
             let sleeper = &ours;
             scope.spawn(move || {
-                // Closed before, between or after: with a frame on the way the first sleep may end by that.
+                // Closed before, in between or after: with a frame in transit the first sleep may end by that.
                 while sleeper.send(1, 1, b"", || unreachable!()).is_ok() {
                     sleeper.sleep(Duration::from_secs(3600)).unwrap();
                     let mut receiver = sleeper.receiver();
@@ -176,7 +176,7 @@ fn a_thread_that_sleeps_on_a_channel_that_is_closed_wakes() {
             ours.send(1, 1, b"", || unreachable!()),
             Err(SendError::Closed)
         );
-        // Nor does a channel that is closed let anybody fall asleep; nor a peer's frame be lost.
+        // A closed channel does not let a thread sleep, and loses no frame of the peer.
         ours.sleep(Duration::from_secs(3600)).unwrap();
     }
 }

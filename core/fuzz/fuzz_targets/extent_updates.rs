@@ -1,4 +1,4 @@
-//! News of extents, with descriptors of all kinds.
+//! Extent updates, with descriptors of all kinds.
 #![no_main]
 
 #[path = "../../tests/hostile/mod.rs"]

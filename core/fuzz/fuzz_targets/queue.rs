@@ -1,4 +1,4 @@
-//! A queue whose memory another member writes over.
+//! A queue whose memory another member overwrites.
 #![no_main]
 
 #[path = "../../tests/hostile/mod.rs"]

@@ -1,4 +1,4 @@
-//! A reader and a writer of frames, over a ring that a liar writes.
+//! A reader and a writer of frames, over a ring that a hostile peer writes.
 #![no_main]
 
 #[path = "../../tests/hostile/mod.rs"]

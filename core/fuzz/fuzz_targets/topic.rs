@@ -1,4 +1,4 @@
-//! A topic that one publisher and any member write over.
+//! A topic that one publisher and any member overwrite.
 #![no_main]
 
 #[path = "../../tests/hostile/mod.rs"]

@@ -354,7 +354,7 @@ mod tests {
         file.set_len(0).unwrap();
         assert!(
             !ring.set_aside(4 * FIRST, 1 << 16),
-            "it says so, and goes on"
+            "a refused growth is an error and no failure"
         );
     }
 }

@@ -1,19 +1,19 @@
-//! Packets of a hostile peer for the socket of extents, and descriptors of all kinds.
+//! Packets of a hostile peer for the socket of extent updates, and descriptors of all kinds.
 
 use super::Script;
 use _core::packet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The size of each file that is told of, but for those that are too small.
+/// Size of each announced file, except for those that are too small.
 pub const SIZE: u64 = 8192;
 
-/// Both ends of a socket for news.
+/// Return both ends of a socket for extent updates.
 pub fn sockets() -> (OwnedFd, OwnedFd) {
     packet::pair().expect("two descriptors").into()
 }
 
-/// A memfd of this size with these seals, all of whose memory is set aside if `whole`.
+/// Create a memfd of this size with these seals; with `whole`, all of its memory is allocated.
 pub fn memfd(size: u64, seals: libc::c_int, whole: bool) -> OwnedFd {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
@@ -96,7 +96,7 @@ fn pipe() -> OwnedFd {
     }
 }
 
-/// A packet, and what comes with it.
+/// A packet, and its descriptors.
 #[derive(Debug)]
 pub struct Told {
     packet: Vec<u8>,
@@ -104,9 +104,9 @@ pub struct Told {
 }
 
 impl Told {
-    /// The next packet of a script.
+    /// Return the next packet of a script.
     pub fn read(script: &mut Script) -> Told {
-        // Most have the right length, or no other rule would ever be looked at.
+        // Most packets have the right length, because otherwise no other rule would be checked.
         let len = match script.byte() {
             len @ 0..32 => usize::from(len),
             _ => 16,
@@ -148,7 +148,7 @@ impl Told {
         Told { packet, files }
     }
 
-    /// Sends it. A socket that is full takes no more, and that is no fault.
+    /// Send the packet. A full socket takes no more, which is no error.
     pub fn send(&self, socket: BorrowedFd<'_>) {
         let files: Vec<OwnedFd> = self.files.iter().map(|kind| kind.make()).collect();
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
@@ -165,7 +165,7 @@ impl Told {
         Some(u64::from_ne_bytes(bytes.try_into().ok()?))
     }
 
-    /// Whether it is a packet as it should be, whatever file comes with it.
+    /// Return true if the packet is valid, whatever file comes with it.
     pub fn is_well_formed(&self) -> bool {
         let (kind, size, files) = (self.number(0), self.size(), self.files.len());
         let new = kind == Some(1) && size != Some(0) && files == 1;
@@ -173,17 +173,17 @@ impl Told {
         self.packet.len() == 16 && (new || gone)
     }
 
-    /// Whether it tells of this extent.
+    /// Return true if it announces this extent.
     pub fn is_one_extent(&self, number: u32, size: u64) -> bool {
         self.is_well_formed() && self.number(4) == Some(number) && self.size() == Some(size)
     }
 
-    /// Whether it tells that this extent is gone.
+    /// Return true if it announces the removal of this extent.
     pub fn is_gone(&self, number: u32) -> bool {
         self.is_well_formed() && self.number(0) == Some(2) && self.number(4) == Some(number)
     }
 
-    /// Whether what it tells of is so.
+    /// Return true if its announcement is correct.
     pub fn is_true(&self) -> bool {
         let size = match self.files[..] {
             [Kind::Good] => SIZE,

@@ -1,5 +1,6 @@
-//! Bytes of a hostile peer, and what of the core reads them. Each function takes any bytes, and panics only if the
-//! core breaks its word. The targets of core/fuzz and the tests of core/tests/hostile_peer.rs call the same ones.
+//! Bytes of a hostile peer, and the parts of the core that read them. Each function accepts any bytes, and panics only
+//! if the core violates its contract. The targets of core/fuzz and the tests of core/tests/hostile_peer.rs call the
+//! same functions.
 
 #![allow(dead_code)] // Each of the programs that have this module uses a part of it.
 
@@ -26,10 +27,10 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// A deadline that has passed: each lease is had at once, or not at all.
+/// A deadline that has passed: each lock is acquired at once, or not at all.
 const AT_ONCE: u64 = 0;
 
-/// The only one that lives.
+/// The only member that is alive.
 struct Alone;
 
 impl Members for Alone {
@@ -41,7 +42,7 @@ impl Members for Alone {
     }
 }
 
-/// Numbers out of bytes; zeros after their end.
+/// Numbers read from bytes; zeros after their end.
 pub struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -79,7 +80,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// A ring whose other side does what the bytes say, to a reader and to a writer.
+/// Run a reader and a writer of a ring whose other side follows the bytes.
 pub fn ring(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let shape = script.byte();
@@ -97,7 +98,7 @@ pub fn ring(bytes: &[u8]) {
             2 => memory.store_word(script.byte() as usize % (capacity / 8), script.u64()),
             3 => memory.reader_waits().store(script.u32(), Ordering::Relaxed),
             4 => memory.writer_waits().store(script.u32(), Ordering::Relaxed),
-            // What lies near an index that is true is believed the longest.
+            // Values close to a valid index are accepted the longest.
             5 => {
                 let tail = memory.tail().load(Ordering::Acquire);
                 let step = i64::from(script.byte() as i8) * 8;
@@ -122,7 +123,7 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
-/// A parcel's payload: what is read out of it lies in it.
+/// Parse the payload of a parcel: what is read from it lies in it.
 pub fn parcel(payload: &[u8]) {
     let Ok(parsed) = parcel::parse(payload) else {
         return;
@@ -144,11 +145,11 @@ pub fn parcel(payload: &[u8]) {
     assert_eq!(parcel::parse(&again), Ok(parsed));
 }
 
-/// Blocks that are lent to a peer who gives back, and sends back, what the bytes say.
+/// Lend blocks to a peer that releases and sends back blocks as the bytes say.
 pub fn release(bytes: &[u8]) {
     const BLOCK: usize = GRANULE as usize;
     const LIMIT: u64 = 16 * GRANULE;
-    let (_told, socket) = sockets();
+    let (_peer, socket) = sockets();
     let loans = Loans::new(Weak::<Channel>::new(), socket, LIMIT);
     let mut script = Script::new(bytes);
     let mut lent: Vec<Entry> = Vec::new();
@@ -162,7 +163,7 @@ pub fn release(bytes: &[u8]) {
                 lent.extend(unsafe { loans.lend(bytes.as_ptr(), BLOCK) });
                 ever.extend(lent.last().map(place_of));
             }
-            // The truth, or nearly so.
+            // A valid release, or nearly so.
             1 if !lent.is_empty() => {
                 let index = script.byte() as usize % lent.len();
                 let mut payload = release_of(place_of(&lent[index]));
@@ -177,7 +178,7 @@ pub fn release(bytes: &[u8]) {
                 let (start, len) = (script.u64(), script.u64());
                 regained.extend(send_back(&loans, &lent, place, start, len));
             }
-            // What was lent once, and may be free since, or ours alone.
+            // A block that was lent before, and may be free or held since.
             3 if !ever.is_empty() => {
                 let place = ever[script.byte() as usize % ever.len()];
                 match script.byte() % 4 {
@@ -206,7 +207,7 @@ pub fn release(bytes: &[u8]) {
     assert_eq!(loans.allocator().usage().1, 0, "what is back is free");
 }
 
-/// A buffer of ours that comes back, if the peer has a lease of it.
+/// Send a buffer of this side back, which works if the peer has a loan of it.
 fn send_back(
     loans: &Arc<Loans>,
     lent: &[Entry],
@@ -241,7 +242,7 @@ fn place_of(entry: &Entry) -> BlockRef {
     }
 }
 
-/// One lease less, if there is one, and a violation if there is none.
+/// Release a loan: one less if there is one, and a violation if there is none.
 fn give_back(loans: &Loans, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Entry>) {
     let place = BlockRef {
         extent: u32::from_ne_bytes(payload[..4].try_into().expect("four bytes")),
@@ -254,7 +255,7 @@ fn give_back(loans: &Loans, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Entry>)
     }
 }
 
-/// News of extents as the bytes have them, with descriptors that do not fit, and a frame that names one of them.
+/// Send extent updates as the bytes say, with wrong descriptors, and a frame that names one of the extents.
 pub fn extent_updates(bytes: &[u8]) {
     let (told, ours) = sockets();
     let mut script = Script::new(bytes);

@@ -1,4 +1,4 @@
-//! A queue that another member writes over, and what a member does with it.
+//! A queue that another member overwrites while a member uses it.
 
 use super::descriptors::memfd;
 use super::{AT_ONCE, Alone, Script};
@@ -20,13 +20,13 @@ const LIMITS: Limits = Limits {
     memory: 1 << 20,
     deliveries: 3,
 };
-/// Offsets of words that say where a chunk is, or an item in one: see `queue/layout.rs`.
+/// Offsets of words with the position of a chunk, or of an item in one: see `queue/layout.rs`.
 const POINTERS: [u64; 4] = [64, 72, 80, 88];
 const CLAIMS: u64 = 4096;
 
 type Ours = Queue<Arc<SharedMapping>, Alone>;
 
-/// What a member does while another one writes what the bytes say.
+/// Use a queue while another member writes what the bytes say.
 pub fn queue(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let (_, size) = sizes(0, LIMITS);
@@ -55,11 +55,11 @@ pub fn queue(bytes: &[u8]) {
     }
 }
 
-/// What the member has of the queue.
+/// The claims and chunks of the member.
 #[derive(Default)]
 struct Has {
     claims: Vec<Claim>,
-    /// Items that were acknowledged, and whose memory is looked at still.
+    /// Acknowledged items whose memory is still read.
     over: Vec<Claim>,
     chunks: Vec<Chunk>,
 }
@@ -156,7 +156,7 @@ impl Has {
     }
 }
 
-/// Takes some: what is copied are items, one behind the other.
+/// Pop some items, and check that the copied bytes are items, one behind the other.
 fn take(queue: &Ours, source: Source, script: &mut Script) -> Result<(), HeapError> {
     let (most, mut out) = (1 + script.byte() as usize, Vec::new());
     if let (PopOutcome::Items(count), _) = queue.pop(source, most, &mut out, AT_ONCE)? {
@@ -173,7 +173,7 @@ fn take(queue: &Ours, source: Source, script: &mut Script) -> Result<(), HeapErr
     Ok(())
 }
 
-/// Looks at all of an item, and of the parts that it says that it has.
+/// Read all of an item, and of the parts that it claims to have.
 fn look(queue: &Ours, words: &SharedMapping, claim: &Claim) -> Result<(), HeapError> {
     let from = queue.bytes(claim.at, claim.len)?;
     let mut copy = vec![0; claim.len as usize];
@@ -192,7 +192,7 @@ fn look(queue: &Ours, words: &SharedMapping, claim: &Claim) -> Result<(), HeapEr
     Ok(())
 }
 
-/// Some items alike.
+/// Create some equal items.
 fn items(script: &mut Script) -> (Vec<u8>, u64) {
     let (len, count) = (len(script), 1 + u64::from(script.byte() % 6));
     let count = if len > SMALL { 1 } else { count };
@@ -207,7 +207,7 @@ fn items(script: &mut Script) -> (Vec<u8>, u64) {
     (items, count)
 }
 
-/// ByteMemory of an item: mostly few.
+/// Return the length of an item, mostly a short one.
 fn len(script: &mut Script) -> u64 {
     match script.byte() {
         small @ 0..192 => u64::from(small),
@@ -215,7 +215,7 @@ fn len(script: &mut Script) -> u64 {
     }
 }
 
-/// An offset: of the header, of the first claims, of what the queue's memory is shared out by, or in chunks.
+/// Return an offset in the header, in the first claims, in the allocator, or in chunks.
 fn somewhere(words: &SharedMapping, script: &mut Script) -> u64 {
     let size = words.size() as u64;
     let (kind, index) = (script.byte(), u64::from(script.byte()) * 8);
@@ -235,7 +235,7 @@ fn somewhere(words: &SharedMapping, script: &mut Script) -> u64 {
     }
 }
 
-/// A value: near what is there, or not at all.
+/// Return a value close to the current one, or an arbitrary one.
 fn corrupt(script: &mut Script, found: u64) -> u64 {
     match script.byte() {
         0..32 => 0,

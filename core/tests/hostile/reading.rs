@@ -1,10 +1,10 @@
-//! Frames out of a ring that may hold anything.
+//! Reading frames from a ring that may contain anything.
 
 use _core::Violation;
 use _core::ring::RingMemory;
 use _core::ring::frame::{FrameReader, HEADER, Header};
 
-/// The next frame, if it is there.
+/// Return the next frame, if it is there.
 pub fn receive<M: RingMemory>(
     reader: &mut FrameReader<M>,
     max_frame: usize,
@@ -22,7 +22,7 @@ pub fn receive<M: RingMemory>(
     Ok(Some((header, payload)))
 }
 
-/// All that is there; how many frames. What nobody adds to meanwhile has an end.
+/// Read all frames, and return their number. A ring without a writer is read to its end.
 pub fn drain<M: RingMemory>(
     reader: &mut FrameReader<M>,
     max_frame: usize,

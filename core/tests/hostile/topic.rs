@@ -1,4 +1,4 @@
-//! A topic of which one publisher lies in its own log, and any member in the directory, and what the others do with it.
+//! A topic with a publisher that corrupts its own log, and members that corrupt the directory, used by others.
 
 use super::Script;
 use super::descriptors::memfd;
@@ -20,10 +20,10 @@ const LIMITS: PublisherLimits = PublisherLimits {
     low: 4,
     memory: 64 << 10,
 };
-/// Where the words are that a log begins with, and how many; where its index begins: see `topic/log.rs`.
+/// Offset and number of the first words of a log, and offset of its index: see `topic/log_layout.rs`.
 const HEADER: u64 = 40;
 const INDEX: u64 = 4096;
-/// The parts of the directory: see `topic/directory/mod.rs`.
+/// Offsets of the parts of the directory: see `topic/directory/mod.rs`.
 const LISTINGS: u64 = 64;
 const CLAIMS: u64 = 6208;
 
@@ -35,15 +35,15 @@ type Got = Message<Arc<MappedLog>, Arc<SharedMapping>>;
 struct Reader {
     us: Subscriber<Arc<MappedLog>, Arc<SharedMapping>>,
     policy: Policy,
-    /// The number after the last message of the honest publisher.
+    /// Number after the last message of the honest publisher.
     next: u64,
     kept: Vec<Got>,
 }
 
-/// What an honest publisher and three subscribers do while others write what the bytes say.
+/// Run an honest publisher and three subscribers while others write what the bytes say.
 pub fn topic(bytes: &[u8]) {
     let mut script = Script::new(bytes);
-    // In every other one nobody writes over the directory: then all that the honest one publishes is to be read.
+    // In every other script the directory stays intact: then all messages of the honest publisher must be received.
     let lies_everywhere = script.byte() % 2 == 0;
     let size = Capacity::OF_A_TOPIC.size();
     let file = memfd(size, 0, false);
@@ -75,7 +75,7 @@ pub fn topic(bytes: &[u8]) {
     }
 }
 
-/// One with little of everything.
+/// Create a publisher with small limits.
 fn publisher(directory: &Directed, me: u64) -> Ours {
     let shape = LogLayout {
         entries: 16,
@@ -112,7 +112,7 @@ fn open(listed: &ListingInfo) -> Result<Arc<MappedLog>, Option<String>> {
     opened.map(Arc::new).map_err(Some)
 }
 
-/// The bytes of the message of this number.
+/// Return the payload of the message of this number.
 fn payload(publisher: usize, seq: u64, len: usize) -> Vec<u8> {
     let byte = |at: usize| (seq as usize * 31 + publisher * 7 + at / 8) as u8;
     (0..len).map(byte).collect()
@@ -140,7 +140,8 @@ fn publish(publisher: &mut Ours, index: usize, script: &mut Script) {
     publisher.is_attached_by_all(patience);
 }
 
-/// Takes some and looks at all of it; whether something of the honest publisher was missed, or is another one's.
+/// Receive some messages and read all of them. Return true if a message of the honest publisher was missed, or is
+/// wrong.
 fn read(reader: &mut Reader, script: &mut Script) -> bool {
     if reader.us.is_stale() {
         reader.us.refresh(&mut open);
@@ -154,7 +155,7 @@ fn read(reader: &mut Reader, script: &mut Script) -> bool {
         _ => assert!(messages.is_empty()),
     }
     let mut is_wrong = match taken {
-        // The one that disconnects may be cut off, and no other one.
+        // Only the disconnect subscriber may be cut off.
         Received::CutOff(source, _) => source.owner == 1 && reader.policy != Policy::Disconnect,
         Received::Corrupt(source, _) | Received::PublisherGone(source) => source.owner == 1,
         Received::Messages(_) | Received::Empty => false,
@@ -175,7 +176,7 @@ fn read(reader: &mut Reader, script: &mut Script) -> bool {
     is_wrong
 }
 
-/// All bytes of a message, and of the parts that it says that it has.
+/// Return all bytes of a message, and read the parts that it claims to have.
 fn look(message: &Got, out: &[u8]) -> Vec<u8> {
     let bytes = match &message.payload {
         &Payload::Copied(at, len) => out[at..at + len].to_vec(),
@@ -198,7 +199,7 @@ fn look(message: &Got, out: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An offset in a log: what it begins with, its index, or anywhere.
+/// Return an offset in the header of a log, in its index, or anywhere.
 fn in_log(script: &mut Script, size: u64) -> u64 {
     let (kind, index) = (script.byte(), u64::from(script.byte()) * 8);
     match kind {
@@ -211,7 +212,7 @@ fn in_log(script: &mut Script, size: u64) -> u64 {
     }
 }
 
-/// An offset in the directory: of what is in use, or anywhere.
+/// Return an offset in the used part of the directory, or anywhere.
 fn in_directory(script: &mut Script, size: u64) -> u64 {
     let (kind, index) = (script.byte(), u64::from(script.byte()) * 8);
     let seats = Capacity::OF_A_TOPIC.seats_at();
@@ -225,7 +226,7 @@ fn in_directory(script: &mut Script, size: u64) -> u64 {
     }
 }
 
-/// Writes a value there: near what is there, or not at all.
+/// Write a value close to the current one, or an arbitrary one.
 fn write_over(words: &impl Words, at: u64, script: &mut Script) {
     let Some(word) = words.word(at) else {
         return;

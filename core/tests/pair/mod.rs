@@ -1,4 +1,4 @@
-//! Both sides of a connection in one process, each with a mapping of its own. Nothing of it has a name for long.
+//! Both sides of a connection in one process, each with a mapping of its own, in files whose names are removed at once.
 
 use _core::connection::channel::{Channel, SleepMode};
 use _core::connection::segment::{Direction, Segment, size_for};
@@ -15,13 +15,13 @@ use std::time::Duration;
 /// Bytes of a ring: small, so that it is often full.
 pub const CAPACITY: usize = 4096;
 
-/// The largest frame, in bytes.
+/// Largest frame, in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// A semaphore opened twice, and without a name.
+/// Open a semaphore twice, and remove its name.
 fn semaphores() -> [Semaphore; 2] {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: each gets another number.
+    // Relaxed: each call gets another number.
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("/shmrpc-core-threads-{}-{number}", std::process::id());
     let name = CString::new(name).unwrap();
@@ -39,12 +39,12 @@ fn semaphores() -> [Semaphore; 2] {
     opened
 }
 
-/// The server's side and the client's. Both sleep in threads, and spin for up to so many nanoseconds before that.
+/// Create the server's side and the client's. Both sleep in threads, and spin for up to `spin` nanoseconds before.
 pub fn pair(spin: u64) -> [Arc<Channel>; 2] {
     pair_that_sleeps(SleepMode::Thread, spin)
 }
 
-/// The same with a server that sleeps in this way.
+/// Create a pair whose server sleeps in this way.
 pub fn pair_that_sleeps(server_sleep: SleepMode, spin: u64) -> [Arc<Channel>; 2] {
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
@@ -85,7 +85,7 @@ pub fn pair_that_sleeps(server_sleep: SleepMode, spin: u64) -> [Arc<Channel>; 2]
     ]
 }
 
-/// The next frame, for which it sleeps.
+/// Sleep until the next frame comes, and return it.
 pub fn receive(channel: &Channel) -> (Header, Vec<u8>) {
     loop {
         let mut receiver = channel.receiver();

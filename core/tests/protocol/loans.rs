@@ -1,7 +1,7 @@
-//! A block that is lent: its owner writes it again when the peer is done with it, and not before.
+//! A lent block: its owner writes it again only after the peer has released it.
 //!
-//! The arena, the table of the frame and the RELEASE are the product's. The block's bytes are plain memory,
-//! as they are to the program: only the rings keep the two sides' accesses apart.
+//! The arena, the table of the frame and the RELEASE are those of the product. The block's bytes are plain memory, as
+//! they are to the program: only the rings keep the two sides' accesses apart.
 
 use crate::model::{Arc, Mutex, Plain, Shared, model, receive, thread};
 use _core::connection::parcel::{self, Entry, Location, PARCEL, RELEASE, RELEASE_SIZE};
@@ -37,14 +37,14 @@ fn arena() -> Arena {
     arena
 }
 
-/// A ring's two ends: one that holds a parcel of two lines, or two ends of leases, and no more.
+/// Create both ends of a ring with room for a parcel of two entries, or for two releases.
 fn ring() -> (FrameWriter<Shared>, FrameReader<Shared>) {
     let memory: Shared = std::sync::Arc::new(HeapMemory::new(128));
     let writer = FrameWriter::new(Producer::new(memory.clone()));
     (writer, FrameReader::new(Consumer::new(memory), 128))
 }
 
-/// Lends a block by a frame, so many times, and lets go of it.
+/// Lend a block by a frame, `leases` times, and drop the hold on it.
 fn lend(arena: &mut Arena, place: BlockRef, leases: usize, writer: &mut FrameWriter<Shared>) {
     let location = Location::AtSender(place);
     let len = (WORDS * 8) as u64;
@@ -65,7 +65,7 @@ fn lend(arena: &mut Arena, place: BlockRef, leases: usize, writer: &mut FrameWri
     arena.release_hold(place);
 }
 
-/// The blocks that the next frame names.
+/// Return the blocks that the next frame names.
 fn await_parcel(reader: &mut FrameReader<Shared>) -> Vec<BlockRef> {
     let frame = loop {
         match receive(reader) {
@@ -86,7 +86,7 @@ fn send_release(writer: &mut FrameWriter<Shared>, place: BlockRef) {
     assert!(writer.send(RELEASE, 0, &parcel::release(place)).unwrap());
 }
 
-/// Takes the end of a lease if there is one.
+/// Process a release if there is one.
 fn take_release(reader: &mut FrameReader<Shared>, arena: &Mutex<Arena>) -> bool {
     let Some(frame) = receive(reader) else {
         return false;
@@ -101,7 +101,7 @@ fn take_release(reader: &mut FrameReader<Shared>, arena: &Mutex<Arena>) -> bool 
     true
 }
 
-/// The same block goes there and back, and is written anew each time.
+/// The same block is lent and released repeatedly, and written anew each time.
 #[test]
 fn a_block_is_reused_only_after_its_release() {
     const ROUNDS: u64 = 2;
@@ -133,7 +133,7 @@ fn a_block_is_reused_only_after_its_release() {
     });
 }
 
-/// Two leases of one block end in two threads of the peer's, each after its own look at the bytes.
+/// Two loans of one block end in two threads of the peer, each after its own reads of the bytes.
 #[test]
 fn a_block_with_two_loans_is_free_after_both() {
     model(|| {
@@ -171,7 +171,7 @@ fn a_block_with_two_loans_is_free_after_both() {
     });
 }
 
-/// One thread of the owner's takes the end of the lease, another one the block.
+/// One thread of the owner processes the release, another one allocates the block.
 #[test]
 fn a_block_released_in_one_thread_may_be_written_in_another() {
     model(|| {

@@ -1,9 +1,9 @@
-//! What two threads may do at the same time: the ring, the wait protocol, the wait set, lending, closing, transactions,
-//! topics, and the members of a name with their permits.
+//! Concurrent use by two threads: the ring, the wait protocol, the wait set, loans, shutdown, transactions, topics, and
+//! the members of an object with their permits.
 //!
-//! Under loom, every interleaving with up to three preemptions, and every value that the memory
-//! model lets a load return: `RUSTFLAGS="--cfg loom" cargo test --release --test protocol`.
-//! Without it the same tests run on the machine's own threads, again and again.
+//! Under loom, every interleaving with up to three preemptions, and every value that the memory model lets a load
+//! return: `RUSTFLAGS="--cfg loom" cargo test --release --test protocol`. Without loom the same tests run on the
+//! machine's own threads, again and again.
 
 mod loans;
 mod members;

@@ -1,4 +1,4 @@
-//! Members and their permits: a slot goes from the dead to the next one, and no permit is lost or doubled.
+//! Members and their permits: a slot goes from a dead member to the next one, and no permit is lost or doubled.
 
 use crate::model::{Arc, Mutex, Plain, model_within, thread};
 use _core::objects::members::Holder;
@@ -7,14 +7,14 @@ use _core::objects::semaphore::permits::Permits;
 use _core::shared_heap::VecWords;
 use std::io;
 
-/// The number of slots for which there are members.
+/// Number of slots for which there are members.
 const USED: usize = 3;
-/// The offset of the permits, behind the slots.
+/// Offset of the permits, behind the slots.
 const PERMITS: usize = USED * MEMBER_SIZE;
 
 type Memory = std::sync::Arc<VecWords>;
 
-/// The locks of the first slots, as the kernel has them: the process that holds each; 0 is none.
+/// The locks of the first slots, as the kernel has them: the process that holds each; 0 for none.
 #[derive(Clone)]
 struct Kernel(Arc<Mutex<[u32; USED]>>);
 
@@ -23,7 +23,7 @@ impl Kernel {
         Kernel(Arc::new(Mutex::new([0; USED])))
     }
 
-    /// Releases the locks of a process, which is dead.
+    /// Release the locks of a dead process.
     fn reap(&self, process: u32) {
         for holder in self.0.lock().unwrap().iter_mut() {
             if *holder == process {
@@ -63,7 +63,7 @@ struct Member {
 }
 
 impl Member {
-    /// Joins as the process of this number. Returns true if the slot had remains.
+    /// Join as the process of this number. Return true if the slot had to be recovered.
     fn join(memory: &Memory, kernel: &Kernel, process: u32) -> (Self, bool) {
         let locks = Process(kernel.clone(), process);
         let attached = Members::attach(memory.clone(), 0, locks).unwrap();
@@ -80,7 +80,7 @@ impl Member {
         self.members.self_id()
     }
 
-    /// Recovers the slot of a dead member. Returns false if there was nothing to recover.
+    /// Recover the slot of a dead member. Return false if there was nothing to recover.
     fn recover(&self, slot: u32) -> bool {
         if !self.members.is_used(slot)
             || self.members.is_alive(slot)

@@ -1,4 +1,4 @@
-//! What the tests have in common: threads of loom's or of the machine's, a bell, and plain memory.
+//! Helpers of the models: threads of loom or of the machine, a waker, and plain memory.
 
 use _core::ring::HeapMemory;
 use _core::ring::frame::FrameReader;
@@ -19,8 +19,8 @@ pub fn model(check: impl Fn() + Send + Sync + 'static) {
     model_within(3, check);
 }
 
-/// As [`model`], with so many preemptions, unless LOOM_MAX_PREEMPTIONS asks for another bound: 4 takes half a minute,
-/// 5 a few.
+/// Run a model with this number of preemptions, unless LOOM_MAX_PREEMPTIONS sets another bound: with 4 it takes half a
+/// minute, with 5 a few minutes.
 #[cfg(not(loom))]
 pub fn model_within(_preemptions: usize, check: impl Fn() + Send + Sync + 'static) {
     for _ in 0..2_000 {
@@ -35,7 +35,7 @@ pub fn model_within(preemptions: usize, check: impl Fn() + Send + Sync + 'static
     let tried = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = tried.clone();
     builder.check(move || {
-        // Relaxed: all of loom's threads are one of the machine's.
+        // Relaxed: all of loom's threads are one thread of the machine.
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         check();
     });
@@ -53,7 +53,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Takes the next frame if it is there.
+/// Take the next frame if it is there.
 pub fn receive(reader: &mut FrameReader<Shared>) -> Option<Frame> {
     let header = reader.peek().unwrap()?;
     let mut payload = vec![0; header.len];
@@ -65,7 +65,7 @@ pub fn receive(reader: &mut FrameReader<Shared>) -> Option<Frame> {
     })
 }
 
-/// A bell as the kernel gives it: a ring before the sleep is not lost.
+/// A waker like the kernel's: a wake-up before the sleep is not lost.
 pub struct LoopWaker {
     rung: Mutex<bool>,
     changed: Condvar,
@@ -84,7 +84,7 @@ impl LoopWaker {
         self.changed.notify_one();
     }
 
-    /// Loom reports a deadlock if nobody ever rings.
+    /// Loom reports a deadlock if the wake-up never comes.
     pub fn sleep(&self) {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
@@ -94,14 +94,14 @@ impl LoopWaker {
     }
 }
 
-/// A number in plain memory, as in a block that is lent. Loom reports any two accesses that nothing
-/// orders; on the machine's threads, ThreadSanitizer does.
+/// A number in plain memory, as in a lent block. Loom reports any two unordered accesses; on the machine's threads,
+/// ThreadSanitizer does.
 #[cfg(loom)]
 pub struct Plain(loom::cell::UnsafeCell<u64>);
 #[cfg(not(loom))]
 pub struct Plain(std::cell::UnsafeCell<u64>);
 
-// SAFETY: what the tests claim, and loom and ThreadSanitizer look for: nobody reads while another writes.
+// SAFETY: the claim that loom and ThreadSanitizer check: no thread reads while another writes.
 unsafe impl Sync for Plain {}
 
 #[cfg(loom)]
@@ -128,12 +128,12 @@ impl Plain {
     }
 
     pub fn read(&self) -> u64 {
-        // SAFETY: the tests' claim: nobody writes meanwhile.
+        // SAFETY: the claim of the tests: no thread writes meanwhile.
         unsafe { *self.0.get() }
     }
 
     pub fn write(&self, value: u64) {
-        // SAFETY: the tests' claim: nobody else accesses it meanwhile.
+        // SAFETY: the claim of the tests: no other thread accesses it meanwhile.
         unsafe { *self.0.get() = value };
     }
 }

@@ -1,4 +1,4 @@
-//! A channel that is closed: nobody sleeps on it for ever, and what was sent before is there.
+//! A closed channel: no thread sleeps on it forever, and frames that were sent before are received.
 
 use crate::model::{Arc, LoopWaker, Mutex, Shared, model, receive, thread};
 use _core::ring::frame::{FrameReader, FrameWriter};
@@ -6,7 +6,7 @@ use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::wait::flags;
 use _core::wait::shutdown_flag::ShutdownFlag;
 
-/// A reader that sleeps, or is about to, while the peer sends and another thread of its own closes.
+/// A reader sleeps, or is about to, while the peer sends and another thread of its own closes.
 #[test]
 fn a_sleeper_on_a_closed_channel_wakes() {
     model(|| {
@@ -35,13 +35,13 @@ fn a_sleeper_on_a_closed_channel_wakes() {
     });
 }
 
-/// Of a connection that has ended the reader takes what is in the ring yet: all that was sent, and nothing that was not.
+/// After the end of a connection the reader takes what is in the ring: all that was sent, and nothing else.
 #[test]
 fn frames_sent_before_a_close_are_received() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
         let closing = Arc::new(ShutdownFlag::new());
-        // The socket, whose end is the end of the connection; the kernel wakes who waits for it.
+        // The socket, whose end is the end of the connection; the kernel wakes threads that wait for it.
         let (ended, bell) = (Arc::new(Mutex::new(false)), Arc::new(LoopWaker::new()));
         let (theirs, open, their_bell) = (memory.clone(), closing.clone(), bell.clone());
         let sender = thread::spawn(move || {
@@ -68,7 +68,7 @@ fn frames_sent_before_a_close_are_received() {
         let mut taken = 0;
         loop {
             flags::announce(reader.memory().reader_waits(), flags::ON_SOCKET);
-            // Before the last look at the ring: what is sent before the end is then in it.
+            // Before the last load of the ring: what is sent before the end is then in it.
             let last = *ended.lock().unwrap();
             let frame = receive(&mut reader);
             if frame.is_none() && !last {

@@ -1,4 +1,4 @@
-//! Topics: what is given up while somebody joins, looks at it or copies it; and who wakes a publisher that waits.
+//! Topics: records reclaimed while a subscriber joins, pins or copies, and the wake-up of a waiting publisher.
 
 use crate::model::{Arc, AtomicU64, LoopWaker, Ordering, Plain, model_within, thread};
 use _core::shared_heap::Words;
@@ -11,11 +11,11 @@ use _core::topic::{LogMemory, Policy};
 use std::collections::BTreeMap;
 use std::io;
 
-/// Only the words that are used: each costs a model time.
+/// Memory with the used words alone, because each costs a model time.
 struct Sparse {
     size: u64,
     words: BTreeMap<u64, AtomicU64>,
-    /// Payloads that nobody may read while somebody writes them.
+    /// Payloads that must not be read while they are written.
     plain: BTreeMap<u64, Plain>,
 }
 
@@ -101,12 +101,12 @@ struct Topic {
 }
 
 impl Topic {
-    /// One whose payloads are read only while they stay as they are.
+    /// Create a topic whose payloads are read only while they do not change.
     fn new() -> Self {
         Topic::of(true)
     }
 
-    /// One whose payloads are written over while they are copied.
+    /// Create a topic whose payloads are overwritten during copies.
     fn torn() -> Self {
         Topic::of(false)
     }
@@ -114,7 +114,7 @@ impl Topic {
     fn of(is_plain: bool) -> Self {
         let seats = CAPACITY.seats_at();
         let directory = [(0, 2), (64, 6), (128, 3), (seats, 1), (seats + 256, 4)];
-        // Where the ring begins depends on the machine's pages.
+        // The offset of the ring depends on the machine's page size.
         let payloads = [(8192, 8), (64 << 10, 8), (SHAPE.size() - PAGE, 2)];
         let header = [(0, 6), (64, 2), (128, 1), (192, 1), (4096, 4)];
         let log = match is_plain {
@@ -155,7 +155,7 @@ impl Topic {
     }
 }
 
-/// Publishes the next record, whose words say which it is.
+/// Publish the next record, whose words identify it.
 fn publish(publisher: &mut Ours, words: usize) -> bool {
     let bytes = publisher.next().to_ne_bytes().repeat(words);
     let written = match publisher.is_large(bytes.len() as u64) {
@@ -176,7 +176,7 @@ fn publish(publisher: &mut Ours, words: usize) -> bool {
     }
 }
 
-/// The numbers of what is there; each is what its words say. None once it was cut off.
+/// Return the numbers of the pending records, after a check of their words. Return None after a cut-off.
 fn take(topic: &Topic, reader: &mut Reader) -> Option<Vec<u64>> {
     if reader.is_stale() {
         reader.refresh(&mut topic.open());
@@ -237,7 +237,7 @@ fn a_new_publisher_waits_for_a_joining_subscriber() {
         assert!(is_in_row(&seqs), "{seqs:?}");
         let last = seqs.last().map_or(0, |seq| seq + 1);
         assert!(seqs.is_empty() || last == published);
-        // From now on it is waited for in any case.
+        // From now on the publisher waits for it in any case.
         let more = (0..3).filter(|_| publish(&mut publisher, 1)).count() as u64;
         assert!(more <= 2);
         let seqs = take(&topic, &mut reader).unwrap();
@@ -245,7 +245,7 @@ fn a_new_publisher_waits_for_a_joining_subscriber() {
     });
 }
 
-/// Each record takes all of the ring, so that the second one is written where the first was.
+/// Each record takes all of the ring, so that the second one overwrites the first.
 #[test]
 fn a_publisher_that_waits_for_room_is_woken() {
     model_within(3, || {
@@ -315,14 +315,14 @@ fn a_new_owner_of_a_seat_is_not_confused_with_the_last_one() {
         let theirs = topic.clone();
         let joining = thread::spawn(move || {
             let mut reader = theirs.subscriber(Policy::Block, History::Oldest);
-            let seqs = take(&theirs, &mut reader).expect("it has not lied");
+            let seqs = take(&theirs, &mut reader).expect("its words are true");
             (reader, seqs)
         });
         publish(&mut publisher, 1);
         publish(&mut publisher, 1);
         let (mut reader, mut seqs) = joining.join().unwrap();
         publish(&mut publisher, 1);
-        seqs.extend(take(&topic, &mut reader).expect("it has not lied"));
+        seqs.extend(take(&topic, &mut reader).expect("its words are true"));
         assert!(is_in_row(&seqs), "{seqs:?}");
         assert_eq!(seqs.last(), Some(&(publisher.next() - 1)));
     });

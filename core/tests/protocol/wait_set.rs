@@ -1,20 +1,19 @@
-//! The wait set: no wake-up is lost, whoever sleeps, wakes, gives up or dies.
+//! The wait set: no wake-up is lost while threads sleep, wake, give up or die.
 //!
-//! Where two sleep and two wake, loom tries two preemptions: three take minutes.
+//! With two sleepers and two wakers, loom tries two preemptions: three take minutes.
 
 use crate::model::{
     Arc, AtomicU64, LoopWaker, Ordering, Plain, fence, model, model_within, thread,
 };
 use _core::wait::wait_set::{DEAD_MEMBER, HeapWaitSet, Slot, WaitSet, WakeMethod};
 
-/// A bell for each slot. The kernel says of a ring that nobody sleeps there, if nobody does; here it never does so of
-/// the living.
+/// A waker for each slot. The kernel may report that a wake-up reached no sleeper; here it never does for live ones.
 type Wakers = std::sync::Arc<Vec<(LoopWaker, bool)>>;
 type Memory = std::sync::Arc<HeapWaitSet<Box<dyn Fn(usize) -> bool + Send + Sync>>>;
 type Set = std::sync::Arc<WaitSet<Memory>>;
 type Sleeper = Slot<Memory>;
 
-/// The memory of a set, and the bells of its slots; `deaf` are those whose sleeper hears nothing.
+/// Create the memory of a set, and the wakers of its slots; the sleepers of the slots `deaf` receive no wake-up.
 fn memory(slots: usize, deaf: &[usize]) -> (Memory, Wakers) {
     let bells: Wakers = std::sync::Arc::new(
         (0..slots)
@@ -38,7 +37,7 @@ fn set(slots: usize) -> (Set, Wakers) {
     (WaitSet::new(memory, 1), bells)
 }
 
-/// What is waited for: a number of things, each for one.
+/// A counter of items that the sleepers wait for, each for one thread.
 #[derive(Clone)]
 struct Things(Arc<AtomicU64>);
 
@@ -47,7 +46,7 @@ impl Things {
         Things(Arc::new(AtomicU64::new(0)))
     }
 
-    /// Relaxed: what must order it is the set.
+    /// Relaxed: the set must order it.
     fn put(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -60,7 +59,7 @@ impl Things {
     }
 }
 
-/// Sleeps until `is_there`.
+/// Sleep until `is_there` returns true.
 fn wait(sleeper: &mut Sleeper, bells: &Wakers, mut is_there: impl FnMut() -> bool) {
     loop {
         sleeper.announce(WakeMethod::Futex).unwrap();
@@ -103,7 +102,7 @@ fn each_of_two_changes_wakes_one_of_two_sleepers() {
     });
 }
 
-/// A lock of which one thread knows that another one looks for it: see `src/objects/sole_spinner.rs`, where the word is a time.
+/// A lock with a word for the thread that spins for it: see `src/objects/sole_spinner.rs`, where the word is a time.
 #[derive(Clone)]
 struct Lock {
     things: Things,
@@ -118,14 +117,14 @@ impl Lock {
             .wake_one_unless(|| self.looks.load(Ordering::Relaxed) != 0);
     }
 
-    /// Looks once; whether that found it.
+    /// Try once to acquire the lock. Return true on success.
     fn look(&self) -> bool {
         let is_there = self.things.take();
         self.looks.store(0, Ordering::Relaxed);
         is_there
     }
 
-    /// As `hand_on`.
+    /// The same as `hand_on`.
     fn give_up(&self) {
         fence(Ordering::SeqCst);
         if self.things.0.load(Ordering::Relaxed) > 0 {
@@ -192,7 +191,7 @@ fn a_change_for_all_wakes_all_sleepers() {
             thread::spawn(move || {
                 loop {
                     sleeper.announce(WakeMethod::Futex).unwrap();
-                    // Relaxed: what must order it is the set.
+                    // Relaxed: the set must order it.
                     if done.load(Ordering::Relaxed) == 2 {
                         sleeper.withdraw().unwrap();
                         break;
@@ -317,15 +316,15 @@ fn a_late_waker_does_not_change_the_next_owners_slot() {
     });
 }
 
-/// A slot whose process dies, so that nothing more is done with it.
+/// Leak a slot, as the death of its process does.
 fn dies(slot: Sleeper) {
     let set = slot.set().clone();
     std::mem::forget(slot);
-    // SAFETY: the slot counted as one, and is not dropped any more.
+    // SAFETY: the slot counted as one, and is never dropped.
     unsafe { std::sync::Arc::decrement_strong_count(std::sync::Arc::as_ptr(&set)) };
 }
 
-/// A sleeper whose process has died in its sleep.
+/// Create a sleeper whose process has died during its sleep.
 fn dead_sleeper(memory: &Memory) -> usize {
     let mut dead = WaitSet::new(memory.clone(), DEAD_MEMBER)
         .acquire_slot()
@@ -349,7 +348,7 @@ fn a_dead_sleeper_consumes_no_wake_up() {
     });
 }
 
-/// A dead one has heard the ring: its process was killed at that moment. `take` takes its slot, unless it is too early.
+/// A dead sleeper was woken just before its death. `take` takes its slot over, unless it comes too early.
 fn a_wake_up_is_passed_on_by(take: fn(&Set)) {
     model_within(2, move || {
         let ((memory, bells), things) = (memory(2, &[]), Things::new());
@@ -378,7 +377,7 @@ fn acquiring_a_dead_sleepers_slot_passes_its_wake_up_on() {
     a_wake_up_is_passed_on_by(|set| drop(set.acquire_slot()));
 }
 
-/// Two find the dead one, a third has its slot meanwhile and sleeps there.
+/// Two threads find the dead owner; meanwhile a third one has its slot and sleeps there.
 #[test]
 fn a_late_take_over_does_not_change_the_next_owners_slot() {
     model(|| {
@@ -404,7 +403,7 @@ fn a_late_take_over_does_not_change_the_next_owners_slot() {
     });
 }
 
-/// A member has died, and its number is given out again while somebody has not finished with the dead one.
+/// A member has died, and its number is used again while a thread has not finished with the dead one.
 #[test]
 fn a_late_take_over_does_not_affect_a_member_with_the_same_number() {
     model(|| {
@@ -414,12 +413,12 @@ fn a_late_take_over_does_not_affect_a_member_with_the_same_number() {
                 .acquire_slot()
                 .unwrap(),
         );
-        let lives = Arc::new(AtomicU64::new(0));
-        let (set, seen) = (WaitSet::new(memory.clone(), 1), lives.clone());
+        let alive = Arc::new(AtomicU64::new(0));
+        let (set, seen) = (WaitSet::new(memory.clone(), 1), alive.clone());
         let theirs = set.clone();
         let late = thread::spawn(move || theirs.sweep(|_| seen.load(Ordering::Acquire) == 1));
         set.sweep(|member| member != DEAD_MEMBER);
-        lives.store(1, Ordering::Release);
+        alive.store(1, Ordering::Release);
         if let Ok(mut next) = WaitSet::new(memory, DEAD_MEMBER).acquire_slot() {
             next.announce(WakeMethod::Futex).unwrap();
             next.withdraw().unwrap();

@@ -1,11 +1,11 @@
-//! Who sleeps is woken: a reader for frames, a writer for room.
+//! Sleepers are woken: a reader for frames, a writer for room.
 
 use crate::model::{Arc, LoopWaker, Shared, model, receive, thread};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::wait::flags;
 
-/// A reader that sleeps is woken for every frame: no wake-up is lost.
+/// A sleeping reader is woken for every frame: no wake-up is lost.
 #[test]
 fn a_parked_reader_gets_every_frame() {
     model(|| {
@@ -39,9 +39,9 @@ fn a_parked_reader_gets_every_frame() {
     });
 }
 
-/// A reader that is patient is not woken for items, and is for what comes behind them.
+/// A patient reader is not woken for items of a stream, but for the frames behind them.
 #[test]
-fn a_patient_reader_gets_what_is_no_item() {
+fn a_patient_reader_is_woken_for_other_frames_than_items() {
     model(|| {
         let memory: Shared = std::sync::Arc::new(HeapMemory::new(64));
         let bell = Arc::new(LoopWaker::new());

@@ -4,7 +4,7 @@ use crate::model::{Shared, model, receive, thread};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, GROWTH, HeapMemory, Producer};
 
-/// What a reader sees below the tail is what was written there, also across the wrap.
+/// A reader sees below the tail what was written there, also across the wrap.
 #[test]
 fn words_below_the_tail_are_the_ones_written() {
     model(|| {
@@ -32,7 +32,7 @@ fn words_below_the_tail_are_the_ones_written() {
     });
 }
 
-/// What is unread when a ring grows is not written over, and what comes behind it lies where the reader looks.
+/// Unread bytes are not overwritten when a ring grows, and later ones lie where the reader expects them.
 #[test]
 fn words_of_a_ring_that_grows_are_the_ones_written() {
     let payload = |id: u64| vec![id as u8; 4 * (id as usize - 1)];

@@ -9,14 +9,14 @@ fn at(extent: u32, offset: u64) -> BlockRef {
     BlockRef { extent, offset }
 }
 
-/// An arena with one extent of this many granules.
+/// Create an arena with one extent of this many granules.
 fn arena(granules: u64) -> Arena {
     let mut arena = Arena::new(1 << 40);
     arena.add(0, granules * GRANULE);
     arena
 }
 
-/// All that must be true of an arena at any time.
+/// Check all invariants of an arena.
 fn check(arena: &Arena) {
     let mut at_next: BTreeMap<u32, u64> = BTreeMap::new();
     let mut ranges: Vec<(BlockRef, u64, bool)> = Vec::new();
@@ -66,27 +66,27 @@ fn check(arena: &Arena) {
     );
 }
 
-/// What a block is to the plain model, which knows nothing of ranges.
-struct Taken {
+/// A block in the simple model, which has no ranges.
+struct ModelBlock {
     place: BlockRef,
     granules: u64,
     holds: u64,
-    /// Of each holder.
+    /// Loans of each holder.
     loans: [u64; HOLDERS.len()],
 }
 
-impl Taken {
+impl ModelBlock {
     fn loans(&self) -> u64 {
         self.loans.iter().sum()
     }
 }
 
-/// A byte for each granule of each extent: 1 if it is in a live block.
+/// One byte for each granule of each extent: 1 if it is in a live block.
 #[derive(Default)]
 struct Map(BTreeMap<u32, Vec<u8>>);
 
 impl Map {
-    /// Turns the granules of a block from `old` to `new`, and all of them have been `old`.
+    /// Change the granules of a block from `old` to `new`, and check that all of them were `old`.
     fn turn(&mut self, place: BlockRef, granules: u64, old: u8, new: u8) {
         assert_eq!(place.offset % GRANULE, 0);
         let start = (place.offset / GRANULE) as usize;
@@ -94,7 +94,7 @@ impl Map {
         let part = extent
             .get_mut(start..start + granules as usize)
             .expect("a block within its extent");
-        // Whole slices, and bytes: memcmp and memset, which are quick in a debug build too.
+        // Whole slices and bytes: memcmp and memset, which are fast in a debug build too.
         assert!(
             part == vec![old; granules as usize],
             "{place:?} overlaps another block"
@@ -103,7 +103,7 @@ impl Map {
     }
 }
 
-/// Lengths in bytes, from a few bytes to 4 MiB, mostly small; in some phases mostly large.
+/// Return a length in bytes, up to 4 MiB, mostly small; in some phases mostly large.
 fn some_len(dice: &mut Dice, large: bool) -> u64 {
     let granules = match dice.below(100) + if large { 15 } else { 0 } {
         0..80 => dice.between(1, 4),
@@ -119,14 +119,14 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut arena = Arena::new(4096 * MIB);
     let mut map = Map::default();
-    let mut taken: Vec<Taken> = Vec::new();
+    let mut taken: Vec<ModelBlock> = Vec::new();
     let mut used = 0;
     let (mut next_extent, mut forgotten) = (0, 0);
     let (mut peak_used, mut peak_size) = (0, 0);
     let (mut target, mut large) = (0, false);
     for step in 0..1_000_000u64 {
         if step % 25_000 == 0 {
-            // Ebb and flood, small blocks and large ones: what tears an arena to pieces.
+            // Phases of growth and shrinkage, with small and large blocks, to fragment the arena.
             target = dice.between(16, 384) * MIB;
             large = dice.below(2) == 0;
             check(&arena);
@@ -153,7 +153,7 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
             let granules = len.div_ceil(GRANULE);
             map.turn(place, granules, 0, 1);
             used += granules * GRANULE;
-            taken.push(Taken {
+            taken.push(ModelBlock {
                 place,
                 granules,
                 holds: 1,
@@ -167,16 +167,16 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
         let who = dice.below(HOLDERS.len() as u64) as usize;
         let holder = HOLDERS[who];
         if step % 20_000 == 1 {
-            // It dies with all that it has.
+            // The holder dies with all its loans.
             arena.remove_holder(holder);
             taken.retain_mut(|block| {
                 block.loans[who] = 0;
-                let lives = block.holds + block.loans() > 0;
-                if !lives {
+                let is_live = block.holds + block.loans() > 0;
+                if !is_live {
                     map.turn(block.place, block.granules, 1, 0);
                     used -= block.granules * GRANULE;
                 }
-                lives
+                is_live
             });
             assert_eq!(arena.used(), used);
             check(&arena);
@@ -230,8 +230,8 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
         }
     }
     assert!(forgotten > 0, "late extents fall idle");
-    // Measured: 1.30, and 1.26 to 1.37 with five other seeds. That has in it what the last
-    // extent, of 64 MiB, has too much.
+    // Measured: 1.30, and 1.26 to 1.37 with five other seeds. That includes the unused part of the last extent, of 64
+    // MiB.
     assert!(
         peak_size * 10 <= peak_used * 16,
         "{peak_size} bytes of extents for {peak_used} bytes of blocks"
@@ -302,7 +302,7 @@ fn a_block_has_at_least_the_requested_bytes_in_whole_granules() {
 fn a_holder_cannot_end_the_loans_of_another() {
     let mut arena = arena(4);
     let [shared, first, second] = [0; 3].map(|_| arena.allocate(1).unwrap());
-    let [one, other, stranger] = HOLDERS;
+    let [one, other, unrelated] = HOLDERS;
     for (place, holder) in [
         (shared, one),
         (shared, one),
@@ -314,10 +314,10 @@ fn a_holder_cannot_end_the_loans_of_another() {
     }
     for place in [shared, first, second] {
         arena.release_hold(place);
-        assert!(!arena.end_loan(place, stranger));
+        assert!(!arena.end_loan(place, unrelated));
     }
     assert!(!arena.end_loan(second, one) && !arena.end_loan(first, other));
-    arena.remove_holder(stranger);
+    arena.remove_holder(unrelated);
     assert_eq!(
         (arena.used(), arena.lent_away()),
         (3 * GRANULE, 3 * GRANULE)
@@ -468,7 +468,7 @@ fn an_extent_that_was_used_between_two_sweeps_stays() {
     assert_eq!(arena.sweep(250, 50), [0]);
 }
 
-// What only a bug of ours can do: it shows in a debug build, and harms nothing in another.
+// Errors that only a bug of this crate causes: debug builds panic, and release builds ignore them.
 
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "no hold on"))]

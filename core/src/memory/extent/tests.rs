@@ -39,7 +39,7 @@ fn a_file_whose_memory_was_given_back_is_refused_before_it_is_mapped() {
     ));
 }
 
-/// The peer's view of an extent of ours.
+/// Open an extent as the peer does.
 pub(crate) fn opened(extent: &Extent) -> Extent {
     let file = extent.file().try_clone_to_owned().unwrap();
     Extent::open(extent.number(), extent.size(), file).unwrap()
@@ -69,8 +69,8 @@ pub(crate) fn poke(mapping: &View, at: usize, value: u8) {
     unsafe { mapping.base().add(at).write_volatile(value) };
 }
 
-/// How many descriptors and how many mappings this process has of a file. By its inode, since
-/// other tests open and close files meanwhile.
+/// Return the number of descriptors and of mappings that this process has of a file, by its inode, because other tests
+/// open and close files meanwhile.
 pub(crate) fn traces(inode: u64) -> (usize, usize) {
     let any = File::from(memfd(1, 0));
     let device = any.metadata().unwrap().dev();
@@ -93,7 +93,7 @@ pub(crate) fn inode(file: BorrowedFd<'_>) -> u64 {
     status(file).unwrap().st_ino
 }
 
-/// Bytes of memory that a file takes.
+/// Return the bytes of memory of a file.
 pub(crate) fn taken(file: BorrowedFd<'_>) -> usize {
     status(file).unwrap().st_blocks as usize * 512
 }
@@ -118,7 +118,7 @@ fn the_peer_reads_what_the_owner_writes() {
 fn the_mapping_of_the_peer_is_read_only() {
     let ours = Extent::create(0, SIZE).unwrap();
     let theirs = opened(&ours);
-    // The kernel writes there for us, and says what it finds instead of a SIGSEGV.
+    // The kernel writes there on our behalf, and returns an error instead of a SIGSEGV.
     let read_into = |base: *mut u8| {
         let mut zero = File::open("/dev/zero").unwrap();
         assert_eq!(zero.read(&mut [0]).unwrap(), 1);
@@ -132,7 +132,7 @@ fn the_mapping_of_the_peer_is_read_only() {
 
 #[test]
 fn all_memory_of_an_extent_is_allocated_at_once() {
-    // More than one stride, and not a whole number of them.
+    // More than one stride, and not a whole number of strides.
     let size = STRIDE + 3 * page();
     let extent = Extent::create(0, size).unwrap();
     assert!(taken(extent.file()) >= size);

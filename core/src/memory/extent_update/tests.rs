@@ -31,7 +31,7 @@ fn updates_arrive_in_order_and_an_extent_with_its_memory() {
         receive(b.as_fd()).unwrap(),
         Some(ExtentUpdate::Removed { number: 9 })
     ));
-    assert!(receive(b.as_fd()).unwrap().is_none(), "none any more");
+    assert!(receive(b.as_fd()).unwrap().is_none(), "no update is left");
     drop((ours, theirs));
     assert_eq!(traces(ino), (0, 0));
 }
@@ -43,7 +43,7 @@ fn updates_that_were_sent_before_the_end_arrive() {
     send_removed(a.as_fd(), 1).unwrap();
     send_removed(b.as_fd(), 1).unwrap();
     drop(a);
-    // It has not read ours, and the kernel tells that before all else: who looks once finds the news all the same.
+    // The peer has not read everything, which the kernel reports first: the first call finds the update nevertheless.
     let seen: Vec<_> = (0..4).map(|_| receive(b.as_fd()).unwrap()).collect();
     assert!(seen[0].is_some());
     let count = seen.iter().flatten().count();
@@ -103,7 +103,7 @@ fn a_malformed_packet_is_refused_and_none_of_its_descriptors_stays_open() {
         let next = receive(b.as_fd()).unwrap();
         assert!(matches!(next, Some(ExtentUpdate::Removed { number: 8 })));
     }
-    // The same file, as it should come.
+    // The same file in a valid packet.
     packet::send(a.as_fd(), &extent, &[file.as_fd()]).unwrap();
     let news = receive(b.as_fd()).unwrap();
     assert!(matches!(news, Some(ExtentUpdate::Added { number: 3, .. })));
@@ -129,7 +129,7 @@ fn more_descriptors_than_there_is_room_for_are_refused_and_closed() {
 
 #[test]
 fn a_process_without_free_descriptors_reports_its_own_limit() {
-    // Its limit is the whole process's, so this test runs itself again, alone in another.
+    // The limit applies to the whole process, so this test runs itself again, alone in another process.
     const ALONE: &str = "SHMRPC_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let name = "memory::extent_update::tests::a_process_without_free_descriptors_reports_its_own_limit";
@@ -171,13 +171,13 @@ fn a_process_without_free_descriptors_reports_its_own_limit() {
         matches!(&error, UpdateError::Os(e) if e.raw_os_error() == Some(libc::EMFILE)),
         "{error}"
     );
-    // Once there is room, it is there still.
+    // Once there is room, the update is still there.
     let Some(ExtentUpdate::Added { number, size, .. }) = receive(b.as_fd()).unwrap() else {
         panic!("the news is gone");
     };
     assert_eq!((number, size), (3, SIZE as u64));
     assert!(receive(b.as_fd()).unwrap().is_none());
-    // One of two has room, and is not taken for the one that there should be.
+    // One of two descriptors has room, and does not count as the single expected one.
     let packet = packet(EXTENT, 3, SIZE as u64);
     packet::send(a.as_fd(), &packet, &[extent.file(); 2]).unwrap();
     let error = receive_below(next + 1).to_string();

@@ -1,4 +1,4 @@
-//! Writers that wait are told of the first room that is enough for one of them.
+//! Waiting writers are woken by the first room that suffices for one of them.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn full(memory: &Memory) -> Ours {
     queue
 }
 
-/// Takes one item, and which writers that wakes.
+/// Pop one item, and return the writers to wake.
 fn take_one(queue: &Ours) -> WritersToWake {
     let (_, news) = queue
         .pop(Source::Queue, 1, &mut Vec::new(), soon())

@@ -1,5 +1,5 @@
-//! Somebody writes anything over a queue's header, claims, chunks and items: each operation ends, with a result or an
-//! error, in time and within the bounds of its memory.
+//! Arbitrary writes over a queue's header, claims, chunks and items: each operation ends with a result or an error, in
+//! time and within the bounds of its memory.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +11,7 @@ const LIMITS: Limits = Limits {
     deliveries: 3,
 };
 
-/// A word that a liar might write: near the truth, or not at all.
+/// A word of a hostile process: close to the true one, or arbitrary.
 fn corrupt(memory: &Memory, dice: &mut Dice, at: u64) -> u64 {
     let found = load(memory, at);
     match dice.below(9) {
@@ -31,7 +31,7 @@ fn load(memory: &Memory, at: u64) -> u64 {
     memory.mapping.word(at).unwrap().load(Ordering::Relaxed)
 }
 
-/// An offset: in the header, in the first claims, or in chunks, those that are linked above all.
+/// An offset in the header, in the first claims, or in chunks, mostly the linked ones.
 fn somewhere(memory: &Memory, dice: &mut Dice) -> u64 {
     let size = memory.mapping.size() as u64;
     let near = |at: u64, dice: &mut Dice| (at.min(size - 4096) & !7) + 8 * dice.below(40);
@@ -61,7 +61,7 @@ impl Victim {
         }
     }
 
-    /// Does something. Whether this memory can still be used.
+    /// Perform a random operation. Return true if the memory is still usable.
     fn step(&mut self, memory: &Memory, dice: &mut Dice) -> bool {
         let deadline = clock::now() + PATIENCE;
         let done = self.act(dice, deadline);
@@ -113,7 +113,7 @@ impl Victim {
                 let most = 2 * MAX_POP_BYTES + SMALL as usize;
                 assert!(out.len() <= most, "{} bytes were taken", out.len());
                 if let PopOutcome::Items(count) = taken {
-                    // Whoever reads them goes by their heads.
+                    // A reader parses the items by their heads.
                     let mut at = 0;
                     for _ in 0..count {
                         let head = Head(crate::bytes::u64_at(&out, at));

@@ -1,4 +1,4 @@
-//! Queues whose members are of one process: against a model, and with words that are not true.
+//! Queues whose members belong to one process: compared with a model, and with corrupt words.
 
 mod backpressure;
 mod corruption;
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 const MIB: u64 = 1 << 20;
-/// A member that lives as long as the test. What it leaves is found by its number.
+/// A member that lives as long as the test, and is recovered by its number.
 struct Member(u64);
 
 impl Members for Member {
@@ -52,19 +52,19 @@ impl Memory {
         Queue::new(mapping, &file, 0, self.limits, Member(member)).unwrap()
     }
 
-    /// Bytes of memory that the file has.
+    /// Return the bytes of memory of the file.
     fn held(&self) -> u64 {
         let file = File::from(self.file.try_clone().unwrap());
         std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
     }
 }
 
-/// The number of the member of a slot.
+/// Return the number of the member of a slot.
 fn number(slot: u64, generation: u64) -> u64 {
     generation << 32 | (slot + 1)
 }
 
-/// An item as it lies in a queue: its number, again and again, in a payload of `len` bytes.
+/// Create an item as it lies in a queue: its number, repeated, in a payload of `len` bytes.
 fn item(number: u64, len: u64) -> Vec<u8> {
     let mut bytes = Head::new(len, Form::Raw).0.to_ne_bytes().to_vec();
     while (bytes.len() as u64) < 8 + len {
@@ -75,7 +75,7 @@ fn item(number: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of a payload: mostly few.
+/// Return the length of a payload, mostly a short one.
 fn any_len(dice: &mut Dice) -> u64 {
     8 + match dice.below(20) {
         0 => dice.below(200_000),
@@ -84,7 +84,7 @@ fn any_len(dice: &mut Dice) -> u64 {
     }
 }
 
-/// The payload of a claim, copied.
+/// Return a copy of the payload of a claim.
 fn payload(queue: &Ours, claim: &Claim) -> Result<Vec<u8>, HeapError> {
     let from = queue.bytes(claim.at, claim.len)?;
     // SAFETY: this many bytes are within the mapping, which the queue keeps.

@@ -1,9 +1,9 @@
-//! A queue does what a model of it does: the same items, in the same order, the same refusals.
+//! A queue agrees with a model of it: the same items, in the same order, and the same refusals.
 
 use super::*;
 use std::collections::{BTreeMap, VecDeque};
 
-/// An item of the model: its payload, and how often it was delivered.
+/// An item of the model: its payload, and the number of its deliveries.
 #[derive(Clone, Debug)]
 struct Item {
     payload: Vec<u8>,
@@ -14,7 +14,7 @@ struct Item {
 enum Holds {
     Item,
     Letter,
-    /// It was dealt with, and its memory is looked at.
+    /// Acknowledged, with memory that is still read.
     Over,
 }
 
@@ -25,7 +25,7 @@ struct Model {
     returned: BTreeMap<u64, Item>,
     dead: BTreeMap<u64, Item>,
     held: Vec<(usize, Claim, Item, Holds)>,
-    /// Items that each member has got.
+    /// Unprocessed items of each member.
     outstanding: [u64; SLOTS_USED],
     unfinished: u64,
     is_shut: bool,
@@ -68,7 +68,7 @@ impl Model {
         }
     }
 
-    /// The next item, and its number.
+    /// Return the next item, and its number.
     fn next(&mut self, source: Source) -> Option<(u64, Item)> {
         match source {
             Source::Queue => self
@@ -91,7 +91,7 @@ impl Model {
         }
     }
 
-    /// All that a member has comes back.
+    /// Return all items of a member.
     fn lose(&mut self, limits: Limits, slot: usize) {
         let (gone, held) = std::mem::take(&mut self.held)
             .into_iter()
@@ -104,7 +104,7 @@ impl Model {
     }
 }
 
-/// Items, all small or with large ones, and how many.
+/// Create a batch of items, all small or some large, and return their number.
 fn batch(dice: &mut Dice, model: &Model) -> (Vec<u8>, u64) {
     let count = if dice.below(3) == 0 {
         1 + dice.below(20)
@@ -165,7 +165,7 @@ impl Trial {
                 }
             }
             96..98 => {
-                // It dies, and another one has its slot before it is recovered, or afterwards.
+                // The member dies, and another one gets its slot before or after its recovery.
                 self.reserved.retain(|(owner, _)| *owner != slot);
                 self.generations[slot] += 1;
                 self.queues[slot] = self
@@ -193,7 +193,7 @@ impl Trial {
         self.has_put(put, &items, count);
     }
 
-    /// What was put is what the model says, but for a lack of memory, of which it knows nothing.
+    /// Check that the put agrees with the model, except for a lack of memory, which the model does not know.
     fn has_put(&mut self, put: Result<PutOutcome, HeapError>, items: &[u8], count: u64) {
         match (put, self.model.refusal(self.memory.limits, count)) {
             (Ok(PutOutcome::Stored), None) => self.model.add(items, count),
@@ -236,7 +236,7 @@ impl Trial {
         let len = 8 + dice.below(chunk.room() - 15);
         let filled = item(self.model.put, len);
         let to = queue.bytes(chunk.items(), filled.len() as u64).unwrap();
-        // SAFETY: the chunk has room for it, and is nobody else's.
+        // SAFETY: the reserved chunk has room for it, and no other thread writes it.
         unsafe { std::ptr::copy_nonoverlapping(filled.as_ptr(), to, filled.len()) };
         let mut chunk = Some(chunk);
         let put = queue.link(&mut chunk, filled.len() as u64, 1, soon());
@@ -379,7 +379,7 @@ impl Trial {
         assert!(stats.memory <= self.memory.limits.memory);
     }
 
-    /// Everything is taken out: nothing is left, of items or of memory.
+    /// Pop everything: no items and no memory are left.
     fn end(&mut self) {
         self.model.is_shut = true;
         self.queues[0].shut_down(false, soon()).unwrap();
@@ -402,7 +402,7 @@ impl Trial {
             }
         }
         self.compare(0);
-        // Nothing is put between two looks: it is given back then.
+        // No item is put between two calls: the memory is then given back.
         if let Some(look) = self.queues[0].trim(TrimState::default(), soon()) {
             assert_eq!(self.queues[0].trim(look, soon()), None);
         }

@@ -1,4 +1,4 @@
-//! Who is waited for, who is not, and what is kept for whom.
+//! Which subscribers a publisher waits for, and which records it keeps for them.
 
 use super::*;
 use crate::topic::blocks::PAGE;
@@ -59,7 +59,7 @@ fn a_blocking_subscriber_copies_only_a_part_of_the_ring_at_once() {
     let mut read = numbers(&take(&mut reader, 1000)).len() as u64;
     assert!(read > 1 && read <= all / 3, "{read} of {all}");
     add(10_000).unwrap();
-    // Large ones are not in the ring: they come as many at once as are asked for.
+    // Large records are not in the ring: as many come at once as are requested.
     for _ in 0..8 {
         all = add(100_000).unwrap();
     }
@@ -101,7 +101,7 @@ fn a_disconnect_subscriber_is_cut_off_beyond_its_lag() {
         trouble(&mut reader),
         Received::CutOff(source, CutReason::Lag)
     );
-    // And of nothing else: it is attached to no publisher any more.
+    // Only that publisher is reported, because the subscriber is attached to no other.
     reader.refresh(&mut open);
     assert_eq!(trouble(&mut reader), Received::Empty);
     let other = topic.publisher(limits(64, 4, MIB));
@@ -154,11 +154,11 @@ fn what_was_published_is_read_after_its_publisher_is_gone() {
     let mut reader = topic.subscriber(Policy::Block, 0, History::Last(0));
     publish_all(&mut publisher, 3);
     publisher
-        .append(0, b"nobody sees it", false, OnFull::Fail)
+        .append(0, b"is not published", false, OnFull::Fail)
         .unwrap();
     topic.directory().recover(|owner| owner == 1);
     drop(publisher);
-    // Another one has its listing by now.
+    // Another publisher has its listing by now.
     let mut next = topic.publisher(limits(8, 4, MIB));
     publish_all(&mut next, 1);
     let source = reader.sources().next().unwrap();
@@ -171,7 +171,7 @@ fn what_was_published_is_read_after_its_publisher_is_gone() {
     assert_eq!(trouble(&mut reader), Received::Empty);
 }
 
-/// The watcher of its process looks at the listings before it does.
+/// The watcher of its process reads the listings before the subscriber does.
 #[test]
 fn a_subscriber_about_to_sleep_learns_of_an_end_that_the_watcher_has_seen() {
     let topic = Topic::new();
@@ -185,7 +185,7 @@ fn a_subscriber_about_to_sleep_learns_of_an_end_that_the_watcher_has_seen() {
     assert!(!reader.is_stale() && reader.may_receive());
     assert_eq!(trouble(&mut reader), Received::PublisherGone(source));
     assert!(!reader.may_receive());
-    // The same of one that cannot be read.
+    // The same for a log that cannot be opened.
     topic.directory().open_listing(
         topic.directory().acquire_listing(9).unwrap().0,
         7,
@@ -213,7 +213,7 @@ fn a_waiting_publisher_is_woken_at_the_low_watermark() {
     for _ in 0..7 {
         assert!(!read(&mut slow, 1));
     }
-    // Both had read nothing, and the first seat was named: it tells once it is at low water.
+    // Both had read nothing, and the publisher waits for the first seat, which wakes it at the low watermark.
     assert!(!read(&mut quick, 3));
     full(write(&mut publisher, &bytes, WAITS));
     assert!(read(&mut quick, 1));
@@ -238,16 +238,16 @@ fn each_waiter_is_woken_even_if_others_wait_for_something_else() {
     let one = OnFull::Wait(Waiter(1));
     let other = OnFull::Wait(Waiter(2));
     let bytes = payload(0, 5, 50);
-    // One waits for memory that is looked at, the other one, afterwards, for the slowest.
+    // One waiter waits for pinned memory, and the other one, later, for the slowest subscriber.
     assert!(publisher.reserve(2 * len as u64, one).is_err());
     full(write(&mut publisher, &bytes, other));
     let Payload::Pinned(pin) = &mut messages[0].payload else {
-        panic!("it was to be pinned");
+        panic!("the record must be pinned");
     };
     assert!(pin.end(), "one waits for it");
     let block = publisher.reserve(2 * len as u64, one).unwrap();
     publisher.free_block(block);
-    // The other one waits on, and not for anybody any more.
+    // The other waiter continues to wait, and no longer for any change.
     let read = |reader: &mut Reader, most| {
         let (mut out, mut messages) = (Vec::new(), Vec::new());
         reader.receive(most, false, &mut out, &mut messages).1.room
@@ -274,7 +274,7 @@ fn large_records_are_pinned_in_place_and_block_only_their_own_memory() {
     }
     assert_eq!(bytes_of(&messages[0], &out), payload(0, 0, len));
     messages.clear();
-    // Its block is used again.
+    // The block is reused.
     let mut used = Vec::new();
     for seq in 1000..1020 {
         let block = publisher.reserve(len as u64, OnFull::Fail).unwrap();
@@ -331,7 +331,7 @@ fn a_lack_of_memory_names_its_holder_and_ends_with_the_pin() {
     let (mut out, mut messages) = (Vec::new(), Vec::new());
     let (taken, news) = reader.receive(2, true, &mut out, &mut messages);
     assert_eq!((taken, news.room), (Received::Messages(2), true));
-    // One of the two was pinned, the other one copied.
+    // One of the two records was pinned, the other one copied.
     publish(&mut publisher, &payload(0, 2, len)).unwrap();
     let held = full(write(&mut publisher, &payload(0, 3, len), OnFull::Fail));
     assert_eq!((held.owner, held.cause), (Some(2), NoRoomCause::Memory));
@@ -342,7 +342,7 @@ fn a_lack_of_memory_names_its_holder_and_ends_with_the_pin() {
     let held = publisher.reserve(len as u64, WAITS);
     assert!(matches!(held, Err(PublishError::Full(slowest)) if slowest.owner == Some(2)));
     let Payload::Pinned(pin) = &mut messages[0].payload else {
-        panic!("the first one was to be pinned");
+        panic!("the first record must be pinned");
     };
     assert!(pin.end(), "the publisher waits for it");
     let other = publisher.reserve(len as u64, WAITS).unwrap();

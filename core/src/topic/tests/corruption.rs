@@ -1,4 +1,4 @@
-//! What is written where it cannot be true: it costs the liar, and nobody else.
+//! Impossible values in a topic: they harm the hostile member alone.
 
 use super::*;
 use crate::shared_heap::Words;
@@ -24,7 +24,7 @@ fn an_impossible_head_cuts_off_only_that_subscriber() {
         assert_eq!(take(&mut liar, 4).len(), 4);
         assert_eq!(take(&mut honest, 4).len(), 4);
         if is_back {
-            small(&mut publisher).unwrap(); // It is seen at 4, and then goes back.
+            small(&mut publisher).unwrap(); // The head is seen at 4, and then goes back.
         }
         topic.directory().set_head(liar.seat(), 0, head);
         for _ in 0..20 {
@@ -62,7 +62,7 @@ fn a_corrupt_log_ends_only_its_own_attachment() {
     assert!(found.contains(&Received::Corrupt(of_bad, CorruptLog::Entry(size - 8))));
     assert!(found.contains(&Received::Messages(1)));
     assert!(found.contains(&Received::Empty));
-    // The bad one does not wait for one that does not read it.
+    // The hostile publisher does not wait for a subscriber that does not read it.
     for _ in 0..100 {
         small(&mut bad).unwrap();
     }
@@ -112,7 +112,7 @@ fn a_sealed_log_cannot_be_written_by_others() {
         .write(true)
         .open(path)
         .unwrap();
-    // The owner of the file may open it for writing, and then write nothing.
+    // The owner of the file may open it for writing, but cannot write.
     use std::os::unix::fs::FileExt;
     assert!(file.write_at(b"x", 0).is_err());
     assert!(file.set_len(4096).is_err());
@@ -125,7 +125,7 @@ fn a_sealed_log_cannot_be_written_by_others() {
     assert!(crate::os::fallocate(descriptor, mode, 0, 4096).is_err());
 }
 
-/// Any word of the directory may be anything at any time: each operation ends, and stays within the memory.
+/// Any word of the directory may change at any time: each operation ends, and stays within the memory.
 #[test]
 fn a_corrupt_directory_causes_no_panic() {
     let mut dice = Dice(0x70c);

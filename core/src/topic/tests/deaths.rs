@@ -1,11 +1,11 @@
-//! Publishers and subscribers that are killed at each step: the others go on with all that was published.
+//! Publishers and subscribers that are killed at each crash point: the others continue with all published records.
 
 use super::*;
 use crate::crash::{self, Point};
 use crate::testing::{Child, Dice, fork, scaled};
 use std::thread;
 
-/// The member that is forked.
+/// The forked member.
 const DYING: u64 = 1 << 40;
 
 const LIMITS: PublisherLimits = PublisherLimits {
@@ -45,12 +45,12 @@ fn next_of(publisher: &mut Ours, id: u64) -> bool {
     publish(publisher, &payload(id, seq, len_of(seq))).is_ok()
 }
 
-/// Whether it was killed where it was to be. It was to pass there.
+/// Check that the child was killed at the armed point, which it had to pass.
 fn is_killed(child: Child) {
     assert_eq!(child.wait(), libc::SIGKILL);
 }
 
-/// Reads what is there: the records of one publisher in a row.
+/// Read the pending records of one publisher, and check that they are consecutive.
 fn read_on(reader: &mut Reader, process: i32, id: u64, next: &mut u64) -> Received {
     if reader.is_stale() {
         reader.refresh(&mut |listed: &ListingInfo| open_in(process, listed));
@@ -121,7 +121,7 @@ fn a_publisher_that_is_killed_anywhere_leaves_what_it_has_published() {
                 assert_eq!(next, times - 1, "{round}");
             }
             assert!(next >= at_death && reader.sources().count() == 0);
-            // The next one has its listing, and is read.
+            // The next publisher has its listing, and is read.
             let mut ours = topic.publisher_of(LIMITS, tight(LIMITS));
             assert_eq!(ours.listing().0, 0);
             assert!(next_of(&mut ours, 8));
@@ -171,7 +171,7 @@ fn a_subscriber_that_is_killed_anywhere_blocks_no_publisher() {
             }
             is_killed(child);
             topic.directory().recover(|owner| owner == DYING);
-            // All that it has kept from others is theirs.
+            // All that the dead subscriber has kept from others is free.
             let from = ours.next();
             while ours.next() < from + 100 {
                 next_of(&mut ours, 7);

@@ -1,4 +1,4 @@
-//! Topics whose members are of one process, each with mappings of its own.
+//! Topics whose members belong to one process, each with mappings of its own.
 
 mod backpressure;
 mod corruption;
@@ -35,7 +35,7 @@ fn limits(high: u64, low: u64, memory: u64) -> PublisherLimits {
     PublisherLimits { high, low, memory }
 }
 
-/// Little of everything, so that all of it is used up.
+/// Return a small layout, so that every limit is reached.
 fn tight(limits: PublisherLimits) -> LogLayout {
     LogLayout {
         entries: (2 * limits.high).next_power_of_two(),
@@ -98,7 +98,7 @@ impl Topic {
     }
 }
 
-/// A mapping of its own of a publisher's log, which is in this process.
+/// Open another mapping of a publisher's log, which belongs to this process.
 fn open(listed: &ListingInfo) -> Result<Arc<MappedLog>, Option<String>> {
     open_in(std::process::id() as i32, listed)
 }
@@ -111,7 +111,7 @@ fn open_in(process: i32, listed: &ListingInfo) -> Result<Arc<MappedLog>, Option<
 const WAITER: Waiter = Waiter(0);
 const WAITS: OnFull = OnFull::Wait(WAITER);
 
-/// What the record of this number has: its bytes say which it is, whole.
+/// Create the payload of a record, which identifies the record in each of its bytes.
 fn payload(publisher: u64, seq: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (index, byte) in bytes.iter_mut().enumerate() {
@@ -120,7 +120,7 @@ fn payload(publisher: u64, seq: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Publishes a record, in a block if it is large.
+/// Publish a record, in a block if it is large.
 fn publish(publisher: &mut Ours, bytes: &[u8]) -> Result<(), PublishError> {
     write(publisher, bytes, OnFull::Fail)?;
     assert!(publisher.publish());
@@ -142,7 +142,7 @@ fn write(publisher: &mut Ours, bytes: &[u8], on_full: OnFull) -> Result<(), Publ
         })
 }
 
-/// The bytes of a message: copied from where it looks, if it looks.
+/// Return the bytes of a message: copied, or read in place.
 fn bytes_of(message: &Got, out: &[u8]) -> Vec<u8> {
     match &message.payload {
         Payload::Copied(at, len) => out[*at..at + len].to_vec(),
@@ -154,7 +154,7 @@ fn bytes_of(message: &Got, out: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What is there, copied, up to this many.
+/// Receive up to `most` pending messages, all copied.
 fn take(reader: &mut Reader, most: usize) -> Vec<(u64, Vec<u8>)> {
     let (mut out, mut messages) = (Vec::new(), Vec::new());
     if reader.is_stale() {
@@ -173,7 +173,7 @@ fn numbers(taken: &[(u64, Vec<u8>)]) -> Vec<u64> {
     taken.iter().map(|each| each.0).collect()
 }
 
-/// What is wrong, where nothing is there to be read.
+/// Return the outcome of a call without messages.
 fn trouble(reader: &mut Reader) -> Received {
     let (mut out, mut messages) = (Vec::new(), Vec::new());
     reader.receive(1, false, &mut out, &mut messages).0

@@ -1,20 +1,20 @@
-//! A topic does what a model of it does, whatever comes in whatever order: each record is read, or counted as missed.
+//! A topic agrees with a model of it, for any order of operations: each record is read, or counted as missed.
 
 use super::*;
 use crate::testing::{Dice, scaled};
 use crate::topic::subscriber::PublisherId;
 use std::collections::HashMap;
 
-struct Known {
+struct ModelReader {
     reader: Reader,
     policy: Policy,
     lag: u64,
-    /// The next record of each publisher, as far as it is known: none before the first.
+    /// Next record of each publisher that was read.
     next: HashMap<(usize, u64), u64>,
     /// Records that were skipped between those that were read.
     skipped: u64,
     cut: bool,
-    /// What it looks at, with what it is.
+    /// Pinned messages, with their payloads.
     held: Vec<(Got, Vec<u8>)>,
 }
 
@@ -27,8 +27,8 @@ struct Writer {
 struct Trial {
     topic: Topic,
     writers: Vec<Writer>,
-    readers: Vec<Known>,
-    /// By listing and generation: the writer, and the lengths of its records.
+    readers: Vec<ModelReader>,
+    /// Writer of each listing and generation, and the lengths of its records.
     published: HashMap<(usize, u64), (u64, Vec<usize>)>,
     ids: u64,
 }
@@ -58,7 +58,7 @@ impl Trial {
             _ => History::Last(dice.below(10)),
         };
         let lag = dice.between(1, 30);
-        self.readers.push(Known {
+        self.readers.push(ModelReader {
             reader: self.topic.subscriber(policy, lag, history),
             policy,
             lag,
@@ -87,7 +87,7 @@ impl Trial {
                     let is_blocked = self.readers.iter().any(|each| {
                         !each.cut && each.policy == Policy::Block || !each.held.is_empty()
                     });
-                    // Of what was written and not published nothing can be given up.
+                    // Unpublished records cannot be reclaimed.
                     assert!(is_blocked || writer.ours.publish(), "{slowest:?}");
                     break;
                 }
@@ -178,7 +178,7 @@ impl Trial {
                 if dice.below(2) == 0 {
                     writer.ours.close();
                 } else {
-                    // Killed: what it has written and not published is seen by nobody.
+                    // The killed publisher's unpublished records are never visible.
                     let _ = writer.ours.append(0, b"lost", false, OnFull::Fail);
                     let (listing, _) = writer.ours.listing();
                     self.topic.directory().release_listing(listing);

@@ -1,4 +1,4 @@
-//! Publishers and subscribers in threads, which come and go: each record is accounted for.
+//! Publishers and subscribers in threads that come and go: each record is accounted for.
 
 use super::*;
 use crate::testing::scaled;
@@ -15,7 +15,7 @@ fn len_of(seq: u64) -> usize {
     }
 }
 
-/// What one reads until all publishers are gone. It waits for room for others by looking again and again.
+/// Read until all publishers are gone, polling instead of sleeping.
 fn read_all(
     topic: &Topic,
     policy: Policy,
@@ -84,7 +84,7 @@ fn every_subscriber_accounts_for_every_record() {
             scope.spawn(|| {
                 let limits = limits(64, 32, 1 << 20);
                 let mut ours = topic.publisher_of(limits, tight(limits));
-                // Each counts from 5 on, after the members that subscribe.
+                // Publishers are numbered from 5 on, behind the members that subscribe.
                 let me = topic
                     .directory()
                     .listing_info(ours.listing().0)
@@ -101,7 +101,7 @@ fn every_subscriber_accounts_for_every_record() {
                         ours.publish();
                     }
                 }
-                // Its descriptor is there until all have opened it.
+                // The descriptor stays open until all subscribers have opened it.
                 while topic.directory().occupied_seats().any(|each| {
                     let (listing, generation) = ours.listing();
                     let progress = topic.directory().progress(each.seat, listing, generation);
@@ -117,14 +117,14 @@ fn every_subscriber_accounts_for_every_record() {
             if policy == Policy::Block {
                 assert!(next.values().all(|&next| next == count), "{next:?}");
             }
-            // What was missed after the last one that was read counts too.
+            // Records that were missed after the last one that was read count too.
             let missing: u64 = next.values().map(|next| count - next).sum();
             assert_eq!(unaccounted, missing);
         }
     });
 }
 
-/// They join and leave all the time, with what is there.
+/// Subscribers join and leave all the time, beginning with the kept records.
 #[test]
 fn a_subscriber_that_joins_at_any_moment_reads_without_a_gap() {
     let topic = Topic::new();

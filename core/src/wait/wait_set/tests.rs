@@ -12,12 +12,12 @@ use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(3600);
-/// Where the set begins, behind what is waited for.
+/// Offset of the set, behind the counter that sleepers wait for.
 const AT_SET: usize = 64;
-/// The member that the tests' own process is.
+/// Number of the tests' own process as a member.
 const US: u32 = 0;
 
-/// What the processes of a test share: a count of things that are waited for, a set, and proofs of life.
+/// The memory that the processes of a test share: a counter of items, a wait set, and proofs of life.
 struct Shared {
     file: File,
     mapping: Arc<SharedMapping>,
@@ -28,7 +28,7 @@ struct Shared {
 type Set = Arc<WaitSet<MappedWaitSet<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>>;
 
 impl Drop for Shared {
-    /// Removes the doorbells of members that were killed.
+    /// Remove the doorbells of killed members.
     fn drop(&mut self) {
         for member in 0..self.slots {
             let _ = std::fs::remove_file(format!("{}.{member}", self.stem.display()));
@@ -43,7 +43,7 @@ impl Shared {
         let size = AT_SET + size_for(slots);
         file.set_len(size as u64).unwrap();
         let mapping = Arc::new(SharedMapping::new(file.as_fd(), size).unwrap());
-        // Relaxed: each gets another number.
+        // Relaxed: each call gets another number.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("shmrpc-wait-set-{}-{number}", std::process::id());
         Shared {
@@ -54,7 +54,7 @@ impl Shared {
         }
     }
 
-    /// The set, as the member of this number has it. A member lives while its process holds a record lock.
+    /// Open the set for the member of this number. A member is alive while its process holds a record lock.
     fn set(&self, member: u32) -> Set {
         let lock = |kind: libc::c_int, member: u32| libc::flock {
             l_type: kind as libc::c_short,
@@ -65,18 +65,18 @@ impl Shared {
         };
         let fd = self.file.as_raw_fd();
         let ours = lock(libc::F_WRLCK, member);
-        // SAFETY: the structure lives through the call.
+        // SAFETY: the structure is_alive through the call.
         let locked = unsafe { libc::fcntl(fd, libc::F_SETLK, &raw const ours) };
         assert_eq!(locked, 0);
-        let lives = move |other| {
+        let is_alive = move |other| {
             let mut asked = lock(libc::F_WRLCK, other);
-            // SAFETY: the structure lives through the call.
+            // SAFETY: the structure is_alive through the call.
             unsafe { libc::fcntl(fd, libc::F_GETLK, &raw mut asked) };
             other == member || asked.l_type != libc::F_UNLCK as libc::c_short
         };
-        let lives: Box<dyn Fn(u32) -> bool + Send + Sync> = Box::new(lives);
+        let is_alive: Box<dyn Fn(u32) -> bool + Send + Sync> = Box::new(is_alive);
         let (mapping, stem) = (Arc::clone(&self.mapping), self.stem.clone());
-        let backing = MappedWaitSet::new(mapping, AT_SET, self.slots, stem, lives);
+        let backing = MappedWaitSet::new(mapping, AT_SET, self.slots, stem, is_alive);
         WaitSet::new(backing, member)
     }
 
@@ -84,7 +84,7 @@ impl Shared {
         self.mapping.u64_at(0)
     }
 
-    /// Relaxed, here and below: what must order it is the set.
+    /// Relaxed, here and below: the set must order it.
     fn put(&self) {
         self.count().fetch_add(1, Ordering::Relaxed);
     }
@@ -96,12 +96,12 @@ impl Shared {
             .is_ok()
     }
 
-    /// A process that is this member, does this, and ends.
+    /// Fork a process that is this member, runs `work`, and exits.
     fn fork(&self, member: u32, work: impl FnOnce(Set)) -> Child {
         fork(|| work(self.set(member)))
     }
 
-    /// A process that sleeps in a slot, as a thread or as a loop, until there is something for it.
+    /// Fork a process that sleeps in a slot, as a thread or as an event loop, until there is an item for it.
     fn fork_sleeper(&self, member: u32, how: WakeMethod) -> Child {
         let child = self.fork(member, |set| {
             let mut slot = set.acquire_slot().unwrap();
@@ -138,7 +138,7 @@ impl Shared {
 
 type MappedSlot = Slot<MappedWaitSet<Arc<SharedMapping>, Box<dyn Fn(u32) -> bool + Send + Sync>>>;
 
-/// What an event loop does.
+/// Run an event loop until its condition is true.
 fn loop_until(slot: MappedSlot, is_there: impl Fn() -> bool) {
     let mut slot = slot.into_loop().unwrap();
     loop {
@@ -236,7 +236,7 @@ fn a_change_without_a_wake_up_is_seen_at_the_end_of_the_sleep() {
         const LIMIT: Duration = Duration::from_millis(50);
         let sleeper = scope.spawn(|| while !slot.sleep(LIMIT, || shared.take()).unwrap() {});
         shared.until_asleep(US);
-        shared.put(); // As by a waker that is stopped now.
+        shared.put(); // The waker is stopped before its wake-up.
         sleeper.join().unwrap();
     });
 }
@@ -252,7 +252,7 @@ fn sleepers_are_woken_in_the_order_of_their_tickets() {
             slots[index].announce(WakeMethod::Doorbell).unwrap();
         }
         slots[line[1]].cancel().unwrap();
-        slots[line[1]].announce(WakeMethod::Doorbell).unwrap(); // It has kept its ticket.
+        slots[line[1]].announce(WakeMethod::Doorbell).unwrap(); // The sleeper has kept its ticket.
         for index in line {
             set.wake_one();
             assert!(slots[index].withdraw().unwrap(), "{line:?}");
@@ -337,7 +337,7 @@ fn the_doorbell_of_a_dead_loop_is_replaced_by_the_next_owner_of_its_slot() {
     assert!(!left.exists());
 }
 
-/// What a liar writes: words of the living and the dead, of no state that there is, and all of everything.
+/// Words of a hostile process: of live and dead members, of unknown states, and extreme values.
 const LIES: [u64; 10] = [
     0,
     1,
@@ -430,7 +430,7 @@ fn a_process_that_overwrites_words_in_a_loop_blocks_no_other() {
     });
 }
 
-/// A set whose tickets somebody makes larger whenever they are looked at.
+/// A set whose tickets increase at each read.
 struct Growing<B>(B);
 
 impl<B: WaitSetMemory> WaitSetMemory for Growing<B> {
@@ -464,7 +464,7 @@ fn increasing_tickets_do_not_block_a_waker() {
     let set = WaitSet::new(Growing(HeapWaitSet::new(3, |_| true)), US);
     let mut slots: Vec<_> = (0..3).map(|_| set.acquire_slot().unwrap()).collect();
     set.backing().bits(0).store(7, Ordering::Relaxed);
-    assert!(!set.wake_one(), "nobody sleeps");
+    assert!(!set.wake_one(), "there is no sleeper");
     slots[1].announce(WakeMethod::Futex).unwrap();
     assert!(set.wake_one());
 }

@@ -54,7 +54,7 @@ impl Theirs {
         assert_eq!(unsafe { libc::sem_wait(self.semaphore) }, 0);
     }
 
-    /// Whether a wait would end at once; then it takes one ring.
+    /// Return true if a wait would end at once; that consumes one wake-up.
     fn try_wait(&self) -> bool {
         // SAFETY: it is open.
         unsafe { libc::sem_trywait(self.semaphore) == 0 }
@@ -76,7 +76,7 @@ fn us() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Goes on when somebody sleeps on it, or is about to.
+/// Return when a thread sleeps on it, or is about to.
 fn until_waited_for(semaphore: &Semaphore) {
     while semaphore.word().load(Ordering::Relaxed) < WAITER {
         thread::yield_now();
@@ -166,7 +166,7 @@ fn the_count_of_waiters_that_a_death_leaves_is_harmless() {
     assert_eq!(ours.word().load(Ordering::Relaxed), 3 * WAITER);
 }
 
-/// What a liar writes: each half of the word at its ends, and the rest that glibc would believe.
+/// Words of a hostile process: extreme values of each half, and others that glibc would accept.
 const LIES: [u64; 9] = [
     1,
     i32::MAX as u64,
@@ -259,8 +259,8 @@ fn other_files_are_not_opened_as_semaphores() {
     let open = |name: &str, owner| Semaphore::open(&CString::new(name).unwrap(), owner).err();
     let theirs = Theirs::new();
     let (name, path) = (theirs.name.to_str().unwrap(), theirs.path());
-    let stranger = open(name, us() + 1);
-    assert!(matches!(stranger, Some(SemaphoreError::Owner { found, .. }) if found == us()));
+    let foreign = open(name, us() + 1);
+    assert!(matches!(foreign, Some(SemaphoreError::Owner { found, .. }) if found == us()));
     for name in [
         "",
         "/",
@@ -346,7 +346,7 @@ fn a_closed_peer_closes_the_loop_waker() {
     assert!(!ours.is_closed());
     drop(theirs);
     assert!(ours.is_closed());
-    // What it rang before is heard, or is not: the end is.
+    // Earlier wake-ups may be drained or not; the end is reported.
     assert!(!ours.drain());
     ours.wake();
 

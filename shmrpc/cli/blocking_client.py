@@ -38,6 +38,8 @@ class BlockingClient:
         return self._iterate(result) if isinstance(result, AsyncGenerator) else result
 
     def _iterate(self, items: AsyncGenerator[Any, None]) -> Generator[Any, None, None]:
+        """Yield the items of an async generator; close it at the end."""
+
         async def next_item() -> Any:
             return await anext(items)
 

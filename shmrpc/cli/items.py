@@ -23,6 +23,7 @@ def parse_items(texts: tuple[str, ...], raw: bool, kind: str) -> Iterable[Any]:
 
 
 def _parse_item(text: str | bytes, raw: bool, kind: str) -> Any:
+    """Parse one item. Raises UsageError."""
     excerpt = (text if isinstance(text, str) else text.decode(errors="replace")).strip()[:40]
     try:
         value = json.loads(text)

@@ -107,6 +107,7 @@ def _follow(found: Any, path: tuple[str, ...]) -> Any:
 
 
 def _follow_step(found: Any, text: str) -> Any:
+    """Return the value at one step of a path."""
     step = _parse_step(text)
     if hasattr(found, "keys"):
         return found[step]

@@ -165,6 +165,7 @@ def _needs_quotes(field: str, fields: Mapping[str, str]) -> bool:
 
 
 def _field_type(field: FieldDescription, *, as_input: bool) -> str:
+    """Return the type of a field, with its qualifiers."""
     # A read-only field of a wider type also accepts values of a narrower type.
     text = f"ReadOnly[{field.accepts}]" if as_input else field.gives
     there = field.required if as_input else field.always

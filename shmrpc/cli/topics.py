@@ -73,16 +73,19 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
 
 
 def _publisher_row(publisher: PublisherReport) -> tuple[str, ...]:
+    """Return the row of a publisher in the table of topics."""
     return str(publisher.pid or "-"), "publishes", "-", _format_count(publisher.messages), "-", "-", "-"
 
 
 def _subscriber_row(subscriber: Subscriber) -> tuple[str, ...]:
+    """Return the row of a subscriber in the table of topics."""
     number = f"({subscriber.number})" if subscriber.number else ""
     counts = map(_format_count, (subscriber.lag, subscriber.lost, subscriber.kept))
     return str(subscriber.pid or "-"), "subscribes", f"{subscriber.policy}{number}", "-", *counts
 
 
 def _format_count(count: int | None) -> str:
+    """Return a count with thousands separators; return "-" if it is unknown."""
     return "-" if count is None else f"{count:,}"
 
 
@@ -114,6 +117,7 @@ def _is_only_member(name: str) -> bool:
 
 
 def _print_messages(name: str, raw: bool) -> None:
+    """Print messages as they come, until no other process has the topic open."""
     with sync.subscribe(name, slow=keep_last(_MAX_MESSAGES), raw=raw) as found:
         reported_lost, since = 0, time.monotonic()
         try:

@@ -110,6 +110,7 @@ def _exact_float(text: str) -> float:
 
 
 def _open_source(source: str) -> BinaryIO:
+    """Open a file or standard input. Raises UsageError."""
     try:
         return sys.stdin.buffer if source == "@-" else Path(source.removeprefix("@")).open("rb")
     except OSError as error:
@@ -155,6 +156,7 @@ def to_json(value: Any) -> str:
 
 
 def _for_json(value: Any) -> Any:
+    """Return a value of types that JSON has."""
     match value:
         case None | bool() | str():
             return value
@@ -226,12 +228,14 @@ def _text(value: Any, line: str | None) -> str:
 
 
 def _key_text(key: Any) -> str:
+    """Return the text of a key of a dict."""
     if isinstance(key, tuple):
         return f"({', '.join(map(_key_text, key))}{',' * (len(key) == 1)})"
     return _text(key, None)
 
 
 def _repr(value: Any) -> str:
+    """Return the repr of a value, or the default one if the value's raises."""
     try:
         return repr(value)
     except Exception:  # Raised by a user's class.
@@ -239,6 +243,7 @@ def _repr(value: Any) -> str:
 
 
 def _join_enclosed(begin: str, items: Iterable[str], end: str, line: str | None) -> str:
+    """Return items between delimiters, on one line or on several."""
     found = list(items)
     if not found:
         return begin + end
@@ -248,12 +253,14 @@ def _join_enclosed(begin: str, items: Iterable[str], end: str, line: str | None)
 
 
 def _number_text(value: float) -> str:
+    """Return the text of a float, with the names of NaN and infinities."""
     if math.isfinite(value):
         return float.__repr__(value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _is_array(value: Any) -> bool:
+    """Return True for an array of NumPy or of a library with the same attributes."""
     return all(hasattr(value, name) for name in ("shape", "dtype", "tolist"))
 
 
@@ -276,4 +283,5 @@ def _array_text(value: Any, line: str | None) -> str:
 
 
 def _one_line(text: str, line: str | None) -> str:
+    """Return a text on one line if ``line`` is None; indent its lines otherwise."""
     return " ".join(text.split()) if line is None else text.replace("\n", line)

@@ -77,6 +77,7 @@ def names_of(kind: str, files: Iterable[str]) -> set[str]:
 
 
 def _kind(match: re.Match[str]) -> str:
+    """Return the kind of a name that has matched one of the patterns."""
     return match["kind"] or SERVICE
 
 
@@ -322,6 +323,7 @@ def _find_dead_rendezvous() -> Removals:
 
 
 def _find_dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Removals:
+    """Yield the socket and the lock file of one service without a server."""
     lock_path, socket_path = Path(f"{stem}.lock"), Path(f"{stem}.sock")
     orphan = not os.path.lexists(lock_path)
     try:
@@ -408,6 +410,7 @@ def recorded_pid(lock: int) -> int | None:
 def _make_leftover(
     path: Path, match: re.Match[str], file: str, status: os.stat_result, why: str, pid: int | None = None
 ) -> Leftover:
+    """Return the description of a leftover file."""
     try:
         owner = pwd.getpwuid(status.st_uid).pw_name
     except KeyError:

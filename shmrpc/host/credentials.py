@@ -42,12 +42,14 @@ def is_overflow_uid(uid: int) -> bool:
 
 @functools.cache
 def _overflow_uid() -> int:
+    """Return the id that the kernel uses for users without an id in this user namespace."""
     with contextlib.suppress(OSError, ValueError):
         return int(Path("/proc/sys/kernel/overflowuid").read_text())
     return 65534
 
 
 def _maps_all_users() -> bool:
+    """Return True if this user namespace maps all users."""
     try:
         return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     except OSError:

@@ -178,6 +178,7 @@ def _name_error(path: Path, service: str, error: BaseException) -> BaseException
 
 
 def _other_user_error(path: Path, service: str, uid: int) -> ServiceInUse:
+    """Return the error for a name whose file belongs to another user."""
     return ServiceInUse(
         f"service {service!r} is another user's: {path} belongs to uid {uid}; choose another name, or let uid {uid} "
         "stop it and run: shmrpc cleanup"
@@ -256,6 +257,7 @@ def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None
 
 
 def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket | None:
+    """Connect a socket to a path, and check the user of the server; return None if no server listens."""
     try:
         dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     except OSError as error:
@@ -380,6 +382,7 @@ class ConnectRetry:
         return min(pause, remaining)
 
     def _start_hint(self) -> str:
+        """Return advice for starting the service."""
         meant = similar(self._service, self._allow_uids)
         start = f"did you mean {meant!r}, which is served? If not, " if meant else ""
         start += f"start it with: shmrpc serve MODULE:{self._service}"

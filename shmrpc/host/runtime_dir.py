@@ -208,6 +208,7 @@ def paths_to_serve(service: str) -> tuple[str, list[str]]:
 
 
 def _socket_in(place: Path, service: str) -> str:
+    """Return the path of the socket of a service in a directory. Raises ValueError if it is too long."""
     path = f"{place}/{spell(service)}.sock"
     if len(os.fsencode(path)) > MAX_PATH:
         raise ValueError(f"socket path {path!r} is over {MAX_PATH} bytes; use a shorter service name or directory")

@@ -20,7 +20,10 @@ class HandlerProcesses:
         self._is_closed = False
 
     async def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the function in a process and return its result. Raises RuntimeError if the process dies."""
+        """Call the function in a process and return its result.
+
+        Raises RuntimeError if the process dies, or if the arguments or the result cannot be sent.
+        """
         try:
             opened = await self._open()
             return await opened.run(function, *args, **kwargs)

@@ -149,6 +149,7 @@ class Pool(AsyncioOnly):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
+        """Run a task in the background, as a call or with others of its function, and resolve the future."""
         engine = self._engine
         known, args = engine.functions.lookup(function, args)
         if known.is_async or kwargs:
@@ -239,6 +240,7 @@ class Pool(AsyncioOnly):
         ordered: bool,
         on_progress: OnProgress,
     ) -> AsyncGenerator[Any, None]:
+        """Map as :meth:`map` does, and report the progress."""
         with report_progress(on_progress, iterables) as report:
             async with contextlib.aclosing(self._map(function, iterables, ordered, report)) as results:
                 held: dict[str, Any] = {}

@@ -92,6 +92,7 @@ class ServeConfig(msgspec.Struct, frozen=True):
         return any(transport.adopts for _, transport in self._transports())
 
     def _transports(self) -> list[tuple[str, Transport]]:
+        """Return the addresses and their transports. Raises ServeError for an invalid address."""
         try:
             return [(at, transport_at(at)) for at in self.at]
         except (ValueError, ImportError) as error:
@@ -130,6 +131,7 @@ def _configure_from(path: Path) -> None:
 
 
 def _read_yaml(content: str) -> Any:
+    """Parse YAML. Raises ServeError without PyYAML, ValueError for invalid YAML."""
     try:
         yaml = importlib.import_module("yaml")
     except ImportError as error:

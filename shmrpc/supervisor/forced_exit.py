@@ -129,6 +129,7 @@ def _describe_busy_threads() -> Iterator[str]:
 
 
 def _describe_position(frame: FrameType) -> str:
+    """Return the function, file and line of a frame."""
     code = frame.f_code
     return f"in {code.co_name}() ({code.co_filename}:{frame.f_lineno})"
 

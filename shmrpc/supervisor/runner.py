@@ -26,7 +26,7 @@ _TIME_SLICE_NS: Final = 100_000
 
 
 class ServerRunner:
-    """Runs a server in an event loop until a signal stops it, and ends the process if it does not stop in time.
+    """The run of a server in an event loop until a signal stops it; a server that does not stop in time is ended.
 
     A graceful stop has ``grace`` seconds, and :data:`~shmrpc.server.server.CLOSE_TIMEOUT` more for cancelled calls and
     lifespans; a quick stop has :data:`~shmrpc.supervisor.forced_exit.QUICK_STOP_SECONDS`. ``on_drain`` is called at the
@@ -110,11 +110,13 @@ class ServerRunner:
         self._on_drain()
 
     def _cancel(self) -> None:
+        """Cancel the task that runs the server."""
         self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
 
     def _stop_at_once(self) -> None:
+        """Stop the server at once."""
         if self.is_draining:
             logger.warning("stopping at once: calls under way are cancelled")
         self._cancel()
@@ -156,4 +158,5 @@ def run_here(config: ServeConfig, services: Sequence[Service], on_ready: Callabl
 
 
 def _refuse_restart() -> None:
+    """Log that a server without workers cannot restart."""
     logger.warning("SIGHUP ignored: a restart without lost calls needs --workers N")

@@ -45,7 +45,7 @@ Announce = Callable[[Mapping[str, Sequence[str]], Sequence[int]], None]
 
 
 class Supervisor:
-    """Keeps ``count`` workers that serve the services of a configuration.
+    """The owner of ``count`` workers that serve the services of a configuration.
 
     ``keeps_trying``: after quick deaths, wait for the next restart instead of giving up, for development.
     """
@@ -109,12 +109,14 @@ class Supervisor:
             self._loop.call_later(_START_RETRY_SECONDS, self._start, quick_deaths)
 
     def _spawn(self, quick_deaths: int = 0) -> WorkerProcess:
+        """Start a worker and return it. Raises OSError if no process can be started."""
         worker = WorkerProcess(self._config, self._on_imported, self._on_ready, quick_deaths, self._environment)
         self._workers.append(worker)
         logger.debug("worker %d started", worker.pid)
         return worker
 
     def _on_imported(self, worker: WorkerProcess) -> None:
+        """Take the names of the services, let the worker serve, and start the other workers after the first one."""
         try:
             for service in worker.offers if self._config.accepts_sockets else ():
                 if service not in self._routers:
@@ -133,6 +135,7 @@ class Supervisor:
                 self._start()
 
     def _on_ready(self, _: WorkerProcess) -> None:
+        """Announce the server once all first workers serve."""
         if not self._has_served:
             self._has_served, self._first_ready_at = True, time.monotonic()
         if self._announce is not None and sum(worker.is_ready for worker in self._workers) == self._count:
@@ -140,6 +143,7 @@ class Supervisor:
             self._announce = None
 
     def _reap(self) -> None:
+        """Handle the workers that have ended; end the supervisor after the last one while it stops."""
         for worker in list(self._workers):
             if worker.has_ended():
                 self._workers.remove(worker)
@@ -175,6 +179,7 @@ class Supervisor:
             )
 
     def _fail(self, reason: str) -> None:
+        """Stop with an error. The first error counts."""
         if not self._failure:
             self._failure = reason
             self._drain()
@@ -182,6 +187,7 @@ class Supervisor:
     # Stopping and restarting.
 
     def _on_stop_signal(self, number: int) -> None:
+        """Stop gracefully on the first signal, at once on the second one."""
         if self._signals.is_repeat(number):
             return
         if self._is_stopping:
@@ -211,6 +217,7 @@ class Supervisor:
             self._restarting = self._loop.create_task(self._restart())
 
     async def _restart(self) -> None:
+        """Replace all workers, again as long as restarts were requested in the meantime."""
         try:
             while self._restart_again:
                 self._restart_again = False
@@ -222,6 +229,7 @@ class Supervisor:
             self._restarting = None
 
     async def _replace_all(self) -> None:
+        """Replace the workers one by one; keep the old ones if a new one does not serve."""
         old_workers = [worker for worker in self._workers if not worker.is_dismissed]
         for old in old_workers:
             old.is_outdated = True
@@ -293,6 +301,7 @@ class Supervisor:
         return ""
 
     def _make_report(self, router: ConnectionRouter) -> StatusReport:
+        """Return the status report of a service."""
         service = router.service
         endpoints = next((each.offers[service] for each in self._workers if service in each.offers), [])
         workers = {each.pid: each.report.connections.get(service, 0) for each in self._workers if each.is_ready}
@@ -300,6 +309,7 @@ class Supervisor:
         return StatusReport(service, os.getpid(), router.uptime, endpoints, connections, health, workers)
 
     def _health(self, service: str) -> Health:
+        """Return the health of a service."""
         return "draining" if self._is_stopping else "serving" if self._available_workers(service) else "starting"
 
     async def _monitor_workers(self) -> None:

@@ -112,6 +112,7 @@ def _run_user_code(act: Callable[[], _T], what: str) -> _T:
 
 
 def _is_own_frame(trace: TracebackType) -> bool:
+    """Return True if a frame belongs to this module or to the import machinery."""
     path = trace.tb_frame.f_code.co_filename
     return path in (__file__, importlib.__file__) or path.startswith("<frozen importlib")
 
@@ -168,4 +169,5 @@ def _service_names(module: ModuleType) -> list[str]:
 
 
 def _list_targets(location: str, names: Sequence[str]) -> str:
+    """Return the targets of services of a module, for a message."""
     return ", ".join(f"{location}:{name}" for name in names)

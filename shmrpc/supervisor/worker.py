@@ -71,6 +71,7 @@ class SupervisedWorker:
             sys.exit(1)
 
     async def _serve(self) -> None:
+        """Run the server in an event loop, and handle the messages of the supervisor."""
         self._loop = asyncio.get_running_loop()
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
@@ -83,11 +84,13 @@ class SupervisedWorker:
                 self._report_handle.cancel()
 
     def _handle_signals(self) -> None:
+        """Stop gracefully on SIGTERM, at once on SIGQUIT."""
         # A second SIGTERM may be the same event as the first, sent by the supervisor and to the whole process group, so
         # only SIGQUIT stops at once.
         self._runner.handle_signals([signal.SIGTERM], at_once=[signal.SIGQUIT])
 
     def _on_ready(self) -> None:
+        """Notify the supervisor that the worker serves."""
         self._server.watch(self._schedule_report)
         self._send(messages.Serving())
 
@@ -116,6 +119,7 @@ class SupervisedWorker:
         return (messages.decode_supervisor_message(packet), descriptors) if packet else None
 
     def _on_message(self) -> None:
+        """Receive and handle one message of the supervisor; drain at the end of the connection."""
         try:
             received = self._receive_message()
         except BlockingIOError:
@@ -142,14 +146,17 @@ class SupervisedWorker:
         self._schedule_report()
 
     def _send_status_reply(self) -> None:
+        """Send a status reply; try again later if the socket is full."""
         if not self._send(messages.StatusReply()):
             self._loop.call_later(_RETRY, self._send_status_reply)
 
     def _schedule_report(self) -> None:
+        """Send a report of the connections in the next iteration of the event loop."""
         if self._report_handle is None:
             self._report_handle = self._loop.call_soon(self._send_report)
 
     def _send_report(self) -> None:
+        """Send a report of the connections; try again later if the socket is full."""
         self._report_handle = None
         server = self._server
         report = messages.ConnectionReport(

@@ -161,6 +161,7 @@ class WorkerProcess:
             self.pending_queries -= 1
 
     def _log_silence(self) -> None:
+        """Log that the worker does not answer."""
         self._silence_timer = None
         logger.warning(
             "worker %d does not answer, and gets no clients until it does: %s", self.pid, self.silence_reason
@@ -172,6 +173,7 @@ class WorkerProcess:
         return explain_no_progress(self.pid)
 
     def _on_status(self, *, is_responsive: bool) -> None:
+        """Resolve the query, and record that the worker answers, or that it has ended."""
         if self._reply_waiter is not None:
             self._reply_waiter.set_result(is_responsive)
             self._reply_waiter = None
@@ -199,6 +201,7 @@ class WorkerProcess:
         self._send(messages.ShedClients(clients))
 
     def _on_packet(self) -> None:
+        """Receive and handle one message of the worker."""
         try:
             packet = self._socket.recv(messages.MAX_PACKET)
         except BlockingIOError:
@@ -258,6 +261,7 @@ class WorkerProcess:
         self._stop_timer = self._loop.call_later(seconds, stop)
 
     def _kill(self) -> None:
+        """Kill the worker, and record that it was forced to end."""
         logger.warning("worker %d did not end in time: killing it", self.pid)
         self.was_forced = True
         self.process.kill()

@@ -208,6 +208,7 @@ class _FaultyConnection(Connection):
         return self._connection.send(opcode, call_id, body)
 
     def _endpoint(self, opcode: int) -> str | None:
+        """Return the endpoint that a frame calls; return None for a frame of several endpoints."""
         number = opcode >> 8
         return self.endpoints[number] if number != frames.ANY_ENDPOINT else None
 
@@ -232,6 +233,7 @@ class _FaultyConnection(Connection):
                 self._connection.send(*frame)
 
     def _fail_call(self, call_id: int, error: Exception) -> None:
+        """Fail a call as the server would, or with an error of shmrpc."""
         waiting = self._pending.get(call_id)
         if not isinstance(error, ShmrpcError):
             self._on_frame(frames.FAILURE, call_id, encode_failure(error, self.max_frame))
@@ -239,6 +241,7 @@ class _FaultyConnection(Connection):
             waiting.set_exception(copy.copy(error))  # Each call needs its own exception, with its own traceback.
 
     def _on_connection_frame(self, opcode: int, call_id: int, body: Body) -> None:
+        """Pass on a frame, unless the answers of its call are dropped."""
         if call_id not in self._dropped:
             self._on_frame(opcode, call_id, body)
         elif opcode in _ANSWERS:
@@ -253,10 +256,12 @@ class _FaultyConnection(Connection):
             )
 
     def _on_connection_end(self, end: CloseReason) -> None:
+        """Pass on the end of the connection."""
         self._disable()
         self._on_end(end)
 
     def _disable(self) -> None:
+        """Drop all delayed calls, and unregister from the faults."""
         self._open = False
         for call_id in list(self._delayed):
             self._drop_delayed(call_id)

@@ -78,6 +78,7 @@ class ServerProcess:
             self._leave()
 
     def _leave(self) -> None:
+        """Kill the process, and remove what belongs to it."""
         self.kill()
         if self._lifeline is not None:
             self._lifeline.cut()
@@ -163,6 +164,7 @@ class ServerProcess:
         self._start()
 
     def _start(self) -> None:
+        """Start the process and wait until it serves. Raises ServerFailed if it does not."""
         assert self._log is not None
         if self._lifeline is not None:  # The lifeline of the last process, which has ended.
             self._lifeline.cut()
@@ -204,6 +206,7 @@ class ServerProcess:
         return self._all_serve() and self._all_serve()
 
     def _all_serve(self) -> bool:
+        """Update the reports of the process; return True if there are any and all services serve."""
         self._reports = [report for report in collect_reports() if report.pid == self.pid]
         return bool(self._reports) and all(report.health == "serving" for report in self._reports)
 

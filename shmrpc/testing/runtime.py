@@ -14,7 +14,9 @@ _SHARED_VARIABLE = "SHMRPC_DIRECTORY"
 
 
 class PrivateRuntime:
-    """Sets ``$XDG_RUNTIME_DIR`` to a directory of this process, and unsets ``$SHMRPC_DIRECTORY``, while it has users.
+    """A runtime directory of this process, to which ``$XDG_RUNTIME_DIR`` is set while the directory has users.
+
+    ``$SHMRPC_DIRECTORY`` is unset during that time.
 
     The variables change for the whole process, so that code under test finds the services of the tests. All users share
     one directory, and may leave in any order. The directory stays the same until the process ends, because a process
@@ -50,6 +52,7 @@ class PrivateRuntime:
 
 
 def _remove(directory: Path, owner_pid: int) -> None:
+    """Remove the directory, in the process that has created it."""
     if os.getpid() == owner_pid:  # A forked child must not remove its parent's directory.
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -100,7 +100,7 @@ def _open_descriptors() -> set[str]:
 
 
 class ForkServer:
-    """Forks workers on request, and reports their exit statuses."""
+    """The loop of a fork server: forks workers on request, and reports their exit statuses."""
 
     def __init__(
         self, control: socket.socket, lifeline: int, master: int, setup: ForkServerSetup, sigchld_handler: Any

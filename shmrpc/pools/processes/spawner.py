@@ -46,7 +46,7 @@ class SpawnSettings:
 
 
 class Spawner:
-    """Starts the workers of a pool: forked by a fork server, or by exec if there can be none."""
+    """The starter of the worker processes of a pool: by a fork server, or by exec if there can be none."""
 
     def __init__(self, settings: SpawnSettings) -> None:
         self._settings = settings

@@ -31,7 +31,7 @@ else:  # asyncio's is written in Python in 3.11, and takes longer than everythin
 
 
 class TaskStopIterationError(RuntimeError):
-    """A task raised StopIteration, which a coroutine cannot raise. Its cause is that StopIteration."""
+    """Error for a task that raised StopIteration, which a coroutine cannot raise; its cause is that StopIteration."""
 
     def __init__(self, stop: StopIteration, name: str) -> None:
         super().__init__(f"{name}() raised {stop!r}, which cannot be raised in a coroutine: see submit()")
@@ -39,7 +39,7 @@ class TaskStopIterationError(RuntimeError):
 
 
 class CallRunner:
-    """Runs single calls: those of ``run()``, of async functions, with keyword arguments, or submitted alone."""
+    """The runner of single calls: of ``run()``, of async functions, with keyword arguments, or submitted alone."""
 
     def __init__(
         self,
@@ -141,6 +141,7 @@ class CallRunner:
     async def _run_submitted(
         self, future: TaskFuture[Any], function: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        """Run one task, and set its outcome in a future."""
         if not future.set_running_or_notify_cancel():
             return
         try:
@@ -157,6 +158,7 @@ class CallRunner:
             del future  # The traceback of its exception refers to this frame.
 
     def _on_submitted_done(self, future: TaskFuture[Any], task: asyncio.Task[None]) -> None:
+        """Cancel or fail the future of a task that was cancelled."""
         self._lifecycle.calls.discard(task)
         if not future.done():  # The task was cancelled, perhaps before its first step.
             if self._lifecycle.closed_error is None:

@@ -24,11 +24,11 @@ logger = logging.getLogger("shmrpc.pool")
 
 
 class _CorruptProgressError(Exception):
-    """The results of a worker contradict the memory that it shares with its pool: that memory was overwritten."""
+    """Error for results of a worker that contradict the memory that it shares with its pool, which was overwritten."""
 
 
 class ChunkDispatcher:
-    """Hands the chunks of task sources to workers, runs them, and recovers the tasks of workers that die."""
+    """The dispatcher of chunks: hands them to workers, delivers results, and recovers the tasks of workers that die."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class ChunkDispatcher:
         source.is_pending = True
 
     def _dispatch_pending(self) -> None:
+        """Dispatch the tasks of the pending sources; run a task that is alone as a call."""
         self._dispatch_handle = None
         sources = list(self.pending_sources)
         self.pending_sources.clear()

@@ -36,7 +36,7 @@ class PoolLifecycle:
         self.loop, self.closed_error = running_loop(), None
 
     def check_open(self) -> None:
-        """Raise the error with which the pool has closed."""
+        """Raise the error with which the pool has closed, unless the pool is open."""
         if self.closed_error is not None:
             raise self.closed_error
 
@@ -48,6 +48,7 @@ class PoolLifecycle:
         return task
 
     def _on_background_done(self, task: asyncio.Task[Any]) -> None:
+        """Break the pool if a background task has raised an exception."""
         self.background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error if isinstance(error, Exception) else PoolBroken(f"the pool is broken: {error!r}"))

@@ -43,6 +43,7 @@ class MapSource(TaskSource):
         self._error: BaseException | None = None
 
     def _make_chunk(self, size: int) -> Chunk | None:
+        """Take items from the iterables for a chunk; return None if there are none, or no room for results."""
         if self._is_exhausted or self._unread >= self._max_unread:
             return None
         items: list[Any] = []
@@ -84,6 +85,7 @@ class MapSource(TaskSource):
         self._wake_reader()
 
     def _wake_reader(self) -> None:
+        """Wake the reader that waits for results."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -80,6 +80,7 @@ class RemoteWorker:
         self._client = Client(reconnector, identity_codec(), CallOptions(timeout=math.inf), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
+        """Connect over the socket that the process has inherited."""
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)
         # Only the end of a chunk wakes the pool: waking it costs more than a short task.
         self._connection.polls_items = True
@@ -244,6 +245,7 @@ class RemoteWorker:
         self._log_receiver.close()
 
     async def _has_leftover_work(self, grace: float) -> bool:
+        """Ask the worker whether tasks have left threads or children; return False without an answer."""
         with contextlib.suppress(TimeoutError, ShmrpcError):
             async with asyncio.timeout(grace):
                 return bool(await self._client.has_leftover_work())

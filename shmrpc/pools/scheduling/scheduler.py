@@ -32,7 +32,7 @@ class Scheduler:
         self._is_cancelling = False
 
     def mark_idle(self, worker: RemoteWorker) -> None:
-        """Give a worker without tasks to what waits for one, or retire it if that is due."""
+        """Give a worker without tasks to what waits for one, or retire it if that is due. Ignores stopped workers."""
         if worker.is_gone or worker.is_stopped or self._workers.retire_if_due(worker):
             return
         while self.waiters:

@@ -105,6 +105,7 @@ class WorkStealer:
         return bool(self._scheduler.idle) and any(len(worker.slots) > 1 for worker in self._workers.workers)
 
     def _rebalance(self) -> None:
+        """Receive results that caused no wake-up, and steal tasks."""
         self._rebalance_timer = None
         if self._batch_chunks:
             for worker in self._workers.workers:

@@ -37,6 +37,7 @@ class SubmitSource(TaskSource):
         self._returned.clear()
 
     def _make_chunk(self, size: int) -> Chunk | None:
+        """Make a chunk of waiting tasks that are not cancelled; return None if there are none."""
         waiting = self.waiting
         running: list[tuple[TaskFuture[Any], Any]] = []
         while waiting and not running:
@@ -61,6 +62,7 @@ class SubmitSource(TaskSource):
         self._forget_if_delivered(chunk)
 
     def _forget_if_delivered(self, chunk: Chunk) -> None:
+        """Drop the futures of a chunk once all have their results."""
         if chunk.delivered == chunk.limit:
             del self._futures[chunk]
 

@@ -136,6 +136,7 @@ class WorkerSet:
         self._numbers.discard(number)
 
     def _is_wanted(self, number: int) -> bool:
+        """Return True if the pool is open and has a worker with this number."""
         return self._lifecycle.closed_error is None and number < self.size
 
     async def _initialize(self, worker: RemoteWorker) -> Any:
@@ -177,6 +178,7 @@ class WorkerSet:
         self._lifecycle.start(self._start_replacement(worker, self._shut_down(worker)))
 
     async def _start_replacement(self, worker: RemoteWorker, shutdown: asyncio.Task[None]) -> None:
+        """Wait for the end of a worker, then start another one with its number, if the pool still has it."""
         # Threads that the tasks of a retired worker have left may run for long.
         await asyncio.wait([shutdown], timeout=self.options.grace if worker.is_retiring else None)
         if not worker.is_retiring:

@@ -125,6 +125,7 @@ class FunctionRegistry:
         return known, args
 
     def _register(self, key: Any, known: TaskFunction) -> TaskFunction:
+        """Add a function, and drop the one that was looked up least recently if there are too many."""
         self._known[key] = known
         weakref.finalize(known, self._on_dropped, known.number).atexit = False
         if len(self._known) > _MAX_FUNCTIONS:

@@ -96,6 +96,7 @@ class ByValuePickler:
 
 
 def _make_pickler_class() -> Callable[..., Any]:
+    """Return a subclass of cloudpickle's pickler."""
     import cloudpickle  # type: ignore[import-untyped]  # Slow to import, and most programs do not need it.
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]

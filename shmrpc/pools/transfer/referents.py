@@ -56,6 +56,7 @@ class Referents:
         )
 
     def _add(self, value: Any) -> None:
+        """Add a value and the values that it consists of; note a value that may change without a trace."""
         kind = type(value)
         if (
             kind in _CONSTANTS
@@ -79,6 +80,7 @@ class Referents:
             self._is_constant = False
 
     def _add_function(self, function: types.FunctionType) -> None:
+        """Add a function, its defaults, attributes and variables."""
         self._functions.append((function, _parts(function)))
         for each in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._add(each)
@@ -103,6 +105,7 @@ class Referents:
 
 
 def _read_variable(scope: Any, name: str) -> Any:
+    """Return the value of a variable in a namespace or a cell; return a marker if it has none."""
     if name:
         return scope.get(name, _UNSET)
     try:

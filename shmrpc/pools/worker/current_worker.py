@@ -99,6 +99,7 @@ def program_import_error(error: BaseException) -> LocalProtocolError:
 
 
 def _remedy(error: BaseException) -> str:
+    """Return advice for a program that cannot be imported."""
     if isinstance(error, ImportError):
         return (
             f"check sys.path: a worker imports from there, with relative entries below the working directory, "

@@ -48,7 +48,7 @@ class _OutsideLoop:
 
 
 class TaskRunner:
-    """Runs the tasks that the pool sends.
+    """The service of a worker, which runs the tasks that the pool sends.
 
     A task of a plain function runs in the main thread, outside the event loop, so that it may run a loop of its own.
     """
@@ -202,6 +202,7 @@ class TaskRunner:
         return ContextSource(self._run_items(slot, number, single, items), self._outside_loop)  # type: ignore[return-value]
 
     def _run_items(self, slot: int, number: int, single: bool, items: list[Any]) -> Generator[Any, None, None]:
+        """Run the tasks of a chunk; yield their results, then the seconds."""
         function, begin = self._functions[number], self._begin
         began = time.monotonic()
         for item in items:

@@ -1,1 +1,1 @@
-"""How frames travel: over shared memory between processes, and within one loop."""
+"""Transports of frames: shared memory between processes, NATS between hosts, and memory within one event loop."""

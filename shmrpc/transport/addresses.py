@@ -1,4 +1,4 @@
-"""Where a service is met: a name alone is this host's, a URL says which transport carries the frames."""
+"""Addresses of services: a bare name means this host's shared memory, a URL chooses the transport."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from shmrpc.transport.shm.transport import ShmTransport
 
 
 class Transport(Protocol):
-    """A way between clients and servers. Each method raises ValueError for an option that it does not have.
+    """Transport of frames between clients and servers. Each method raises ValueError for an unsupported option.
 
-    **Deadlines.** A request has its deadline as an instant of its host's ``CLOCK_MONOTONIC``, so what does not leave
-    the host hands it on as it is. What does translates at the end where the frame comes.
+    **Deadlines.** A request carries its deadline as an instant of the host's ``CLOCK_MONOTONIC``. A transport within
+    one host passes it on; one between hosts converts it at the receiver.
     """
 
-    #: Whether a client comes by a socket, which one process can accept and another one serve: see `Server.adopt`.
+    #: True if clients come by a socket, which one process can accept and another one serve: see `Server.adopt`.
     adopts: bool
-    #: Whether any number of processes may serve one name, each by itself.
+    #: True if any number of processes may serve the same name.
     shares_names: bool
 
     @property
     def lacks(self) -> Sequence[str]:
-        """Options of a connection that mean nothing here."""
+        """Connection options that this transport does not support."""
         ...
 
     def inbox(self, options: ConnectionOptions, /) -> OpenInbox:
-        """What opens the inbox of a server."""
+        """Return the function that opens the inbox of a server."""
         ...
 
     def dial(self, service: str, options: ConnectionOptions, /) -> Dial:
-        """What connects a client in a loop."""
+        """Return the function that connects a client in an event loop."""
         ...
 
     def thread_dial(self, service: str, options: ConnectionOptions, /) -> ThreadDial:
-        """What connects a client for threads; ValueError if there are none on this transport."""
+        """Return the function that connects a client for threads. Raises ValueError if the transport has none."""
         ...
 
 
-#: Where services are met: a URL, a transport, or several of either, of which a client takes the first that has one.
+#: Address of a service: a URL, a transport, or a list of them, of which a client uses the first with a server.
 At: TypeAlias = str | Transport | Sequence[str | Transport] | None
 
 
 def _parse_nats(rest: str) -> tuple[Transport, str]:
-    from shmrpc.transport.nats import address, transport  # Not before somebody wants it: few do.
+    from shmrpc.transport.nats import address, transport  # Imported on use: few programs need it.
 
     try:
         place, name = address.parse(rest)
@@ -58,7 +58,7 @@ def _parse_nats(rest: str) -> tuple[Transport, str]:
 
 
 def _make_memory_transport() -> Transport:
-    from shmrpc.transport.memory import MemoryTransport  # For tests.
+    from shmrpc.transport.memory import MemoryTransport  # Imported on use: for tests.
 
     return MemoryTransport()
 
@@ -74,21 +74,21 @@ def _parse_local(scheme: str, transport: Callable[[], Transport]) -> Callable[[s
     return read
 
 
-#: By the scheme of a URL: the transport, and the name of a service or "", in what comes after ``://``. A new transport
-#: is added here.
+#: Parsers by URL scheme. Each takes the part after ``://`` and returns the transport, and the name of a service or "".
+#: A new transport is added here.
 TRANSPORTS: Final[Mapping[str, Callable[[str], tuple[Transport, str]]]] = {
     "shm": _parse_local("shm", ShmTransport),
     "memory": _parse_local("memory", _make_memory_transport),
     "nats": _parse_nats,
 }
-#: The scheme to write instead, by schemes that NATS's own tools know.
+#: Hints for schemes that NATS's own tools know.
 _HINTS: Final = {
     "tls": "; for NATS with TLS write nats://HOST?tls=on",
     **dict.fromkeys(
         ("ws", "wss"), "; NATS is not reached over WebSocket: write nats://HOST:PORT, its port for clients"
     ),
 }
-#: Where a name alone is looked for.
+#: Scheme of a bare name.
 _DEFAULT_SCHEME: Final = "shm"
 
 _S = TypeVar("_S")
@@ -100,9 +100,7 @@ def _parse_url(url: str) -> tuple[Transport, str]:
     if scheme not in TRANSPORTS or (not separator and scheme != _DEFAULT_SCHEME):
         known = " and ".join(f"{each}://" for each in TRANSPORTS)
         hint = _HINTS.get(scheme.lower(), "") if separator else ""
-        raise ValueError(
-            f"{_redacted(url)} is no place where services are met: expected a URL, and the known ones are {known}{hint}"
-        )
+        raise ValueError(f"{_redacted(url)} is no address of a service: expected a URL with {known}{hint}")
     return TRANSPORTS[scheme](rest)
 
 
@@ -113,13 +111,13 @@ def _check_slashes(url: str) -> None:
 
 
 def _redacted(url: str) -> str:
-    """A URL for a message: its secrets are nobody's business."""
+    """Return a URL without its secrets, for a message."""
     before, at, after = url.rpartition("@")
     return repr(f"{before.partition(':')[0]}://…@{after}" if at else url)
 
 
 def transport_at(at: str | Transport | None) -> Transport:
-    """The transport of a place, ``"memory://"``; None: this host's shared memory. ValueError if there is none such."""
+    """Return the transport of an address such as ``"memory://"``; None means shared memory. Raises ValueError."""
     if at is None:
         return ShmTransport()
     if not isinstance(at, str):
@@ -128,12 +126,14 @@ def transport_at(at: str | Transport | None) -> Transport:
         return at
     transport, name = _parse_url(at)
     if name:
-        raise ValueError(f"at: expected a place alone, got {_redacted(at)}; the name {name!r} is the service's own")
+        raise ValueError(
+            f"at: expected an address without a name, got {_redacted(at)}; leave out {name!r}, which the service has"
+        )
     return transport
 
 
 def transports_at(at: At) -> list[Transport]:
-    """The transports of one place or several, in their order. ValueError if there is no such place, or none at all."""
+    """Return the transports of one address or several, in order. Raises ValueError or TypeError."""
     if at is None or isinstance(at, str) or hasattr(at, "inbox"):
         return [transport_at(at)]  # type: ignore[arg-type]
     if not isinstance(at, Sequence) or not at:
@@ -142,7 +142,7 @@ def transports_at(at: At) -> list[Transport]:
 
 
 def inboxes(at: At, options: ConnectionOptions) -> list[OpenInbox]:
-    """What opens the inboxes of a server, one for each place."""
+    """Return the functions that open the inboxes of a server, one for each address."""
     transports = transports_at(at)
     return [transport.inbox(_options_for(transport, transports, options)) for transport in transports]
 
@@ -150,20 +150,20 @@ def inboxes(at: At, options: ConnectionOptions) -> list[OpenInbox]:
 def _options_for(
     transport: Transport, transports: Sequence[Transport], options: ConnectionOptions
 ) -> ConnectionOptions:
-    """The options for one of several transports: without those that it lacks, if another one has them."""
+    """Return the options for one of several transports, without those that only others support."""
     others = {name for name in transport.lacks if any(name not in other.lacks for other in transports)}
     defaults = {field.name: field.default for field in dataclasses.fields(options) if field.name in others}
     return dataclasses.replace(options, **defaults)  # type: ignore[arg-type]
 
 
 def find_transport(service: _S, at: At) -> tuple[Transport, _S | str]:
-    """The transport to a service, and the service; a URL such as ``"memory://calculator"`` says both."""
+    """Return the transport to a service, and the service. A URL such as ``"memory://calculator"`` has both."""
     if isinstance(service, str) and "://" in service:
         if at is not None:
-            raise ValueError(f"{_redacted(service)} says where the service is met, and at= does too: leave one out")
+            raise ValueError(f"{_redacted(service)} has an address, and so has at=: leave one out")
         place, name = _parse_url(service)
         if not name:
-            raise ValueError(f"{_redacted(service)} says where, and no service: expected its name behind that")
+            raise ValueError(f"{_redacted(service)} has no service: add its name")
         return place, name
     if isinstance(service, str):
         _check_slashes(service)
@@ -173,7 +173,7 @@ def find_transport(service: _S, at: At) -> tuple[Transport, _S | str]:
 
 
 class _FailoverTransport:
-    """Several places, of which a client takes the first where there is a server."""
+    """Transport of several addresses, of which a client uses the first with a server."""
 
     adopts = shares_names = False
     lacks = ()
@@ -182,7 +182,7 @@ class _FailoverTransport:
         self._transports = transports
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
-        raise NotImplementedError("a server has an inbox for each place")
+        raise NotImplementedError("a server has an inbox for each address")
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
         transports = self._transports
@@ -191,4 +191,4 @@ class _FailoverTransport:
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
         for transport in self._transports:
             transport.thread_dial(service, _options_for(transport, self._transports, options))
-        raise ValueError("a client for threads is met at one place: give at= one URL")
+        raise ValueError("a client for threads has one address: give at= one URL")

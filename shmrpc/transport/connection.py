@@ -1,7 +1,7 @@
-"""How frames travel: a connection as the layers above know it.
+"""Connections of clients, as the layers above use them.
 
-Between processes that is :mod:`shmrpc.transport.shm`, and within one loop, for tests, :mod:`shmrpc.transport.memory`.
-Nothing above this line knows what a segment is. What sending raises is in :mod:`shmrpc.transport.errors`.
+Implementations are :mod:`shmrpc.transport.shm` between processes, :mod:`shmrpc.transport.nats` between hosts and
+:mod:`shmrpc.transport.memory` within one event loop. The errors of sending are in :mod:`shmrpc.transport.errors`.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from shmrpc.wire.frames import Shape
 
 #: Opcode, call id, body.
 Frame = tuple[int, int, Body]
-#: Takes a frame that has come.
+#: Handles a received frame.
 OnFrame = Callable[[int, int, Body], None]
 
 
 class CloseReason(msgspec.Struct, frozen=True):
-    """Why a connection is over."""
+    """Reason why a connection has ended."""
 
     error: ShmrpcError
-    #: The highest id of a call that the server took, if it said so. Later ones were not executed.
+    #: Highest call id that the server received, if it reported one. Calls with higher ids were not executed.
     reached: int | None = None
 
 
-#: Is told that the connection is over, and why.
+#: Handles the end of a connection.
 OnEnd = Callable[[CloseReason], None]
 
 
 class Connection(ABC):
-    """A client's connection in an event loop: what a session needs of a transport."""
+    """Connection of a client in an event loop, as a session uses it."""
 
-    #: Where the server was met, as a URL without a name or a secret.
+    #: Address of the server, as a URL without a name or a secret.
     place: str
-    #: Sends a frame; False if it waits for room. Raises what is in :mod:`shmrpc.transport.errors`.
+    #: Sends a frame. Returns False if it waits for room. Raises the errors of :mod:`shmrpc.transport.errors`.
     send: Callable[[int, int, Body], bool]
-    #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
+    #: Largest total size in bytes of the large buffers of one frame; None if only memory bounds it.
     max_memory: int | None = None
-    #: Returns the bytes beyond the first credit that a stream may have on its way now; None over a short way.
+    #: Returns the bytes that a stream may have in flight beyond its first credit; None on a transport without latency.
     extra_credit: Callable[[], int] | None = None
 
     def __init__(
         self, service: str, pid: int, uid: int, max_frame: int, endpoints: list[str], shapes: dict[int, Shape]
     ) -> None:
         self.service = service
-        #: The server's process and user.
+        #: Process id and user id of the server.
         self.pid, self.uid = pid, uid
         self.max_frame = max_frame
         self.endpoints, self.shapes = endpoints, shapes
@@ -67,16 +67,16 @@ class Connection(ABC):
 
     @property
     def shared_memory(self) -> ClientSharedMemoryOps | None:
-        """What it can do if it shares memory with the server; None if it does not."""
+        """Operations on memory that is shared with the server; None if none is."""
         return None
 
     def start(
         self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
     ) -> None:
-        """Gives frames to ``on_frame`` from now on, and the end to ``on_end``.
+        """Deliver frames to ``on_frame`` from now on, and the end of the connection to ``on_end``.
 
-        ``pending``: by call id what waits for frames; empty if nothing does. ``on_go_away`` is called when the server
-        says that it takes no new calls.
+        ``pending`` holds the calls that wait for frames, by id. ``on_go_away`` is called when the server announces that
+        it takes no new calls.
         """
         self._pending = pending
         self._on_frame = on_frame
@@ -85,38 +85,39 @@ class Connection(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has neither ended nor been closed."""
+        """True until the connection has ended or was closed."""
         return self._open
 
     def go_away(self) -> None:
-        """Has the client make its next connection elsewhere, and its next calls on that, if it ever makes another."""
+        """Ask the client to use another connection for its next calls, if it reconnects at all."""
         self._on_go_away()
 
     @abstractmethod
     async def wait_for_room(self) -> None:
-        """Waits until all that was sent has found room."""
+        """Wait until all sent frames have found room."""
 
     @abstractmethod
     def fault(self, error: Exception) -> None:
-        """Closes, and tells the server which rule it broke."""
+        """Close the connection, and report the broken rule to the server."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes. Again: nothing."""
+        """Close the connection. Idempotent."""
 
     async def wait_closed(self) -> None:  # noqa: B027
-        """Waits until what was sent before :meth:`close` is on its way."""
+        """Wait until the frames sent before :meth:`close` have left this process."""
 
     def drop(self) -> None:
-        """Closes, and warns of it, since its client was dropped open."""
+        """Close the connection with a ResourceWarning, because its client was dropped open."""
         if self._open:
             self.close()
             warn_unclosed(self.service, self)
 
     def interrupted(self, error: BaseException) -> None:
-        """Closes if anybody waits: an exception, such as a signal handler's, came while a frame was on its way.
+        """Close the connection if any call waits, after an exception interrupted the delivery of frames.
 
-        What was in our hands is lost, and nobody knows whose it was. Those who wait hear that it is over.
+        A signal handler may raise at any point. The frames being delivered are lost, and may belong to any call, so all
+        calls fail.
         """
         if self._has_waiters():
             self._lose(CloseReason(interrupted_error(self.service, error)))
@@ -129,18 +130,18 @@ class Connection(ABC):
             try:
                 self.close()
             finally:
-                self.close()  # If an exception, as out of a signal handler, came before it was done.
+                self.close()  # Completes a close that an exception of a signal handler interrupted.
                 self._on_end(end)
 
     def check_process(self) -> None:
-        """Raises LocalProtocolError in a forked child."""
+        """Raise LocalProtocolError in a forked child."""
         fork.check_same_process(self.service, self._made_by)
 
     def check_loop(self) -> None:
-        """Raises LocalProtocolError unless the running loop is the connection's, and in a forked child."""
+        """Raise LocalProtocolError in another event loop than the connection's, and in a forked child."""
         try:
             running = asyncio.get_running_loop()
-        except RuntimeError:  # There is none; in a forked child nobody's loop counts.
+        except RuntimeError:  # No loop is running. In a forked child, that is the error to report.
             self.check_process()
             raise
         if running is not self._loop:
@@ -151,7 +152,7 @@ class Connection(ABC):
 
 
 class ThreadConnection(Protocol):
-    """A client's connection that waits in threads: what a session for threads needs of a transport."""
+    """Connection of a client for threads, as a session uses it."""
 
     service: str
     pid: int
@@ -159,86 +160,86 @@ class ThreadConnection(Protocol):
     max_frame: int
     endpoints: list[str]
     shapes: dict[int, Shape]
-    #: Whether the server has said that it takes no new calls.
+    #: True if the server has announced that it takes no new calls.
     draining: bool
-    #: What the threads have under way.
+    #: Calls of the threads in flight.
     calls: _core.ThreadCalls
-    #: Seconds after which a wait looks whether the server still lives.
+    #: Seconds after which a wait checks that the server is alive.
     life_check: float
 
     @property
     def extra_credit(self) -> Callable[[], int] | None:
-        """See :attr:`Connection.extra_credit`."""
+        """Return the function of :attr:`Connection.extra_credit`."""
         ...
 
     def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
-        """Sends a request; False if it waits for room."""
+        """Send a request. Returns False if it waits for room."""
         ...
 
     def send(self, opcode: int, call_id: int, body: Body, /) -> bool:
-        """Sends a frame of a call that has begun; False if it waits for room."""
+        """Send a frame of a call that has begun. Returns False if it waits for room."""
         ...
 
     def is_stalled(self) -> bool:
-        """Whether anything that was sent waits for room."""
+        """Return True if a sent frame waits for room."""
         ...
 
     def untaken(self) -> tuple[int, int, int, int]:
-        """See :meth:`ClientSharedMemoryOps.untaken`."""
+        """Return the same numbers as :meth:`ClientSharedMemoryOps.untaken`."""
         ...
 
     def take_back(self, call_id: int, kinds: bytes, /) -> bool:
-        """Takes back a frame of a call that waits for room, if it is of one of these kinds."""
+        """Withdraw a frame of a call that waits for room, if it is of one of these kinds."""
         ...
 
     def allocate(self, size: int, /) -> Any:
-        """See :meth:`SharedMemoryOps.allocate`."""
+        """Allocate memory as :meth:`SharedMemoryOps.allocate` does."""
         ...
 
     def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
-        """See :meth:`SharedMemoryOps.sender`."""
+        """Return a sender as :meth:`SharedMemoryOps.sender` does."""
         ...
 
     def poll_close(self) -> CloseReason | None:
-        """How the server has ended the connection, if it has."""
+        """Return the reason if the server has ended the connection, otherwise None."""
         ...
 
     def check_thread(self) -> None:
-        """Raises LocalProtocolError in a thread that would wait for itself."""
+        """Raise LocalProtocolError in a thread that would wait for itself."""
         ...
 
     def check_process(self) -> None:
-        """Raises LocalProtocolError in a forked child."""
+        """Raise LocalProtocolError in a forked child."""
         ...
 
     def fault(self, error: Exception, /) -> ShmrpcError:
-        """Closes, and tells the server which rule it broke; the error to raise."""
+        """Close the connection, report the broken rule to the server, and return the error to raise."""
         ...
 
     def close(self) -> None:
-        """Closes. Again: nothing."""
+        """Close the connection. Idempotent."""
         ...
 
     def abandon(self) -> None:
-        """Closes, and says nothing to the server."""
+        """Close the connection without a message to the server."""
         ...
 
 
-#: Connects within this many seconds, None: for ever; and tells after each try why there is no connection so far.
+#: Connects within a number of seconds, None: without a limit. Reports the reason after each failed attempt.
 Dial = Callable[[float | None, Callable[[str], None]], Awaitable[Connection]]
-#: Connects a client for threads: seconds, None: for ever; a check that raises if nobody wants the connection any
-#: more; and what is told after each try why there is no connection so far.
+#: Connects a client for threads within a number of seconds, None: without a limit. Calls a check that raises if the
+#: connection is no longer wanted, and reports the reason after each failed attempt.
 ThreadDial = Callable[[float | None, Callable[[], None], Callable[[str], None]], ThreadConnection]
 
 
 def warn_unclosed(service: str, source: object) -> None:
-    """Warns of a client that was dropped open; to be called when it is closed, since the warning may be an error."""
+    """Warn of a client that was dropped open. Call this after closing it, because the warning may raise."""
     warnings.warn(f"unclosed client of {service!r}", ResourceWarning, source=source, stacklevel=3)
 
 
 def interrupted_error(service: str, error: BaseException) -> ConnectionLost:
-    """The error for those who wait on a connection whose frames were being taken when something else was raised."""
+    """Return the error for calls on a connection that an exception interrupted while frames were being received."""
     return ConnectionLost(
-        f"the connection to {service!r} was closed: {type(error).__name__} was raised while its frames were taken, as "
-        "by a signal handler, and what was just taken is lost"
+        f"the connection to {service!r} was closed: {type(error).__name__} was raised while frames were received, for "
+        "example by a signal handler, and those frames are lost"
     )

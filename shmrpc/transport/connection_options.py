@@ -1,4 +1,4 @@
-"""The options of connections: their defaults and their bounds."""
+"""Options of connections, with defaults and bounds."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from shmrpc.wire.codec import CodecName, get_codec
 from shmrpc.wire.control import DEFAULT_MAX_MEMORY, MAX_MAX_MEMORY, MIN_MAX_MEMORY
 from shmrpc.wire.frames import DEFAULT_MAX_FRAME, MAX_MAX_FRAME, MIN_MAX_FRAME
 
-#: Microseconds that one wait may spin. Most waits spin for less: what a sleep costs decides (core/src/wait/spin.rs).
+#: Longest spin of one wait, in microseconds. Most waits spin for less: the cost of a sleep decides (core/src/wait).
 DEFAULT_SPIN: Final = 1000.0
-#: A wait that spins for longer than this is a mistake.
+#: Upper bound of ``spin``, in microseconds.
 MAX_SPIN: Final = 1_000_000.0
 #: Seconds that connect() waits for a server.
 DEFAULT_CONNECT_TIMEOUT: Final = 5.0
-#: The kernel has no user of the number after it.
+#: Largest user id of the kernel.
 MAX_UID: Final = 0xFFFF_FFFE
 
 
 @dataclasses.dataclass(frozen=True)
 class ConnectionOptions:
-    """What a side brings to a connection. Raises ValueError or TypeError for an option that cannot be."""
+    """Options of one side of a connection. Raises ValueError or TypeError for an invalid one."""
 
-    #: Bytes of the largest body that it takes or sends.
+    #: Largest body that this side receives or sends, in bytes.
     max_frame: int = DEFAULT_MAX_FRAME
-    #: Bytes of shared memory that either side may set aside.
+    #: Shared memory that either side may allocate, in bytes.
     max_memory: int = DEFAULT_MAX_MEMORY
-    #: Microseconds that a wait may spin.
+    #: Longest spin of a wait, in microseconds.
     spin: float = DEFAULT_SPIN
-    #: What makes bodies of values. Only ``"pickle"`` has to be the same on both sides.
+    #: Codec of values. Only ``"pickle"`` must be the same on both sides.
     codec: CodecName = "msgspec"
-    #: Users to speak with, besides its own and root.
+    #: Users that may connect, besides this process's own and root.
     allow_uids: Collection[int] = NO_OTHER_USERS
 
     def __post_init__(self) -> None:
@@ -52,30 +52,30 @@ class ConnectionOptions:
         get_codec(self.codec)
 
     def reject(self, why: str, names: Collection[str]) -> None:
-        """Raises ValueError if one of these options was given: a transport has no use for it."""
+        """Raise ValueError if one of these options, which a transport does not support, was given."""
         for field in dataclasses.fields(self):
             if field.name in names and getattr(self, field.name) != field.default:
                 raise ValueError(f"{field.name}: {why}")
 
     @property
     def users(self) -> frozenset[int]:
-        """Users to speak with, besides its own and root."""
+        """Users that may connect, besides this process's own and root."""
         return frozenset(self.allow_uids)
 
     @property
     def pickle(self) -> bool:
-        """Whether this side sends and reads pickles."""
+        """True if this side sends and reads pickles."""
         return self.codec == "pickle"
 
 
 def connection_options(
     max_frame: int, max_memory: int, spin: float, codec: CodecName, allow_uids: Collection[int]
 ) -> ConnectionOptions:
-    """The options of one more connection, checked as :class:`ConnectionOptions` does, if they were not before."""
+    """Return the options of a connection, checked by :class:`ConnectionOptions` and cached."""
     if type(allow_uids) is tuple and not allow_uids:
         try:
             return _cached_options(max_frame, max_memory, spin, codec)
-        except TypeError:  # One of them cannot be a key: what it should be is said below.
+        except TypeError:  # An option cannot be hashed; the check below reports it.
             pass
     return ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)
 
@@ -86,13 +86,13 @@ def _cached_options(max_frame: int, max_memory: int, spin: float, codec: CodecNa
 
 
 def check_connecting(timeout: float, reconnect: bool) -> None:
-    """Raises ValueError or TypeError for arguments of connect() that cannot be."""
+    """Raise ValueError or TypeError for invalid arguments of connect()."""
     check_seconds("timeout", timeout)
     check_flag("reconnect", reconnect)
 
 
 def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
-    """Users to speak with besides our own and root; TypeError or ValueError if one cannot be."""
+    """Return the users of ``allow_uids``. Raises TypeError or ValueError for an invalid one."""
     if isinstance(allow_uids, (str, bytes)) or not isinstance(allow_uids, Collection):
         raise TypeError(f"allow_uids: expected a list of user ids, got {allow_uids!r}")
     for uid in allow_uids:
@@ -103,6 +103,6 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
         if is_overflow_uid(uid):
             raise ValueError(
                 f"allow_uids: {uid} stands for every user that this user namespace does not know, so it cannot be "
-                "allowed; map the user whom you mean into the namespace (/proc/self/uid_map has its map)"
+                "allowed; map the intended user into the namespace (/proc/self/uid_map shows its map)"
             )
     return frozenset(allow_uids)

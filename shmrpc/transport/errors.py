@@ -1,14 +1,14 @@
-"""What sending and receiving raise, whatever carries the frames.
+"""Errors of sending and receiving, for all transports.
 
-Over shared memory the core raises these itself, on the way of every call, so it defines them; every other transport
-raises the same ones. What a caller sees of them is in :mod:`shmrpc.errors`.
+The core defines them, because it raises them itself over shared memory; every other transport raises the same ones.
+The errors that callers see are in :mod:`shmrpc.errors`.
 
 ::
 
-    ChannelError     the connection is closed, or the peer broke the rules: it cannot be used again
+    ChannelError     the connection is closed, or the peer broke the protocol
     └── PeerLeft     the peer has left; nothing was sent
     Overtaken        another thread has begun a call with a higher id; nothing was sent, it may go with a new id
-    Oversize         the body is over max_frame; nothing was sent
+    Oversize         the body is larger than max_frame; nothing was sent
     Backlog          too much waits for the peer to read; nothing was sent
 """
 
@@ -17,11 +17,11 @@ from shmrpc.wire.codec import Body, body_size
 
 __all__ = ["UNSENT", "Backlog", "ChannelError", "Oversize", "Overtaken", "PeerLeft", "check_size"]
 
-#: What says that nothing was sent. Any other exception may have come out of a signal's handler, after that.
+#: Errors after which nothing was sent. A signal handler may raise any other exception after the frame was sent.
 UNSENT = (PeerLeft, Overtaken, Oversize, Backlog)
 
 
 def check_size(body: Body, max_frame: int) -> None:
-    """Raises Oversize if a body is too large."""
+    """Raise Oversize if a body is too large."""
     if body_size(body) > max_frame:
         raise Oversize(f"{body_size(body)} bytes, the limit is {max_frame}")

@@ -1,4 +1,4 @@
-"""A client that is met at several places takes the first one that has a server, and goes back to it when it can."""
+"""Failover between several addresses: a client uses the first with a server, and returns to a better one later."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable
 from shmrpc.transport.connection import Connection, Dial
 
-#: Seconds between two looks whether a better place has a server again.
+#: Seconds between two checks for a server at a better address.
 _POLL_INTERVAL: Final = 0.25
-#: Seconds between two rounds while there is no server anywhere: the first, and the longest.
+#: Shortest and longest pause, in seconds, between two rounds while no address has a server.
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.1
 
-#: Why there is no connection at one place; another one may have one.
+#: Errors after which the next address is tried.
 _TRY_NEXT_ADDRESS: Final = (ServiceUnavailable, ConnectionLost, RemoteProtocolError, LocalProtocolError)
 
 
 def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
-    """Connects at the first place that has a server; has the client told when a better one has."""
+    """Return a function that connects to the first address with a server, and later moves to a better one."""
 
     async def connect(timeout: float | None, note: Callable[[str], None]) -> Connection:
         began, pause = time.monotonic(), _FIRST_PAUSE
@@ -40,7 +40,7 @@ def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
             reason = "; ".join(reasons)
             note(reason)
             if timeout is not None and time.monotonic() + pause >= began + timeout:
-                raise ServiceUnavailable(f"no server of {service!r} at any of {len(dials)} places: {reason}")
+                raise ServiceUnavailable(f"no server of {service!r} at any of {len(dials)} addresses: {reason}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
@@ -48,13 +48,13 @@ def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
 
 
 def _watch_better_addresses(connection: Connection, better: Sequence[Dial]) -> None:
-    """Has a connection left as soon as there is a server at a better place."""
+    """Ask the client to leave a connection as soon as a better address has a server."""
     watcher = asyncio.get_running_loop().create_task(_poll_better_addresses(weakref.ref(connection), better))
     _watchers.add(watcher)
     watcher.add_done_callback(_watchers.discard)
 
 
-#: A loop keeps its tasks weakly.
+#: Running watchers, because a loop keeps only weak references to tasks.
 _watchers: Final[set[asyncio.Task[None]]] = set()
 
 

@@ -1,4 +1,4 @@
-"""What a server needs of a transport: an inbox for the frames of all its clients, and a listener for each service."""
+"""Listeners and inboxes of servers, as the layers above use them."""
 
 from __future__ import annotations
 
@@ -22,103 +22,103 @@ logger = logging.getLogger("shmrpc.server")
 
 
 class Offer(msgspec.Struct):
-    """What a server offers: a service, and its endpoints."""
+    """Service that a server offers, with its endpoints."""
 
     service: str
-    #: their names; the place in this list is the number
+    #: Names of the endpoints; the index in this list is the endpoint's number.
     endpoints: list[str]
-    #: by number, those that stream on any side
+    #: Shapes of the endpoints that stream, by number.
     shapes: dict[int, Shape]
 
     @property
     def shapes_beside_endpoints(self) -> list[Shape | None]:
-        """The shapes as they travel."""
+        """Shapes of all endpoints, as the welcome message lists them."""
         return [self.shapes.get(number) for number in range(len(self.endpoints))] if self.shapes else []
 
 
 class Peer(ABC):
-    """A client's connection at the server's side."""
+    """Server's side of a client's connection."""
 
     pid: int
     uid: int
-    #: Bytes of the largest body.
+    #: Largest body in bytes.
     max_frame: int
-    #: Bytes of the large buffers of one frame; None if nothing but memory bounds them.
+    #: Largest total size in bytes of the large buffers of one frame; None if only memory bounds it.
     max_memory: int | None = None
-    #: Returns the bytes beyond the first credit that a stream may have on its way now; None over a short way.
+    #: Returns the bytes that a stream may have in flight beyond its first credit; None on a transport without latency.
     extra_credit: Callable[[], int] | None = None
-    #: Where the poller sends its plain answers.
+    #: Channel through which the poller sends plain replies.
     channel: Any = None
-    #: What stands for it in the layer above.
+    #: Key of the client in the layer above.
     key: Any = None
     _open = True
 
     @property
     def shared_memory(self) -> SharedMemoryOps | None:
-        """What it can do if it shares memory with the client; None if it does not."""
+        """Operations on memory that is shared with the client; None if none is."""
         return None
 
     @abstractmethod
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
+        """Send a frame, unless the client has left. Raises Oversize if it is too large."""
 
     @abstractmethod
     def fault(self, reason: str) -> None:
-        """Ends this connection and no other, and tells the client which rule it broke."""
+        """Close this connection, and report the broken rule to the client."""
 
     @abstractmethod
     def go_away(self) -> None:
-        """Tells the client to go elsewhere with its next call."""
+        """Ask the client to make its next call on another connection."""
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Says goodbye and closes."""
+        """Send a goodbye, and close the connection."""
 
     @property
     @abstractmethod
     def has_pending_replies(self) -> bool:
-        """Whether answers wait for the client to read."""
+        """True if replies wait for the client to read."""
 
 
 _P = TypeVar("_P", bound=Peer)
 
 
 class Listener(ABC, Generic[_P]):
-    """Serves one name. ``on_change`` is called when a client comes, is connected, or goes."""
+    """Listener for one name. ``on_change`` is called when a client comes, is connected, or leaves."""
 
-    #: Whether a client comes by a socket, so that it can be adopted.
+    #: True if clients come by a socket, so that a worker can adopt them.
     adopts = False
 
     def __init__(self, service: str, on_change: Callable[[], None]) -> None:
         self.service = service
         self.health: Health = "starting"
-        #: Clients that are connected, or about to be.
+        #: Clients that are connected or connecting.
         self.peers: set[_P] = set()
-        #: The clients that were told to go elsewhere although this server goes on.
+        #: Clients that were asked to leave although this server goes on.
         self._shed: weakref.WeakSet[_P] = weakref.WeakSet()
         self.on_change = on_change
-        #: A client can break a rule and connect again as often as it likes.
+        #: Limits the log, because a client can break a rule and reconnect without end.
         self._faults = LogThrottle()
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
-        """Serves, from now on.
+        """Start to serve.
 
-        ``connected`` is called when a client has come, and gives its key: what stands for it in the inbox. ``lost``
-        is given the key of a client that is gone, and why.
+        ``connected`` is called for each new client and returns its key, by which the inbox identifies it. ``lost`` is
+        called with the key of a client that has left, and the reason.
         """
         self._connected, self._lost = connected, lost
         self.health = "serving"
 
     def drain(self) -> None:
-        """Tells everybody to go elsewhere, and takes nobody new. The name is kept until the end."""
+        """Ask all clients to leave, and accept no new ones. The listener keeps its name until it is closed."""
         self.health = "draining"
         for peer in self.peers:
             peer.go_away()
 
     def shed(self, count: int) -> int:
-        """Tell up to ``count`` connected clients to go elsewhere, each client once, and return how many were told.
+        """Ask up to ``count`` connected clients to leave, each client once, and return their number.
 
-        Those that do not connect again by themselves stay, and are served as before.
+        Clients that do not reconnect stay, and are served as before.
         """
         connected = [peer for peer in self.peers if peer.channel is not None and peer not in self._shed]
         for peer in connected[:count]:
@@ -129,53 +129,53 @@ class Listener(ABC, Generic[_P]):
     @property
     @abstractmethod
     def connections(self) -> int:
-        """Clients that are connected."""
+        """Number of connected clients."""
 
     @property
     def has_pending_replies(self) -> bool:
-        """Whether answers wait for clients to read."""
+        """True if replies wait for clients to read."""
         return any(peer.has_pending_replies for peer in self.peers)
 
     @abstractmethod
     def adopt(self, accepted: socket.socket) -> None:
-        """Serves the process at the other end of a control socket, if it may be served."""
+        """Serve the process at the other end of a control socket, if it is allowed to connect."""
 
     def close(self, reason: str) -> None:
-        """Gives the name back and says goodbye to everybody."""
+        """Release the name, and close the connections of all clients."""
         for peer in list(self.peers):
             peer.close(reason)
 
     def notify_lost(self, peer: _P, error: ShmrpcError) -> None:
-        """Tells the layer above that a client is gone that was connected."""
+        """Report to the layer above that a connected client has left."""
         is_fault = isinstance(error, RemoteProtocolError)
         level = self._faults.level_for("fault", logging.WARNING) if is_fault else logging.DEBUG
         logger.log(level, "%s", error)
         self._lost(peer.key, error)
 
     def forget(self, peer: _P) -> None:
-        """Forgets a client whose connection is closed."""
+        """Forget a client whose connection is closed."""
         self.peers.discard(peer)
         self.on_change()
 
 
 class Poller(Protocol):
-    """Where frames are taken from, one after the other: the core's, or an inbox itself."""
+    """Source of frames, one after the other: the native poller, or an inbox itself."""
 
     def next(self) -> tuple[Any, int, int, Any] | None:
-        """The next frame as (a client's key, opcode, call id, body); None: it is time to rest."""
+        """Return the next frame as (key of the client, opcode, call id, body); None if there is none now."""
         ...
 
     def send_next(self, channel: Any, opcode: int, id: int, payload: Body, /) -> Any:
-        """Sends a frame, then does as :meth:`next`; True: something can be freed first."""
+        """Send a frame, then do as :meth:`next`. Returns True if memory can be freed first."""
         ...
 
 
 class Inbox(ABC):
-    """What a server's clients send, as one queue. ``take`` is called when there are frames, until there are no more."""
+    """Queue of the frames of all clients of a server. ``take`` is called while there are frames."""
 
-    #: Says whether a wait for the next frame may spin, if any ever does.
+    #: Allows or forbids the wait for the next frame to spin.
     set_spinning: Callable[[bool], None] = staticmethod(lambda spinning: None)
-    #: Takes what is there, if it can come while the loop does not turn, and has not for long. Not within a task.
+    #: Receives waiting frames if the loop has not turned for long; not to be called within a task.
     poll_if_due: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, take: Callable[[], None]) -> None:
@@ -185,28 +185,28 @@ class Inbox(ABC):
     @property
     @abstractmethod
     def poller(self) -> Poller:
-        """Where its frames are taken from."""
+        """Source of the frames."""
 
     @abstractmethod
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> Listener[Any]:
-        """Takes the service's name, unless ``claim`` is false; clients are served once the listener was told to begin.
+        """Claim the service's name, unless ``claim`` is False, and return its listener, which must be started.
 
         Raises ServiceInUse if another server has the name.
         """
 
     async def open(self) -> None:  # noqa: B027
-        """Connects to what it needs outside of this process. Raises ServiceUnavailable if that cannot be."""
+        """Connect to resources outside of this process. Raises ServiceUnavailable."""
 
     async def announce(self) -> None:  # noqa: B027
-        """Waits until clients can find the services that have begun. Raises ServiceUnavailable if that cannot be."""
+        """Wait until clients can find the started services. Raises ServiceUnavailable."""
 
     @abstractmethod
     def close(self) -> None:
-        """Takes nothing any more."""
+        """Stop receiving."""
 
     async def wait_closed(self) -> None:  # noqa: B027
-        """Waits until what was sent is on its way."""
+        """Wait until sent frames have left this process."""
 
 
-#: Opens the inbox of one server, in its loop. What it is given takes the frames.
+#: Opens the inbox of one server, in its loop, with the function that takes its frames.
 OpenInbox = Callable[[Callable[[], None]], Inbox]

@@ -1,8 +1,8 @@
-"""Client and server in one event loop: the frames go from one to the other as they are.
+"""Transport within one event loop, for tests: frames go from client to server as objects.
 
-Nothing is shared with other processes and the kernel is not asked for anything, but all else is as over
-shared memory: a frame arrives in a later turn of the loop, frames keep their order, one over ``max_frame``
-is refused, and what had been sent before a goodbye arrives before it.
+The transport makes no system calls. Otherwise it behaves like shared memory: a frame arrives in a later turn of the
+loop, frames keep their order, one larger than ``max_frame`` is refused, and frames sent before a goodbye arrive before
+it.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from shmrpc.wire.codec import Body, body_weight, with_own_buffers
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Bytes that a client may have on the way before it has to wait for room.
+#: Bytes that a client may have in flight before it must wait for room.
 CAPACITY: Final = 64 << 10
-#: What a frame takes besides its body.
+#: Bytes that a frame counts for besides its body.
 _OVERHEAD: Final = 16
 
 
 def _copy_for_peer(body: Body, max_frame: int) -> Body:
-    """What arrives of a body. Raises Oversize if it is too large."""
+    """Return the body that arrives, with buffers of its own. Raises Oversize if it is too large."""
     check_size(body, max_frame)
     return with_own_buffers(body)
 
 
 class MemoryInbox(QueuedInbox["MemoryPeer"]):
-    """The frames of all clients of a server. ``find`` is called in its loop."""
+    """Inbox of a server. ``find`` returns the registry, and is called in the server's loop."""
 
     def __init__(self, find: Callable[[], MemoryRegistry], max_frame: int, take: Callable[[], None]) -> None:
         super().__init__(take)
@@ -57,19 +57,19 @@ class MemoryInbox(QueuedInbox["MemoryPeer"]):
         self._max_frame = max_frame
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool = True) -> MemoryListener:
-        """Takes the service's name; ServiceInUse if another server has it, LocalProtocolError if it is to take none."""
+        """Claim the service's name. Raises ServiceInUse if it is taken, and LocalProtocolError without ``claim``."""
         if not claim:
             raise LocalProtocolError("adopting=True is for clients that come by a socket: over memory:// none does")
         return MemoryListener(self._find(), offer, on_change, self._max_frame, self)
 
 
-#: In the place of an opcode: the client has closed the connection, or has found that the server broke the rules.
+#: Pseudo opcodes: the client has closed the connection, or the server broke the protocol.
 _GOODBYE: Final = -1
 _FAULT: Final = -2
 
 
 class MemoryPeer(Peer):
-    """A client at the server's side."""
+    """Server's side of a client's connection."""
 
     def __init__(self, listener: MemoryListener, max_frame: int) -> None:
         self.pid, self.uid = os.getpid(), os.geteuid()
@@ -77,24 +77,24 @@ class MemoryPeer(Peer):
         self.channel = self
         self.connection = MemoryConnection(listener, self)
         self._listener = listener
-        #: Bytes that it has sent and the server has not taken.
+        #: Bytes that the client has sent and the server has not received.
         self._waiting = 0
-        #: The highest id of a call that the server took.
+        #: Highest call id that the server received.
         self._reached = 0
 
     def put(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Queues a frame of the client's; whether there is room for another."""
+        """Queue a frame from the client. Returns True if there is room for another one."""
         self._waiting += body_weight(body) + _OVERHEAD
         self._listener.inbox.put(self, opcode, call_id, body)
         return not self.is_full
 
     @property
     def is_full(self) -> bool:
-        """Whether the client should let the server take some frames first."""
+        """True if the client must let the server receive frames first."""
         return self._open and self._waiting > CAPACITY
 
     def account_for(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Accounts for a frame that has come out of the inbox; whether it is to be run."""
+        """Account for a frame taken from the inbox. Returns True if the server should run it."""
         self._waiting -= body_weight(body) + _OVERHEAD
         if opcode == _GOODBYE:
             self._lose(
@@ -113,32 +113,32 @@ class MemoryPeer(Peer):
         return self._open
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
+        """Send a frame, unless the client has left. Raises Oversize if it is too large."""
         body = _copy_for_peer(body, self.max_frame)
         if self._open:
             self.connection.deliver(opcode, call_id, body)
 
     def fault(self, reason: str) -> None:
-        """Ends this connection and no other, and tells the client which rule it broke."""
+        """Close this connection, and report the broken rule to the client."""
         if self._open:
             self.connection.end(CloseReason(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
             self._lose(RemoteProtocolError(f"{describe_process(self.pid, 'client')}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Says goodbye and closes."""
+        """Send a goodbye, and close the connection."""
         if self._open:
             error = ConnectionLost(f"{self._listener} closed the connection: {reason}")
             self.connection.end(CloseReason(error, self._reached))
             self._leave()
 
     def go_away(self) -> None:
-        """Tells the client to go elsewhere with its next call."""
+        """Ask the client to make its next call on another connection."""
         if self._open:
             self.connection.go_away()
 
     @property
     def has_pending_replies(self) -> bool:
-        """Whether answers wait for the client to read."""
+        """True if replies wait for the client to read."""
         return self._open and self.connection.has_pending_deliveries
 
     def _leave(self) -> None:
@@ -152,7 +152,7 @@ class MemoryPeer(Peer):
 
 
 class MemoryConnection(Connection):
-    """A client's side."""
+    """Client's side of a connection."""
 
     place = "memory://"
 
@@ -161,66 +161,66 @@ class MemoryConnection(Connection):
         self._peer = peer
         self._server = str(listener)
         self._delivery = ScheduledDelivery(self._take)
-        self._news: deque[Callable[[], None]] = deque()
+        self._deliveries: deque[Callable[[], None]] = deque()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Sends a frame; False if many are on the way already."""
+        """Send a frame. Returns False if the client should wait for room."""
         if not self._open:
             raise ChannelError("the connection is closed")
         return self._peer.put(opcode, call_id, _copy_for_peer(body, self.max_frame))
 
     async def wait_for_room(self) -> None:
-        """Waits until few frames are on the way."""
+        """Wait until there is room for frames."""
         while self._open and self._peer.is_full:
             await asyncio.sleep(0)
 
     def _take(self) -> None:
         try:
-            while self._open and self._news:
-                self._news.popleft()()
+            while self._open and self._deliveries:
+                self._deliveries.popleft()()
         except BaseException as error:
             self.interrupted(error)
             raise
 
     @property
     def has_pending_deliveries(self) -> bool:
-        """Whether there is something to take."""
-        return bool(self._news)
+        """True if deliveries wait for the loop."""
+        return bool(self._deliveries)
 
     def deliver(self, opcode: int, call_id: int, body: Body) -> None:
-        """Brings a frame of the server's."""
-        self._tell(lambda: self._on_frame(opcode, call_id, body))
+        """Deliver a frame from the server."""
+        self._deliver_later(lambda: self._on_frame(opcode, call_id, body))
 
     def go_away(self) -> None:
-        """Brings word that the server takes no new calls."""
-        self._tell(lambda: self._on_go_away())
+        """Deliver the server's request to use another connection."""
+        self._deliver_later(lambda: self._on_go_away())
 
     def end(self, end: CloseReason) -> None:
-        """Brings the end, which the server has set."""
-        self._tell(functools.partial(self._lose, end))
+        """Deliver the end of the connection."""
+        self._deliver_later(functools.partial(self._lose, end))
 
-    def _tell(self, news: Callable[[], None]) -> None:
+    def _deliver_later(self, delivery: Callable[[], None]) -> None:
         if self._open:
-            self._news.append(news)
+            self._deliveries.append(delivery)
             self._delivery.schedule()
 
     def fault(self, error: Exception) -> None:
-        """Closes, and tells the server which rule it broke."""
+        """Close the connection, and report the broken rule to the server."""
         if self._open:
             self._peer.put(_FAULT, 0, str(error).encode())
             self._lose(CloseReason(RemoteProtocolError(f"{self._server}: {error}")))
 
     def close(self) -> None:
-        """Closes the connection. Again: nothing."""
+        """Close the connection. Idempotent."""
         if self._open:
             self._open = False
-            self._news.clear()
+            self._deliveries.clear()
             self._delivery.cancel()
             self._peer.put(_GOODBYE, 0, b"closed")
 
 
 class MemoryListener(Listener[MemoryPeer]):
-    """Serves one name of a host."""
+    """Listener for one name."""
 
     def __init__(
         self,
@@ -242,12 +242,12 @@ class MemoryListener(Listener[MemoryPeer]):
         return f"the server of {self.service!r} ({describe_process(os.getpid())})"
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
-        """Serves, from now on."""
+        """Start to serve."""
         super().begin(connected, lost)
         self._host.changed()
 
     def accept(self, max_frame: int) -> MemoryConnection:
-        """Takes a client; its connection."""
+        """Accept a client, and return its connection. Raises LocalProtocolError in another event loop."""
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError(f"{self} runs in another event loop: this transport is for one loop alone")
         peer = MemoryPeer(self, min(max_frame, self._max_frame))
@@ -258,29 +258,29 @@ class MemoryListener(Listener[MemoryPeer]):
 
     @property
     def connections(self) -> int:
-        """Clients that are connected."""
+        """Number of connected clients."""
         return len(self.peers)
 
     def adopt(self, accepted: socket.socket) -> None:
-        """Raises LocalProtocolError: no client comes here by a socket."""
+        """Raise LocalProtocolError: this transport has no sockets."""
         accepted.close()
         raise LocalProtocolError(f"{self} has no sockets to take; shmrpc.serve() makes one that has")
 
     def close(self, reason: str) -> None:
-        """Gives the name back and says goodbye to everybody."""
+        """Release the name, and close the connections of all clients."""
         self._host.release(self)
         super().close(reason)
 
 
 class MemoryRegistry:
-    """Where the servers and clients of one event loop meet, by the name of the service."""
+    """Registry of the services of one event loop, by name."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, MemoryListener] = {}
         self._waiters: list[asyncio.Future[None]] = []
 
     def claim(self, listener: MemoryListener) -> None:
-        """Gives a listener its name; ServiceInUse if another has it."""
+        """Register a listener under its name. Raises ServiceInUse if another one has it."""
         if listener.service in self._listeners:
             raise ServiceInUse(
                 f"service {listener.service!r} is already served here; stop that server first, or choose another name",
@@ -289,12 +289,12 @@ class MemoryRegistry:
         self._listeners[listener.service] = listener
 
     def release(self, listener: MemoryListener) -> None:
-        """Frees the name of a listener."""
+        """Release the name of a listener."""
         if self._listeners.get(listener.service) is listener:
             del self._listeners[listener.service]
 
     def changed(self) -> None:
-        """Lets the clients that wait for a server look again."""
+        """Let the clients that wait for a server check again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -303,7 +303,7 @@ class MemoryRegistry:
     async def connect(
         self, service: str, timeout: float | None, note: Callable[[str], None], *, max_frame: int
     ) -> MemoryConnection:
-        """Connects to a service, waiting up to ``timeout`` seconds for its server to appear; None: for ever."""
+        """Connect to a service, waiting at most ``timeout`` seconds for its server, None: without a limit."""
         check_name(service)
         try:
             async with asyncio.timeout(timeout):
@@ -321,7 +321,7 @@ class MemoryRegistry:
             ) from None
 
 
-#: Where the servers and clients of a loop meet that say ``memory://`` and no more.
+#: Registries of event loops, for the address ``memory://``.
 _hosts: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryRegistry]] = weakref.WeakKeyDictionary()
 
 
@@ -330,7 +330,7 @@ def _host_of_loop() -> MemoryRegistry:
 
 
 class MemoryTransport:
-    """``memory://``: services and clients of one loop. Each loop has its own names, unless ``find`` says where."""
+    """Transport ``memory://``. Each loop has its own registry, unless ``find`` returns another one."""
 
     adopts = shares_names = False
     lacks = ("max_memory", "spin", "allow_uids")
@@ -339,11 +339,11 @@ class MemoryTransport:
         self._find = find
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
-        """What opens a server's inbox."""
+        """Return the function that opens a server's inbox."""
         return functools.partial(MemoryInbox, self._find, _checked(options).max_frame)
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
-        """What connects a client in a loop."""
+        """Return the function that connects a client in an event loop."""
         max_frame = _checked(options).max_frame
 
         async def connect(timeout: float | None, note: Callable[[str], None]) -> MemoryConnection:
@@ -352,13 +352,13 @@ class MemoryTransport:
         return connect
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> NoReturn:
-        """Raises ValueError: a thread that waits for its own loop would wait for ever."""
+        """Raise ValueError: a thread that waited for its own loop would wait for ever."""
         raise ValueError(
             f"memory:// is within one event loop: use shmrpc.connect('memory://{service}') in the server's loop"
         )
 
 
 def _checked(options: ConnectionOptions) -> ConnectionOptions:
-    """The options; ValueError for one that has no meaning here."""
+    """Return the options. Raises ValueError for one that has no meaning here."""
     options.reject("memory:// shares no memory and meets no other process: leave it out", MemoryTransport.lacks)
     return options

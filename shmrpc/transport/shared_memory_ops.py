@@ -1,4 +1,4 @@
-"""Operations of a side that shares memory with its peer, and what stands in for them on other transports."""
+"""Operations on memory shared with the peer, and their fallback on other transports."""
 
 from __future__ import annotations
 
@@ -15,82 +15,82 @@ from shmrpc.wire.codec import Body
 
 
 class SharedMemoryOps(Protocol):
-    """What a side can do whose memory is shared with the other one. Any other has :class:`SharedMemoryFallback`."""
+    """Operations on memory shared with the peer. Other transports have :class:`SharedMemoryFallback`."""
 
     def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
-        """What sends the items of a stream."""
+        """Return a sender of the items of a stream."""
         ...
 
     def take_back(self, call_id: int, /) -> object:
-        """Takes back what of a call still waits for room: it is never sent. True in a client: that was its request."""
+        """Withdraw frames of a call that wait for room. Returns True in a client if its request was withdrawn."""
         ...
 
     def allocate(self, size: int, /) -> Any:
-        """``size`` bytes of memory that the other side can be given; SharedMemoryError if there are none."""
+        """Allocate ``size`` bytes that can be lent to the peer. Raises SharedMemoryError."""
         ...
 
 
 class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
-    """The same in a client, which may also look for answers without leaving the loop."""
+    """Operations of a client, which can also receive replies without a turn of the loop."""
 
     @property
     def channel(self) -> _core.Channel | None:
-        """What the core makes short calls through, without Python; None if the transport is not the core's."""
+        """Channel of the native path; None if the transport is not native."""
         ...
 
     def exchange(self, opcode: int, call_id: int, body: Body, /) -> Any:
-        """Sends a request, and looks for its answer as long as that pays: body, frame, or None.
+        """Send a request, and spin for its reply as long as that pays. Returns a body, a frame, or None.
 
-        Raises PeerLeft, and sends nothing, if the server is seen to have left.
+        Raises PeerLeft, and sends nothing, if the server has left.
         """
         ...
 
     def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
-        """Sends a request whose answer is not looked for at once, as ``exchange`` does; False if it waits for room."""
+        """Send a request without spinning for its reply. Returns False if it waits for room."""
         ...
 
     def listen(self) -> None:
-        """Takes what is there before the loop goes on, and has the loop woken for what comes later."""
+        """Receive waiting frames, and have the loop woken for later ones."""
         ...
 
     def unpark(self) -> None:
-        """Stops having the loop woken."""
+        """Stop having the loop woken."""
         ...
 
     def route(self, call_id: int, feed: Callable[[ItemRun], None], /) -> None:
-        """From now on items of this call may go to ``feed``, some at a time."""
+        """Deliver items of this call to ``feed`` from now on, several at a time."""
         ...
 
     def unroute(self, call_id: int, /) -> None:
-        """The items of a call go nowhere any more."""
+        """Stop delivering items of this call."""
         ...
 
     def pull(self, call_id: int, /) -> None:
-        """Takes what is there, without a wait, of a call that has a route above all."""
+        """Receive waiting frames without a wait, first those of a routed call."""
         ...
 
     def untaken(self) -> tuple[int, int, int, int]:
-        """What the server has not taken yet: bytes read and in the ring; frames that wait for room, and their bytes."""
+        """Return the backlog: bytes read by the server, bytes in the ring, frames waiting for room, and their bytes."""
         ...
 
 
 class SharedMemoryFallback:
-    """What stands in for :class:`SharedMemoryOps` on a transport that has none."""
+    """Fallback of :class:`SharedMemoryOps` on a transport without shared memory."""
 
     def __init__(self, send: Callable[[int, int, Body], object], max_memory: int | None) -> None:
         self._send = send
         self._max_memory = max_memory
 
     def sender(self, opcode: int, call_id: int, credit: int) -> PlainSender:
-        """What sends the items of a stream, each as a frame."""
+        """Return a sender that sends each item of a stream as a frame."""
         return PlainSender(functools.partial(self._send, opcode, call_id), credit)
 
     def take_back(self, call_id: int) -> bool:
-        """False: what was sent is on its way."""
+        """Return False: sent frames cannot be withdrawn."""
         return False
 
     def allocate(self, size: int) -> bytearray:
-        """Memory of this process's own; SharedMemoryError if there is not so much, or if it could not be sent."""
+        """Allocate private memory. Raises SharedMemoryError if it exceeds ``max_memory`` or cannot be allocated."""
         if self._max_memory is not None and size > self._max_memory:
             raise SharedMemoryError(
                 errno.ENOMEM, f"{size:,} bytes are over max_memory={self._max_memory:,}, the smaller of both sides'"
@@ -102,7 +102,7 @@ class SharedMemoryFallback:
 
 
 class ClientSharedMemoryFallback(SharedMemoryFallback):
-    """The same for a client. Everything comes to it by the loop."""
+    """Fallback of :class:`ClientSharedMemoryOps`: all frames arrive through the event loop."""
 
     def __init__(
         self, send: Callable[[int, int, Body], bool], max_memory: int | None, check_loop: Callable[[], None]
@@ -113,25 +113,25 @@ class ClientSharedMemoryFallback(SharedMemoryFallback):
         self.channel = None
 
     def exchange(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a request."""
-        self._check_loop()  # Before anything is put into the other loop.
+        """Send a request."""
+        self._check_loop()  # Before a frame reaches another loop.
         self._send(opcode, call_id, body)
 
     def listen(self) -> None:
-        """Nothing: the loop wakes without being asked."""
+        """Do nothing: the loop wakes by itself."""
 
     def unpark(self) -> None:
-        """Nothing, too."""
+        """Do nothing."""
 
     def route(self, call_id: int, feed: Callable[[ItemRun], None]) -> None:
-        """Nothing: items come as frames."""
+        """Do nothing: items arrive as frames."""
 
     def unroute(self, call_id: int) -> None:
-        """Nothing either."""
+        """Do nothing."""
 
     def pull(self, call_id: int) -> None:
-        """Nothing is there before its turn of the loop."""
+        """Do nothing: frames arrive in their turn of the loop."""
 
     def untaken(self) -> tuple[int, int, int, int]:
-        """Nothing that is known here."""
+        """Return zeros: the backlog is unknown here."""
         return 0, 0, 0, 0

@@ -72,11 +72,11 @@ async def test_each_loop_has_names_of_its_own() -> None:
         (lambda: shmrpc.serve(service, at="here"), "'here' is no place .*known ones are shm:// and memory://"),
         (
             lambda: shmrpc.serve(service, at="memory://shop"),
-            "expected a place alone, got 'memory://shop'; .*the service's own",
+            "expected an address without a name, got 'memory://shop'; leave out 'shop'",
         ),
         (lambda: shmrpc.connect("shm://host/shop"), "expected shm://NAME, since shm:// does not leave this host"),
-        (lambda: shmrpc.connect("memory://"), "'memory://' says where, and no service: expected its name"),
-        (lambda: shmrpc.connect("memory://shop", at="shm://"), "and at= does too: leave one out"),
+        (lambda: shmrpc.connect("memory://"), "'memory://' has no service: add its name"),
+        (lambda: shmrpc.connect("memory://shop", at="shm://"), "has an address, and so has at=: leave one out"),
         (lambda: shmrpc.connect("memory://shop", spin=0), "^spin: memory:// shares no memory .*leave it out"),
         (lambda: shmrpc.connect("memory://shop", allow_uids=[1]), "^allow_uids: memory:// shares no memory"),
         (lambda: shmrpc.serve(service, at="memory://", max_memory=1 << 20), "^max_memory: memory:// shares no memory"),
@@ -119,4 +119,4 @@ def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple
 def test_a_place_that_is_not_there_is_not_served(option: tuple[str, ...]) -> None:
     done = cli_runner().invoke(main, ["serve", "examples.calculator:calculator", "--at", "http://", *option])
     assert done.exit_code == 2
-    assert "'http://' is no place where services are met" in done.output
+    assert "'http://' is no address of a service" in done.output

@@ -493,7 +493,7 @@ async def test_one_server_is_met_at_several_places_with_the_options_of_each(nats
 
 
 async def test_no_place_with_a_server_says_why_of_each(nats: NatsServer) -> None:
-    with pytest.raises(shmrpc.ServiceUnavailable, match=r"at any of 2 places: .*; no server of .* at nats://"):
+    with pytest.raises(shmrpc.ServiceUnavailable, match=r"at any of 2 addresses: .*; no server of .* at nats://"):
         await shmrpc.connect(service.name, at=["shm", nats.url], timeout=0)
 
 

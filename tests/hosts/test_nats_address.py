@@ -107,7 +107,7 @@ def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatc
         ("nats://host?key=/k", "key: it belongs to a certificate"),
         ("nats://host?inbox=a&inbox=b", "inbox: expected it once, got it 2 times"),
         ("nats:/host/shop", "expected two slashes, nats://"),
-        ("nats://host/shop", "expected a place alone.*'shop' is the service's own"),
+        ("nats://host/shop", "expected an address without a name.*leave out 'shop'"),
     ],
 )
 def test_what_is_wrong_with_a_url_is_said(url: str, message: str) -> None:

@@ -70,7 +70,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(store)
     }
 
-    /// Makes this process the owner: it has mapped its own contents.
+    /// Makes this process the owner, and backs the log and the metadata. The contents that it has mapped must be its own.
     pub fn take_ownership(&self) -> io::Result<()> {
         self.log.allocate_kept()?;
         self.heap.allocate_metadata(heap_at(self.start))?;

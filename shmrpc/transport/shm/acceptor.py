@@ -1,4 +1,4 @@
-"""Accepts the processes that come to a name."""
+"""Accepts the processes that connect to a name."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ logger = logging.getLogger("shmrpc.server")
 
 #: Seconds until an acceptor that ran out of descriptors accepts again.
 ACCEPT_PAUSE: Final = 1.0
-#: Clients that are taken before the loop has a turn: strangers that keep coming must not keep it.
+#: Clients that are accepted in one iteration of the loop, so that a flood of them cannot starve it.
 _TURN: Final = 16
 
-#: Users who were refused: of each it is logged once as a warning, since a stranger may come as often as he likes.
+#: Users that were refused. Only the first refusal of each is logged as a warning.
 _refused: Final[set[int]] = set()
 
 
 class PeerCredentials(msgspec.Struct, frozen=True):
-    """A process that has come, as the kernel vouches for it."""
+    """Process and user of a peer, as reported by the kernel."""
 
     pid: int
     uid: int
 
 
 class Acceptor:
-    """Holds a name, and gives ``take`` the socket of each process that comes to it and may, with its credentials.
+    """Holds a name, and passes the sockets of trusted processes, with their credentials, to ``take``.
 
-    ``allow_uids``: users who may come, besides our own and root. Raises what :class:`rendezvous.ServiceSocket` raises.
+    ``allow_uids``: ids of trusted users, besides its own user and root. Raises the errors of
+    :class:`rendezvous.ServiceSocket`.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Acceptor:
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
-        #: A descriptor to give up for a moment, so that a client that comes when there is none left can be told.
+        #: Descriptor to close for a moment, so that clients get an answer when no other descriptor is left.
         self._reserve = SpareDescriptor()
         self._claim = rendezvous.ServiceSocket(service, allow_uids)
         self._take = take
@@ -81,7 +82,7 @@ class Acceptor:
                         continue
                     return
                 self._reserve.open()
-                # The clients that wait are accepted later.
+                # The waiting clients are accepted later.
                 level = self._refusals.level_for(error.errno, logging.ERROR)
                 logger.log(level, "cannot accept a client, trying again every %g s: %s", ACCEPT_PAUSE, error)
                 self._loop.remove_reader(self._claim.socket)
@@ -93,12 +94,12 @@ class Acceptor:
                 self._take(accepted, peer_credentials)
 
     def _reject_for_now(self, number: int) -> bool:
-        """Tells the client that is first in line why it cannot come. False if no client is."""
+        """Tell the first waiting client why it cannot connect now. Returns False if no client waits."""
         reason = resource_limits.no_descriptor_error(number)
         self._reserve.close()
         try:
             accepted, _ = self._claim.socket.accept()
-        except BlockingIOError:  # The kernel looks for a descriptor first, and for a client then.
+        except BlockingIOError:  # The kernel allocates a descriptor before it looks for a client.
             return False
         except OSError:  # Another thread has taken the descriptor.
             return True
@@ -111,11 +112,11 @@ class Acceptor:
         return True
 
     def __del__(self) -> None:
-        """Gives the reserve up if it was dropped, as after its loop was closed."""
+        """Close the spare descriptor of a dropped acceptor, for example after its loop was closed."""
         self._reserve.close()
 
     def close(self) -> None:
-        """Gives the name back."""
+        """Release the name."""
         self._reserve.close()
         if self._resume is not None:
             self._resume.cancel()
@@ -124,7 +125,7 @@ class Acceptor:
 
 
 def check_credentials(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> PeerCredentials | None:
-    """The process at the other end, if it may use the service; if not, tells it why and closes ``accepted``."""
+    """Return the process at the other end if it is trusted. Tells any other process why, and closes ``accepted``."""
     pid, uid = credentials.peer_credentials(accepted)
     if credentials.is_trusted(uid, allow_uids):
         return PeerCredentials(pid, uid)
@@ -140,11 +141,11 @@ def check_credentials(accepted: socket.socket, service: str, allow_uids: frozens
 
 
 def send_refusal(accepted: socket.socket, reason: str, *, try_again: bool = False) -> None:
-    """Tells a client why it may not come, and closes. Nothing that it sent is looked at."""
+    """Tell a client why it is refused, and close. Ignores what it has sent."""
     with accepted, contextlib.suppress(OSError):
         accepted.setblocking(False)
-        # A socket closed with something unread resets the other end, which would not read the reason then. No more can
-        # come: else the end would overtake the refusal.
+        # Closing a socket with unread data resets the other end, which then could not read the reason. SHUT_RD keeps
+        # more data from arriving meanwhile.
         accepted.shutdown(socket.SHUT_RD)
         while accepted.recv(1):
             pass

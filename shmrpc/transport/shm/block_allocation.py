@@ -1,4 +1,4 @@
-"""Blocks of shared memory that a program fills itself."""
+"""Allocation of blocks of shared memory that a program fills itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, SharedMemoryError
 from shmrpc.host import resource_limits
 
-#: Milliseconds in which the kernel closes all that a process had open once it has closed the first.
+#: Milliseconds within which the kernel closes all descriptors of a process, once it has closed the first.
 _DYING: Final = 100
-#: What to raise, by the system's reason.
+#: Limits to raise, by errno.
 _LIMITS: Final = {
     errno.ENOMEM: "this process's address space (ulimit -v), its mappings (sysctl vm.max_map_count) or the memory of "
     "its container",
@@ -23,10 +23,10 @@ _LIMITS: Final = {
 
 
 def allocate(channel: _core.Channel, size: int, server: socket.socket | None = None) -> _core.Buffer:
-    """Allocates a block of at least ``size`` bytes; SharedMemoryError if there is none.
+    """Allocate a block of at least ``size`` bytes. Raises SharedMemoryError if that fails.
 
-    ``server``: in a client, the control socket. ConnectionLost if the server is gone: it may have died a moment ago,
-    without anybody having read that.
+    ``server``: control socket, in a client. Raises ConnectionLost if the server has died, perhaps just now and
+    unnoticed.
     """
     try:
         return channel.allocate(max(size, 1))
@@ -50,9 +50,9 @@ def _refused(error: Exception) -> SharedMemoryError:
 
 
 def has_hung_up(control: socket.socket) -> bool:
-    """Whether the other end is closed, or is about to be."""
+    """Return True if the other end is closed, or is about to be."""
     descriptor = control.fileno()
-    if descriptor < 0:  # This side has closed its own.
+    if descriptor < 0:  # This side has closed its own end.
         return True
     poll = new_poll()
     poll.register(descriptor, 0)

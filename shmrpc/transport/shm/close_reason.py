@@ -1,4 +1,4 @@
-"""What the end of a control socket means."""
+"""The reason why a control socket has ended."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shmrpc.host.processes import describe_process
 from shmrpc.transport.connection import CloseReason
 from shmrpc.wire import control
 
-#: The fault of a peer that lives and has ended its bell.
+#: Fault of a living peer that has closed its doorbell.
 DOORBELL_CLOSED: Final = "the bell was closed, and the connection was not"
 
 
 def has_ended(control_socket: socket.socket) -> bool:
-    """Whether the peer has said its last, or is gone. Reads nothing: the next one to read the socket learns it."""
+    """Return True if the peer has said goodbye, or has died. Leaves the packet for the next reader."""
     try:
         control_socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -26,10 +26,10 @@ def has_ended(control_socket: socket.socket) -> bool:
 
 
 def parse_close_packet(packet: bytes, peer: str, pid: int) -> CloseReason | None:
-    """What the last packet of a peer means: its goodbye, or none at all.
+    """Return the reason of the end from a peer's last packet: its goodbye, or an empty packet.
 
-    None if it is not the last one: the peer only says that it is about to go. RemoteProtocolError if it is a message
-    that cannot be read, or none that belongs to an established connection: the peer is to be told.
+    Returns None for the announcement that the peer is about to leave. Raises RemoteProtocolError for an invalid packet,
+    of which the caller should tell the peer.
     """
     if not packet:
         return CloseReason(ConnectionLost(f"the {peer} ({describe_process(pid)}) is gone: it died, or was killed"))

@@ -1,4 +1,4 @@
-"""A name that other processes serve: answers those who ask for status, and passes every other client on."""
+"""Routes the clients of a name to the processes that serve it, and answers requests for status."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from shmrpc.host.credentials import NO_OTHER_USERS
 from shmrpc.transport.shm.acceptor import Acceptor, PeerCredentials
 from shmrpc.wire import control
 
-#: Seconds until a client is passed on again that nobody could take.
+#: Seconds until the next attempt to pass on a client.
 _PASS_AGAIN: Final = 0.01
 
 
 class ConnectionRouter:
-    """Holds a name. Answers the clients that ask for status, and passes the sockets of all others on.
+    """Holds a name. Answers clients that ask for status, and passes the sockets of all others on.
 
-    ``report`` gives the answer. ``pass_on`` is given a service and the socket of a client whose first packet is still
-    to be read. It returns None if a process takes the client; an empty text if one may in a moment; else why none does,
-    which the client is told so that it comes again.
-    ``allow_uids``: users whose processes may come, besides our own and root.
-    Raises what :class:`rendezvous.Claim` raises.
+    ``report`` returns the answer. ``pass_on`` is called with the service and the socket of a client, whose first packet
+    is still unread. It returns None if a process has taken the client, "" to be called again soon, or the reason why
+    none takes the client, who is told to try again. ``allow_uids``: ids of trusted users, besides its own user and
+    root. Raises the errors of :class:`rendezvous.ServiceSocket`.
     """
 
     def __init__(
@@ -40,15 +39,15 @@ class ConnectionRouter:
         self._pass_on = pass_on
         self._began = time.monotonic()
         self._loop = asyncio.get_running_loop()
-        #: The clients that are still here, each with the timer that ends its stay.
+        #: Clients that were not passed on, with the timers that end their stay.
         self._here: dict[socket.socket, asyncio.TimerHandle] = {}
-        #: The tasks that look for a process that takes a client.
+        #: Tasks that pass clients on.
         self._passing: dict[socket.socket, asyncio.Task[None]] = {}
         self._acceptor = Acceptor(service, self._receive, allow_uids)
 
     @property
     def uptime(self) -> float:
-        """Seconds since the name was taken."""
+        """Seconds since the name was claimed."""
         return time.monotonic() - self._began
 
     def _receive(self, accepted: socket.socket, credentials: PeerCredentials) -> None:
@@ -69,7 +68,7 @@ class ConnectionRouter:
             self._passing[accepted] = self._loop.create_task(self._pass(accepted))
             return
         if packet:
-            self._receive_answer(accepted, self._report(self))
+            self._reply(accepted, self._report(self))
         self._close(accepted)
 
     async def _pass(self, accepted: socket.socket) -> None:
@@ -77,19 +76,19 @@ class ConnectionRouter:
             while (why := await self._pass_on(self.service, accepted)) == "":
                 await asyncio.sleep(_PASS_AGAIN)
             if why is not None:
-                self._receive_answer(accepted, control.Refuse(why, try_again=True))
+                self._reply(accepted, control.Refuse(why, try_again=True))
         finally:
             self._passing.pop(accepted, None)
-            self._close(accepted)  # The process that took it has a descriptor of its own.
+            self._close(accepted)  # The process that took the client has its own descriptor.
 
-    def _receive_answer(self, accepted: socket.socket, message: control.Message) -> None:
+    def _reply(self, accepted: socket.socket, message: control.Message) -> None:
         with contextlib.suppress(OSError):
-            accepted.recv(control.MAX_MESSAGE)  # A socket closed with something unread resets the other end.
+            accepted.recv(control.MAX_MESSAGE)  # Closing a socket with unread data would reset the other end.
             accepted.send(control.encode(message))
 
     def _close(self, accepted: socket.socket) -> None:
         passing = self._passing.get(accepted)
-        if passing is not None:  # It comes here at its end.
+        if passing is not None:  # The task calls this method again at its end.
             passing.cancel()
         elif accepted in self._here:
             self._here.pop(accepted).cancel()
@@ -97,7 +96,7 @@ class ConnectionRouter:
             accepted.close()
 
     def close(self) -> None:
-        """Gives the name back."""
+        """Release the name."""
         self._acceptor.close()
         for accepted in list(self._here):
             self._close(accepted)
@@ -107,4 +106,4 @@ def _is_status(packet: bytes) -> bool:
     try:
         return isinstance(control.decode(packet), control.StatusRequest)
     except RemoteProtocolError:
-        return False  # The process that serves the client will tell it.
+        return False  # The process that serves the client reports the error.

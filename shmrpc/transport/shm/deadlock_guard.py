@@ -1,4 +1,4 @@
-"""Which services this process serves, and in which loop: a thread that waits for its own loop would wait for ever."""
+"""Detects deadlocks: a thread that waits for a service of its own event loop would wait forever."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Final
 
 from shmrpc.errors import LocalProtocolError
 
-#: How often each loop serves a service.
+#: How many times each loop serves a service.
 _served: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[str]]] = weakref.WeakKeyDictionary()
 
 
 def register(service: str) -> None:
-    """Notes that the running loop serves a service."""
+    """Record that the running event loop serves a service."""
     _served.setdefault(asyncio.get_running_loop(), Counter())[service] += 1
 
 
 def unregister(service: str, loop: asyncio.AbstractEventLoop) -> None:
-    """Notes that a loop does so no longer."""
+    """Record that an event loop no longer serves a service."""
     _served[loop][service] -= 1
 
 
 def check_thread(service: str) -> None:
-    """LocalProtocolError if the calling thread runs the loop that serves this service."""
+    """Raise LocalProtocolError if the calling thread runs the event loop that serves this service."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,12 +1,12 @@
-"""The handshake: what each side makes of what the other says.
+"""The handshake of a connection over shared memory.
 
-The client's side is a generator that yields where it has to wait, and is sent what has come. What it yields last is the
-connection. It returns nothing: a value would travel in a StopIteration, and where a signal's handler raises at the end
-of an ``except`` clause, Python leaves the exception that was caught there to the thread. Whoever drives it decides how
-to wait: a loop (:mod:`.client`) or a thread (:mod:`.thread_client`).
+The client's side is a generator. It yields where it has to wait, receives the answer, and yields the connection at
+last. It returns nothing: the value would travel in a StopIteration, and if a signal handler raised at the end of an
+``except`` clause there, Python would leave the caught exception set in the thread. Its driver decides how to wait, in
+an event loop (:mod:`.loop_client`) or a thread (:mod:`.thread_client`).
 
-A client waits once, for the welcome: when it has mapped the segment, it unlinks the names, says so, and calls. The
-server (:mod:`.server`) waits for that once it has sent the welcome, and unlinks what another user's client could not.
+A client waits once, for the welcome. It then maps the segment, unlinks the names, confirms, and makes calls. The server
+(:mod:`.server`) waits for the confirmation, and unlinks what a client of another user could not.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segm
 from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
-#: Nanoseconds for which the server's welcome is waited for in place: no longer than for an answer to a call.
+#: Nanoseconds of spinning for the server's welcome, as long as for a reply.
 IN_PLACE: Final = 300_000
 _CONFIRM: Final = control.encode(control.Confirm())
 
 
 class Established(msgspec.Struct):
-    """What a client has after the handshake."""
+    """The client's resources after the handshake."""
 
     channel: _core.Channel
-    #: readable when it rings for our loop, ours to close; None for a side that waits in threads
+    #: Readable when the server rings; owned by the client. None for a side that waits in threads.
     bell: _core.Descriptor | None
     service: str
-    #: the server's, as the kernel has it; 0 if it cannot be seen from here
+    #: Process id of the server, as reported by the kernel; 0 if it is not visible from here.
     pid: int
-    #: the server's user
+    #: User id of the server.
     uid: int
     max_frame: int
     endpoints: list[str]
@@ -54,46 +54,46 @@ class Established(msgspec.Struct):
 
 
 class AcceptedClient(msgspec.Struct):
-    """What a server has made for a client that it is about to welcome."""
+    """The server's resources for a client that is about to be welcomed."""
 
     channel: _core.Channel
-    #: readable when the client rings, ours to close
+    #: Readable when the client rings; owned by the server.
     bell: _core.Descriptor
-    #: has its names until the client confirms
+    #: Has its names until the client confirms.
     segment: NewSegment
     max_frame: int
     welcome: bytes
-    #: the descriptors that ride along, to be closed once they are on their way
+    #: Descriptors for the client, to be closed once they were sent.
     theirs: Sequence[_core.Descriptor]
 
     def sent(self) -> None:
-        """Closes what is the client's now."""
+        """Close the descriptors that were sent to the client."""
         _close_all(self.theirs)
 
     def close(self) -> None:
-        """Closes everything: the client is not welcomed."""
+        """Close all resources of a client that is not welcomed."""
         self.segment.unlink()
         self.channel.close()
         _close_all([self.bell, *self.theirs])
 
 
-#: Yields the process whose answer is waited for; is sent the answer, None if it did not come.
+#: Yields the process whose answer it waits for; receives the answer, or None if there was none in time.
 ClientSteps = Generator[int | Established, Packet | None, None]
 
 
 class RetryLater(ConnectionLost):
-    """The server cannot take a client at this moment; it, or another one, may in a while."""
+    """The error for a server that cannot take a client now. It, or another one, may do so later."""
 
 
 def connect_client(
     dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry, *, blocking: bool
 ) -> ClientSteps:
-    """The client's part; the connection once it stands. ``dialled`` is only sent through, and that never waits.
+    """Run the client's side of the handshake; yield the connection at last. Sending on ``dialled`` never blocks.
 
-    ``blocking``: whether this side waits in threads rather than a loop.
+    ``blocking``: True for a side that waits in threads.
 
-    Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks the rules, ConnectionLost if it
-    does not answer in time.
+    Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks a rule, ConnectionLost if it does
+    not answer in time.
     """
     pid, server_uid = peer_credentials(dialled)
     hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory, semaphores=blocking)
@@ -102,7 +102,7 @@ def connect_client(
     answer = yield pid
     if answer is None:
         raise retry.no_answer_error(pid, since)
-    descriptors, pid = answer.descriptors, answer.pid  # Of a worker, say: not always the process that listened.
+    descriptors, pid = answer.descriptors, answer.pid  # The answer may come from a worker instead of the listener.
     bell = None
     try:
         welcome = _expect_welcome(answer.data)
@@ -112,7 +112,7 @@ def connect_client(
         try:
             channel = _open_channel(welcome, descriptors, options, server_uid, blocking=blocking)
         except RemoteProtocolError:
-            if has_ended(dialled):  # With it went the names.
+            if has_ended(dialled):  # The names were removed at its end.
                 raise ConnectionLost("it ended the connection during the handshake") from None
             raise
         if not blocking:
@@ -120,7 +120,9 @@ def connect_client(
     finally:
         _close_all(descriptors)
     try:
-        unlink(welcome.segment, welcome.semaphores)  # As a rule we may: then no death can leave them from here on.
+        unlink(
+            welcome.segment, welcome.semaphores
+        )  # Usually permitted. From here on, no death leaves the names behind.
         _send(dialled, _CONFIRM)
     except BaseException:
         channel.close()
@@ -131,9 +133,9 @@ def connect_client(
 
 
 def receive_in_place(dialled: socket.socket, options: ConnectionOptions) -> Packet | None:
-    """The next packet, an empty one at the end; None if it does not come within a moment.
+    """Return the next packet, which is empty at the end; None if none arrives within a moment.
 
-    Most do. Whoever sleeps for as long as the server takes goes on more slowly afterwards.
+    Most packets do arrive, and a process that sleeps for so short a time continues more slowly.
     """
     try:
         return receive_packet(dialled, IN_PLACE, int(options.spin * 1e3))
@@ -142,13 +144,13 @@ def receive_in_place(dialled: socket.socket, options: ConnectionOptions) -> Pack
 
 
 def _send(dialled: socket.socket, packet: bytes) -> None:
-    """Sends a packet. If the server is gone, that is found out where its next one is read."""
+    """Send a packet. The next receive reports a server that has left."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)
 
 
 def _shapes(welcome: control.Welcome) -> dict[int, Shape]:
-    """The shapes by the number of their endpoint; RemoteProtocolError if they do not lie beside the endpoints."""
+    """Return the shapes by endpoint number. Raises RemoteProtocolError if their number is wrong."""
     shapes = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
     if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
         raise RemoteProtocolError(
@@ -204,9 +206,9 @@ def _open_channel(
 def accept_client(
     hello: control.Hello, offer: Offer, options: ConnectionOptions, client_uid: int = 0
 ) -> AcceptedClient:
-    """What the server makes for a client, from its hello.
+    """Create the server's resources for a client, from its hello.
 
-    ``client_uid`` is let into the segment, if it is another user than ours.
+    ``client_uid``: user that gets access to the segment.
     """
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
@@ -269,7 +271,7 @@ def _close_all(descriptors: Sequence[_core.Descriptor]) -> None:
 
 
 def _expect_welcome(packet: bytes) -> control.Welcome:
-    """The message in the packet, which has to be a welcome."""
+    """Return the welcome in the packet. Raises the error for any other packet."""
     if not packet:
         raise ConnectionLost("the peer closed the connection during the handshake")
     message = control.decode(packet)

@@ -1,4 +1,4 @@
-"""Clients that are about to be connected: bounds how many, and for how long one may keep others waiting."""
+"""Limits the number of handshakes, and the time for which a client may keep others waiting."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-#: Clients that have come and are not connected. Each costs a descriptor.
+#: Maximum number of accepted clients without a connection. Each costs a descriptor.
 MAX_ARRIVING: Final = 512
-#: Handshakes under way. Each costs about ten descriptors, and the memory of a connection.
+#: Maximum number of handshakes in progress. Each costs about ten descriptors, and the memory of a connection.
 MAX_HANDSHAKES: Final = 64
-#: Seconds after which a client that keeps others waiting is turned away.
+#: Seconds after which a client that keeps others waiting is rejected.
 MAX_HANDSHAKE_WAIT: Final = 1.0
 
 
@@ -19,24 +19,24 @@ _C = TypeVar("_C")
 
 
 class HandshakeLimiter(Generic[_C]):
-    """The clients that have come, those whose handshake is under way, and those that wait for a place.
+    """The clients that have arrived, those in a handshake, and those that wait to begin theirs.
 
-    ``begin`` begins a client's handshake; ``reject_for_now`` ends the wait for one, and says why.
+    ``begin`` starts a client's handshake. ``reject_for_now`` rejects a client with a reason.
     """
 
     def __init__(self, begin: Callable[[_C], None], reject_for_now: Callable[[_C, str], None]) -> None:
         self._begin = begin
         self._reject_for_now = reject_for_now
-        #: Since when, on the monotonic clock; the oldest first.
+        #: Times of arrival and of the start of handshakes on the monotonic clock, oldest first.
         self._arrived_at: dict[_C, float] = {}
         self._started_at: dict[_C, float] = {}
-        #: In the order in which they are to begin.
+        #: Clients in the order in which their handshakes begin.
         self._waiting: dict[_C, None] = {}
         self._loop = asyncio.get_running_loop()
         self._retry_timer: asyncio.TimerHandle | None = None
 
     def admit(self, client: _C) -> bool:
-        """Counts a client that has come; False if there are too many already."""
+        """Count a client that has arrived. Returns False if there are too many."""
         if len(self._arrived_at) >= MAX_ARRIVING and not self._reject_oldest(self._arrived_at):
             return False
         self._arrived_at[client] = time.monotonic()
@@ -44,23 +44,23 @@ class HandshakeLimiter(Generic[_C]):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no more than one client is about to be connected."""
+        """True if at most one client is about to be connected."""
         return len(self._arrived_at) <= 1
 
     def request(self, client: _C) -> None:
-        """Begins a client's handshake now, or once there is a place."""
+        """Start a client's handshake now, or once a place is free."""
         self._waiting[client] = None
         self._begin_next()
 
     def remove(self, client: _C) -> None:
-        """Makes place: a client is connected, or gone. Again: nothing."""
+        """Forget a client that is connected or has left, and start waiting handshakes. Idempotent."""
         self._arrived_at.pop(client, None)
         self._started_at.pop(client, None)
         self._waiting.pop(client, None)
         self._begin_next()
 
     def close(self) -> None:
-        """Begins no handshake any more."""
+        """Start no further handshakes."""
         self._waiting.clear()
         if self._retry_timer is not None:
             self._retry_timer.cancel()
@@ -85,7 +85,7 @@ class HandshakeLimiter(Generic[_C]):
         oldest, since = next(iter(among.items()))
         if time.monotonic() - since < MAX_HANDSHAKE_WAIT:
             return False
-        # Here, and not only when it leaves, which may be later.
+        # Removed here, because the client may call remove() later.
         del among[oldest]
         self._reject_for_now(oldest, "it did not go on with the handshake, and others wait")
         return True

@@ -1,4 +1,4 @@
-"""A client's side of a connection in an event loop."""
+"""The client's side of a connection in an event loop."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from shmrpc.transport.shm import block_allocation, handshake
 from shmrpc.transport.shm.close_reason import DOORBELL_CLOSED, parse_close_packet
 from shmrpc.wire import control, frames
 
-#: Seconds until a process that has inherited a connection says that it is there: it may have to import a great deal.
+#: Seconds for a process that has inherited a connection to answer, because it may have to import many modules.
 INHERITED_TIMEOUT: Final = 60.0
-#: Seconds after which a connection is given up whose loop cannot wait for it.
+#: Seconds after which a connection ends that its event loop cannot watch.
 UNWATCHED_TIMEOUT: Final = 0.1
-#: Items of a stream that are taken at a time: then they are worked on, and the sender has room for more.
+#: Maximum number of items of a stream in one run. The sender has room for more while they are processed.
 MAX_RUN: Final = 256
-#: Frames that are taken before the loop has a turn.
+#: Maximum number of frames that are taken before other tasks run.
 MAX_FRAMES_PER_TURN: Final = 512
 
 
 async def connect(
     service: str, timeout: float | None, note: OnRetry = lambda reason: None, *, options: ConnectionOptions
 ) -> LoopConnection:
-    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.ConnectRetry`."""
+    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`rendezvous.ConnectRetry`."""
     retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
     while True:
         dialled = retry.dial()
         if dialled is not None:
             try:
                 return await _handshake(dialled, options, retry)
-            except ConnectionLost as error:  # It was just going, or it is just coming.
+            except ConnectionLost as error:  # The server is about to leave or to appear.
                 retry.record_failure(error)
         await asyncio.sleep(retry.next_pause())
 
 
 async def inherit(control_socket: socket.socket, service: str, options: ConnectionOptions) -> LoopConnection:
-    """Connects to the process that has inherited the other end of a pair of sockets; ConnectionLost if it is gone."""
+    """Connect to the process that inherited the other end of a socket pair; ConnectionLost if it has left."""
     return await _handshake(control_socket, options, rendezvous.ConnectRetry(service, INHERITED_TIMEOUT))
 
 
@@ -76,12 +76,11 @@ async def _receive_answer(
     options: ConnectionOptions,
     loop: asyncio.AbstractEventLoop,
 ) -> rendezvous.Packet | None:
-    """The next packet of this process, an empty one at the end, or None if none comes in time.
+    """Return the next packet, which is empty at the end; None if none arrives in time.
 
-    The loop is told the socket's number: of a socket that it does not know it would first make a text, which asks for
-    both of its names.
+    The loop gets the socket's number. For a new socket object it would first build a text with both of its names.
     """
-    if pid != os.getpid():  # Else it may need this loop, or this thread.
+    if pid != os.getpid():  # This process may need the loop, or this thread, to answer.
         answer = handshake.receive_in_place(dialled, options)
         if answer is not None:
             return answer
@@ -116,19 +115,19 @@ class LoopConnection(Connection):
         assert established.bell is not None
         self._bell = established.bell
         self._control = dialled
-        #: Whether items of streams do not wake the loop: whoever wants them calls :meth:`listen` now and then.
+        #: True if items of streams do not wake the loop, because their reader calls :meth:`listen` regularly.
         self.polls_items = False
-        #: For what is to be taken on the next turn of the loop.
+        #: Callback that takes frames in the next iteration of the loop.
         self._again: asyncio.Handle | None = None
-        #: Packets of the server that are received and not acted on, as after an exception of a signal's handler.
+        #: Received packets of the server that were not handled, for example after an exception of a signal handler.
         self._packets: list[bytes] = []
-        #: Has the loop wait for the server.
+        #: Callback that registers the connection with the loop.
         self._watching: asyncio.Handle | None = None
-        #: Runs from the end of the bell to that of the connection.
+        #: Timer between the end of the doorbell and that of the connection.
         self._bell_timeout: asyncio.TimerHandle | None = None
-        #: By call, where the items of the streams go that are being read.
+        #: Receivers of the items of streams that are being read, by call id.
         self._feeds: dict[int, Callable[[ItemRun], None]] = {}
-        #: Senders that wait for room.
+        #: Futures of senders that wait for room.
         self._room: list[asyncio.Future[None]] = []
         super().__init__(
             established.service,
@@ -142,15 +141,15 @@ class LoopConnection(Connection):
 
     @property
     def shared_memory(self) -> LoopConnection:
-        """Itself: it shares memory with the server."""
+        """The connection itself, which shares memory with the server."""
         return self
 
     def start(
         self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
     ) -> None:
-        """Gives frames that nobody exchanged to ``on_frame`` from now on, and the end to ``on_end``."""
+        """Pass frames that no exchange() has taken to ``on_frame`` from now on, and the end to ``on_end``."""
         super().start(pending, on_frame, on_end, on_go_away)
-        # Nothing comes before the loop's next turn, and the first call need not wait for eight system calls.
+        # Nothing arrives before the next iteration, and the first call need not wait for eight system calls.
         self._watching = self._loop.call_soon(self._watch)
 
     def _watch(self) -> None:
@@ -162,16 +161,16 @@ class LoopConnection(Connection):
             self._loop.add_reader(self._bell.fileno(), self._on_bell)
         except OSError as error:
             end = CloseReason(ConnectionLost(f"the loop cannot wait for the server of {self.service!r}: {error}"))
-            # Not at once: the next connection would as a rule end in the same way.
+            # Delayed, because the next connection would probably end in the same way.
             self._watching = self._loop.call_later(UNWATCHED_TIMEOUT, self._lose, end)
-        except BaseException:  # Out of a signal handler: nobody else would wait for the server.
+        except BaseException:  # Raised by a signal handler: watch the server nevertheless.
             self._watching = self._loop.call_soon(self._watch)
             raise
 
     def listen(self) -> None:
-        """Before the loop goes on: what is there comes now, and the bell rings for what comes later.
+        """Take arrived frames, then have the doorbell ring for later ones.
 
-        If a great deal is there, the rest comes on the next turn: what keeps coming must not keep the loop.
+        Takes a limited number, and the rest in the next iteration, so that a flood of frames does not starve the loop.
         """
         try:
             if self._again is None and self._open and not self.channel.park(self.polls_items):
@@ -197,7 +196,7 @@ class LoopConnection(Connection):
             if not self.channel.wake():
                 self._end_bell()
             self._drain()
-            # The server took our announcement when it rang; other calls may still be waiting.
+            # Ringing has reset the announcement; other calls may still be waiting.
             if self._pending or self._room:
                 self.listen()
             self._wake_senders()
@@ -208,7 +207,7 @@ class LoopConnection(Connection):
             raise
 
     def _end_bell(self) -> None:
-        """Handles the end of the bell, which the server has closed. If it has died, the control socket says so soon."""
+        """Handle a doorbell that the server has closed. If the server has died, the control socket reports it soon."""
         self._loop.remove_reader(self._bell.fileno())
         self._bell_timeout = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_timeout)
 
@@ -219,7 +218,7 @@ class LoopConnection(Connection):
             return
         try:
             while self._open and self.channel.has_frame():
-                self._drain()  # This loop may have stood still: what the server has answered meanwhile is still good.
+                self._drain()  # The loop may have been blocked: frames from before the end are still valid.
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
         except BaseException as error:
@@ -229,27 +228,27 @@ class LoopConnection(Connection):
             self.fault(RemoteProtocolError(DOORBELL_CLOSED))
 
     async def wait_for_room(self) -> None:
-        """Waits until all that was sent has found room, or the connection has ended."""
+        """Wait until all sent frames have found room, or the connection has ended."""
         while self._open and self.channel.is_stalled():
             waiter = self._loop.create_future()
             self._room.append(waiter)
             self.listen()
-            self._wake_senders()  # It may have found room in this moment.
+            self._wake_senders()  # Room may have appeared just now.
             await waiter
 
     def take_back(self, call_id: int) -> bool:
-        """Takes back the request of a call, if it still waits for room."""
+        """Withdraw the request of a call, if it still waits for room."""
         taken = self.channel.take_back(call_id, frames.REQUESTS)
         if taken:
             self._wake_senders()
         return taken
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
-        """What sends the items of a stream."""
+        """Return a sender of a stream's items."""
         return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def allocate(self, size: int) -> _core.Buffer:
-        """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
+        """Allocate a block of shared memory. Raises SharedMemoryError, or ConnectionLost if the server has left."""
         return block_allocation.allocate(self.channel, size, self._control)
 
     def _wake_senders(self) -> None:
@@ -260,23 +259,23 @@ class LoopConnection(Connection):
                         waiter.set_result(None)
                 self._room.clear()
         except BaseException as error:
-            self.interrupted(error)  # The senders that were not told are still there.
+            self.interrupted(error)  # Senders that were not woken are still in the list.
             raise
 
     def route(self, call_id: int, feed: Callable[[ItemRun], None]) -> None:
-        """From now on items of this call that come one behind the other go to ``feed`` together."""
+        """Pass consecutive items of a call to ``feed`` in runs from now on."""
         self._feeds[call_id] = feed
 
     def unroute(self, call_id: int) -> None:
-        """The items of a call go nowhere any more."""
+        """Stop passing items of a call."""
         self._feeds.pop(call_id, None)
 
     def pull(self, call_id: int) -> None:
-        """Takes what is there, without a wait, of a call that has a route above all."""
+        """Take arrived frames without waiting, items of this call first."""
         if not self._open:
             return
         try:
-            feed = self._feeds.get(call_id)  # None after its end.
+            feed = self._feeds.get(call_id)  # None after the end of the stream.
             if feed is None or not self._receive_run(call_id, feed):
                 self._drain()
         except (_core.ChannelError, RemoteProtocolError) as error:
@@ -286,7 +285,7 @@ class LoopConnection(Connection):
             raise
 
     def _receive_run(self, call_id: int, feed: Callable[[ItemRun], None]) -> int:
-        """Takes items of a stream that is being read, as far as they come one behind the other; how many."""
+        """Take consecutive items of a stream that is being read; return their number."""
         part = self.channel.receive_run(frames.ITEM, call_id, MAX_RUN, frames.ARRAY)
         if part is None:
             return 0
@@ -294,7 +293,7 @@ class LoopConnection(Connection):
         return part[0]
 
     def _drain(self) -> None:
-        """Takes what is there, up to a bound; if it is patient, without what comes meanwhile: later that is more."""
+        """Take a limited number of arrived frames; with ``polls_items`` not those that arrive meanwhile."""
         receive, on_frame, left = self.channel.receive, self._on_frame, MAX_FRAMES_PER_TURN
         feeds = self._feeds
         frame: Frame | None
@@ -309,7 +308,7 @@ class LoopConnection(Connection):
     def _on_control(self) -> None:
         try:
             try:
-                # Received and kept in one step: no exception of a signal's handler comes between.
+                # Received and stored in one step, so that no exception of a signal handler comes between.
                 self._packets.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
             except BlockingIOError:
                 pass
@@ -324,12 +323,12 @@ class LoopConnection(Connection):
             raise
 
     def _on_heard(self) -> None:
-        """Acts on the packets that an exception kept us from."""
+        """Handle the packets that an exception has left unhandled."""
         if self._open:
             self._on_control()
 
     def _hear(self, packet: bytes) -> None:
-        """Acts on what the server has said. Again: nothing new."""
+        """Handle a packet of the server. Idempotent."""
         try:
             end = parse_close_packet(packet, f"server of {self.service!r}", self.pid)
         except RemoteProtocolError as error:
@@ -339,7 +338,7 @@ class LoopConnection(Connection):
             self._on_go_away()
             return
         try:
-            # What the server had answered before it went is still good.
+            # Replies from before the end are still valid.
             with contextlib.suppress(_core.ChannelError, RemoteProtocolError):
                 while self._open and self.channel.has_frame():
                     self._drain()
@@ -347,11 +346,11 @@ class LoopConnection(Connection):
             self._lose(end)
 
     def fault(self, error: Exception) -> None:
-        """Closes, and tells the server which rule it broke. If it has left, the connection ends with how it did."""
+        """Close the connection, and tell the server which rule it broke. A server that has left ends it normally."""
         if isinstance(error, _core.PeerLeft):
-            # Its loop, or ours, has not turned since. A process that dies closes all that it has within moments.
+            # No loop has run since. A dying process closes all of its descriptors within moments.
             block_allocation.has_hung_up(self._control)
-            for _ in range(2):  # It may have said before that it was about to go.
+            for _ in range(2):  # The server may have announced first that it is about to leave.
                 if self._open:
                     self._on_control()
             if not self._open:
@@ -367,7 +366,7 @@ class LoopConnection(Connection):
         return bool(self._pending or self._room)
 
     def close(self) -> None:
-        """Closes the connection. Again: nothing."""
+        """Close the connection. Idempotent."""
         if self._open:
             bell = self._bell.fileno()
             if bell >= 0 and not self._loop.is_closed():
@@ -381,18 +380,18 @@ class LoopConnection(Connection):
             self._wake_senders()
 
     def __del__(self) -> None:
-        """Lets the server see that it is gone, since it was dropped open, as after its loop was closed."""
+        """Close the descriptors of a connection that was dropped open, for example after its loop was closed."""
         if getattr(self, "_open", False):
             self.abandon()
             warn_unclosed(self.service, self)
 
     def abandon(self) -> None:
-        """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
+        """Close the descriptors without telling the server. In a forked child, only the parent speaks to it."""
         if self._open:
             for later in (self._again, self._watching):
                 if later is not None:
                     later.cancel()
-            # Each step may be done again: an exception of a signal's handler may come between them.
+            # Each step is idempotent, because a signal handler may raise between them.
             self.channel.close()
             self._bell.close()
             fork.close_socket(self._control)

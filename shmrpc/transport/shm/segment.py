@@ -1,7 +1,7 @@
-"""The segment of one connection, and its two semaphores if a side sleeps on one: made, opened, unlinked.
+"""The shared memory segment of one connection, and its two semaphores if a side sleeps on one.
 
-The names exist for the time of the handshake alone: the client unlinks them once it has opened them, if it may, and the
-server in any case. Until then the server holds a flock on the segment, so that a clean-up can tell whether it lives.
+The names exist during the handshake only. The client unlinks them once it has opened them, if it may, and the server
+does so in any case. Until then the server holds a flock on the segment, which tells a clean-up that it is in use.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from shmrpc.host import fork, resource_limits
 from shmrpc.host.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
 from shmrpc.host.exit_cleanup import release_at_forced_exit
 
-#: Bytes of one ring once it has grown. Two of them, and all else that a connection takes, are to stay below 256 KiB.
+#: Bytes of one ring at its full size. A connection with two of them is to stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
-#: Segments that are made for one connection if a clean-up takes each for dead before it is locked.
+#: Attempts to create a segment, in case a clean-up removes one before it is locked.
 _TRIES: Final = 10
 
 
 class NewSegment:
-    """A segment that this process has made, with its names still there.
+    """A segment that this process has created, with names.
 
-    ``for_uid``: the user who is to open it besides our own. Root can anyway. ``semaphores``: whether it has any.
+    ``for_uid``: user that gets access, besides its own user and root. ``semaphores``: True if it has semaphores.
     """
 
     def __init__(self, service: str, for_uid: int = 0, *, semaphores: bool = True) -> None:
@@ -53,16 +53,16 @@ class NewSegment:
             raise
 
     def _create(self, service: str, semaphores: bool) -> _core.Descriptor:
-        """Makes the segment, with our flock on it and the memory set aside that it begins with."""
+        """Create the segment with its initial memory, and hold a flock on it."""
         for _ in range(_TRIES):
-            # Ours before there is anything: whatever comes between, the names are unlinked.
+            # Marked as linked first, so that the names are unlinked whatever happens next.
             self.name = segment_name(service, os.urandom(16).hex())
             self.semaphores = semaphore_names(self.name) if semaphores else None
             self._linked = True
             file = _core.create_segment(self.name, self.capacity)
             if file is not None:
                 return file
-            self.unlink()  # A clean-up that came between creation and lock only removes it if it does more than look.
+            self.unlink()  # A clean-up that has locked the file first may not remove it.
         raise SharedMemoryError(
             errno.EBUSY,
             f"no segment for a connection: each of {_TRIES} was locked or removed by another process as it was made; "
@@ -70,35 +70,35 @@ class NewSegment:
         )
 
     def unlink(self) -> None:
-        """Removes the names and closes the file; mappings stay. The segment goes last. Again: nothing."""
+        """Unlink the names, the segment last, and close the file. Mappings stay. Idempotent."""
         if not self._linked:
             return
         unlink(self.name, self.semaphores)
         self._close()
 
     def __del__(self) -> None:
-        """An exception, as out of a signal handler, came before it was unlinked."""
+        """Unlink a segment that an exception, such as a signal handler's, has left linked."""
         if getattr(self, "_linked", False):
             self.unlink()
 
     def _close(self) -> None:
-        if hasattr(self, "file"):  # Else it could not be made.
+        if hasattr(self, "file"):  # Otherwise it could not be created.
             self.file.close()
         self._linked = False
 
     def release(self) -> None:
-        """The same; see :mod:`shmrpc.host.exit_cleanup`."""
+        """Unlink the segment at exit; see :mod:`shmrpc.host.exit_cleanup`."""
         self.unlink()
 
     def abandon(self) -> None:
-        """Closes the file and leaves the names: in a forked child they are the parent's."""
+        """Close the file and keep the names, which belong to the parent of a forked child."""
         if self._linked:
             self._close()
 
 
 def unlink(segment: str, semaphores: tuple[str, str] | None) -> None:
-    """Removes the names of a segment, as far as they are there and we may. The segment goes last."""
-    # Whatever keeps a name from being removed, as a directory that is gone: there is nothing left to do.
+    """Unlink the names of a segment as far as permitted, the segment last."""
+    # Errors are ignored: a name that cannot be removed stays.
     for name in semaphores or ():
         with contextlib.suppress(posix_ipc.Error, OSError):
             posix_ipc.unlink_semaphore(f"/{name}")
@@ -110,7 +110,7 @@ def _semaphore_path(name: str) -> Path:
     return SHM_DIRECTORY / f"sem.{name}"
 
 
-# A POSIX ACL as the kernel reads it: its version, then entries of kind, permissions and user.
+# A POSIX ACL in the kernel's format: a version, then entries of kind, permissions and user.
 _ACL_VERSION: Final = struct.pack("=I", 2)
 _ACL_ENTRY: Final = struct.Struct("=HHI")
 _OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
@@ -119,7 +119,7 @@ _READ_WRITE: Final = 6
 
 
 def _grant_access(path: Path, uid: int) -> None:
-    """Lets one user more open a file of ours, and nobody else."""
+    """Give exactly one more user access to a file of this user."""
     entries = (
         (_OWNER, _READ_WRITE, _NO_ID),
         (_USER, _READ_WRITE, uid),
@@ -140,7 +140,7 @@ def _grant_access(path: Path, uid: int) -> None:
 
 
 def open_segment(name: str, owner: int) -> _core.Descriptor:
-    """Opens the segment that a server of the user ``owner`` has named."""
+    """Open the segment that a server of user ``owner`` has named."""
     if not is_segment(name):
         raise RemoteProtocolError(
             f"the server named a segment {name[:300]!r} that cannot be opened: none has such a name"
@@ -151,7 +151,7 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
         explained = resource_limits.explain_os_error(error)
         if isinstance(explained, SharedMemoryError):
             raise explained from None
-        if not os.path.isdir(SHM_DIRECTORY):  # Nothing that the server could help.
+        if not os.path.isdir(SHM_DIRECTORY):  # Not the server's fault.
             raise resource_limits.segment_error(error, 0) from None
         raise RemoteProtocolError(
             f"the server named a segment {name!r} that cannot be opened: {error}. Both sides need the same "
@@ -164,10 +164,10 @@ def open_segment(name: str, owner: int) -> _core.Descriptor:
 
 
 def check_semaphores(names: tuple[str, str] | None, segment: str, *, wanted: bool) -> None:
-    """RemoteProtocolError unless these are the semaphores of the segment, and none if none are ``wanted``.
+    """Raise RemoteProtocolError unless these are the semaphores of the segment, or none if none are ``wanted``.
 
-    The channel, which opens them, checks whose their files are: else a server of another user could let us ring what
-    it cannot ring itself.
+    The channel opens the semaphores and checks who owns their files. Otherwise a server of another user could make this
+    process post semaphores that the server has no access to.
     """
     if names != (semaphore_names(segment) if wanted else None):
         raise RemoteProtocolError(f"the server named semaphores {names!r} that are not those of {segment!r}")

@@ -1,4 +1,4 @@
-"""The server's side: the listener, a handshake for each client that comes, and the pump of their frames."""
+"""The server's side of connections over shared memory: listener, handshakes, and the pump of frames."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from shmrpc.wire.codec import Body
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Nanoseconds for which a client's hello is waited for in place. It sends that as soon as it is connected, which wakes
-#: us: we are there at about the same time, and another turn of the loop would take as long.
+#: Nanoseconds of spinning for a client's hello. The client sends it right after connecting, which wakes this process,
+#: so that it arrives at about the same time; another iteration of the loop would take as long.
 HELLO_IN_PLACE: Final = 50_000
-#: Seconds for which a turn of the loop may keep new frames waiting, if there is a moment to look.
+#: Seconds that new frames may wait before :meth:`ShmInbox.poll_if_due` takes them.
 POLL_INTERVAL: Final = 1e-3
 
 
@@ -40,14 +40,14 @@ class ShmPeer(Peer):
 
     def __init__(self, listener: ShmListener, control_socket: socket.socket, credentials: PeerCredentials) -> None:
         self.pid, self.uid = credentials.pid, credentials.uid
-        #: None until the handshake is over.
+        #: None until the end of the handshake.
         self.channel: _core.Channel | None = None
         self.max_frame = 0
         self._listener = listener
         self._control = control_socket
-        #: Its hello, once it has come.
+        #: The client's hello, once it has arrived.
         self._hello: control.Hello | None = None
-        #: What was made for it, from the welcome until it confirms.
+        #: The client's resources, from the welcome to the confirmation.
         self._accepted: handshake.AcceptedClient | None = None
         self._bell: _core.Descriptor | None = None
         self._index = -1
@@ -56,7 +56,7 @@ class ShmPeer(Peer):
         fork.abandon_in_child(self)
 
     def start(self) -> None:
-        """Hears what the client says: now its hello, which as a rule comes with it, and the rest as it comes."""
+        """Handle the hello, which usually arrives with the client, and watch for later packets."""
         self._on_control(HELLO_IN_PLACE)
         if self._open:
             self._loop.add_reader(self._control.fileno(), self._on_control)
@@ -66,11 +66,11 @@ class ShmPeer(Peer):
 
     @property
     def shared_memory(self) -> ShmPeer:
-        """Itself: it shares memory with the client."""
+        """The peer itself, which shares memory with the client."""
         return self
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame, unless the client is gone. Raises _core.Oversize if it is too large.
+        """Send a frame, unless the client has left. Raises Oversize for a large body.
 
         A client that leaves more than ``max_memory`` bytes unread loses its connection.
         """
@@ -81,46 +81,46 @@ class ShmPeer(Peer):
                 self.fault(str(error))
 
     def take_back(self, call_id: int) -> None:
-        """Takes back what of a call waits for room: nobody waits for it any more."""
+        """Withdraw the waiting frames of a call that has no caller."""
         if self.channel is not None:
             self.channel.take_back_all(call_id)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
-        """What sends the items of a stream."""
+        """Return a sender of a stream's items."""
         assert self.channel is not None
         return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def allocate(self, size: int) -> _core.Buffer:
-        """A block of shared memory; SharedMemoryError if there is none."""
+        """Allocate a block of shared memory. Raises SharedMemoryError if that fails."""
         assert self.channel is not None
         return block_allocation.allocate(self.channel, size)
 
     def fault(self, reason: str) -> None:
-        """Ends this connection and no other, and tells the client which rule it broke."""
+        """Close this connection, and tell the client which rule it broke."""
         self._send_control(control.Goodbye(reason, fault=True))
         self._end(RemoteProtocolError(f"{self}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Says goodbye and closes; a client that is not connected may come to the next server."""
+        """Say goodbye and close. A client in its handshake may try the next server."""
         if self.channel is None:
-            self.send_refusal(reason, try_again=True)
+            self._refuse(reason, try_again=True)
             return
         self._send_control(control.Goodbye(reason, reached=self.channel.reached()))
         self.abandon(closing=True)
 
     def go_away(self) -> None:
-        """Tells the client to go elsewhere with its next call."""
+        """Tell the client to send its next calls on another connection."""
         if self.channel is not None:
             self._send_control(control.GoAway())
 
     @property
     def has_pending_replies(self) -> bool:
-        """Whether answers wait for the client to read."""
+        """True if replies wait for the client to read them."""
         return self.channel is not None and self.channel.is_awaited()
 
     def _on_control(self, patience: int = 0) -> None:
         try:
-            # Descriptors that come along are dropped, and so closed.
+            # Descriptors in the packet are dropped, which closes them.
             packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE, patience, patience)[0]
         except BlockingIOError:
             return
@@ -137,7 +137,7 @@ class ShmPeer(Peer):
             self._fail_handshake(error)
 
     def _hear(self, packet: bytes) -> None:
-        """Ends the connection: its client has said its last, or what no client says."""
+        """End the connection after a goodbye, or after a packet that no client sends."""
         try:
             end = parse_close_packet(packet, "client", self.pid)
             if end is None:
@@ -149,7 +149,7 @@ class ShmPeer(Peer):
             self._end_after_unread(end.error)
 
     def _end_after_unread(self, error: ShmrpcError) -> None:
-        """Ends the connection of a client that is gone, once all that it had sent is taken: its one-way calls run."""
+        """End the connection of a client that has left, once all of its frames are taken: its one-way calls run."""
         if self._open and self._has_unread_frames() and not isinstance(error, RemoteProtocolError):
             self._listener.inbox.poller.wake(self._index)
             self._listener.inbox.pump()
@@ -158,14 +158,14 @@ class ShmPeer(Peer):
             self._end(error)
 
     def _has_unread_frames(self) -> bool:
-        """Whether there are frames still to be read: those of a client that left too many answers unread are not."""
+        """Return True if frames are unread. Ignores those of a client that left too many replies unread."""
         try:
             return self.channel is not None and self.channel.has_frame() and not self.channel.is_behind()
         except _core.ChannelError:
             return False
 
-    def send_refusal(self, reason: str, *, try_again: bool = False) -> None:
-        """Ends a handshake. Once a client is welcomed it may be connected on its side: that reads a goodbye."""
+    def _refuse(self, reason: str, *, try_again: bool = False) -> None:
+        """End a handshake with a refusal; with a goodbye once the client was welcomed and may be connected."""
         if self._accepted is None:
             self._send_control(control.Refuse(reason, try_again))
         else:
@@ -173,7 +173,7 @@ class ShmPeer(Peer):
         self.abandon(closing=True)
 
     def _refuse_for_now(self) -> None:
-        self.send_refusal(f"the server is {self._listener.health}", try_again=True)
+        self._refuse(f"the server is {self._listener.health}", try_again=True)
 
     def _on_hello(self, packet: bytes) -> None:
         hello = control.decode(packet)
@@ -192,7 +192,7 @@ class ShmPeer(Peer):
         self._listener.handshakes.request(self)
 
     def begin(self) -> None:
-        """Welcomes the client, since there is a place for its handshake."""
+        """Welcome the client, whose turn for a handshake has come."""
         assert self._hello is not None
         if self._listener.health != "serving":
             self._refuse_for_now()
@@ -203,21 +203,23 @@ class ShmPeer(Peer):
             _core.send_packet(self._control.fileno(), accepted_client.welcome, accepted_client.theirs)
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             if accepted_client is not None:
-                accepted_client.close()  # Else it has its segment for as long as the exception, which a log may keep.
+                accepted_client.close()  # The exception, which a log may keep, would otherwise keep the segment.
             self._fail_handshake(error)
             return
         accepted_client.sent()
         self._accepted = accepted_client
-        self._expect(self._control.fileno())  # Its confirmation, which it sends once it has mapped the segment.
+        self._expect(
+            self._control.fileno()
+        )  # Waits for the confirmation, which the client sends once it has mapped the segment.
         self._listener.inbox.pump_soon()
 
     def _expect(self, socket: int | None = None) -> None:
-        """Has the wait that comes next look for longer than others, unless more clients are about to be connected."""
+        """Make the next wait of the poller spin longer, unless several clients are in their handshakes."""
         if self._listener.handshakes.is_alone:
             self._listener.inbox.poller.expect(socket)
 
     def _on_confirm(self, packet: bytes, accepted_client: handshake.AcceptedClient) -> None:
-        """Ends the handshake: the client has mapped the segment."""
+        """Complete the handshake: the client has mapped the segment."""
         message = control.decode(packet)
         if not isinstance(message, control.Confirm):
             raise RemoteProtocolError(f"expected confirm, got {type(message).__name__.lower()}")
@@ -233,15 +235,15 @@ class ShmPeer(Peer):
         inbox = self._listener.inbox
         self._index = inbox.poller.add(self.channel, self.key, self.key.serving)
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
-        if self._listener.health == "draining":  # Everybody else was told before.
+        if self._listener.health == "draining":  # The others were told before.
             self.go_away()
-        self._expect()  # Its first call: as a rule a client connects to make one.
+        self._expect()  # Waits for the first call, because most clients connect to make one.
         self._listener.handshakes.remove(self)
         inbox.pump()
 
     def _on_bell(self) -> None:
         if not self._listener.inbox.poller.wake(self._index):
-            # If the client has died, the control socket says so soon.
+            # If the client has died, the control socket reports it soon.
             assert self._bell is not None
             self._loop.remove_reader(self._bell.fileno())
             self._timer = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_timeout)
@@ -252,13 +254,13 @@ class ShmPeer(Peer):
             self.fault(DOORBELL_CLOSED)
 
     def reject_for_now(self, reason: str) -> None:
-        """Refuses a client that is not waited for any longer; it may come again."""
+        """Reject a client that took too long. It may try again."""
         level = self._listener.refusals.level_for(reason, logging.WARNING)
         logger.log(level, "%s was turned away: %s", self, reason)
-        self.send_refusal(reason, try_again=True)
+        self._refuse(reason, try_again=True)
 
     def _fail_handshake(self, error: Exception) -> None:
-        """Refuses a client whose handshake has failed."""
+        """Refuse a client whose handshake has failed."""
         if isinstance(error, ConnectionError):
             logger.debug("%s left during the handshake: %s", self, error)
             self.abandon(closing=True)
@@ -267,17 +269,17 @@ class ShmPeer(Peer):
         level = logging.WARNING
         if isinstance(error, OSError):
             error = resource_limits.explain_os_error(error)
-        if isinstance(error, SharedMemoryError):  # The client, and others, may come again many times a second.
+        if isinstance(error, SharedMemoryError):  # Clients may try again many times a second.
             level = self._listener.refusals.level_for(error.errno, level)
         logger.log(level, "%s was refused: %s", self, error)
-        self.send_refusal(str(error), try_again=lacks_descriptors)
+        self._refuse(str(error), try_again=lacks_descriptors)
 
     def _on_timeout(self) -> None:
         logger.warning("%s did not finish the handshake in time", self)
         self.abandon(closing=True)
 
     def _send_control(self, message: control.Message) -> None:
-        """Sends a control message. A client that does not read them is not waited for."""
+        """Send a control message. Does not wait for a client that does not read."""
         with contextlib.suppress(OSError):
             self._control.send(control.encode(message), socket.MSG_DONTWAIT)
 
@@ -289,7 +291,7 @@ class ShmPeer(Peer):
                 self._listener.notify_lost(self, error)
 
     def abandon(self, *, closing: bool = False) -> None:
-        """Closes the descriptors; in a forked child nothing but those."""
+        """Close the descriptors; in a forked child do nothing else."""
         if not self._open:
             return
         self._open = False
@@ -310,7 +312,7 @@ class ShmPeer(Peer):
 
 
 class ShmListener(Listener[ShmPeer]):
-    """Serves one name: whoever comes gets a segment, and their frames come to the inbox."""
+    """The server of one name, which gives each client a segment and passes its frames to the inbox."""
 
     adopts = True
 
@@ -337,35 +339,35 @@ class ShmListener(Listener[ShmPeer]):
 
     @property
     def connections(self) -> int:
-        """Clients whose handshake is over."""
+        """Number of clients after their handshakes."""
         return sum(peer.channel is not None for peer in self.peers)
 
     def report(self) -> control.StatusReport:
-        """What the server says of itself, as for ``shmrpc ls``."""
+        """Return the server's status, for ``shmrpc ls``."""
         uptime = time.monotonic() - self._started
         return control.StatusReport(
             self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health
         )
 
     def accept(self, hello: control.Hello, uid: int) -> handshake.AcceptedClient:
-        """What is made for one client, of this user."""
+        """Create the resources of a client of this user."""
         return handshake.accept_client(hello, self._offer, self._options, uid)
 
     def connected(self, peer: ShmPeer) -> Any:
-        """Tells the layer above of a client whose handshake is over; its key for the inbox."""
+        """Report a connected client to the layer above; return its key for the inbox."""
         logger.debug("%s connected", peer)
         self.on_change()
         return self._connected(peer)
 
     def adopt(self, accepted: socket.socket) -> None:
-        """Serves the process at the other end of a control socket, if it may be served."""
+        """Serve the process at the other end of a control socket, if it is trusted."""
         credentials = check_credentials(accepted, self.service, self._options.users)
         if credentials is not None:
             accepted.setblocking(False)
             self._welcome(accepted, credentials)
 
     def forget(self, peer: ShmPeer) -> None:
-        """A client's connection is closed."""
+        """Forget a client whose connection is closed."""
         super().forget(peer)
         self.handshakes.remove(peer)
 
@@ -379,7 +381,7 @@ class ShmListener(Listener[ShmPeer]):
             peer.reject_for_now("too many clients come at once")
 
     def close(self, reason: str) -> None:
-        """Gives the name back and says goodbye to everybody."""
+        """Release the name, and say goodbye to all clients."""
         deadlock_guard.unregister(self.service, self._loop)
         if self._acceptor is not None:
             self._acceptor.close()
@@ -397,50 +399,50 @@ class ShmInbox(Inbox):
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.Handle | None = None
-        #: When frames were last taken.
+        #: Time at which frames were last taken.
         self._taken = 0.0
 
     @property
     def poller(self) -> _core.Poller:
-        """Where its frames are taken from."""
+        """Source of its frames."""
         return self._poller
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> ShmListener:
-        """Takes the service's name, unless ``claim`` is false; ServiceInUse if another live server has it."""
+        """Claim the service's name, unless ``claim`` is False. Raises ServiceInUse if another live server has it."""
         return ShmListener(offer, on_change, self._options, self, claim=claim)
 
     def poll_if_due(self) -> None:
-        """Takes what is there, if the loop has not turned for long. Not within a task."""
+        """Take arrived frames if the loop has not run for a while. Not to be called from a task."""
         if time.monotonic() - self._taken > POLL_INTERVAL:
             self.pump()
 
     def pump(self) -> None:
-        """Lets frames be taken; then rests until a bell rings, or for one turn of the loop."""
+        """Have frames taken, then rest until a doorbell rings, or for one iteration of the loop."""
         if self._again is not None:
             self._again.cancel()
             self._again = None
         try:
             if self._open:
                 self._take()
-        finally:  # Even if a signal is to end the program: until it does, others are served.
+        finally:  # Also after an exception that ends the program: until then, other clients are served.
             self._taken = time.monotonic()
             if self._open and not self._poller.rest():
                 self.pump_soon()
 
     def pump_soon(self) -> None:
-        """Pumps on the next turn of the loop."""
+        """Pump in the next iteration of the loop."""
         if self._again is None:
             self._again = self._loop.call_soon(self.pump)
 
     def close(self) -> None:
-        """Takes nothing any more."""
+        """Take no further frames."""
         self._open = False
         if self._again is not None:
             self._again.cancel()
 
 
 def _check_offer(offer: Offer) -> None:
-    """ValueError if it does not fit into a welcome."""
+    """Raise ValueError if the endpoints do not fit into a welcome."""
     welcome = control.Welcome(offer.service, 0, "", 0, 0, offer.endpoints, ("", ""), offer.shapes_beside_endpoints)
     size = len(control.encode(welcome))
     if size > control.MAX_MESSAGE - 1024:

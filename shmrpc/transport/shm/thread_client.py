@@ -1,4 +1,4 @@
-"""A client's side of a connection in a program without a loop; any number of threads may use it."""
+"""The client's side of a connection for threads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from shmrpc.transport.shm import block_allocation, deadlock_guard, handshake
 from shmrpc.transport.shm.close_reason import DOORBELL_CLOSED, parse_close_packet
 from shmrpc.wire import control, frames
 
-#: Seconds that a blocked call sleeps before it looks whether the server still lives.
+#: Seconds between checks of a waiting call that the server is alive.
 LIFE_CHECK: Final = 0.05
 
 _ThreadConnection = TypeVar("_ThreadConnection", bound="ThreadConnection")
-#: Makes a connection of its control socket, and of what the handshake gave.
+#: Creates a connection from its control socket and the result of the handshake.
 Make: TypeAlias = Callable[[socket.socket, handshake.Established], _ThreadConnection]
 
 
@@ -39,9 +39,9 @@ def connect(
     *,
     options: ConnectionOptions,
 ) -> ThreadConnection:
-    """Connects to a service, within ``timeout`` seconds; None: for ever, 0: see :class:`rendezvous.ConnectRetry`.
+    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`rendezvous.ConnectRetry`.
 
-    ``check`` is called before each look, and raises if nobody wants the connection any more.
+    ``check`` is called before each attempt, and raises if the connection is no longer needed.
     """
     deadlock_guard.check_thread(service)
     retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
@@ -51,7 +51,7 @@ def connect(
         if dialled is not None:
             try:
                 return _handshake(dialled, options, retry, ThreadConnection)
-            except ConnectionLost as error:  # It was just going, or it is just coming.
+            except ConnectionLost as error:  # The server is about to leave or to appear.
                 retry.record_failure(error)
         time.sleep(retry.next_pause())
 
@@ -59,7 +59,7 @@ def connect(
 def inherit(
     control_socket: socket.socket, service: str, options: ConnectionOptions, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
-    """Connects to who has the other end of a pair of sockets; ConnectionLost if it is gone."""
+    """Connect to the owner of the other end of a socket pair. Raises ConnectionLost if it has left."""
     return _handshake(control_socket, options, rendezvous.ConnectRetry(service, control.STEP_TIMEOUT), make)
 
 
@@ -80,16 +80,16 @@ def _handshake(
 
 
 def _receive_answer(dialled: socket.socket, limit: float) -> rendezvous.Packet | None:
-    """The next packet, an empty one at the end, or None after ``limit`` seconds."""
+    """Return the next packet, which is empty at the end; None if none arrives within ``limit`` seconds."""
     poll = new_poll()
     poll.register(dialled, select.POLLIN)
     return rendezvous.receive_packet(dialled) if poll.poll(limit * 1000) else None
 
 
 class ThreadConnection:
-    """A connection that waits in threads."""
+    """A connection that threads wait on."""
 
-    #: Bytes of a stream that may wait for its reader, at most; and what lets more be on its way over a long way.
+    #: Maximum bytes of a stream that wait for its reader, and the extra credit of a long way.
     stream_window = WINDOW
     extra_credit: Callable[[], int] | None = None
 
@@ -100,7 +100,7 @@ class ThreadConnection:
         self.uid = established.uid
         self.endpoints = established.endpoints
         self.shapes = established.shapes
-        #: The server has said that it takes no new calls.
+        #: True once the server has announced that it accepts no new calls.
         self.draining = False
         self.calls = _core.ThreadCalls(
             established.channel,
@@ -124,24 +124,24 @@ class ThreadConnection:
         self._control = dialled
         self._open = True
         self._made_by = os.getpid()
-        #: Packets of the server that are received and not acted on: its end, or what an exception kept us from.
+        #: Received packets of the server that were not handled: its end, or packets left by an exception.
         self._packets: list[bytes] = []
         self._poll_lock = _core.ReentrantLock()
         fork.abandon_in_child(self)
 
     def check_thread(self) -> None:
-        """Raises LocalProtocolError in the thread of the loop that is to answer; to be called before a wait."""
+        """Raise LocalProtocolError in the thread of the event loop that is to answer. To be called before a wait."""
         if self.pid == self._made_by:
             deadlock_guard.check_thread(self.service)
 
     def poll_close(self) -> CloseReason | None:
-        """How the server has ended the connection, if it has. It says no more than that it is about to go, and goes."""
+        """Return the reason if the server has closed the connection. Other packets only announce that it drains."""
         if not self._open or (turn := self._poll_lock.try_acquire()) is None:
             return None
         try:
-            for _ in range(2):  # The end does not wait for the next look behind another message, or an error.
+            for _ in range(2):  # An end behind another packet, or behind an error, does not wait for the next poll.
                 with contextlib.suppress(OSError, ValueError):
-                    # Received and kept in one step: no exception of a signal's handler comes between.
+                    # Received and stored in one step, so that no exception of a signal handler comes between.
                     self._packets.extend(map(self._control.recv, (control.MAX_MESSAGE,)))
             for packet in self._packets:
                 try:
@@ -157,19 +157,19 @@ class ThreadConnection:
             turn.release()
 
     def allocate(self, size: int) -> _core.Buffer:
-        """A block of shared memory; SharedMemoryError if there is none, ConnectionLost if the server is gone."""
+        """Allocate a block of shared memory. Raises SharedMemoryError, or ConnectionLost if the server has left."""
         return block_allocation.allocate(self.channel, size, self._control)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
-        """What sends the items of a stream."""
+        """Return a sender of a stream's items."""
         return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def check_process(self) -> None:
-        """Raises LocalProtocolError in a forked child."""
+        """Raise LocalProtocolError in a forked child."""
         fork.check_same_process(self.service, self._made_by)
 
     def fault(self, error: Exception) -> ShmrpcError:
-        """Closes, and tells the server which rule it broke; the error to raise."""
+        """Close the connection, and tell the server which rule it broke. Returns the error to raise."""
         if isinstance(error, _core.PeerLeft):
             error = RemoteProtocolError(DOORBELL_CLOSED)
         with contextlib.suppress(OSError):
@@ -178,21 +178,21 @@ class ThreadConnection:
         return RemoteProtocolError(f"the server of {self.service!r} ({describe_process(self.pid)}): {error}")
 
     def close(self) -> None:
-        """Closes the connection. Again: nothing."""
+        """Close the connection. Idempotent."""
         if self._open:
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
             self.abandon()
 
     def __del__(self) -> None:
-        """Lets the server see that it is gone, since it was dropped open."""
+        """Close the descriptors of a connection that was dropped open."""
         if getattr(self, "_open", False):
             self.abandon()
             warn_unclosed(self.service, self)
 
     def abandon(self) -> None:
-        """Closes the descriptors and says nothing: in a forked child they are the parent's to speak on."""
-        # Each step may be done again: an exception of a signal's handler may come between them.
+        """Close the descriptors without telling the server. In a forked child, only the parent speaks to it."""
+        # Each step is idempotent, because a signal handler may raise between them.
         self.channel.close()
         self.calls.interrupt()
         fork.close_socket(self._control)

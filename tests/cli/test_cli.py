@@ -138,7 +138,7 @@ PROBLEMS = {
         ("within:x", "ZeroDivisionError"),
     ],
 )
-def test_what_is_wrong_with_a_target_is_said_without_our_own_lines(tmp_path: Path, target: str, words: str) -> None:
+def test_an_error_in_a_target_has_no_lines_of_shmrpc(tmp_path: Path, target: str, words: str) -> None:
     (tmp_path / "outer").mkdir()
     for name, source in PROBLEMS.items():
         (tmp_path / name).write_text(source)
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_a_target_is_said_without_our_own_lines(tmp_path: Pat
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """What is imported for a test from its directory is forgotten."""
+    """Forget the modules that a test imports from its directory."""
     path, modules = sys.path[:], set(sys.modules)
     yield
     sys.path[:] = path

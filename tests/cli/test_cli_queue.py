@@ -1,4 +1,4 @@
-"""``shmrpc queue``: what other processes put is seen, got and removed; what is wrong is said."""
+"""``shmrpc queue``: items of other processes are listed, read and removed; errors have messages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def q() -> Iterator[shmrpc.sync.Queue]:
         yield opened
 
 
-def test_what_is_put_as_json_is_got_as_json(q: shmrpc.sync.Queue) -> None:
+def test_put_and_get_use_json(q: shmrpc.sync.Queue) -> None:
     assert run("put", NAME, '{"id": 1}', "2", '"text"').exit_code == 0
     assert run("put", NAME, stdin='[1, 2]\n\nnull\n"last"').exit_code == 0
     assert q.get_many() == [{"id": 1}, 2, "text", [1, 2], None, "last"]
@@ -185,14 +185,14 @@ def test_watch_ends_by_ctrl_c_and_with_the_last_of_the_others() -> None:
     ],
     ids=lambda each: str(each).replace(NAME, "NAME")[:30],
 )
-def test_what_is_wrong_is_said(arguments: list[str], code: int, words: str) -> None:
+def test_wrong_arguments_have_an_error(arguments: list[str], code: int, words: str) -> None:
     with shmrpc.sync.queue(NAME, maxsize=2):
         done = run(*arguments)
     assert (done.exit_code, words in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_how_many_were_put_before_an_error_is_said() -> None:
+def test_put_prints_the_number_of_items_before_an_error() -> None:
     with shmrpc.sync.queue(NAME, maxsize=2) as q:
         assert "2 of the items were put" in run("put", "--timeout", "0", NAME, "1", "2", "3").stderr
         assert q.get_many() == [1, 2]

@@ -1,4 +1,4 @@
-"""``shmrpc store``: what is in a store is shown, set and watched; what is wrong is said."""
+"""``shmrpc store``: values of a store are printed, set and watched; errors have messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _line(process: subprocess.Popen[str]) -> Any:
 
 
 @shmrpc.shared
-class Place:
+class Location:
     """Of a class that the command line does not import."""
 
     x: int
@@ -54,7 +54,7 @@ class Place:
 @pytest.fixture
 def s() -> Iterator[shmrpc.sync.Store]:
     with shmrpc.sync.store(NAME) as opened:
-        opened.update(scores={"ada": 1, 7: [1, 2]}, place=Place(1, ["here"]), n=3)
+        opened.update(scores={"ada": 1, 7: [1, 2]}, place=Location(1, ["here"]), n=3)
         yield opened
 
 
@@ -147,7 +147,9 @@ def test_watch_ends_after_its_timeout(s: shmrpc.sync.Store) -> None:
         "no field",
     ],
 )
-def test_what_is_wrong_is_said(s: shmrpc.sync.Store, arguments: tuple[str, ...], status: int, words: str) -> None:
+def test_wrong_arguments_have_an_error(
+    s: shmrpc.sync.Store, arguments: tuple[str, ...], status: int, words: str
+) -> None:
     done = run(*arguments)
     assert done.exit_code == status, done.output
     assert words in done.stderr
@@ -161,10 +163,10 @@ def test_a_queue_is_no_store() -> None:
 
 def test_an_attribute_that_no_field_is_is_not_set(s: shmrpc.sync.Store) -> None:
     done = run("set", NAME, "place", "naems", "1")
-    assert done.exit_code == 3 and "a Place has no field naems; it has x, names" in done.output
-    assert s.copy()["place"] == Place(1, ["here"])
+    assert done.exit_code == 3 and "a Location has no field naems; it has x, names" in done.output
+    assert s.copy()["place"] == Location(1, ["here"])
     assert run("set", NAME, "place", "x", "5").exit_code == 0
-    assert s.pop("place") == Place(5, ["here"])
+    assert s.pop("place") == Location(5, ["here"])
 
 
 @shmrpc.shared(open=True)

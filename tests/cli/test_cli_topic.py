@@ -1,4 +1,4 @@
-"""``shmrpc topic``: what others publish is seen, counted and printed; what is wrong is said."""
+"""``shmrpc topic``: messages of other processes are listed, counted and printed; errors have messages."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ def test_ls_shows_who_publishes_and_how_far_each_subscriber_has_read() -> None:
         assert row[:3] == [NAME, "topic", "-"] and set(row[5].split(", ")) == {str(other.pid), str(second.pid)}
 
 
-def test_who_looks_at_a_topic_of_its_own_process_sees_the_same(
-    t: shmrpc.sync.Topic, s: shmrpc.sync.Subscription
-) -> None:
+def test_a_topic_of_the_same_process_looks_the_same(t: shmrpc.sync.Topic, s: shmrpc.sync.Subscription) -> None:
     t.publish_many(range(3))
     head, publishes, subscribes = (line.split() for line in run("ls").stdout.splitlines())
     assert publishes == [NAME, str(os.getpid()), "publishes", "-", "3", "-", "-", "-"]
@@ -112,14 +110,14 @@ def test_ls_of_a_name_shows_that_one_alone(t: shmrpc.sync.Topic) -> None:
     assert done.exit_code == 3 and "no process has it open" in done.stderr
 
 
-def test_what_is_published_as_json_is_read(s: shmrpc.sync.Subscription) -> None:
+def test_publish_reads_json(s: shmrpc.sync.Subscription) -> None:
     assert run("publish", NAME, '{"id": 1}', "2", '"text"').exit_code == 0
     assert [m.value for m in s.get_many()] == [{"id": 1}, 2, "text"]
     assert run("publish", NAME, stdin='[1, 2]\n\nnull\n"last"').exit_code == 0
     assert [m.value for m in s.get_many()] == [[1, 2], None, "last"]
 
 
-def test_who_publishes_for_nobody_is_told() -> None:
+def test_publish_without_subscribers_prints_a_note() -> None:
     with shmrpc.sync.topic(NAME):
         done = run("publish", NAME, "1")
     assert (done.exit_code, "no subscribers" in done.stderr) == (0, True)
@@ -136,7 +134,7 @@ def test_watch_prints_messages_as_json_lines_of_each_publisher(t: shmrpc.sync.To
         assert _line(command)["value"] == {"dtype": "uint8", "shape": [3], "data": [0, 1, 2]}
 
 
-def test_watch_slows_nobody_and_says_what_it_has_missed(t: shmrpc.sync.Topic) -> None:
+def test_watch_slows_no_publisher_and_prints_the_number_of_missed_messages(t: shmrpc.sync.Topic) -> None:
     with _command("watch", NAME) as command:
         assert eventually(lambda: len(t.subscribers()) == 1)
         command.send_signal(signal.SIGSTOP)
@@ -248,7 +246,9 @@ def test_a_full_topic_names_the_slowest(s: shmrpc.sync.Subscription) -> None:
     ],
     ids=lambda each: str(each).replace(NAME, "NAME")[:30],
 )
-def test_what_is_wrong_is_said(s: shmrpc.sync.Subscription, arguments: list[str], code: int, words: str) -> None:
+def test_wrong_arguments_have_an_error(
+    s: shmrpc.sync.Subscription, arguments: list[str], code: int, words: str
+) -> None:
     done = run(*arguments)
     assert (done.exit_code, words in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
@@ -271,7 +271,7 @@ def test_another_kind_of_name_is_named() -> None:
             assert "see 'shmrpc ls'" in said
 
 
-def test_what_the_dead_leave_of_a_topic_is_cleaned_up() -> None:
+def test_leftovers_of_a_topic_are_cleaned_up() -> None:
     with host_to_oneself():
         with MemberProcess() as other:
             other.do(f"t = sync.topic({NAME!r}); s = sync.subscribe({NAME!r}); t.publish(b'x' * 100_000)")

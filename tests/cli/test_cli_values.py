@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("server")
 
 
 def call(*arguments: str, given: str | bytes | None = None) -> Result:
-    """What ``shmrpc call`` does; no exception leaves it."""
+    """Run ``shmrpc call``, and return its result; check that no exception escapes."""
     done = cli_runner().invoke(main, ["call", *arguments], input=given)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done
@@ -126,7 +126,7 @@ def test_every_value_can_be_printed(name: str) -> None:
     assert printed("shown", "value", name)
 
 
-def test_what_is_large_is_printed_in_part() -> None:
+def test_large_values_are_printed_in_part() -> None:
     text = printed("shown", "value", "large array")
     assert text.startswith("array(shape=(1000, 1000), dtype=float64, [[0., 0., 0., ..., 0., 0., 0.],\n")
     assert len(text) < 400
@@ -213,7 +213,7 @@ def test_a_decimal_beside_floats_loses_no_digit_in_silence() -> None:
     assert f'for a Decimal write it as text: "{EXACT}"' in done.stderr
 
 
-def test_text_for_a_number_is_told_to_lose_its_quotes() -> None:
+def test_a_quoted_number_for_a_number_has_an_error_that_names_the_quotes() -> None:
     done = call("shown", "double", '"4"')
     assert done.exit_code == 2
     assert "\"4\": parameter 'n' takes int, not text; without its quotes: 4" in done.stderr
@@ -279,7 +279,7 @@ def test_every_failure_has_its_words_and_its_exit_code(arguments: list[str], cod
 def test_the_timeout_is_for_all_of_it(endpoint: str) -> None:
     for timeout in timeouts():
         done = call("--timeout", str(timeout), "shown", endpoint)
-        if done.exit_code != 3:  # It was over before we were connected.
+        if done.exit_code != 3:  # The timeout has expired before the client was connected.
             break
     assert done.exit_code == 5
     assert f"{endpoint}() " in done.stderr
@@ -342,7 +342,7 @@ def test_a_reader_that_goes_away_ends_a_stream_quietly() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("call", "shown", "value", "int"), ("ls",), ("describe", "shown")])
-def test_a_full_disk_is_told_without_a_traceback(arguments: tuple[str, ...]) -> None:
+def test_a_full_disk_has_an_error_without_a_traceback(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "shmrpc", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -353,7 +353,7 @@ def test_a_full_disk_is_told_without_a_traceback(arguments: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("command", [("ls",), ("describe", "x"), ("stub", "x"), ("call", "x", "y"), ("cleanup",)])
-def test_a_place_to_meet_that_cannot_be_is_told_without_a_traceback(
+def test_an_unusable_runtime_directory_has_an_error_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     (tmp_path / "file").touch()
@@ -370,7 +370,7 @@ def test_a_terminal_that_cannot_show_a_character_shows_its_number() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("ls",), ("ls", "--json"), ("call", "--help")])
-def test_what_is_printed_is_plain_text(arguments: tuple[str, ...]) -> None:
+def test_output_is_plain_text(arguments: tuple[str, ...]) -> None:
     done = cli_runner().invoke(main, arguments)
     assert done.exit_code == 0
     assert "\x1b" not in done.output

@@ -23,7 +23,7 @@ from shmrpc.wire.control import VERSION
 from tests.helpers.host_names import ours_in_shm
 from tests.helpers.server_process import Script, ServerProcess, eventually, eventually_in_loop
 from tests.helpers.services import service
-from tests.helpers.stopped_processes import PATIENCE, stands_still, stopped, wait_for_answer
+from tests.helpers.stopped_processes import PATIENCE, is_stopped, stopped, wait_for_answer
 from tests.helpers.wire_client import Control
 
 
@@ -261,7 +261,7 @@ async def test_a_client_that_stops_reading_holds_up_nobody_else(server: ServerPr
     """
     with Script(script) as stopping:
         assert stopping.line() == "stopping"
-        assert eventually(lambda: stands_still(stopping.process.pid), PATIENCE)  # Or it would stop after SIGCONT.
+        assert eventually(lambda: is_stopped(stopping.process.pid), PATIENCE)  # Or it would stop after SIGCONT.
         async with shmrpc.connect("tested") as client:
             await asyncio.sleep(0.4)
             assert [await client.add(i, 1) for i in range(500)] == list(range(1, 501))

@@ -16,7 +16,7 @@ from tests.helpers.server_process import eventually
 PATIENCE = 60.0
 
 
-def stands_still(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a process has stopped, with all of its threads."""
     try:
         states = {path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
@@ -30,7 +30,7 @@ def stopped(pid: int) -> Iterator[None]:
     """A process does nothing meanwhile; it goes on at the end."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert eventually(lambda: stands_still(pid), PATIENCE)
+        assert eventually(lambda: is_stopped(pid), PATIENCE)
         yield
     finally:
         os.kill(pid, signal.SIGCONT)

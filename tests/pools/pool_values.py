@@ -1,4 +1,4 @@
-"""What the tests of how values travel have workers do."""
+"""Tasks for the tests of values on their way to workers and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KillerByCodec:
 
 
 def given(value: Any) -> Any:
-    """A task of this module, which workers import for it."""
+    """Return a value; workers import this module for the task."""
     return value
 
 
@@ -174,7 +174,7 @@ def pickled_arrays() -> dict[str, Any]:
 
 
 def looks(value: Any) -> Any:
-    """The types and texts of a value and of all that it consists of."""
+    """Return the types and texts of a value and of all its parts."""
     if isinstance(value, dict):
         return {key: looks(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -199,7 +199,7 @@ def looks_of_state() -> Any:
 
 
 def nested(name: str) -> Any:
-    """An array within each of several other values."""
+    """Return values that each contain an array."""
     array = pickled_arrays()[name]
     return {"list": [array], "tuple": (1, array), "dict": {"in it": array}, "object": Node(array)}
 

@@ -28,7 +28,7 @@ def pool() -> Iterator[shmrpc.sync.Pool]:
         yield made
 
 
-def test_it_is_an_executor(pool: shmrpc.sync.Pool) -> None:
+def test_a_blocking_pool_is_an_executor(pool: shmrpc.sync.Pool) -> None:
     assert isinstance(pool, concurrent.futures.Executor)
     future = pool.submit(tasks.add, 1, b=2)
     assert isinstance(future, concurrent.futures.Future)
@@ -227,7 +227,7 @@ def test_a_pool_that_cannot_begin_says_why() -> None:
         shmrpc.sync.pool(1, initializer=tasks.broken)
 
 
-def test_a_forked_child_is_told(pool: shmrpc.sync.Pool) -> None:
+def test_a_forked_child_gets_an_error(pool: shmrpc.sync.Pool) -> None:
     pid = os.fork()
     if not pid:
         try:
@@ -300,7 +300,7 @@ def test_a_program_without_a_file_has_its_functions_and_classes_too(tmp_path: Pa
     assert (done.stdout, done.returncode) == ("[2, 4] True\n3 x\ncaught own\n", 0), done.stderr
 
 
-def test_what_is_asked_of_a_pool_that_is_shut_down() -> None:
+def test_a_pool_that_is_shut_down_refuses_calls() -> None:
     pool = shmrpc.sync.pool(1)
     pool.shutdown()
     tasks_: list[Callable[[], object]] = [
@@ -317,7 +317,7 @@ def test_what_is_asked_of_a_pool_that_is_shut_down() -> None:
             ask()
 
 
-def test_a_function_that_cannot_be_sent_is_told_so(pool: shmrpc.sync.Pool) -> None:
+def test_a_function_that_cannot_be_sent_fails_its_future(pool: shmrpc.sync.Pool) -> None:
     held = threading.Lock()
     with pytest.raises(
         shmrpc.EncodeError, match=r"<lambda>\(\) cannot be sent to a worker: .* cannot pickle '_thread.lock'"
@@ -331,7 +331,7 @@ def test_options_are_those_of_pool() -> None:
         shmrpc.sync.pool(1, **wrong)
 
 
-def test_progress_is_told(pool: shmrpc.sync.Pool) -> None:
+def test_progress_is_reported(pool: shmrpc.sync.Pool) -> None:
     told: list[tuple[int, int | None]] = []
     results = pool.map(tasks.add, range(500), on_progress=lambda ended, total: told.append((ended, total)))
     assert list(results) == list(range(1, 501))

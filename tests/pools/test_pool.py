@@ -27,7 +27,7 @@ LOOP = "either"
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
-    """Waits until it is so."""
+    """Wait until the condition is true."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
@@ -40,7 +40,7 @@ async def pool() -> AsyncIterator[shmrpc.Pool]:
 
 
 async def both(pool: shmrpc.Pool) -> list[int]:
-    """The process ids of two workers that are ready."""
+    """Wait for two ready workers, and return their process ids."""
     while len(workers := pool.stats().workers) < 2:
         await asyncio.sleep(0.01)
     return [worker.pid for worker in workers]
@@ -58,7 +58,7 @@ async def test_a_function_is_run_in_another_process(pool: shmrpc.Pool) -> None:
     [None, (1, (2, [3])), {1: "a", (2, 3): {4}}, 2**100, b"bytes", complex(1, 2), tasks.Counter],
     ids=["none", "tuples", "keys", "large", "bytes", "complex", "class"],
 )
-async def test_what_goes_there_comes_back_as_it_was(pool: shmrpc.Pool, value: Any) -> None:
+async def test_values_come_back_unchanged(pool: shmrpc.Pool, value: Any) -> None:
     assert await pool.run(tasks.same, value) == value
     assert [result async for result in pool.map(tasks.same, [value, value])] == [value, value]
     assert await pool.submit(tasks.same, value) == value
@@ -148,7 +148,7 @@ async def test_an_iterable_that_fails_ends_the_map_after_what_came_before(pool: 
     assert results == list(range(900))
 
 
-async def test_an_async_iterable_is_told_what_to_do(pool: shmrpc.Pool) -> None:
+async def test_an_async_iterable_has_an_error_with_a_remedy(pool: shmrpc.Pool) -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
 
@@ -169,7 +169,7 @@ async def test_a_slow_task_keeps_none_behind_it_from_the_other_worker(pool: shmr
     assert len(done) == 2050
 
 
-async def test_functions_that_nobody_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_functions_without_references_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "_MAX_FUNCTIONS", 8)
     async with shmrpc.pool(1) as pool:
         for number in range(40):
@@ -186,7 +186,7 @@ async def test_functions_that_nobody_has_any_more_are_forgotten(monkeypatch: pyt
                 gc.collect()
 
 
-async def test_progress_is_told_while_results_are_read(pool: shmrpc.Pool) -> None:
+async def test_progress_is_reported_while_results_are_read(pool: shmrpc.Pool) -> None:
     told: list[tuple[int, int | None]] = []
 
     def tell(ended: int, total: int | None) -> None:
@@ -205,7 +205,7 @@ async def test_progress_is_told_while_results_are_read(pool: shmrpc.Pool) -> Non
     assert told == [(0, None), (1, None), (2, None), (2, 2)]
 
 
-async def test_what_is_told_of_progress_may_raise(pool: shmrpc.Pool) -> None:
+async def test_a_progress_callback_may_raise(pool: shmrpc.Pool) -> None:
     def refuse(ended: int, total: int | None) -> None:
         if ended:
             raise RuntimeError("enough")
@@ -252,7 +252,7 @@ async def test_results_for_which_there_is_no_credit_need_no_look(
         assert sum([len(each) async for each in pool.map(tasks.same, [b"x" * 2000] * 3000)]) == 6_000_000
 
 
-async def test_what_is_taken_back_is_run_once(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tasks_that_are_taken_back_run_once(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     await both(pool)
     dispatch = chunk_dispatcher.ChunkDispatcher.dispatch
 
@@ -291,7 +291,7 @@ async def test_an_exception_that_cannot_be_pickled_is_an_error_of_its_task(pool:
 
 
 @pytest.mark.parametrize("kind", ["run", "submit", "map"])
-async def test_what_cannot_be_sent_is_an_error_of_its_task(pool: shmrpc.Pool, kind: str) -> None:
+async def test_values_that_cannot_be_sent_fail_their_task(pool: shmrpc.Pool, kind: str) -> None:
     frame = tasks.lock()
     with pytest.raises(shmrpc.EncodeError, match=r"^same\(\): an argument cannot be sent"):
         if kind == "run":
@@ -351,7 +351,7 @@ async def test_a_function_that_cannot_be_had_is_an_error_of_its_task(pool: shmrp
     def strange() -> None: ...
 
     strange.__module__, strange.__qualname__ = "tests.helpers.pool_tasks", "nowhere"
-    await pool.run(strange)  # It is not there, so it was sent.
+    await pool.run(strange)  # The worker cannot import the function, so it was sent.
     with pytest.raises(TypeError, match="expected a function"):
         await pool.run("add", 1)  # type: ignore[call-overload]
 
@@ -532,7 +532,7 @@ async def test_an_initializer_prepares_each_worker(tmp_path: Path) -> None:
         assert await pool.run(tasks.number) in (0, 1)
 
 
-async def test_an_initializer_that_fails_is_told() -> None:
+async def test_an_initializer_that_fails_breaks_the_pool() -> None:
     with pytest.raises(shmrpc.PoolBroken, match="the model is not there") as raised:
         async with shmrpc.pool(2, initializer=tasks.broken):
             pass
@@ -605,7 +605,7 @@ async def test_options_of_workers() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_wrong_option_is_told(options: Any, told: str) -> None:
+def test_a_wrong_option_is_refused(options: Any, told: str) -> None:
     with pytest.raises((ValueError, TypeError), match=told):
         shmrpc.pool(**options)
 
@@ -640,7 +640,7 @@ async def test_tasks_under_way_fail_when_the_pool_is_closed() -> None:
     await pool.close()
 
 
-async def test_a_pool_that_is_not_open_says_so() -> None:
+async def test_a_pool_that_is_not_open_refuses_calls() -> None:
     pool = shmrpc.pool(1)
     with pytest.raises(shmrpc.LocalProtocolError, match="this pool is not open: use `async with"):
         await pool.run(tasks.add, 1)
@@ -656,7 +656,7 @@ async def test_a_pool_is_opened_once() -> None:
             await pool.__aenter__()
 
 
-async def test_what_workers_print_arrives(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_output_of_workers_arrives(capfd: pytest.CaptureFixture[str]) -> None:
     async with shmrpc.pool(1) as pool:
         await pool.run(tasks.speak, "hello")
     assert "hello" in capfd.readouterr().out

@@ -95,7 +95,7 @@ async def test_a_task_that_raises_stop_iteration(pool: shmrpc.Pool, executor: sh
             assert (type(error), str(error)) == (
                 (StopIteration, "5") if function is values.stop else (RuntimeError, str(error))
             )
-            with pytest.raises(RuntimeError):  # As of any coroutine.
+            with pytest.raises(RuntimeError):  # The same as for any coroutine.
                 await submitted
     waiting = pool.submit(values.stop)
     with pytest.raises(RuntimeError):
@@ -148,7 +148,7 @@ def test_nor_does_that_of_an_executor(executor: shmrpc.sync.Pool) -> None:
         assert kept() is None
 
 
-def test_it_says_how_many_workers_it_has(executor: shmrpc.sync.Pool) -> None:
+def test_an_executor_has_the_number_of_its_workers(executor: shmrpc.sync.Pool) -> None:
     assert executor._max_workers == 1
     executor.resize(2)
     assert executor._max_workers == 2

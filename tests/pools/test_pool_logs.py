@@ -1,4 +1,4 @@
-"""What workers print and log arrives."""
+"""Output and log records of workers arrive in the process of the pool."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def pool(caplog: pytest.LogCaptureFixture) -> AsyncIterator[shmrpc.Pool]:
 
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord:
-    """The record of this text, once it is there."""
+    """Wait for the record with this text, and return it."""
     await wait_until(lambda: text in caplog.messages)
     return next(record for record in caplog.records if record.getMessage() == text)
 
@@ -68,7 +68,9 @@ async def test_an_exception_comes_with_its_traceback(pool: shmrpc.Pool, caplog: 
     assert "ValueError: a reason" in logging.Formatter().format(record)
 
 
-async def test_what_cannot_be_sent_of_a_record_stays(pool: shmrpc.Pool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_fields_of_a_record_that_cannot_be_sent_are_left_out(
+    pool: shmrpc.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
     await pool.run(tasks.log, "spoken", logging.INFO, "with more", "extra")
     record = await logged(caplog, "with more, of 9")
     assert record.__dict__["answer"] == 42 and "frame" not in record.__dict__
@@ -89,7 +91,7 @@ async def test_each_of_many_records_arrives_once(pool: shmrpc.Pool, caplog: pyte
     assert sorted(record.getMessage() for record in caplog.records if record.name == "spoken") == sorted(wanted)
 
 
-async def test_what_a_task_says_before_its_worker_dies_arrives(
+async def test_output_of_a_task_arrives_before_its_worker_dies(
     pool: shmrpc.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(shmrpc.WorkerDied):
@@ -143,6 +145,6 @@ def test_a_program_s_tasks_print_and_log_at_once_through_pipes(options: tuple[st
         rest, errors = program.communicate("\n", timeout=PATIENCE)
     said += rest.splitlines(keepends=True)
     assert sorted(line for line in said if line.startswith("task")) == [f"task {number}\n" for number in range(3)]
-    # Once by itself, and once as its workers' template imports it.
+    # Once by itself, and once as its workers' fork server imports it.
     assert said.count("the program begins\n") == 2, said
     assert sorted(errors.splitlines()) == [f"own: logged {number}" for number in range(3)]

@@ -139,7 +139,7 @@ def run(folder: Path, *arguments: str, text: str | None = None) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the program as a file, a module, a package, a folder and an archive."""
+    """Create a folder with the program as a file, a module, a package, a folder and an archive."""
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
@@ -226,7 +226,7 @@ def test_so_is_a_closure_and_a_callable_object(pool: shmrpc.sync.Pool) -> None:
     assert [pool.submit(each).result(PATIENCE) for each in (told, made)] == [2, 2]
 
 
-def test_what_has_not_changed_is_sent_once(pool: shmrpc.sync.Pool) -> None:
+def test_an_unchanged_function_is_sent_once(pool: shmrpc.sync.Pool) -> None:
     cells: dict[str, Any] = {"__name__": "__main__"}
     exec("kept = []\nlimit = 1\ndef told():\n    kept.append(limit)\n    return len(kept)", cells)
     assert [pool.submit(cells["told"]).result(PATIENCE) for _ in range(3)] == [1, 2, 3]

@@ -15,7 +15,7 @@ import shmrpc
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone
 from tests.helpers.server_process import eventually_in_loop
-from tests.helpers.stopped_processes import stands_still
+from tests.helpers.stopped_processes import is_stopped
 
 LOOP = "either"
 PATIENCE = 60
@@ -30,7 +30,7 @@ async def pool() -> AsyncIterator[shmrpc.Pool]:
 
 
 async def noted(path: Path) -> int:
-    """What a task has noted."""
+    """Wait for the pid that a task has written to a file, and return it."""
     while not (text := text_of(path)):
         await asyncio.sleep(0.01)
     return int(text)
@@ -49,7 +49,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_coroutines_go_round_a_worker_that_is_to_be_killed(pool: shmrpc.Pool, tmp_path: Path) -> None:
+async def test_coroutines_avoid_a_worker_that_is_about_to_be_killed(pool: shmrpc.Pool, tmp_path: Path) -> None:
     path = tmp_path / "pid"
     begun = asyncio.create_task(pool.run(tasks.wait_for_ever, str(tmp_path / "first")))
     deaf = asyncio.create_task(pool.run(tasks.stubborn, str(path)))
@@ -78,7 +78,7 @@ async def test_coroutines_that_had_not_begun_go_to_others(
     busy = asyncio.create_task(pool.run(tasks.spin, str(paths[1])))
     other = await noted(paths[1])
     (doomed,) = {worker.pid for worker in pool.stats().workers} - {other}
-    assert await eventually_in_loop(lambda: bool(text_of(paths[0])) or stands_still(doomed)), "it has begun"
+    assert await eventually_in_loop(lambda: bool(text_of(paths[0])) or is_stopped(doomed)), "it has begun"
     coroutines = asyncio.gather(*[pool.run(tasks.later, each) for each in range(50)])
     await asyncio.sleep(0.05)
     ending.cancel()
@@ -90,7 +90,7 @@ async def test_coroutines_that_had_not_begun_go_to_others(
     busy.cancel()
 
 
-async def test_a_coroutine_that_had_begun_is_told_why_its_worker_was_killed(tmp_path: Path) -> None:
+async def test_the_error_of_a_coroutine_names_the_reason_why_its_worker_was_killed(tmp_path: Path) -> None:
     async with shmrpc.pool(1, grace=0.2) as pool:
         begun = asyncio.create_task(pool.run(tasks.wait_for_ever, str(tmp_path / "notes")))
         while not (tmp_path / "notes").exists():

@@ -1,4 +1,4 @@
-"""Values that the workers of a pool share: one copy for all, which nobody can change."""
+"""Values that the workers of a pool share: one read-only copy for all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 4
 
 @pytest.fixture
 async def pool() -> AsyncIterator[shmrpc.Pool]:
-    gc.collect()  # What earlier tests have shared.
+    gc.collect()  # Frees the values of earlier tests.
     async with shmrpc.pool(2) as made:
         while len(made.stats().workers) < 2:
             await asyncio.sleep(0.01)
@@ -35,7 +35,7 @@ async def wait_until(condition: Callable[[], object]) -> None:
 
 
 async def files_of_workers(pool: shmrpc.Pool) -> list[set[int]]:
-    """The files that each worker has mapped."""
+    """Return the files that each worker has mapped."""
     found: dict[int, set[int]] = {}
     while len(found) < 2:
         tasks_of_both = [pool.submit(tasks.pid_and, tasks.shared_files) for _ in range(4)]
@@ -43,7 +43,7 @@ async def files_of_workers(pool: shmrpc.Pool) -> list[set[int]]:
     return list(found.values())
 
 
-async def test_an_array_has_one_copy_that_nobody_can_change(pool: shmrpc.Pool) -> None:
+async def test_an_array_has_one_read_only_copy(pool: shmrpc.Pool) -> None:
     array = np.arange(300_000.0)
     big = await pool.broadcast(array)
     assert np.array_equal(big, array) and not big.flags.writeable
@@ -57,13 +57,13 @@ async def test_an_array_has_one_copy_that_nobody_can_change(pool: shmrpc.Pool) -
     ]
     assert not any(writable for _, _, writable in results)
     objects = {(pid, identity) for pid, identity, _ in results}
-    assert len(objects) == len({pid for pid, *_ in results})  # It is the same object in each task of a worker.
+    assert len(objects) == len({pid for pid, *_ in results})  # All tasks of a worker get the same object.
     assert await pool.run(tasks.total, big) == array.sum()
     (ours,) = tasks.shared_files()
     assert all(files <= {ours} for files in await files_of_workers(pool))
 
 
-async def test_it_is_given_back_when_nobody_has_it(pool: shmrpc.Pool) -> None:
+async def test_memory_is_freed_with_the_last_reference(pool: shmrpc.Pool) -> None:
     before = len(os.listdir("/proc/self/fd"))
     big = await pool.broadcast(np.zeros(100_000))
     await asyncio.gather(*[pool.submit(tasks.seen, big) for _ in range(50)])
@@ -113,21 +113,21 @@ async def test_a_worker_that_takes_another_s_place_finds_it(pool: shmrpc.Pool) -
     assert await asyncio.gather(*[pool.submit(tasks.total, big) for _ in range(8)]) == [100_000.0] * 8
 
 
-async def test_what_is_small_stays_as_it_is(pool: shmrpc.Pool) -> None:
+async def test_small_values_are_not_shared(pool: shmrpc.Pool) -> None:
     value = (1, "two", None)
     assert await pool.broadcast(value) is value
     assert await pool.scatter(range(3)) == [0, 1, 2]
     assert not tasks.shared_files()
 
 
-async def test_what_cannot_be_pickled_is_told(pool: shmrpc.Pool) -> None:
+async def test_a_shared_value_that_cannot_be_pickled_has_an_error(pool: shmrpc.Pool) -> None:
     with pytest.raises(TypeError, match="pickle"):
         await pool.broadcast(tasks.lock())
     not_in_one_piece = await pool.broadcast(np.ones((200, 200))[:, ::2])
     assert await pool.run(tasks.total, not_in_one_piece) == 20_000.0
 
 
-async def test_without_memory_it_is_told(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sharing_without_memory_has_an_error(pool: shmrpc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -138,7 +138,7 @@ async def test_without_memory_it_is_told(pool: shmrpc.Pool, monkeypatch: pytest.
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_what_is_shared_ends_with_the_pool() -> None:
+async def test_shared_values_end_with_the_pool() -> None:
     before = len(os.listdir("/proc/self/fd"))
     async with shmrpc.pool(1) as pool:
         words = await pool.broadcast(["word"] * 1000)

@@ -1,4 +1,4 @@
-"""How workers are started: forked from a template that is clean, and what happens if there can be none, or it dies."""
+"""The start of workers: by a fork server without threads and open files, or by exec; the death of a fork server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if __name__ == "__main__":
 
 
 async def both(pool: shmrpc.Pool) -> list[int]:
-    """The process ids of two workers that are ready."""
+    """Wait for two ready workers, and return their process ids."""
     async with asyncio.timeout(PATIENCE):
         while len(workers := pool.stats().workers) < 2:
             await asyncio.sleep(0.01)
@@ -61,12 +61,12 @@ async def wait_until(condition: Callable[[], object]) -> None:
 
 
 def files_of(pid: int) -> set[str]:
-    """What a process has open."""
+    """Return the open files of a process."""
     return {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 def run_program(tmp_path: Path, at_import: str, **environment: str) -> tuple[int, int]:
-    """Runs a program with a pool; its process, and the parent of a worker."""
+    """Run a program with a pool; return its process id, and that of the parent of a worker."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.format(at_import=at_import))
     ran = subprocess.run(
@@ -89,7 +89,7 @@ async def test_workers_are_forked_from_one_that_has_nothing_open() -> None:
         own = files_of(parent_of(one))
         assert sum(each.startswith(("pipe:", "socket:")) for each in own) >= 2
         for found in await asyncio.gather(*[pool.run(tasks.open_files) for _ in range(2)]):
-            assert sum("pidfd" in each for each in found) == 2, found  # The master's, and the template's.
+            assert sum("pidfd" in each for each in found) == 2, found  # The master's, and the fork server's.
             shared = {each for each in found[3:] if each.startswith(("pipe:", "socket:"))} & own
             assert [each.partition(":")[0] for each in shared] == ["pipe"], found  # Which tells of the master's end.
         # Each is the first of its group, in a session without a terminal, whose signals are the master's.
@@ -120,7 +120,7 @@ async def test_workers_draw_numbers_of_their_own() -> None:
     [(("die",), "was killed by SIGKILL"), (("leave", 7), "exited with status 7")],
     ids=["by a signal", "by its own"],
 )
-async def test_how_a_worker_has_ended_is_told(end: tuple[str, int], told: str) -> None:
+async def test_the_error_names_the_exit_of_a_worker(end: tuple[str, int], told: str) -> None:
     name, *args = end
     async with shmrpc.pool(2) as pool:
         with pytest.raises(shmrpc.WorkerDied, match=told):
@@ -130,7 +130,7 @@ async def test_how_a_worker_has_ended_is_told(end: tuple[str, int], told: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-async def test_a_template_that_is_gone_is_replaced_when_it_is_needed(
+async def test_a_fork_server_that_is_gone_is_replaced_when_it_is_needed(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fork_server_client, "_FORK_TIMEOUT", 0.5)
@@ -165,7 +165,7 @@ def test_a_program_that_cannot_be_imported_beforehand_is_imported_by_each_worker
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_whoever_imports_it_ends_the_pool(tmp_path: Path) -> None:
+def test_a_program_that_exits_at_its_import_breaks_the_pool(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(at_import="if __name__ != '__main__': os._exit(3)"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -177,7 +177,7 @@ async def test_looks_for_the_ends_of_workers_take_no_answer_away(monkeypatch: py
     monkeypatch.setattr(fork_server_client, "_FORK_TIMEOUT", 1.0)
     async with shmrpc.pool(2) as pool:
         one, _ = await both(pool)
-        template = parent_of(one)
+        fork_server = parent_of(one)
         stop = asyncio.Event()
 
         def look() -> None:
@@ -195,10 +195,10 @@ async def test_looks_for_the_ends_of_workers_take_no_answer_away(monkeypatch: py
         finally:
             stop.set()
             await looking
-        assert {parent_of(worker.pid) for worker in pool.stats().workers} == {template}
+        assert {parent_of(worker.pid) for worker in pool.stats().workers} == {fork_server}
 
 
-def test_a_template_that_begins_with_threads_is_none(tmp_path: Path) -> None:
+def test_a_fork_server_that_begins_with_threads_is_none(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=[1000], daemon=True).start()\n"
     )
@@ -207,7 +207,7 @@ def test_a_template_that_begins_with_threads_is_none(tmp_path: Path) -> None:
     assert of_worker == master
 
 
-def test_a_template_that_still_imports_goes_with_its_pool(tmp_path: Path) -> None:
+def test_a_fork_server_that_still_imports_goes_with_its_pool(tmp_path: Path) -> None:
     imports = tmp_path / "imports"
     program = tmp_path / "program.py"
     at_import = f"""
@@ -228,12 +228,12 @@ if __name__ != "__main__":
             master.kill()
     end = time.monotonic() + PATIENCE
     while not gone(int(imports.read_text())):
-        assert time.monotonic() < end, "the template has outlived its master"
+        assert time.monotonic() < end, "the fork server has outlived its master"
         time.sleep(0.01)
 
 
 @pytest.mark.slow
-def test_a_pool_that_is_left_while_its_template_imports_ends(tmp_path: Path) -> None:
+def test_a_pool_that_is_left_while_its_fork_server_imports_ends(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         """
@@ -262,7 +262,7 @@ if __name__ == "__main__":
 
 
 def run_anywhere(arguments: list[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs Python with these arguments in a folder."""
+    """Run Python with these arguments in a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
         [sys.executable, *arguments],
@@ -343,7 +343,9 @@ def test_a_program_that_is_no_file_has_its_functions_in_workers(tmp_path: Path, 
     ],
     ids=["module", "program", "relative path", "file", "else", "working directory"],
 )
-def test_why_workers_cannot_import_the_program_is_told(tmp_path: Path, at_import: str, before: str, told: str) -> None:
+def test_the_error_names_the_reason_why_workers_cannot_import_the_program(
+    tmp_path: Path, at_import: str, before: str, told: str
+) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "beside.py").touch()
     (tmp_path / "pooled.py").write_text("import shmrpc\nmade = shmrpc.pool(1)\n")

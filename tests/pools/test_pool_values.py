@@ -1,4 +1,4 @@
-"""How values travel to workers and back: as one pickle where they have to, and read once the task has begun."""
+"""Values on their way to workers and back: in one pickle where needed, which is read as part of the task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def linked() -> list[values.Node]:
 
 
 async def everywhere(pool: shmrpc.Pool, function: Any, *args: Any) -> list[Any]:
-    """The result of a task, by each of the ways that there are."""
+    """Run a task by each method of a pool, and return the results."""
     return [
         await pool.run(function, *args),
         await pool.submit(function, *args),
@@ -42,7 +42,7 @@ async def everywhere(pool: shmrpc.Pool, function: Any, *args: Any) -> list[Any]:
     ]
 
 
-async def test_what_is_shared_within_an_argument_is_shared_there(pool: shmrpc.Pool) -> None:
+async def test_objects_shared_within_an_argument_stay_shared(pool: shmrpc.Pool) -> None:
     assert set(await everywhere(pool, values.is_linked, linked())) == {True}
     assert await everywhere(pool, values.set_first, [[0] * 3] * 3) == [[[5, 0, 0]] * 3] * 7
     row, array = {"a": 1}, np.zeros(3)
@@ -50,7 +50,7 @@ async def test_what_is_shared_within_an_argument_is_shared_there(pool: shmrpc.Po
         assert set(await everywhere(pool, values.is_one, value)) == {True}
 
 
-async def test_what_the_arguments_of_a_task_share_is_shared_there(pool: shmrpc.Pool) -> None:
+async def test_objects_shared_by_arguments_stay_shared(pool: shmrpc.Pool) -> None:
     first, second = linked()
     assert set(await everywhere(pool, values.is_next, first, second)) == {True}
     assert set(await everywhere(pool, values.is_same, row := [1], row)) == {True}
@@ -65,14 +65,14 @@ async def test_tasks_share_nothing_with_each_other(pool: shmrpc.Pool) -> None:
     assert [each async for each in pool.map(values.appended, [row] * 100, [row] * 100)] == [[0, 1, 1]] * 100
 
 
-async def test_what_a_result_shares_comes_back_shared(pool: shmrpc.Pool) -> None:
+async def test_objects_shared_within_a_result_stay_shared(pool: shmrpc.Pool) -> None:
     for result in await everywhere(pool, values.twice, 1):
         assert result[0] is result[1]
     for first, second in await everywhere(pool, values.make_linked, 1):
         assert first.next is second
 
 
-async def test_what_contains_itself_and_texts_that_are_no_utf_8(pool: shmrpc.Pool) -> None:
+async def test_recursive_values_and_texts_that_are_no_utf_8(pool: shmrpc.Pool) -> None:
     loop: list[Any] = []
     loop.append(loop)
     for result in await everywhere(pool, tasks.same, loop):
@@ -114,7 +114,7 @@ async def test_an_array_that_is_pickled_reaches_handlers_in_processes() -> None:
         await processes.close()
 
 
-async def test_what_gives_its_memory_arrives_as_itself(pool: shmrpc.Pool) -> None:
+async def test_objects_with_buffers_arrive_as_themselves(pool: shmrpc.Pool) -> None:
     for value in (values.Header(1, 2.5), [values.Header(1, 2.5)]):
         assert await everywhere(pool, values.looks_of, value) == [values.looks_of(value)] * 7
         for result in await everywhere(pool, tasks.same, value):
@@ -156,7 +156,7 @@ async def test_an_argument_that_kills_its_worker_fails_its_own_task(retries: int
 async def test_an_argument_that_kills_all_who_read_it_before_they_begin_fails_its_own_task(
     way: str, tmp_path: Any
 ) -> None:
-    """It is no pickle, which is read as a part of the task."""
+    """A value that is not pickled is read before the task begins."""
     killer = values.KillerByCodec(str(tmp_path / "log"))
     told = r"exited with status 3 before it began given\(\), as 4 others did: do they die of its arguments\?$"
     async with shmrpc.pool(2) as pool:
@@ -238,7 +238,7 @@ async def test_an_exception_that_pickle_cannot_make_again_keeps_its_class(pool: 
     assert caught.value.b == 2
 
 
-async def test_a_result_that_cannot_be_read_is_told_of_in_the_task_s_terms(pool: shmrpc.Pool) -> None:
+async def test_the_error_of_an_unreadable_result_names_the_task(pool: shmrpc.Pool) -> None:
     told = r"^make_unreadable\(\): the result cannot be read: .*not me"
     for way in (pool.run(values.make_unreadable, 1), anext(pool.map(values.make_unreadable, [1]))):
         with pytest.raises(shmrpc.DecodeError, match=told):

@@ -1,4 +1,4 @@
-"""How the workers of a pool begin and end: the CPUs that there are, and a master that dies."""
+"""The start and end of the workers of a pool: the number of CPUs, and a pool whose process dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shmrpc.pools.processes.cpus import usable_cpus
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 from tests.helpers.server_process import eventually
-from tests.helpers.stopped_processes import stands_still
+from tests.helpers.stopped_processes import is_stopped
 
 MASTER = """
 import asyncio, sys
@@ -43,13 +43,13 @@ def test_workers_go_with_their_master_whatever_they_do(tmp_path: Path, task: str
                 assert master.poll() is None
                 time.sleep(0.01)
             workers = [int(path.read_text()) for path in paths]
-            template = parent_of(workers[0])
+            fork_server = parent_of(workers[0])
         finally:
             master.send_signal(signal.SIGKILL)
-    assert template != master.pid
+    assert fork_server != master.pid
     end = time.monotonic() + 30
-    while not all(map(gone, [*workers, template])):
-        assert time.monotonic() < end, "a worker or the template has outlived the master"
+    while not all(map(gone, [*workers, fork_server])):
+        assert time.monotonic() < end, "a worker or the fork server has outlived the master"
         time.sleep(0.01)
 
 
@@ -159,8 +159,8 @@ async def test_a_pool_that_is_closed_gives_threads_no_more_than_its_grace(tmp_pa
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("also", ["worker", "template"])
-def test_a_stopped_worker_or_template_goes_with_its_master_too(tmp_path: Path, also: str) -> None:
+@pytest.mark.parametrize("also", ["worker", "fork server"])
+def test_a_stopped_worker_or_fork_server_goes_with_its_master_too(tmp_path: Path, also: str) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
     with subprocess.Popen([sys.executable, "-c", MASTER.format(task="spin"), *map(str, paths)]) as master:
         try:
@@ -169,20 +169,20 @@ def test_a_stopped_worker_or_template_goes_with_its_master_too(tmp_path: Path, a
                 assert time.monotonic() < end
                 time.sleep(0.01)
             workers = [int(path.read_text()) for path in paths]
-            template = parent_of(workers[0])
-            for pid in [workers[0], *([template] if also == "template" else [])]:
+            fork_server = parent_of(workers[0])
+            for pid in [workers[0], *([fork_server] if also == "fork server" else [])]:
                 os.kill(pid, signal.SIGSTOP)
-                assert eventually(lambda: stands_still(pid), 60)  # noqa: B023
+                assert eventually(lambda: is_stopped(pid), 60)  # noqa: B023
         finally:
             master.send_signal(signal.SIGKILL)
     end = time.monotonic() + 30
-    while not all(map(gone, [*workers, template])):
+    while not all(map(gone, [*workers, fork_server])):
         assert time.monotonic() < end, "a stopped process has outlived the master"
         time.sleep(0.01)
 
 
 def group(root: Path, name: str, files: dict[str, str]) -> None:
-    """A control group, as a directory."""
+    """Create a cgroup, and yield its directory."""
     path = root / name
     path.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():

@@ -1,4 +1,4 @@
-"""A server that was told to stop ends in its time, whatever hangs, and leaves nothing behind."""
+"""A server that gets a stop signal ends in time, whatever hangs, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ SERVICE = """
 
 
 class Case(NamedTuple):
-    """What hangs, what the log says of it, and how the server is told to stop."""
+    """Code that hangs, its description in the log, and the signals that stop the server."""
 
     name: str
-    #: What is called; "" for nothing.
+    #: Endpoint to call; "" for none.
     endpoint: str
     words: str
     options: tuple[str, ...] = ()
@@ -134,11 +134,11 @@ CASES = [
 
 
 class Ended(NamedTuple):
-    """How a server ended."""
+    """The end of a server."""
 
     code: int
     errors: str
-    #: What the call came to.
+    #: Outcome of the call.
     outcome: object
     children: list[int]
 
@@ -188,7 +188,7 @@ def ended(base: Path) -> dict[str, Ended]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_hangs_is_named_and_holds_up_no_end(case: Case, ended: dict[str, Ended], base: Path) -> None:
+def test_code_that_hangs_is_logged_and_does_not_delay_the_end(case: Case, ended: dict[str, Ended], base: Path) -> None:
     end = ended[case.name]
     assert end.code == 1, end.errors
     assert f"ended by force, because this did not end: {case.words}" in end.errors

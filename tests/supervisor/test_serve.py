@@ -84,7 +84,7 @@ SERVICE = """
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """A directory with a service that tests may change."""
+    """Create a directory with a service that tests may change."""
     path = tmp_path / "app"
     path.mkdir()
     (path / "made_service.py").write_text(textwrap.dedent(SERVICE))
@@ -96,7 +96,7 @@ def serving(app: Path, *options: str) -> ServerProcess:
 
 
 def failing(*arguments: str, cwd: Path | None = None, **environment: str) -> str:
-    """What ``shmrpc serve`` prints when it cannot serve."""
+    """Run ``shmrpc serve`` with an error, and return its output."""
     command = [sys.executable, "-m", "shmrpc", "serve", *arguments]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=cwd, env=env)
@@ -120,7 +120,7 @@ def health() -> list[str]:
 
 
 def is_refused(client: shmrpc.sync.Client) -> bool:
-    """Whether its server takes no more calls."""
+    """Return True if the server accepts no new calls."""
     try:
         client.pid()
     except (shmrpc.ServiceUnavailable, shmrpc.ConnectionLost):
@@ -169,7 +169,7 @@ def test_a_signal_cuts_off_no_call(app: Path, options: tuple[str, ...], number: 
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "1")])
-def test_the_grace_ends_and_calls_that_last_longer_are_told(app: Path, options: tuple[str, ...]) -> None:
+def test_calls_that_outlast_the_grace_fail(app: Path, options: tuple[str, ...]) -> None:
     with serving(app, "--grace", "0.1", *options) as server, clients(1) as (client,):
         call = InThread(lambda: client.sleep(60))
         assert eventually(client.waits)
@@ -234,7 +234,7 @@ def test_of_two_workers_with_as_many_clients_the_idle_one_gets_the_next(app: Pat
             with clients(1) as (third,):
                 return int(third.pid())
 
-        # The CPU time is looked at once a second. Without a difference in that they would take turns.
+        # The supervisor samples the CPU time once a second. Without a difference, workers would take turns.
         assert eventually(lambda: all(the_next() == idle_pid for _ in range(4)), 60)
         (app / "busy").unlink()
         call.join()
@@ -310,7 +310,7 @@ def test_workers_of_a_killed_supervisor_stop_and_the_name_is_free(app: Path) -> 
             assert again.version() == 1
 
 
-def test_a_worker_that_is_told_to_stop_finishes_and_is_replaced(app: Path) -> None:
+def test_a_worker_that_gets_a_stop_signal_finishes_and_is_replaced(app: Path) -> None:
     with serving(app, "--workers", "1") as server, clients(1) as (client,):
         (worker,) = workers_of(server)
         (app / "busy").touch()
@@ -320,7 +320,7 @@ def test_a_worker_that_is_told_to_stop_finishes_and_is_replaced(app: Path) -> No
         assert eventually(lambda: is_refused(client))
         other = shmrpc.sync.connect("made", timeout=60)
         connecting = InThread(other.__enter__)
-        time.sleep(0.1)  # It comes while the old one is still at work.
+        time.sleep(0.1)  # The new worker starts while the old one is still busy.
         assert call.outcome is None
         (app / "busy").unlink()
         assert call.join() == worker
@@ -364,7 +364,7 @@ def test_a_crash_loop_ends(app: Path, command: Sequence[str], code: int) -> None
     with ServerProcess("made_service:service", *options, shmrpc_command=command) as server:
         if code == 3:
             (app / "die").touch()
-        else:  # It never serves again: that is quick however long a start takes.
+        else:  # A worker that never serves dies quickly, however long its start takes.
             (app / "made_service.py").write_text("1 / 0  # a broken one\n")
         os.kill(workers_of(server)[0], signal.SIGKILL)
         _, errors = server.process.communicate(timeout=120)
@@ -407,7 +407,7 @@ async def test_a_rolling_restart_loses_no_call(app: Path) -> None:
                     pids.add(await client.pid())
                     pids.add(await client.sleep(pause))
                     calls[number] += 1
-                while (await client.pid()) in old:  # The last ones are told soon.
+                while (await client.pid()) in old:  # The last workers drain soon.
                     await asyncio.sleep(0.01)
                 pids.add(await client.pid())
 
@@ -420,7 +420,7 @@ async def test_a_rolling_restart_loses_no_call(app: Path) -> None:
                 assert client.pid() not in old
 
         async def each_makes(more: int) -> None:
-            """Waits until all of them have made so many more calls."""
+            """Wait until all clients have made so many more calls."""
             enough = [count + more for count in calls]
             while any(count < least for count, least in zip(calls, enough, strict=True)):
                 assert not any(task.done() for task in tasks)
@@ -431,7 +431,7 @@ async def test_a_rolling_restart_loses_no_call(app: Path) -> None:
         threads = [InThread(functools.partial(work_in_thread, number)) for number in (6, 7)]
         await each_makes(1)
         for number in range(2):
-            # Those of the last restart whom nobody has asked yet are not new either.
+            # Workers of the last restart that no client has called are not new either.
             before = {pid for pids in seen for pid in pids} | await asyncio.to_thread(children, server.pid)
             os.kill(server.pid, signal.SIGHUP)
             while not all(pids - before for pids in seen) or len(await asyncio.to_thread(children, server.pid)) != 2:

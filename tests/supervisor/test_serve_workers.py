@@ -45,14 +45,14 @@ SERVICE = """
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """A directory with a service."""
+    """Create a directory with a service."""
     (tmp_path / "spread_service.py").write_text(textwrap.dedent(SERVICE))
     return tmp_path
 
 
 @contextlib.contextmanager
 def beginning(app: Path, workers: int) -> Iterator[subprocess.Popen[str]]:
-    """A server whose workers do not serve before the file "hold" is removed."""
+    """Start a server whose workers do not serve before the file "hold" is removed."""
     (app / "hold").touch()
     options = ("--app-dir", str(app), "--workers", str(workers))
     command = [sys.executable, "-m", "shmrpc", "serve", "spread_service:service", *options]
@@ -64,7 +64,7 @@ def beginning(app: Path, workers: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def begun(app: Path) -> set[int]:
-    """The workers that have begun to import the service."""
+    """Return the workers that have begun to import the service."""
     return {int(path.name.removeprefix("begun-")) for path in app.glob("begun-*")}
 
 

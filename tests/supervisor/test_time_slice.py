@@ -17,7 +17,7 @@ from tests.helpers.server_process import ServerProcess
 #: The number of sched_getattr(2), which has no function in older C libraries.
 _GETATTR = {"x86_64": 315, "aarch64": 275}.get(platform.machine(), -1)
 _ATTRIBUTES = struct.Struct("IIQiIQQQ")
-#: What the server asks for, in nanoseconds.
+#: Time slice that the server requests, in nanoseconds.
 SHORT = 100_000
 TARGET = f"{__name__}:service"
 
@@ -40,7 +40,7 @@ def in_child() -> int:
 
 
 def time_slice(thread: int) -> int:
-    """The nanoseconds that a thread asks for, 0 for the calling one; 0 if the kernel knows no slices of threads."""
+    """Return the slice of a thread, 0 for this one, in nanoseconds; return 0 if the kernel has no slices of threads."""
     buffer = ctypes.create_string_buffer(_ATTRIBUTES.size)
     if ctypes.CDLL(None).syscall(_GETATTR, thread, buffer, _ATTRIBUTES.size, 0):
         return 0
@@ -54,7 +54,7 @@ USUAL = time_slice(0)
 #: Of the loop of a server: one that has a priority keeps what it has, and so do all of a test run under nice(1).
 OF_THE_LOOP = SHORT if os.getpriority(os.PRIO_PROCESS, 0) == 0 else USUAL
 
-#: A program that runs ``shmrpc`` where the kernel lets nobody ask, as a filter of system calls may have it.
+#: A program that runs ``shmrpc`` where a filter of system calls forbids the request.
 _FORBIDDEN = """
 from shmrpc import _core
 
@@ -77,7 +77,7 @@ def test_the_loop_has_short_ones_and_what_it_starts_the_usual_ones(options: tupl
         assert client.in_child() == USUAL
 
 
-def test_a_server_with_a_priority_that_somebody_gave_it_keeps_its_slice() -> None:
+def test_a_server_with_a_nice_value_keeps_its_slice() -> None:
     nice = ("-c", "import os; os.nice(1); from shmrpc.cli.commands import main; main()")
     with ServerProcess(TARGET, shmrpc_command=nice), shmrpc.sync.connect("slices") as client:
         assert client.in_loop() == USUAL

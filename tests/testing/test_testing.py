@@ -25,7 +25,7 @@ from tests.helpers.server_process import PATIENCE
 
 
 def _held(runtime: Path, service: str) -> set[str]:
-    """What this process, or anybody for the service, has of the system."""
+    """Return the resources of the system that this process has, or any process for the service."""
     with open("/proc/self/maps") as maps:
         mapped = {line.split()[-1] for line in maps if "/dev/shm" in line}
     opened = set(os.listdir("/proc/self/fd"))
@@ -35,7 +35,7 @@ def _held(runtime: Path, service: str) -> set[str]:
 
 async def test_nothing_is_mapped_opened_or_left_anywhere(runtime: Path) -> None:
     service = NotingService(f"tested.near.{os.getpid()}")
-    gc.collect()  # What earlier tests left may still be given back meanwhile: there is to be nothing more than before.
+    gc.collect()  # Resources of earlier tests may still be freed: at the end there must be no more than before.
     before = _held(runtime, service.name)
     async with connect(service) as client:
         assert await client.note("a call") == ["a call"]
@@ -114,7 +114,7 @@ _LIMIT = 100_000
 
 @contextlib.asynccontextmanager
 async def _over(way: str, service: shmrpc.Service) -> AsyncIterator[shmrpc.Client]:
-    """A client of a service over either transport, with a small limit for frames."""
+    """Yield a client of a service over each transport, with a small limit for frames."""
     if way != "shared memory":
         faults = Faults() if way == "memory with faults" else None
         async with connect(service, max_frame=_LIMIT, faults=faults) as client:
@@ -163,7 +163,7 @@ async def test_a_server_hears_that_it_broke_the_rules(caplog: pytest.LogCaptureF
     assert "found a fault of ours: it sent nonsense" in caplog.text
 
 
-def test_a_client_whose_loop_was_closed_says_so() -> None:
+def test_a_client_whose_loop_was_closed_has_an_error() -> None:
     network, service = Network(), NotingService()
 
     async def connected() -> tuple[shmrpc.Server, shmrpc.Client]:
@@ -208,11 +208,11 @@ async def test_one_way_calls_keep_their_order_and_let_the_server_run() -> None:
     async with connect(service := NotingService()) as client:
         for i in range(3000):
             await client.notify("note", str(i) * 10)
-        assert len(service.done) > 1000  # It took some meanwhile, though nobody waited for anything else.
+        assert len(service.done) > 1000  # The server has read some calls, although the client waited for nothing else.
         assert (await client.note("last"))[:-1] == [str(i) * 10 for i in range(3000)]
 
 
-async def test_what_was_called_one_way_before_a_client_closes_is_executed() -> None:
+async def test_one_way_calls_before_a_client_closes_are_executed() -> None:
     network, service = Network(), NotingService()
     async with network.serve(service) as server:
         async with network.connect("tested.near") as client:
@@ -243,7 +243,7 @@ async def test_a_server_that_closes_says_which_calls_it_never_took() -> None:
         begun = asyncio.create_task(client.wait())
         assert await until(lambda: server.in_flight == 1)
         late = asyncio.create_task(client.note("never"))
-        await asyncio.sleep(0)  # It is on the way; the server goes before it looks.
+        await asyncio.sleep(0)  # The call is on its way; the server ends before it reads the call.
         await server.close()
         for call, maybe in ((begun, True), (late, False)):
             with pytest.raises(shmrpc.ConnectionLost, match="the server stopped") as caught:
@@ -377,7 +377,7 @@ def test_another_loop_is_refused() -> None:
     asyncio.run(main())
 
 
-async def test_what_connect_is_not_for() -> None:
+async def test_connect_refuses_wrong_arguments() -> None:
     with pytest.raises(TypeError, match=r"expected a shmrpc\.Service"):
         async with connect("tested"):  # type: ignore[arg-type]
             pass

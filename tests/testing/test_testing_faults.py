@@ -42,7 +42,7 @@ async def test_a_call_cancelled_while_it_is_held_back_never_begins() -> None:
     async with connect(NotingService(), faults=faults) as client:
         faults.delay(0.02)
         held = asyncio.create_task(client.note("held"))
-        await asyncio.sleep(0)  # It is held back. With a timer instead, its time might come with ours.
+        await asyncio.sleep(0)  # The call is delayed. A timer might expire at the same time as the delay.
         held.cancel()
         assert await client.note("next") == ["next"]
 

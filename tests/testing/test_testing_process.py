@@ -85,7 +85,7 @@ def test_two_servers_meet_and_leave_in_any_order() -> None:
     assert os.environ["XDG_RUNTIME_DIR"] == before
 
 
-def test_nobody_is_met_whom_the_shared_directory_would_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_of_the_shared_directory_are_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHMRPC_DIRECTORY", str(tmp_path))
     with ServerProcess("tests.helpers.services:service") as server, server.sync_connect() as client:
         assert client.add(1, 2) == 3

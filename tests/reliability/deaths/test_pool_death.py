@@ -178,10 +178,10 @@ def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tm
             time.sleep(generator.uniform(0, 0.2))
             processes = descendants(master.pid)
             master.kill()
-        assert len(processes) == WORKERS + 1, "there are other processes than the workers and their template"
+        assert len(processes) == WORKERS + 1, "there are other processes than the workers and their fork server"
         end = time.monotonic() + 30
         while not all(map(gone, processes)):
-            assert time.monotonic() < end, "a worker or the template has outlived its master"
+            assert time.monotonic() < end, "a worker or the fork server has outlived its master"
             time.sleep(0.005)
         path = directory / "told"
         told = [int(line) for line in path.read_text().split()] if path.exists() else []

@@ -21,7 +21,7 @@ from tests.helpers import crash_points
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
-from tests.helpers.stopped_processes import PATIENCE, stands_still, stopped
+from tests.helpers.stopped_processes import PATIENCE, is_stopped, stopped
 from tests.helpers.time_bound import bounded
 from tests.reliability import figures
 
@@ -84,7 +84,7 @@ def stopped_at(other: MemberProcess, point: str) -> Iterator[None]:
     """A member stands still within a transaction, and goes on at the end."""
     other.do(f"q = sync.attach({OURS!r}, 5)")
     other.begin(f"crash_points.stop_at_point({point!r}, 1); q.put('of the other')")
-    assert eventually(lambda: stands_still(other.pid), PATIENCE)
+    assert eventually(lambda: is_stopped(other.pid), PATIENCE)
     try:
         yield
     finally:

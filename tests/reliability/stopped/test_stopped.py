@@ -19,7 +19,7 @@ from shmrpc import _core
 from shmrpc.client.common.deadline_error import ReadProgress
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import Script, ServerProcess, eventually_in_loop
-from tests.helpers.stopped_processes import stands_still, stopped
+from tests.helpers.stopped_processes import is_stopped, stopped
 from tests.helpers.time_bound import bounded
 from tests.reliability import figures
 from tests.reliability.watched_service import as_new, held_by
@@ -345,7 +345,7 @@ async def test_a_stopped_client_holds_its_own_calls_and_nobody_else(
 ) -> None:
     """Its stream waits for credit, its answers wait for room, and the server serves on in bounded memory."""
     with Script(CLIENT) as other:
-        assert await eventually_in_loop(lambda: stands_still(other.process.pid), HANGS)
+        assert await eventually_in_loop(lambda: is_stopped(other.process.pid), HANGS)
         for _ in range(3):
             before, resident = await client.produced(), (await client.holds())["kilobytes"]
             for i in range(scaled(300, 3000)):

@@ -12,7 +12,7 @@ from shmrpc.discovery.members import inspect_all_objects
 from tests.helpers import crash_points
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
-from tests.helpers.stopped_processes import stands_still
+from tests.helpers.stopped_processes import is_stopped
 from tests.helpers.time_bound import bounded
 from tests.reliability import figures
 
@@ -50,7 +50,7 @@ def test_who_was_not_told_of_a_permit_finds_it_by_its_deadline(wait: str) -> Non
         waiting.begin(wait)
         assert eventually(lambda: any(each.name == "gpu" and each.waiters == 1 for each in inspect_all_objects(print)))
         victim.begin("gate.release()")
-        assert eventually(lambda: stands_still(victim.pid))
+        assert eventually(lambda: is_stopped(victim.pid))
         waiting.end()
         assert {each.pid: each.holds for each in shmrpc.members("gpu")} == {victim.pid: 0, waiting.pid: 1}
         victim.signal(signal.SIGCONT)
@@ -65,7 +65,7 @@ def test_one_that_is_about_to_subscribe_is_no_subscriber_yet(point: str) -> None
     with bounded(), MemberProcess(points=True) as joining, shmrpc.sync.topic("ticks") as topic:
         joining.do(f"crash_points.stop_at_point({point!r}, 1)")
         joining.begin('s = sync.subscribe("ticks"); s.__enter__(); result = s.get(timeout=20).value; s.close()')
-        assert eventually(lambda: stands_still(joining.pid))
+        assert eventually(lambda: is_stopped(joining.pid))
         assert topic.subscribers() == []
         topic.publish(1)
         joining.signal(signal.SIGCONT)

@@ -22,7 +22,7 @@ from tests.helpers.host_names import assert_none_left, host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually
-from tests.helpers.stopped_processes import stands_still, stopped
+from tests.helpers.stopped_processes import is_stopped, stopped
 from tests.helpers.time_bound import bounded
 from tests.reliability import figures, store_roles
 from tests.reliability.stopped.test_store_stopped import HOLDS
@@ -184,7 +184,7 @@ def test_who_is_stopped_at_a_point_is_left_behind(runtime: Path, tmp_path: Path,
         member.begin(
             f"crash_points.stop_at_point({point!r}, 1); store_roles.follow({OURS!r}, {role!r}, 3, {str(ledger)!r})"
         )
-        assert eventually(lambda: stands_still(member.pid), 30)
+        assert eventually(lambda: is_stopped(member.pid), 30)
         assert store.replace() == member.pid
         done = store_roles.acknowledged(ledger)
         for _ in store_roles.play(plain, role, 3, done + (point in COMMITTED)):

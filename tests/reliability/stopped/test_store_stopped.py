@@ -19,7 +19,7 @@ from tests.helpers import crash_points
 from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
-from tests.helpers.stopped_processes import stands_still, stopped
+from tests.helpers.stopped_processes import is_stopped, stopped
 from tests.helpers.time_bound import bounded
 from tests.reliability import store_roles
 
@@ -98,7 +98,7 @@ def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
             f"crash_points.stop_at_point({point!r}, 1); "
             f"store_roles.follow({OURS!r}, {role!r}, 3, {str(tmp_path / 'ledger')!r})"
         )
-        assert eventually(lambda: stands_still(member.pid), 30)
+        assert eventually(lambda: is_stopped(member.pid), 30)
         if point in HOLDS:
             with pytest.raises(shmrpc.StoreBusy, match=rf"process {member.pid} is in the middle of changing it"):
                 store["ours"] = 1
@@ -134,7 +134,7 @@ def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(r
                 "crash_points.stop_at_point('OnlyWordStored', 1); "
                 f"store_roles.follow({OURS!r}, 'adds', 0, {str(tmp_path / 'ledger')!r})"
             )
-            assert eventually(lambda: stands_still(member.pid), 30)
+            assert eventually(lambda: is_stopped(member.pid), 30)
             waiting = InThread(partial(begin, store, number))
             time.sleep(0.25)  # Longer than it is waited for anything but a wait.
             with pytest.raises(shmrpc.WaitTimeout, match=rf"process {member.pid} "), store.transaction(0.01):

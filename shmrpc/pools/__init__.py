@@ -1,1 +1,1 @@
-"""Pools: processes that work for one, over connections that they inherit."""
+"""Run functions in pools of worker processes."""

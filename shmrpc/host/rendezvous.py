@@ -348,7 +348,7 @@ class ConnectRetry:
     def record_failure(self, error: Exception) -> None:
         """Record why the server that is there cannot accept a client now."""
         if not self._no_answer:
-            self._reason = f"the last one that was there said: {error}"
+            self._reason = f"the last server refused: {error}"
             self._note(str(error))
 
     def welcome_timeout(self, pid: int) -> float:

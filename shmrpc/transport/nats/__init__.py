@@ -1,1 +1,1 @@
-"""Across hosts: frames travel through NATS, an engine that exists and that many run."""
+"""Transport between hosts, through NATS servers."""

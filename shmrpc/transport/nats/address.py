@@ -1,4 +1,4 @@
-"""Where NATS is, and how to be let in: from a URL, the environment and files.
+"""Address and login of NATS, from a URL, the environment and files.
 
 ::
 
@@ -42,7 +42,7 @@ from shmrpc.basics.suggestions import closest_match
 from shmrpc.transport.nats import tls
 
 DEFAULT_PORT: Final = 4222
-#: Seconds within which a dead peer is noticed: each side says each fifth of it that it lives.
+#: Seconds within which a dead peer is noticed; each side sends a beat every fifth of them.
 DEFAULT_HEARTBEAT: Final = 2.0
 _MIN_HEARTBEAT: Final = 0.1
 _MAX_HEARTBEAT: Final = 3600.0
@@ -53,28 +53,28 @@ _SECRETS: Final = re.compile(r"(?<=://).*@", re.DOTALL)
 
 
 def without_secrets(text: str) -> str:
-    """A text that may be or have a URL, without the user, password or token in it: for messages."""
+    """Return a text that may contain a URL without its user, password or token, for messages."""
     return _SECRETS.sub("…@", text)
 
 
 @dataclasses.dataclass(frozen=True)
 class NatsAddress:
-    """Where NATS is, and how to be let in. As text it has no secret."""
+    """Address and login of NATS. Its text contains no secret."""
 
-    #: ``host:port``, of servers that belong together.
+    #: ``host:port`` of the servers of one cluster.
     servers: tuple[str, ...]
     heartbeat: float = DEFAULT_HEARTBEAT
     inbox: str = "any"
-    #: The way in: user and password, token, creds, nkey.
+    #: Login: user and password, token, creds or nkey.
     login: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
-    #: Files, and whether TLS is asked for.
+    #: Files for TLS, and True if TLS is required.
     tls: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
 
     def __str__(self) -> str:
         return "nats://" + ",".join(self.servers)
 
     def arguments(self) -> dict[str, Any]:
-        """What ``nats.connect`` takes of it. Raises ValueError for a file that cannot be used; it names the option."""
+        """Return the arguments for ``nats.connect``. Raises ValueError, naming the option, for an unusable file."""
         named = {"creds": "user_credentials", "nkey": "nkeys_seed"}
         arguments: dict[str, Any] = {named.get(name, name): value for name, value in self.login}
         for name, file in self.login:
@@ -86,7 +86,7 @@ class NatsAddress:
 
 
 def _check_file(name: str, file: str) -> None:
-    """Raises ValueError for what is no file of this kind: NATS's client would find out later, and not say which."""
+    """Raise ValueError unless a file is of this kind: NATS's client would fail later, without naming the file."""
     try:
         data = Path(file).read_bytes()
     except OSError as error:
@@ -98,12 +98,12 @@ def _check_file(name: str, file: str) -> None:
     nkeys = importlib.import_module("nkeys")
     try:
         nkeys.from_seed(bytearray(data.strip())).wipe()
-    except Exception:  # Of many kinds, and some would say what is in the file.
+    except Exception:  # Of many types, some of which show the contents of the file.
         raise ValueError(f"nkey={file}: expected the seed of an nkey, which begins with SU") from None
 
 
 def parse(rest: str) -> tuple[NatsAddress, str]:
-    """The address, and the name of a service or "", in a URL after ``nats://``. Raises ValueError if it is none."""
+    """Parse a URL after ``nats://``. Returns the address, and the name of a service or "". Raises ValueError."""
     before, _, query = rest.partition("?")
     before = _in_one_scheme(before)
     authority, _, service = before.partition("/")
@@ -123,12 +123,12 @@ def parse(rest: str) -> tuple[NatsAddress, str]:
 
 
 def _in_one_scheme(before: str) -> str:
-    """The same without the scheme that each of several hosts may have again."""
+    """Return a URL without the scheme that each of several hosts may repeat."""
     return re.sub(r",nats://", ",", before)
 
 
 def _one_login(authority: str) -> tuple[str, str, str] | None:
-    """The login that several hosts have, "@" and the hosts; None if this is no list of hosts with logins of their own.
+    """Return the login that several hosts repeat, "@" and the hosts; None if this is no list of hosts with logins.
 
     What has a comma or an @ in its password, and so is no such list, is read otherwise. Raises ValueError if the logins
     differ, or if a host before the login has none.
@@ -147,7 +147,7 @@ def _one_login(authority: str) -> tuple[str, str, str] | None:
 
 
 def _is_right(hosts: str, query: str) -> bool:
-    """Whether these may be what they stand for: not what is left of a password that was cut at a / or ?."""
+    """Return True if these can be valid hosts, not the rest of a password that was cut at a / or ?."""
     known = all(name in _OPTIONS for name, _ in parse_qsl(query, keep_blank_values=True))
     return known and all(_HOST.fullmatch(host) for host in hosts.split(","))
 

@@ -1,4 +1,4 @@
-"""A client's side of a connection over NATS."""
+"""Client's side of a connection over NATS."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from shmrpc.wire import control
 from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Shape
 
-#: Seconds that one server has for its welcome, before another one is asked.
+#: Seconds that one server has for its welcome before another one is asked.
 _ANSWER: Final = 1.0
-#: Seconds that NATS has to let us in, before it is tried again.
+#: Seconds for one attempt to connect to NATS.
 _NATS: Final = 5.0
-#: Seconds between two tries: the first, the longest, and the longest of a client that waits for ever.
+#: Seconds between two attempts: the shortest, the longest, and the longest of a client without a timeout.
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE_FOR_EVER: Final = 0.5
-#: Who takes a connection whose uid nobody knows.
+#: User id of a peer whose user is unknown.
 UNKNOWN_UID: Final = -1
 
 
 class _RetryLater(Exception):
-    """No server can take the client at this moment; why, in words."""
+    """Error of an attempt that may succeed later, with the reason as text."""
 
 
 class _Unreachable(_RetryLater):
-    """Whether there are servers, nobody knows: NATS cannot be reached, or refuses, or somebody is there and silent."""
+    """Error of an attempt that does not show whether there are servers: NATS is unreachable, refuses, or is silent."""
 
 
 class _TimedOut(_Unreachable):
-    """The time was over before anything was known."""
+    """Error of an attempt that ran out of time without any result."""
 
 
 async def connect(
@@ -57,7 +57,7 @@ async def connect(
     *,
     options: ConnectionOptions,
 ) -> NatsConnection:
-    """Connects to a server of a service, within ``timeout`` seconds; None: for ever, 0: one try.
+    """Connect to a server of a service within ``timeout`` seconds; None: without a limit, 0: one attempt.
 
     Raises ServiceUnavailable if there is none by then, or if the server refuses.
     """
@@ -77,7 +77,7 @@ async def connect(
                 nats_link = nats_link or await _acquire_link(address, left)
                 return await _handshake(service, nats_link, left, options)
             except _RetryLater as why:
-                if not reason or not isinstance(why, _TimedOut):  # Else what was said before says more.
+                if not reason or not isinstance(why, _TimedOut):  # Otherwise the earlier reason says more.
                     reason, is_known = str(why), not isinstance(why, _Unreachable)
             note(reason)
             if end is not None and time.monotonic() + pause >= end:
@@ -133,7 +133,7 @@ async def _handshake(service: str, nats_link: Link, timeout: float, options: Con
                 f"{pipe.peer_description}: expected welcome, got {type(welcome).__name__.lower()}"
             )
         if welcome.try_again:
-            raise _RetryLater(f"the last one that was there said: {welcome.reason}")
+            raise _RetryLater(f"the last server refused: {welcome.reason}")
         raise ServiceUnavailable(f"the server refused the connection: {welcome.reason}")
     except BaseException as error:
         pipe.discard()
@@ -153,7 +153,7 @@ async def _handshake(service: str, nats_link: Link, timeout: float, options: Con
 
 
 class NatsConnection(Connection):
-    """A client's side."""
+    """Client's side of a connection."""
 
     def __init__(self, service: str, nats_link: Link, pipe: Pipe, welcome: Welcome) -> None:
         if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
@@ -177,7 +177,7 @@ class NatsConnection(Connection):
     def start(
         self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
     ) -> None:
-        """See :meth:`Connection.start`."""
+        """Start to deliver frames, as :meth:`Connection.start` does."""
         super().start(pending, on_frame, on_end, on_go_away)
         self._pipe.listen(self._take, self._hear, self._lose)
 
@@ -189,7 +189,7 @@ class NatsConnection(Connection):
             raise
 
     def _hear(self, message: Message) -> None:
-        """Takes what the server says besides frames."""
+        """Handle a message of the server other than a frame."""
         if isinstance(message, control.GoAway):
             self._on_go_away()
         elif isinstance(message, control.Goodbye):
@@ -206,24 +206,24 @@ class NatsConnection(Connection):
             raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
 
     async def wait_for_room(self) -> None:
-        """Waits until little waits to be sent."""
+        """Wait until there is room to send."""
         await self._pipe.wait_for_room()
 
     def fault(self, error: Exception) -> None:
-        """Closes, and tells the server which rule it broke."""
+        """Close the connection, and report the broken rule to the server."""
         if self._open:
             self._pipe.fault(str(error))
 
     def close(self) -> None:
-        """Closes the connection, behind what was sent. Again: nothing."""
+        """Close the connection after the frames already sent. Idempotent."""
         if self._open:
             self._open = False
-            if self._loop.is_closed():  # It was dropped open, and nothing can be said any more.
+            if self._loop.is_closed():  # The client was dropped open, and no goodbye can be sent.
                 self._pipe.discard()
                 return
             self._pipe.send_message(control.Goodbye("closed"))
             self._pipe.finish()
 
     async def wait_closed(self) -> None:
-        """Waits until all is on its way that was sent before :meth:`close`."""
+        """Wait until the frames sent before :meth:`close` have left this process."""
         await self._pipe.wait_closed()

@@ -1,8 +1,8 @@
-"""Deadlines between two clocks.
+"""Conversion of deadlines between the clocks of two hosts.
 
-A request has its deadline as an instant of its sender's ``CLOCK_MONOTONIC``, and each NATS message the time by that
-clock at which it was sent. What was left then is left when it arrives: the way is not counted, since nobody knows how
-long it was.
+A request carries its deadline as an instant of its sender's ``CLOCK_MONOTONIC``, and each NATS message the time of that
+clock when it was sent. The time left at that moment is the time left on arrival: the transit time is unknown, and not
+counted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _array: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(lis
 _number = msgspec.msgpack.Decoder(int)
 _header = msgspec.msgpack.Decoder(dict[str, Any])
 _encoder = msgspec.msgpack.Encoder()
-#: What a deadline can be, in nanoseconds.
-_CLOSE_TIMEOUT: Final = (1 << 63) - 1
+#: Largest deadline, in nanoseconds.
+_MAX_DEADLINE: Final = (1 << 63) - 1
 
 
 def shift_deadline(opcode: int, body: Body, shift: int) -> Body:
-    """The body of a frame with its deadline, if it has one, moved by ``shift`` nanoseconds.
+    """Return the body of a frame with its deadline, if it has one, moved by ``shift`` nanoseconds.
 
-    Raises RemoteProtocolError if the deadline cannot be read.
+    Raises RemoteProtocolError if the deadline cannot be decoded.
     """
     kind = opcode & 0xFF
     if kind != _FIRST and kind not in _HEADERS:
@@ -39,14 +39,14 @@ def shift_deadline(opcode: int, body: Body, shift: int) -> Body:
     try:
         parts = _array.decode(data)
         if not parts:
-            return body  # What it lacks is found out where it is run.
+            return body  # The missing parts are reported where the call is run.
         if kind == _FIRST:
-            parts[0] = msgspec.Raw(_encoder.encode(_moved(_number.decode(parts[0]), shift)))
+            parts[0] = msgspec.Raw(_encoder.encode(_shift(_number.decode(parts[0]), shift)))
         else:
             header = _header.decode(parts[0])
             if not isinstance(header.get("deadline"), int):
                 return body
-            header["deadline"] = _moved(header["deadline"], shift)
+            header["deadline"] = _shift(header["deadline"], shift)
             parts[0] = msgspec.Raw(_encoder.encode(header))
     except UNREADABLE as error:
         raise RemoteProtocolError(f"a request whose deadline cannot be read: {error}") from None
@@ -54,5 +54,5 @@ def shift_deadline(opcode: int, body: Body, shift: int) -> Body:
     return data if isinstance(body, bytes) else body.with_body(data)
 
 
-def _moved(deadline: int, shift: int) -> int:
-    return min(max(deadline + shift, 0), _CLOSE_TIMEOUT)
+def _shift(deadline: int, shift: int) -> int:
+    return min(max(deadline + shift, 0), _MAX_DEADLINE)

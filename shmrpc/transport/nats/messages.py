@@ -1,8 +1,8 @@
-"""What the two sides say to each other besides frames: the handshake. A goodbye is that of :mod:`shmrpc.wire.control`.
+"""Messages of the handshake over NATS. The goodbye is that of :mod:`shmrpc.wire.control`.
 
-A client sends ``hello`` to the service's subject, with a subject that no other connection has and a secret. One server
-answers there with ``welcome`` or ``refuse``, and proves by the secret that it has read the hello. In the welcome it
-sends a subject and a secret of its own.
+A client sends ``hello`` to the service's subject, with a private subject and a secret. One server replies there with
+``welcome`` or ``refuse``, and proves by the secret that it has read the hello. The welcome has a subject and a secret
+of the server.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from shmrpc.wire import control
 from shmrpc.wire.codec import UNREADABLE
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
-#: The version of these messages, and of how frames lie in NATS's; frames have that of control.VERSION.
+#: Version of these messages, and of the layout of frames in NATS messages; frames have the version control.VERSION.
 VERSION: Final = 2
-#: Bytes of the secret by which the sender of a message proves that it was told where this end of a connection is.
+#: Bytes of the secret that each message to an end of a connection begins with.
 PROOF: Final = 16
 NO_PROOF: Final = bytes(PROOF)
-#: Bytes of one message within a connection: a welcome names each endpoint.
+#: Largest size in bytes of a message, which a welcome with many endpoints needs.
 MAX_MESSAGE: Final = 1 << 20
 
 _MaxFrame = Annotated[int, msgspec.Meta(ge=MIN_MAX_FRAME, le=MAX_MAX_FRAME)]
@@ -34,43 +34,43 @@ _Proof = Annotated[bytes, msgspec.Meta(min_length=PROOF, max_length=PROOF)]
 
 
 class ReplyAddress(msgspec.Struct, tag="hello"):
-    """Of a hello, where a refusal goes: that can be read although the rest cannot."""
+    """Part of a hello that a refusal needs, and that can be decoded even if the rest cannot."""
 
     inbox: str = ""
     proof: _Proof = NO_PROOF
 
 
 class Hello(msgspec.Struct, tag="hello"):
-    """A client wants a server."""
+    """Request of a client for a server."""
 
-    #: Of these messages, and of frames.
+    #: Versions of these messages, and of frames.
     versions: tuple[int, int]
-    #: Bytes of the largest body it accepts, and of the large buffers of one frame.
+    #: Largest body that the client accepts, and largest total of the large buffers of one frame, in bytes.
     max_frame: _MaxFrame
     max_memory: _MaxMemory
-    #: Seconds within which it wants a dead peer to be noticed.
+    #: Seconds within which the client wants a dead peer to be noticed.
     heartbeat: _Seconds
-    #: The subject of this end of the connection, and the proof that each message to it begins with.
+    #: Subject of this end of the connection, and the secret that each message to it begins with.
     inbox: str = ""
     proof: _Proof = NO_PROOF
-    #: Whether it sends and reads pickles. Both sides do, or none.
+    #: True if the client sends and reads pickles; both sides must agree.
     pickle: bool = False
-    #: Where it runs, for messages.
+    #: Host and process of the client, for error messages.
     host: str = ""
     pid: int = 0
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
-    """A server takes the client. What is agreed on is the smaller of the two sides' limits, the longer heartbeat."""
+    """Acceptance of a client, with the smaller of the two sides' limits and the longer heartbeat."""
 
     max_frame: _MaxFrame
     max_memory: _MaxMemory
     heartbeat: _Seconds
-    #: The endpoints' names; the place in this list is the number.
+    #: Names of the endpoints; the index in this list is the endpoint's number.
     endpoints: list[str]
-    #: By number, the shapes of those that stream on any side, None of the others; empty if none does.
+    #: Shapes of the endpoints by number, None for those without streams; empty if no endpoint streams.
     shapes: list[Shape | None] = []
-    #: The subject of this end of the connection, and the proof that each message to it begins with.
+    #: Subject of this end of the connection, and the secret that each message to it begins with.
     inbox: str = ""
     proof: _Proof = NO_PROOF
     host: str = ""
@@ -78,7 +78,7 @@ class Welcome(msgspec.Struct, tag="welcome"):
 
 
 class ServerReport(msgspec.Struct, tag="report"):
-    """What a server says of itself."""
+    """State of a server."""
 
     host: str
     report: control.StatusReport
@@ -92,21 +92,21 @@ _reply_address_decoder = msgspec.msgpack.Decoder(ReplyAddress)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     return _encoder.encode(message)
 
 
 def decode(data: bytes) -> Message:
-    """The message in these bytes; RemoteProtocolError if it is none."""
+    """Decode a message. Raises RemoteProtocolError if it is invalid."""
     try:
         return _decoder.decode(data)
     except UNREADABLE as error:
         why = one_line(str(error))
-        raise RemoteProtocolError(f"a message of {len(data)} bytes cannot be read: {why}") from None
+        raise RemoteProtocolError(f"a message of {len(data)} bytes cannot be decoded: {why}") from None
 
 
 def decode_reply_address(data: bytes) -> ReplyAddress:
-    """Read where a refusal of this hello goes, as far as it says so."""
+    """Decode the reply address of a hello; an empty one if it cannot be decoded."""
     try:
         return _reply_address_decoder.decode(data)
     except UNREADABLE:
@@ -114,10 +114,10 @@ def decode_reply_address(data: bytes) -> ReplyAddress:
 
 
 def describe_process(host: str, pid: int) -> str:
-    """Names a process elsewhere, as it says of itself."""
+    """Describe a process of another host, by its own account."""
     return f"process {pid} on {host[:80]!r}" if host else "a process elsewhere"
 
 
 def own_address() -> tuple[str, int]:
-    """The host and the process that this is."""
+    """Return the name of this host and the id of this process."""
     return socket.gethostname(), os.getpid()

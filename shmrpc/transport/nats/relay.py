@@ -1,9 +1,9 @@
-"""A client for threads over NATS: a loop in a thread of this process has the connection, and hands its frames on.
+"""Relay between a client for threads and its connection over NATS, which a background loop has.
 
-A thread waits in the core, for shared memory, and cannot wait for NATS's client. So what it is connected to is a relay
-in its own process, as if that were a server of this host: all that a client for threads can do it can do here. Frames
-go through it as they are, calls keep their numbers, and credit is between the two ends. The relay takes no more from
-its client while the way to the server is full.
+A thread waits in the core, for shared memory, and cannot wait for NATS's client. So it is connected to a relay in its
+own process, as to a server of this host, and all of `shmrpc.sync` works unchanged. Frames pass through unchanged, calls
+keep their ids, and credit is between the two ends. The relay receives nothing from its client while the connection to
+the server is full.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from shmrpc.transport.shm.thread_client import ThreadConnection
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 
-#: Seconds between two looks of a thread that connects whether anybody still wants the connection.
+#: Seconds between two checks of a connecting thread that the connection is still wanted.
 _CHECK_INTERVAL: Final = 0.05
-#: Seconds that what was sent has to go on its way when a client is closed.
+#: Seconds that sent frames have to leave this process when a client is closed.
 _CLOSE_TIMEOUT: Final = 2.0
 
 _T = TypeVar("_T")
 
 
 class _BackgroundLoop:
-    """The loop in which this process has its relays, made when one is first wanted. A forked child has its own."""
+    """Event loop of the relays in this process, started on first use. A forked child has one of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class _BackgroundLoop:
         self._lock, self._loop = threading.Lock(), None
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        """Has something done there."""
+        """Run a coroutine in the loop, and return its future."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -75,7 +75,7 @@ def connect(
     *,
     options: ConnectionOptions,
 ) -> RelayedConnection:
-    """Connects to a server of a service; see :data:`shmrpc.transport.connection.ThreadDial`."""
+    """Connect to a server of a service, as :data:`shmrpc.transport.connection.ThreadDial` describes."""
     begun = _background_loop.begin(_begin(service, address, timeout, note, options))
     try:
         while not begun.done():
@@ -94,7 +94,7 @@ def connect(
 
 
 def _end_silent(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
-    """Nobody wants what was begun: without its client the relay ends."""
+    """Close the client's socket of an unwanted relay, which ends the relay."""
     if not begun.cancelled() and begun.exception() is None:
         begun.result()[1].close()
 
@@ -102,7 +102,7 @@ def _end_silent(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -
 async def _begin(
     service: str, address: NatsAddress, timeout: float | None, note: Callable[[str], None], options: ConnectionOptions
 ) -> tuple[Relay, socket.socket]:
-    """A relay, and the socket for its client. If nobody takes it, that socket is closed, and the relay ends."""
+    """Return a relay, and the socket for its client. The relay ends when that socket is closed."""
     connection = await client.connect(service, address, timeout, note, options=options)
     with contextlib.ExitStack() as undone:
         undone.callback(connection.close)
@@ -120,19 +120,19 @@ async def _begin(
 
 
 class Relay:
-    """Between a client in this process and the server of a connection. All of it is in the background's loop."""
+    """Relay between a client in this process and its server. It runs in the background loop."""
 
-    #: It stands for its client in the inbox: the core runs nothing by itself.
+    #: None: the core serves no call of this client by itself.
     serving = None
 
     def __init__(self, connection: client.NatsConnection, options: ConnectionOptions, ours: socket.socket) -> None:
         self._connection: Connection = connection
         self.extra_credit = connection.extra_credit
-        #: How the connection to the server has ended.
+        #: Reason why the connection to the server has ended.
         self.end: CloseReason | None = None
         #: Done when all is closed.
         self.closed: concurrent.futures.Future[None] = concurrent.futures.Future()
-        #: Of the way between the client and here.
+        #: Options of the connection between the client and the relay.
         self.options = dataclasses.replace(
             options, max_frame=connection.max_frame, max_memory=connection.limits.max_memory, spin=0
         )
@@ -145,27 +145,27 @@ class Relay:
         self._listener.begin(self._on_client, self._on_client_lost)
         self._ending = False
         self._adopted = False
-        # Somebody may wait for a frame at any time: who does, the client alone knows.
+        # The client may wait for a frame at any time; only the client itself knows.
         connection.start({0: None}, self._on_frame, self._on_end, self._on_go_away)
         self._listener.adopt(ours)
         self._adopted = True
 
     def _on_client(self, peer: Peer) -> Relay:
         self._peer = peer
-        if self.end is not None:  # Meanwhile.
+        if self.end is not None:  # The connection has ended meanwhile.
             self._loop.call_soon(peer.close, str(self.end.error))
         return self
 
     def _on_client_lost(self, _: Relay, error: ShmrpcError) -> None:
-        if isinstance(error, RemoteProtocolError):  # The client has found a fault: it is the server's.
+        if isinstance(error, RemoteProtocolError):  # The client reports a broken rule, which the server broke.
             self._connection.fault(error)
 
     def _on_change(self) -> None:
-        if self._adopted and not self._listener.peers:  # Its client has closed, died or never come.
+        if self._adopted and not self._listener.peers:  # The client has closed, has died, or never connected.
             self._finish()
 
     def _take(self) -> None:
-        """Sends what has come from the client."""
+        """Send the frames received from the client."""
         poller, inbox = self._inbox.poller, self._inbox
         while not inbox.is_paused and (frame := poller.next()) is not None:
             _, opcode, call_id, body = frame
@@ -180,10 +180,10 @@ class Relay:
             except (Oversize, Backlog) as error:
                 self._on_end(CloseReason(RemoteProtocolError(f"the server of {self._connection.service!r}: {error}")))
             except ChannelError:
-                pass  # It has ended: the client is being told.
+                pass  # The connection has ended, and the client is being notified.
 
     async def _resume(self) -> None:
-        """Takes more once what was taken is on its way."""
+        """Receive more frames once there is room for them."""
         await self._connection.wait_for_room()
         self._inbox.is_paused = False
         self._inbox.pump()
@@ -222,40 +222,40 @@ class Relay:
             self.closed.set_result(None)
 
 
-#: A loop keeps its tasks weakly.
+#: Running tasks, because a loop keeps only weak references to tasks.
 _closing: Final[set[asyncio.Task[Any]]] = set()
 
 
 class _RelayInbox(ShmInbox):
-    """What a relay's client has sent."""
+    """Inbox with the frames of a relay's client."""
 
-    #: Whether nothing is taken for now: the way to the server is full.
+    #: True while no frames are received, because the connection to the server is full.
     is_paused = False
 
     def pump(self) -> None:
-        """Lets frames be taken, unless nothing is to be."""
+        """Receive frames, unless the inbox is paused."""
         if not self.is_paused:
             super().pump()
 
 
 class RelayedConnection(ThreadConnection):
-    """A client's side, to a relay in its own process."""
+    """Client's side of a connection to a relay in its process."""
 
     stream_window = credit.WINDOW + round_trip.MOST_EXTRA
 
     def __init__(self, control_socket: socket.socket, established: Established, relay: Relay) -> None:
         super().__init__(control_socket, established)
-        self.pid, self.uid = 0, client.UNKNOWN_UID  # Those of the server, which nobody knows, and not the relay's.
+        self.pid, self.uid = 0, client.UNKNOWN_UID  # The server's are unknown, and the relay's would be wrong.
         self._relay = relay
         self.extra_credit = relay.extra_credit
 
     def poll_close(self) -> CloseReason | None:
-        """How the server has ended the connection, if it has, in the words of the connection that the relay has."""
+        """Return the reason why the connection has ended, from the relay's own connection if known; else None."""
         end = super().poll_close()
         return end if end is None else self._relay.end or end
 
     def close(self) -> None:
-        """Closes the connection, and waits until what was sent is on its way. Again: nothing."""
+        """Close the connection, and wait until sent frames have left this process. Idempotent."""
         was_open = self._open
         super().close()
         if was_open:

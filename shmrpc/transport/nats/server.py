@@ -1,4 +1,4 @@
-"""A server's side of connections over NATS."""
+"""Server's side of connections over NATS."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from shmrpc.wire.codec import Body
 
 logger = logging.getLogger("shmrpc.server")
 
-#: In the place of an opcode: the client's end of the connection.
+#: Pseudo opcode: the client has ended the connection.
 _END = -1
 
 
 class NatsPeer(Peer):
-    """A client at the server's side."""
+    """Server's side of a client's connection."""
 
     def __init__(self, listener: NatsListener, nats_link: Link, hello: Hello) -> None:
         self.pid, self.uid = 0, UNKNOWN_UID
@@ -53,7 +53,7 @@ class NatsPeer(Peer):
         limits = FrameLimits(min(hello.max_frame, options.max_frame), min(hello.max_memory, options.max_memory))
         self.max_frame, self.max_memory = limits.max_frame, limits.max_memory
         self._listener = listener
-        #: The highest id of a call that was taken.
+        #: Highest call id that was received.
         self._reached = 0
         self._last: ShmrpcError | None = None
         self._pipe = pipe = Pipe(nats_link, limits)
@@ -93,13 +93,13 @@ class NatsPeer(Peer):
         self._on_end(CloseReason(error))
 
     def _on_end(self, end: CloseReason) -> None:
-        # Behind what it had sent before: its one-way calls run.
+        # Queued after its earlier frames, so that its one-way calls run.
         if self._last is None:
             self._last = end.error
             self._listener.inbox.put(self, _END, 0, b"")
 
     def account_for(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Accounts for a frame that has come out of the inbox; whether it is to be run."""
+        """Account for a frame taken from the inbox. Returns True if the server should run it."""
         if opcode == _END:
             assert self._last is not None
             self._lose(self._last)
@@ -108,7 +108,7 @@ class NatsPeer(Peer):
         return self._open
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Sends a frame, unless the client is gone. Raises Oversize if it is too large."""
+        """Send a frame, unless the client has left. Raises Oversize if it is too large."""
         if self._open and self._last is None:
             try:
                 self._pipe.send(opcode, call_id, body)
@@ -116,25 +116,25 @@ class NatsPeer(Peer):
                 self.fault(str(error))
 
     def fault(self, reason: str) -> None:
-        """Ends this connection and no other, and tells the client which rule it broke."""
+        """Close this connection, and report the broken rule to the client."""
         if self._open:
             self._pipe.fault(reason)
             self._lose(RemoteProtocolError(f"{self._pipe.peer_description}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Says goodbye and closes."""
+        """Send a goodbye, and close the connection."""
         if self._open:
             self._pipe.send_message(control.Goodbye(reason, reached=self._reached))
             self._leave()
 
     def go_away(self) -> None:
-        """Tells the client to go elsewhere with its next call."""
+        """Ask the client to make its next call on another connection."""
         if self._open:
             self._pipe.send_message(control.GoAway())
 
     @property
     def has_pending_replies(self) -> bool:
-        """Whether answers wait to be sent."""
+        """True if replies wait to be sent."""
         return self._open and self._pipe.has_pending_replies
 
     def _leave(self) -> None:
@@ -148,12 +148,12 @@ class NatsPeer(Peer):
             self._listener.notify_lost(self, error)
 
     async def wait_closed(self) -> None:
-        """Waits until what was sent is on its way."""
+        """Wait until sent frames have left this process."""
         await self._pipe.wait_closed()
 
 
 class NatsListener(Listener[NatsPeer]):
-    """Serves one name, as one of its servers."""
+    """Listener of one of the servers of a name."""
 
     def __init__(self, inbox: NatsInbox, offer: Offer, on_change: Callable[[], None]) -> None:
         super().__init__(offer.service, on_change)
@@ -164,17 +164,17 @@ class NatsListener(Listener[NatsPeer]):
 
     @property
     def connections(self) -> int:
-        """Clients that are connected."""
+        """Number of connected clients."""
         return len(self.peers)
 
     async def announce(self, nats_link: Link) -> None:
-        """Lets clients come that reach NATS by this link. Raises ConnectionLost."""
+        """Accept clients that reach NATS by this link. Raises ConnectionLost."""
         if self.health == "serving":
             take = functools.partial(self._on_hello, nats_link)
             self._subscription = await nats_link.subscribe(subjects.hello(self.service), take, subjects.GROUP)
 
     def _on_hello(self, nats_link: Link, data: bytes, notices: str) -> None:
-        """ReplyAddress a client that wants a server. What is no hello is refused where notices for it go."""
+        """Reply to the hello of a client. An invalid one is refused at its reply subject."""
         answers = messages.decode_reply_address(data)
         answers.inbox = answers.inbox or notices
         if not subjects.is_end(answers.inbox):
@@ -188,9 +188,8 @@ class NatsListener(Listener[NatsPeer]):
             reason = self._refusal_reason(hello)
         except RemoteProtocolError as error:
             reason = str(error)
-            level = self._refusals.level_for(
-                "unreadable", logging.WARNING
-            )  # Whoever may publish there may send rubbish.
+            # Any client that may publish there can send invalid data without end.
+            level = self._refusals.level_for("unreadable", logging.WARNING)
             logger.log(level, "a client of %r was refused: %s", self.service, reason)
         else:
             if reason is None and self.health == "serving" and nats_link.is_open:
@@ -213,7 +212,7 @@ class NatsListener(Listener[NatsPeer]):
         return None
 
     def _refuse(self, nats_link: Link, answers: ReplyAddress, reason: str | None) -> None:
-        """Refuses a client: for ever for this reason, for now if there is none."""
+        """Refuse a client with a reason, or ask it to try again if there is none."""
         if nats_link.is_open:
             limits = FrameLimits(self.inbox.options.max_frame, self.inbox.options.max_memory)
             pipe = Pipe(nats_link, limits)
@@ -222,35 +221,35 @@ class NatsListener(Listener[NatsPeer]):
             pipe.finish()
 
     def report(self) -> control.StatusReport:
-        """What the server says of itself."""
+        """Return the state of the server."""
         pid = messages.own_address()[1]
         uptime = time.monotonic() - self._started
         return control.StatusReport(self.service, pid, uptime, self.offer.endpoints, self.connections, self.health)
 
     def adopt(self, accepted: Any) -> None:
-        """Raises LocalProtocolError: no client comes here by a socket."""
+        """Raise LocalProtocolError: this transport has no sockets."""
         accepted.close()
         raise LocalProtocolError(f"{self.service!r} is served over NATS: it has no sockets to take")
 
     def drain(self) -> None:
-        """Tells everybody to go elsewhere, and takes nobody new."""
+        """Ask all clients to leave, and accept no new ones."""
         super().drain()
         self._withdraw()
 
     def _withdraw(self) -> None:
-        """Takes no clients any more. Those that have come already, and are not answered yet, are refused."""
+        """Stop accepting clients. Waiting ones are refused."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             self.inbox.withdraw(subscription)
 
     def close(self, reason: str) -> None:
-        """Says goodbye to everybody."""
+        """Close the connections of all clients."""
         self._withdraw()
         super().close(reason)
 
 
 class NatsInbox(QueuedInbox[NatsPeer]):
-    """The frames of all clients of a server. When the connection to NATS breaks, it makes another one."""
+    """Inbox of a server, which reconnects to NATS when the connection breaks."""
 
     def __init__(self, address: NatsAddress, options: ConnectionOptions, take: Callable[[], None]) -> None:
         super().__init__(take)
@@ -261,7 +260,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         self._reconnecting: asyncio.Task[None] | None = None
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> NatsListener:
-        """Is one of the servers of a name: any number of them share the work, and so nobody claims it."""
+        """Return a listener for one of the servers of a name, which is not claimed: any number of servers share it."""
         check_name(offer.service)
         _check_offer(offer)
         listener = NatsListener(self, offer, on_change)
@@ -269,13 +268,13 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         return listener
 
     async def open(self) -> None:
-        """Connects to NATS. Raises ServiceUnavailable if that cannot be."""
+        """Connect to NATS. Raises ServiceUnavailable."""
         self._link = await link.acquire(self._address)
         self._link.on_lost.add(self._on_lost)
-        self._link.on_delivered.add(self.flush)  # A turn of the loop less for each call.
+        self._link.on_delivered.add(self.flush)  # Saves a turn of the loop for each call.
 
     async def announce(self) -> None:
-        """Lets clients come. Raises ServiceUnavailable if NATS has gone meanwhile."""
+        """Accept clients. Raises ServiceUnavailable if the connection to NATS broke meanwhile."""
         try:
             await self._announce()
         except ConnectionLost as error:
@@ -290,12 +289,12 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         await nats_link.subscribe(subjects.STATUS, functools.partial(self._report, nats_link))
 
     def _report(self, nats_link: Link, data: bytes, subject: str) -> None:
-        if nats_link.is_open and subjects.is_end(subject):  # To others it may not be permitted to send.
+        if nats_link.is_open and subjects.is_end(subject):  # Publishing to other subjects may be forbidden.
             host, _ = messages.own_address()
             for listener in self._listeners:
                 report = listener.report()
                 data = messages.encode(ServerReport(host, report))
-                if len(data) > nats_link.largest:  # NATS's client would end the connection.
+                if len(data) > nats_link.largest:  # A larger message would end the connection.
                     report.endpoints = []
                     data = messages.encode(ServerReport(host, report))
                 nats_link.publish(subject, data)
@@ -316,7 +315,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
                 await self.open()
                 await self._announce()
             except (ServiceUnavailable, ConnectionLost) as error:
-                level = logging.DEBUG if str(error) == said else logging.WARNING  # An outage may take hours.
+                level = logging.DEBUG if str(error) == said else logging.WARNING  # An outage may last for hours.
                 said = str(error)
                 logger.log(level, "not served at %s, which is tried again in %.2g s: %s", self._address, pause, said)
                 await asyncio.sleep(pause)
@@ -326,18 +325,18 @@ class NatsInbox(QueuedInbox[NatsPeer]):
                 return
 
     def withdraw(self, subscription: Any) -> None:
-        """Ends a subscription, once what it has brought is taken."""
+        """End a subscription after its delivered messages are processed."""
         if self._link is not None and self._link.is_open:
             self._link.run(_drain_subscription(subscription))
 
     def close(self) -> None:
-        """Takes nothing any more."""
+        """Stop receiving."""
         super().close()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
 
     async def wait_closed(self) -> None:
-        """Waits until what was sent is on its way."""
+        """Wait until sent frames have left this process."""
         if self._reconnecting is not None:
             await asyncio.wait([self._reconnecting])
         nats_link, self._link = self._link, None
@@ -349,7 +348,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
 
 
 def _check_offer(offer: Offer) -> None:
-    """Raise ValueError if it does not fit into a welcome."""
+    """Raise ValueError if an offer does not fit into a welcome."""
     size = len(messages.encode(Welcome(1 << 20, 1 << 20, 1.0, offer.endpoints, offer.shapes_beside_endpoints)))
     if size > messages.MAX_MESSAGE - 1024:
         raise ValueError(
@@ -359,7 +358,7 @@ def _check_offer(offer: Offer) -> None:
 
 
 async def _drain_subscription(subscription: Any) -> None:
-    # What NATS's client raises is of a connection that is broken, and so of a subscription that has ended.
+    # NATS's client raises errors of a broken connection, whose subscription has ended anyway.
     try:
         await subscription.drain()
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Which servers there are, as they say themselves."""
+"""Reports of the servers that NATS reaches."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from shmrpc.transport.nats.link import link
 from shmrpc.transport.nats.link.link import Link
 from shmrpc.transport.nats.messages import ServerReport
 
-#: Seconds without a further answer after which no more are expected, and those that all of it takes at most.
+#: Seconds without a report after which no more are expected, and the longest time in total.
 _SILENCE: Final = 0.3
 _LONGEST: Final = 2.0
-#: Seconds that servers have to name themselves to a client that has found none.
+#: Seconds that servers have to report to a client that has found none.
 _MOMENT: Final = 0.1
-#: Served names that one name is compared with, at most.
+#: Largest number of names that one name is compared with.
 _MOST_NAMES: Final = 1000
 
 
 async def find_similar_name(nats_link: Link, service: str) -> str | None:
-    """Return the served name that is most like this one; None if no name is, or none has answered at once."""
+    """Return the served name most like this one, or None if none is similar or no server has reported in time."""
     found: set[str] = set()
     inbox = nats_link.open_inbox(functools.partial(_note_name, found))
     try:
@@ -43,7 +43,7 @@ def _note_name(found: set[str], data: bytes, _: str) -> None:
 
 
 def _read(data: bytes) -> ServerReport | None:
-    """Return the report in this; None if it is none, or of a name that no service can have: other servers sent it."""
+    """Return the report in a message, or None if it is invalid, or has a name that no service can have."""
     try:
         message = messages.decode(data) if data else None
     except RemoteProtocolError:
@@ -52,10 +52,9 @@ def _read(data: bytes) -> ServerReport | None:
 
 
 async def statuses(address: NatsAddress) -> list[ServerReport]:
-    """What the servers that reach NATS here say of themselves, by service and host.
+    """Return the reports of the servers connected to this NATS, sorted by service and host.
 
-    A server that is stopped, or far away, may be missing. Raises ServiceUnavailable if NATS cannot be reached, or
-    refuses.
+    A stopped or distant server may be missing. Raises ServiceUnavailable if NATS cannot be reached, or refuses.
     """
     nats_link = await link.acquire(address)
     found: list[ServerReport] = []

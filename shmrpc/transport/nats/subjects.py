@@ -1,15 +1,15 @@
-"""The subjects of NATS that are used, and how the name of a service becomes part of one.
+"""Subjects of NATS, with the encoding of service names in them.
 
 ::
 
-    shmrpc.hello.SERVICE          clients that want a server of a service; its servers are one queue group
-    shmrpc.status                 whoever wants to know which servers there are; each of them answers
-    shmrpc.to.INBOX.LINK.END      what is for one end of one connection, in the process that has this link
+    shmrpc.hello.SERVICE          hellos of clients; the servers of a service are one queue group
+    shmrpc.status                 requests for reports, to which each server replies
+    shmrpc.to.INBOX.LINK.END      messages to one end of a connection, in the process that has this link
 
-INBOX is ``any``, unless the URL names another one so that an account's permissions can tell users apart. LINK and END
-are random. Each end of a connection has two such subjects: its peer sends to one, and the other is the reply subject of
-what it sends itself, where NATS reports a subject without subscribers. Only the peer is told them, so no other
-connection of the same process gives them away.
+INBOX is ``any``, unless the URL sets another one so that permissions can distinguish users. LINK and END are random.
+Each end of a connection has two such subjects: the peer sends to one, and the other is the reply subject of the
+messages that the end sends, where NATS reports a subject without subscribers. Only the peer learns them, so no other
+connection of the same process reveals them.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ import re
 import secrets
 from typing import Final
 
-#: The queue group of the servers of a service.
+#: Queue group of the servers of a service.
 GROUP: Final = "shmrpc"
 STATUS: Final = "shmrpc.status"
-#: The inbox of whoever names none.
+#: Inbox of a process that sets none.
 ANY_INBOX: Final = "any"
 
 _OUTSIDE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def token(name: str) -> str:
-    """A name as one token of a subject: what has a meaning there, or is not allowed, is written as ``%XX``."""
+    """Encode a name as one token of a subject: special characters become ``%XX``."""
     return _OUTSIDE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
 
 
 def hello(service: str) -> str:
-    """Where the servers of a service hear of a client that wants one."""
+    """Return the subject of hellos to the servers of a service."""
     return f"shmrpc.hello.{token(service)}"
 
 
 def link(inbox: str, identity: str) -> str:
-    """What the subjects of one link begin with."""
+    """Return the prefix of the subjects of one link."""
     return f"shmrpc.to.{token(inbox)}.{identity}"
 
 
 def end() -> str:
-    """A subject's last token that cannot be guessed."""
+    """Return a random last token of a subject, which cannot be guessed."""
     return secrets.token_urlsafe(16)
 
 
 def is_end(subject: str) -> bool:
-    """Whether a subject is that of one end of a connection: a peer names its own, and nothing else is sent to."""
+    """Return True if a subject is that of an end of a connection: messages are sent to no other subject of a peer's."""
     return _END.fullmatch(subject) is not None
 
 
-#: Each token has a bound: NATS ends the connection of a sender whose line is longer than it takes.
+#: Pattern with bounded tokens, because NATS ends the connection of a sender of too long a line.
 _END: Final = re.compile(r"shmrpc\.to\.[A-Za-z0-9_%-]{1,64}\.[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}", re.ASCII)

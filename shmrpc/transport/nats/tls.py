@@ -1,4 +1,4 @@
-"""TLS that is insisted on: NATS says itself whether it has TLS, and until it has begun nothing is said to NATS."""
+"""Enforced TLS: NATS itself announces TLS, and nothing is sent to NATS before TLS has begun."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: Options of NATS's client that it reads to log in, and never before.
-_SAID: Final = frozenset(("verbose", "pedantic", "name", "no_echo", "user", "password", "token"))
+#: Options of NATS's client that it reads only to log in.
+_LOGIN_OPTIONS: Final = frozenset(("verbose", "pedantic", "name", "no_echo", "user", "password", "token"))
 
 
 class NoTls(OSError):
-    """NATS has no TLS, which was asked for, or somebody on the way there hides it."""
+    """Error of a NATS without the requested TLS, or behind an attacker that hides it."""
 
     def __init__(self) -> None:
         super().__init__(
-            "it has no TLS, which tls=, ca= or cert= (or NATS_TLS, NATS_CA or NATS_CERT) asks for; nothing was said "
+            "it has no TLS, which tls=, ca= or cert= (or NATS_TLS, NATS_CA or NATS_CERT) asks for; nothing was sent "
             "to it"
         )
 
 
 class Context(ssl.SSLContext):
-    """A client's, which knows whether TLS has begun."""
+    """TLS context of a client that records the beginning of TLS."""
 
     has_begun = False
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        """See :meth:`ssl.SSLContext.wrap_bio`: with it each loop begins TLS."""
+        """Record that TLS begins, and do as :meth:`ssl.SSLContext.wrap_bio`."""
         self.has_begun = True
         return super().wrap_bio(*arguments, **options)
 
 
 class Options(dict[str, Any]):
-    """The options of NATS's client. What it would say to NATS cannot be read from them before TLS has begun.
+    """Options of NATS's client, of which those for the login cannot be read before TLS has begun.
 
-    Names, passwords and signatures: it makes all of them into one message, and that never comes about.
+    The client puts names, passwords and signatures into one message, which is then never built.
     """
 
     def __init__(self, context: Context) -> None:
@@ -42,13 +42,13 @@ class Options(dict[str, Any]):
         self._context = context
 
     def __getitem__(self, name: str) -> Any:
-        if name in _SAID and not self._context.has_begun:
+        if name in _LOGIN_OPTIONS and not self._context.has_begun:
             raise NoTls
         return super().__getitem__(name)
 
 
 def context(files: Mapping[str, str]) -> Context:
-    """The context of a client with these files. Raises ValueError, which names the one that is wrong."""
+    """Return the TLS context of a client with these files. Raises ValueError, which names the invalid one."""
     made = Context(ssl.PROTOCOL_TLS_CLIENT)
     if "ca" in files:
         try:

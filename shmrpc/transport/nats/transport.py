@@ -1,4 +1,4 @@
-"""The transport across hosts."""
+"""Transport between hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shmrpc.transport.nats.server import NatsInbox
 
 
 class NatsTransport:
-    """``nats://``: services and clients that reach the same NATS. Raises ImportError without its client."""
+    """Transport ``nats://``, between processes that reach the same NATS. Raises ImportError without nats-py."""
 
     adopts = False
     shares_names = True
@@ -23,18 +23,18 @@ class NatsTransport:
 
     def __init__(self, address: NatsAddress) -> None:
         link.import_nats()
-        #: Where NATS is.
+        #: Address and login of NATS.
         self.address = address
 
     def __str__(self) -> str:
         return str(self.address)
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
-        """What opens a server's inbox."""
+        """Return the function that opens a server's inbox."""
         return functools.partial(NatsInbox, self.address, _checked(options))
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
-        """What connects a client in a loop."""
+        """Return the function that connects a client in an event loop."""
         checked, address = _checked(options), self.address
 
         async def connect(timeout: float | None, note: Callable[[str], None]) -> Connection:
@@ -43,7 +43,7 @@ class NatsTransport:
         return connect
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
-        """What connects a client for threads: by a relay, which is imported when one is wanted."""
+        """Return the function that connects a client for threads, by a relay."""
         from shmrpc.transport.nats import relay
 
         checked, address = _checked(options), self.address
@@ -55,6 +55,6 @@ class NatsTransport:
 
 
 def _checked(options: ConnectionOptions) -> ConnectionOptions:
-    """The options; ValueError for one that has no meaning here."""
+    """Return the options. Raises ValueError for one that has no meaning here."""
     options.reject("nats:// leaves this host, where it means nothing: leave it out", NatsTransport.lacks)
     return options

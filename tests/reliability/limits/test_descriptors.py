@@ -95,7 +95,7 @@ def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) 
         for _ in range(3):
             assert eventually(lambda: client.holds()["descriptors"] == base, 30)
             assert client.take_descriptors() > 0
-            said = rf"no server of '{NAME}'.*the last one that was there said: .*{words(server.pid, limit)}"
+            said = rf"no server of '{NAME}'.*the last server refused: .*{words(server.pid, limit)}"
             for _ in range(3):
                 assert re.search(said, why_refused())
             assert client.add(1, 2) == 3

@@ -82,12 +82,12 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     @classmethod
     def _make(cls, shared_object: _core.SharedObject, patience: float, context: StoreContext) -> Self:
         store = _core.Store.__new__(cls, shared_object, context, patience)
-        context._carrier = context.converter.carrier = store._carrier
+        context._store_ref = context.converter.store_ref = store._store_ref
         store._object = shared_object
         store._wait_queues = weakref.WeakKeyDictionary()
         store._store_context = context
         at, identity = store._root_place
-        store._root_dict = SharedDict(store._carrier, at, identity)
+        store._root_dict = SharedDict(store._store_ref, at, identity)
         return store
 
     def close(self) -> None:
@@ -230,8 +230,8 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
 
         classes, values = files.read(Path(path))
         with self._store_context.transaction():
-            numbers = [self._carrier.class_number(name, fields) for name, fields in classes.items()]
-            known = self._carrier.classes()
+            numbers = [self._store_ref.class_number(name, fields) for name, fields in classes.items()]
+            known = self._store_ref.classes()
             for name, fields in classes.items():
                 if tuple(known[name]) != fields:
                     raise DecodeError(
@@ -247,15 +247,15 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         """Return the sizes of the store, and the processes that use it."""
         memory, free, most, made = self._usage()
         members = len(self._object.report()["members"])
-        return StoreStats(memory, free, most, made, members, self._holder() or None, self._carrier.owner() or None)
+        return StoreStats(memory, free, most, made, members, self._holder() or None, self._store_ref.owner() or None)
 
     @property
     def is_writable(self) -> bool:
         """True if this process can change the store; False if another process is, or was, its owner."""
-        return self._carrier.may_write()
+        return self._store_ref.may_write()
 
     def _holder(self) -> int:
-        return self._carrier.holder()
+        return self._store_ref.holder()
 
     def _is_closed(self) -> bool:
         return self._object.is_closed

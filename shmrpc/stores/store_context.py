@@ -84,7 +84,7 @@ class StoreContext(StoreHandle):
     """
 
     #: The core's part of this context, from which proxies are made. The first handle sets it.
-    _carrier: _core.StoreRef
+    _store_ref: _core.StoreRef
     #: The function to which a pickled proxy refers.
     find_container = staticmethod(find_container)
 
@@ -100,7 +100,7 @@ class StoreContext(StoreHandle):
         self._stopped: weakref.WeakSet[Handle] = weakref.WeakSet()
 
     def _holder(self) -> int:
-        return self._carrier.holder()
+        return self._store_ref.holder()
 
     # --- its handles ---
 
@@ -169,8 +169,8 @@ class StoreContext(StoreHandle):
         while self._ended_watches and not self._object.is_closed:
             watch = self._ended_watches.pop()
             try:
-                if not (is_beside_sibling := self._carrier.is_beside_sibling()):
-                    self._carrier.unwatch(watch)
+                if not (is_beside_sibling := self._store_ref.is_beside_sibling()):
+                    self._store_ref.unwatch(watch)
             except ReferenceError:  # The last handle is gone, and this process is leaving the store.
                 return
             except BaseException:
@@ -187,7 +187,7 @@ class StoreContext(StoreHandle):
 
         Raises WaitTimeout.
         """
-        if not self._carrier.is_beside_sibling():
+        if not self._store_ref.is_beside_sibling():
             return False
         async with Transaction.of(self, timeout):
             return True

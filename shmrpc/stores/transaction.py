@@ -24,7 +24,7 @@ class TransactionOwner(Protocol):
     _object: _core.SharedObject
 
     @property
-    def _carrier(self) -> _core.StoreRef: ...
+    def _store_ref(self) -> _core.StoreRef: ...
     def _wait_queue(self, wait_set: int, kind: type[WaitQueue]) -> WaitQueue: ...
     def _raise_wait_failed(self, waited: bool | None, timeout: float | None, wait_set: int) -> NoReturn: ...
 
@@ -40,7 +40,7 @@ class Transaction(_core.Transaction):
     @classmethod
     def of(cls, store: TransactionOwner, timeout: float | None, joins: bool = False) -> Self:
         """Make a transaction. With ``joins``, it is a part of a transaction of this task or thread, if there is one."""
-        made = cls.__new__(cls, store._carrier, store._object, joins)
+        made = cls.__new__(cls, store._store_ref, store._object, joins)
         made._store = store
         made._timeout = timeout
         return made

@@ -49,7 +49,7 @@ class ValueConverter:
         #: The numbers of classes that are committed, as far as this process has asked.
         self._committed: set[int] = set()
         #: The core's part of the store, from which proxies are made. The first handle sets it.
-        self.carrier: _core.StoreRef
+        self.store_ref: _core.StoreRef
         #: The function that finds the class of a name, which must have these fields.
         self.find_class = find_shared_class
         #: The function that makes a value of its packed bytes.
@@ -195,9 +195,9 @@ class ValueConverter:
         """Return the class of the proxies for instances of the class of this number."""
         return self._class_with_number(number).proxy_class
 
-    def view_buffer(self, carrier: _core.StoreRef, at: int, identity: int) -> Any:
+    def view_buffer(self, store_ref: _core.StoreRef, at: int, identity: int) -> Any:
         """Return a view of a buffer: a memoryview, array or tensor of the shared memory."""
-        pinned, description = _core.Proxy(carrier, at, identity)._pin()
+        pinned, description = _core.Proxy(store_ref, at, identity)._pin()
         if description[:1] == b"b":
             return memoryview(pinned)
         return self._make_array(description, pinned)
@@ -224,7 +224,7 @@ class ValueConverter:
             if kind != _RECORD:
                 raise ValueError(f"there are no objects of type {kind}")
             made = self.record_class(number)
-        return made(self.carrier, at, identity)
+        return made(self.store_ref, at, identity)
 
     # --- classes ---
 
@@ -232,7 +232,7 @@ class ValueConverter:
         """Return the number of a class in this store. Raises DecodeError if the class has other fields there."""
         number = self._numbers.get(shared_class)
         if number is None:
-            number = self.carrier.class_number(shared_class.name, shared_class.fields)
+            number = self.store_ref.class_number(shared_class.name, shared_class.fields)
             self._class_with_number(number)
             self._numbers[shared_class] = number
         return number
@@ -244,7 +244,7 @@ class ValueConverter:
         """
         number = self.class_number(shared_class)
         if number not in self._committed:
-            if not self.carrier.has_class(number):
+            if not self.store_ref.has_class(number):
                 raise LocalProtocolError(
                     f"store {self._store_name!r}: an object of {shared_class.name} cannot be sent within the "
                     "transaction that stores the first object of this class; send it after the transaction"
@@ -255,7 +255,7 @@ class ValueConverter:
     def _class_with_number(self, number: int) -> SharedClass:
         if number >= len(self._classes):
             with self._lock:
-                classes = self.carrier.classes()
+                classes = self.store_ref.classes()
                 found = [(name, tuple(fields)) for name, fields in classes.items()]
                 for name, fields in found[len(self._classes) : number + 1]:
                     self._classes.append(self.find_class(name, fields))

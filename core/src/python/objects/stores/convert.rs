@@ -274,10 +274,10 @@ impl Hooks {
     /// What was found, as a program sees it.
     pub(crate) fn seen<'py>(
         &self,
-        sender: &Bound<'py, StoreRef>,
+        store_ref: &Bound<'py, StoreRef>,
         found: StoredValue,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = sender.py();
+        let py = store_ref.py();
         Ok(match found {
             StoredValue::Immediate(cell) => immediate(py, cell)?,
             StoredValue::Blob(kind, bytes) => match kind {
@@ -286,12 +286,12 @@ impl Hooks {
                 Type::Int => int_of(py, &bytes)?,
                 _ => self.unpack.bind(py).call1((copy_of(py, &bytes)?,))?,
             },
-            StoredValue::Tuple(items) => PyTuple::new(py, self.all(sender, items)?)?.into_any(),
+            StoredValue::Tuple(items) => PyTuple::new(py, self.all(store_ref, items)?)?.into_any(),
             StoredValue::FrozenSet(items) => {
-                PyFrozenSet::new(py, self.all(sender, items)?)?.into_any()
+                PyFrozenSet::new(py, self.all(store_ref, items)?)?.into_any()
             }
             StoredValue::Container(kind, place, class) => {
-                let place = (sender, place.at, place.id);
+                let place = (store_ref, place.at, place.id);
                 match kind {
                     Type::Record => self.record.bind(py).call1((class,))?.call1(place)?,
                     Type::Dict => self.views[1].bind(py).call1(place)?,
@@ -300,12 +300,12 @@ impl Hooks {
                     _ => self.views[0].bind(py).call1(place)?,
                 }
             }
-            StoredValue::List(items) => PyList::new(py, self.all(sender, items)?)?.into_any(),
-            StoredValue::Set(items) => PySet::new(py, self.all(sender, items)?)?.into_any(),
-            StoredValue::Dict(items) => self.dict(sender, items)?.into_any(),
+            StoredValue::List(items) => PyList::new(py, self.all(store_ref, items)?)?.into_any(),
+            StoredValue::Set(items) => PySet::new(py, self.all(store_ref, items)?)?.into_any(),
+            StoredValue::Dict(items) => self.dict(store_ref, items)?.into_any(),
             StoredValue::Record(class, fields, extra) => {
-                let fields = PyList::new(py, self.all(sender, fields)?)?;
-                let extra = self.dict(sender, extra)?;
+                let fields = PyList::new(py, self.all(store_ref, fields)?)?;
+                let extra = self.dict(store_ref, extra)?;
                 self.instance.bind(py).call1((class, fields, extra))?
             }
             StoredValue::Buffer(said, bytes) => {
@@ -317,7 +317,7 @@ impl Hooks {
 
     pub(crate) fn all<'py>(
         &self,
-        sender: &Bound<'py, StoreRef>,
+        store_ref: &Bound<'py, StoreRef>,
         items: Vec<StoredValue>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut seen = Vec::new();
@@ -328,19 +328,19 @@ impl Hooks {
             )));
         }
         for item in items {
-            seen.push(self.seen(sender, item)?);
+            seen.push(self.seen(store_ref, item)?);
         }
         Ok(seen)
     }
 
     fn dict<'py>(
         &self,
-        sender: &Bound<'py, StoreRef>,
+        store_ref: &Bound<'py, StoreRef>,
         items: Vec<(StoredValue, StoredValue)>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(sender.py());
+        let dict = PyDict::new(store_ref.py());
         for (key, value) in items {
-            dict.set_item(self.seen(sender, key)?, self.seen(sender, value)?)?;
+            dict.set_item(self.seen(store_ref, key)?, self.seen(store_ref, value)?)?;
         }
         Ok(dict)
     }

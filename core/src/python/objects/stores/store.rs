@@ -120,7 +120,7 @@ pub struct Inner {
     /// In nanoseconds: the longest that a handle was given.
     patience: AtomicU64,
     /// Set as soon as this is made.
-    sender: OnceLock<Py<StoreRef>>,
+    store_ref: OnceLock<Py<StoreRef>>,
 }
 
 /// An item of a dict or of what a record has beyond its fields, by a key of Python's.
@@ -135,9 +135,9 @@ macro_rules! with_key {
 
 impl Inner {
     #[inline]
-    fn sender<'py>(&self, py: Python<'py>) -> &Bound<'py, StoreRef> {
-        let sender = self.sender.get();
-        sender
+    fn store_ref<'py>(&self, py: Python<'py>) -> &Bound<'py, StoreRef> {
+        let store_ref = self.store_ref.get();
+        store_ref
             .expect("it is set as soon as a store is made")
             .bind(py)
     }
@@ -158,7 +158,7 @@ impl Inner {
 
     #[inline]
     fn seen<'py>(&self, py: Python<'py>, found: StoredValue) -> PyResult<Bound<'py, PyAny>> {
-        self.hooks.seen(self.sender(py), found)
+        self.hooks.seen(self.store_ref(py), found)
     }
 
     /// Does something with the store; if that has to wait, then without the GIL.
@@ -518,7 +518,7 @@ impl Inner {
         let keys = self.run_whole(py, |store, open, deadline| {
             store.keys(open, deadline, place)
         })?;
-        PyList::new(py, self.hooks.all(self.sender(py), keys)?)
+        PyList::new(py, self.hooks.all(self.store_ref(py), keys)?)
     }
 
     fn items<'py>(&self, py: Python<'py>, place: ContainerRef) -> PyResult<Bound<'py, PyList>> {
@@ -564,7 +564,7 @@ impl Store {
 #[pymethods]
 impl Store {
     /// A handle of a name that is a store. `opened` is what this process has of it: `name`, which is open as long as one of
-    /// its handles is, `converter` with the functions of [`Hooks`], and `_carrier` if it has a handle. `patience`: for how
+    /// its handles is, `converter` with the functions of [`Hooks`], and `_store_ref` if it has a handle. `patience`: for how
     /// many seconds an operation waits for another process that changes the store.
     #[new]
     fn new(
@@ -574,9 +574,9 @@ impl Store {
         patience: f64,
     ) -> PyResult<Self> {
         let patience = (patience * 1e9) as u64;
-        let sender = opened.getattr_opt("_carrier")?;
-        let sender = sender.as_ref().and_then(|it| it.cast::<StoreRef>().ok());
-        if let Some(inner) = sender.and_then(|sender| sender.get().0.upgrade()) {
+        let store_ref = opened.getattr_opt("_store_ref")?;
+        let store_ref = store_ref.as_ref().and_then(|it| it.cast::<StoreRef>().ok());
+        if let Some(inner) = store_ref.and_then(|store_ref| store_ref.get().0.upgrade()) {
             inner.patience.fetch_max(patience, Relaxed); // Relaxed: under the GIL.
             return Ok(Store { inner, name });
         }
@@ -591,12 +591,12 @@ impl Store {
             opened: opened.clone().unbind(),
             root: ContainerRef { at: 0, id: 0 },
             patience: AtomicU64::new(patience),
-            sender: OnceLock::new(),
+            store_ref: OnceLock::new(),
         };
         inner.root = founded.map_err(|error| inner.refused(py, error))?;
         let inner = Arc::new(inner);
-        let sender = Py::new(py, StoreRef(Arc::downgrade(&inner)))?;
-        let _ = inner.sender.set(sender);
+        let store_ref = Py::new(py, StoreRef(Arc::downgrade(&inner)))?;
+        let _ = inner.store_ref.set(store_ref);
         Ok(Store { inner, name })
     }
 
@@ -756,8 +756,8 @@ impl Store {
 
     /// What its proxies are made of.
     #[getter]
-    fn _carrier(&self, py: Python<'_>) -> Py<StoreRef> {
-        self.inner.sender(py).clone().unbind()
+    fn _store_ref(&self, py: Python<'_>) -> Py<StoreRef> {
+        self.inner.store_ref(py).clone().unbind()
     }
 
     /// Bytes of memory that values take, those of them that are free, and as many as there may be.
@@ -815,16 +815,16 @@ pub struct Proxy {
 #[pymethods]
 impl Proxy {
     #[new]
-    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
-        let (inner, place) = (sender.get().inner()?, ContainerRef { at, id });
+    fn new(store_ref: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
+        let (inner, place) = (store_ref.get().inner()?, ContainerRef { at, id });
         inner.membership.add_proxy(id);
         Ok(Proxy { inner, place })
     }
 
     /// What proxies of its store are made of.
     #[getter]
-    fn _carrier(&self, py: Python<'_>) -> Py<StoreRef> {
-        self.inner.sender(py).clone().unbind()
+    fn _store_ref(&self, py: Python<'_>) -> Py<StoreRef> {
+        self.inner.store_ref(py).clone().unbind()
     }
 
     /// Where it is, and its number: the same for no other.
@@ -930,7 +930,7 @@ impl Proxy {
         let found = us.run_whole(py, |store, open, deadline| {
             store.range(open, deadline, self.place, from, to)
         })?;
-        PyList::new(py, us.hooks.all(us.sender(py), found)?)
+        PyList::new(py, us.hooks.all(us.store_ref(py), found)?)
     }
 
     /// Puts values in the place of those from one index up to another.
@@ -1099,8 +1099,12 @@ pub struct DictProxy;
 #[pymethods]
 impl DictProxy {
     #[new]
-    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
-        Ok(PyClassInitializer::from(Proxy::new(sender, at, id)?).add_subclass(DictProxy))
+    fn new(
+        store_ref: &Bound<'_, StoreRef>,
+        at: u64,
+        id: u64,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        Ok(PyClassInitializer::from(Proxy::new(store_ref, at, id)?).add_subclass(DictProxy))
     }
 
     fn __getitem__<'py>(
@@ -1178,8 +1182,12 @@ pub struct ListProxy;
 #[pymethods]
 impl ListProxy {
     #[new]
-    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
-        Ok(PyClassInitializer::from(Proxy::new(sender, at, id)?).add_subclass(ListProxy))
+    fn new(
+        store_ref: &Bound<'_, StoreRef>,
+        at: u64,
+        id: u64,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        Ok(PyClassInitializer::from(Proxy::new(store_ref, at, id)?).add_subclass(ListProxy))
     }
 
     fn __getitem__<'py>(
@@ -1236,8 +1244,12 @@ pub struct StructProxy;
 #[pymethods]
 impl StructProxy {
     #[new]
-    fn new(sender: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<PyClassInitializer<Self>> {
-        Ok(PyClassInitializer::from(Proxy::new(sender, at, id)?).add_subclass(StructProxy))
+    fn new(
+        store_ref: &Bound<'_, StoreRef>,
+        at: u64,
+        id: u64,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        Ok(PyClassInitializer::from(Proxy::new(store_ref, at, id)?).add_subclass(StructProxy))
     }
 
     fn __getitem__<'py>(slf: &Bound<'py, Self>, field: u64) -> PyResult<Bound<'py, PyAny>> {

@@ -176,9 +176,9 @@ impl Transaction {
 #[pymethods]
 impl Transaction {
     #[new]
-    fn new(carrier: &Bound<'_, StoreRef>, name: Py<SharedObject>, joins: bool) -> PyResult<Self> {
+    fn new(store_ref: &Bound<'_, StoreRef>, name: Py<SharedObject>, joins: bool) -> PyResult<Self> {
         Ok(Transaction {
-            inner: carrier.get().inner()?,
+            inner: store_ref.get().inner()?,
             name,
             joins,
             owner: AtomicU64::new(0),

@@ -232,6 +232,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return self._retry_while_busy(lambda _: put(what), timeout)
 
     def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
+        """Wait for room, and put items or a reservation. Raises QueueFull."""
         self._wait_in_thread(functools.partial(self._retry_while_busy, pending.wait), timeout, ROOM)
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:
@@ -249,6 +250,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         self._put_when_room(reservation, timeout)
 
     def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
+        """Wait for an item, and claim it. Raises QueueEmpty. ``outstanding``: the claims of the iterator, if any."""
         claim = None
         with contextlib.suppress(QueueBusy):
             claim = self._native.claim_now(lease, False)

@@ -71,14 +71,15 @@ class Claim(NotCopyable):
 
         Raises StaleClaim if the claim had ended before.
         """
-        self._end(self._claim.acknowledge())
+        self._finish(self._claim.acknowledge())
 
     def give_back(self) -> None:
         """End the claim, and make the item the first one of the queue. Raises StaleClaim if the claim had ended."""
-        self._end(self._claim.give_back())
+        self._finish(self._claim.give_back())
 
-    def _end(self, has_ended: bool) -> None:
-        if not has_ended:
+    def _finish(self, was_held: bool) -> None:
+        """Notify the iterator of claims, or raise StaleClaim if the claim had ended before."""
+        if not was_held:
             raise StaleClaim(
                 f"queue {self._queue_name!r}: the claim of item {self.number} had ended before: its lease_timeout was"
                 " over, or it was acknowledged or given back already"
@@ -86,6 +87,7 @@ class Claim(NotCopyable):
         self._notify_end()
 
     def _notify_end(self) -> None:
+        """Notify the iterator of claims that this one has ended. Idempotent."""
         notify = self._on_end
         if notify is not None:
             notify()  # If a signal handler raises here, the next call notifies again.

@@ -13,8 +13,8 @@ _UNENCODABLE = (*UNSENDABLE, BufferError)
 def unencodable(queue: str, error: Exception, index: int | None = None) -> Exception:
     """Return the EncodeError for an item that encoding has failed with.
 
-    ``index`` is the item's position among those that are put together. Returns ``error`` itself if encoding does not
-    raise such, as a signal handler may.
+    ``index`` is the item's position among those that are put together. Returns ``error`` itself if it is none of
+    encoding: a signal handler may have raised it.
     """
     if not is_unsendable(error, _UNENCODABLE):
         return error
@@ -27,8 +27,8 @@ def unencodable(queue: str, error: Exception, index: int | None = None) -> Excep
 def undecodable(queue: str, error: Exception, number: int | None = None) -> Exception:
     """Return the DecodeError for an item that cannot be read.
 
-    ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if
-    decoding does not raise such, as a signal handler may.
+    ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if it is
+    none of decoding: a signal handler may have raised it.
     """
     if not is_unsendable(error, UNREADABLE):
         return error

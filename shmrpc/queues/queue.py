@@ -177,6 +177,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                     raise
 
     async def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
+        """Wait for room, and put items or a reservation. Raises QueueFull."""
         put = await self._try_in_turn(ROOM, pending.may_put, lambda: pending.put_now() or None, timeout)
         if put is None:
             self._raise_timeout(timeout, ROOM)
@@ -198,6 +199,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
             await self._put_when_room(reservation, timeout)
 
     async def _get_in_turn(self, most: int, timeout: float | None) -> list[Any]:
+        """Wait for items, remove and return them. Raises QueueEmpty."""
         items = await self._try_in_turn(
             ITEMS, self._may_have_item, lambda: self._native.get_many_now(most, False) or None, timeout
         )
@@ -206,6 +208,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return items
 
     async def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
+        """Wait for an item, and claim it. Raises QueueEmpty. ``outstanding``: the claims of the iterator, if any."""
         if self._budget.is_spent():
             await self._yield_to_loop()
         claim = None

@@ -282,6 +282,7 @@ class QueueBase(NotConstructible, Handle):
         )
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
+        """Raise QueueFull, QueueEmpty, or WaitTimeout for join(), with counts and the holders of claims."""
         stats = self.stats()
         if wait_set == ROOM:
             raise QueueFull(self._describe_full(f"for {timeout:g} s"))

@@ -126,6 +126,7 @@ def _temporary_path(target: Path) -> Path:
 
 
 def _lock(descriptor: int) -> None:
+    """Lock a temporary file, so that other processes do not remove it as stale."""
     with contextlib.suppress(OSError):  # A file system without locks: no other process can lock it either.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
@@ -141,6 +142,7 @@ def _remove_stale(target: Path) -> None:
 
 
 def _remove_unlocked(path: str) -> None:
+    """Remove a file. Raises OSError if another process has it locked."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

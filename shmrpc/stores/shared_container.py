@@ -10,7 +10,7 @@ from shmrpc import _core
 from shmrpc.values.references import StoredObject
 
 
-class StoreContext(Protocol):
+class ContainerContext(Protocol):
     """The context of a store, as a container needs it."""
 
     @property
@@ -37,7 +37,7 @@ class SharedContainer(StoredObject):
     if TYPE_CHECKING:  # The native base classes have these.
 
         @property
-        def _store_context(self) -> StoreContext: ...
+        def _store_context(self) -> ContainerContext: ...
         @property
         def _place(self) -> tuple[int, int]: ...
         @property

@@ -93,6 +93,7 @@ class ValueConverter:
         return "packed", self._pack_value(value)
 
     def _describe_array(self, numpy: Any, array: Any) -> tuple[Any, ...]:
+        """Return a NumPy array in the form of convert()."""
         try:
             described = dtypes.describe(array.dtype)
         except TypeError as error:
@@ -103,6 +104,7 @@ class ValueConverter:
         return "buffer", b"a" + cast(bytes, description), data
 
     def _describe_tensor(self, torch: Any, tensor: Any) -> tuple[Any, ...]:
+        """Return a tensor of the CPU in the form of convert(). Raises EncodeError for other tensors."""
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
             raise self._encode_error(
                 tensor, f"store .cpu().to_dense() of the {tensor.layout} tensor on {tensor.device}"
@@ -115,6 +117,7 @@ class ValueConverter:
         return form, b"t" + description[1:], data
 
     def _pack_value(self, value: Any) -> bytes:
+        """Return the packed bytes of a value, or its pickle if it cannot be packed and pickling is allowed."""
         try:
             body = _PACKED + pack(value)
             if type(value) not in _EXACT_TYPES:
@@ -135,6 +138,7 @@ class ValueConverter:
             raise TypeError(f"it would come out as a {type(made).__qualname__}; convert it, or register its class")
 
     def _pickle_value(self, value: Any) -> bytes:
+        """Return the pickle of a value that can be unpickled."""
         try:
             body = pickles.dumps(value)
             pickles.loads(body)  # A value that cannot be read back would make each copy of the store fail.
@@ -203,6 +207,7 @@ class ValueConverter:
         return self._make_array(description, pinned)
 
     def _make_array(self, description: bytes, data: Any) -> Any:
+        """Make an array or tensor of a buffer, without a copy. Raises DecodeError."""
         import numpy as np  # Programs without arrays do not need it.
 
         try:
@@ -253,6 +258,7 @@ class ValueConverter:
         return number
 
     def _class_with_number(self, number: int) -> SharedClass:
+        """Return the class with this number. Raises DecodeError if this process does not have it as in the store."""
         if number >= len(self._classes):
             with self._lock:
                 classes = self.store_ref.classes()

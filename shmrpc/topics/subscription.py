@@ -51,7 +51,7 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
         self._native.may_wait()
         native, receive = self._native, functools.partial(self._receive, most)
         received = await self._wait_queue(ITEMS, TurnQueue).try_in_turn(
-            native.glance, native.may_take, receive, _wake_nothing, timeout
+            native.glance, native.may_receive, receive, _wake_nothing, timeout
         )
         if received is None:
             self._raise_no_message(timeout)

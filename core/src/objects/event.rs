@@ -82,6 +82,7 @@ impl EventMembership {
         Ok(now & 1 == 1 || now >> 1 != since >> 1)
     }
 
+    /// Returns the word of the event.
     fn event(&self) -> &AtomicU64 {
         self.mapping().u64_at(AT_EVENT)
     }

@@ -94,6 +94,7 @@ pub fn wait<E>(
     ended
 }
 
+/// Sleeps in a wait set until `take` returns true, or the wait ends otherwise: see [`wait`].
 fn sleep<E>(
     object: &dyn Object,
     set: usize,
@@ -183,6 +184,7 @@ pub fn spin_before_loop_sleep(
     Ok(is_found)
 }
 
+/// Returns true if a thread should spin after this many failed spins in a row.
 fn is_worth_spinning(failed: usize) -> bool {
     failed < MOST_FAILED_SPINS || failed % RETRY_INTERVAL == 0
 }

@@ -64,7 +64,7 @@ impl ObjectMemory {
         Err(ObjectError::from_errno(what, libc::EBUSY))
     }
 
-    /// Returns None if a clean-up locked or removed the memory before this process had locked it.
+    /// Creates memory once. Returns None if a clean-up locked or removed the memory before this process had locked it.
     fn try_create(
         address: &ObjectAddress,
         lock_file: &LockFile,
@@ -184,12 +184,14 @@ pub(in crate::objects) fn memory_name<'a>(
     is_valid.then_some(text)
 }
 
+/// Reads a word of a file.
 fn read_word(file: &File, at: usize) -> io::Result<u64> {
     let mut bytes = [0; 8];
     file.read_exact_at(&mut bytes, at as u64)?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
+/// Converts the error of a region.
 fn from_region(error: RegionError) -> ObjectError {
     match error {
         RegionError::Os(error) => ObjectError::os("its memory cannot be mapped")(error),

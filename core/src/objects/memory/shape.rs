@@ -235,6 +235,7 @@ impl Shape {
         }
     }
 
+    /// Describes the items of a queue or the records of a topic.
     fn contents(self) -> &'static str {
         match self.is_raw() {
             true => "raw bytes (raw=True)",

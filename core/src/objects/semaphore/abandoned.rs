@@ -55,6 +55,7 @@ impl AbandonedPermits {
         self.change(|owners| owners.truncate(held()));
     }
 
+    /// Changes the owners, and notes if there are any left.
     fn change<R>(&self, change: impl FnOnce(&mut Vec<u64>) -> R) -> R {
         let mut owners = lock(&self.owners);
         let changed = change(&mut owners);

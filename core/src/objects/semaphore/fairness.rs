@@ -32,6 +32,7 @@ pub struct Fairness {
 
 // Relaxed, all of it: hints.
 impl Fairness {
+    /// Wraps the words at byte `at` of the memory.
     pub fn new(mapping: Arc<SharedMapping>, at: usize) -> Self {
         Fairness { mapping, at }
     }
@@ -53,6 +54,7 @@ impl Fairness {
         }
     }
 
+    /// Returns the time until `until`, or clears the reservation if that is over or too far away.
     #[cold]
     fn time_left(&self, until: u64) -> Option<Duration> {
         let left = until.saturating_sub(clock::now());

@@ -123,6 +123,7 @@ impl SemaphoreMembership {
         Ok(acquired)
     }
 
+    /// Makes the error for an owner that acquires a lock again.
     #[cold]
     fn reentry_error(&self) -> ObjectError {
         ObjectError::NotHeld(match self.shape().kind {
@@ -142,6 +143,7 @@ impl SemaphoreMembership {
         self.lock_owner.set(owner);
     }
 
+    /// Acquires any permit, also a reserved one.
     #[inline]
     fn acquire_any(&self) -> bool {
         if self.has_one_permit() {
@@ -150,6 +152,7 @@ impl SemaphoreMembership {
         self.acquire_any_of_many()
     }
 
+    /// Acquires any of several permits, and notes which.
     fn acquire_any_of_many(&self) -> bool {
         let count = self.permits.count();
         // Relaxed: a hint.
@@ -163,6 +166,7 @@ impl SemaphoreMembership {
         true
     }
 
+    /// Acquires the permit at this index.
     #[inline]
     fn acquire(&self, index: usize) -> bool {
         let acquired = self.permits.try_acquire(index, self.members().self_id());
@@ -176,7 +180,8 @@ impl SemaphoreMembership {
         acquired
     }
 
-    /// Releases a permit that this thread has acquired while another one left the object: it would never be released.
+    /// Releases a permit that this thread has acquired after another thread has left the object. Otherwise the permit
+    /// would stay with a member that has left.
     #[cold]
     fn undo_acquire(&self, index: usize) -> bool {
         let _ = self.permits.release(index, self.members().self_id());
@@ -217,6 +222,7 @@ impl SemaphoreMembership {
         self.release_index(index as usize)
     }
 
+    /// Releases the permit at this index, and wakes the next sleeper or leaves the permit to a spinning thread.
     #[inline]
     fn release_index(&self, index: usize) -> Result<(), ObjectError> {
         let is_reserved = self.fairness.reserve();
@@ -234,6 +240,7 @@ impl SemaphoreMembership {
         Ok(())
     }
 
+    /// Marks the permit at this index as free. Poisons the object if this process does not hold the permit.
     #[inline]
     fn free(&self, index: usize) -> Result<(), ObjectError> {
         let freed = self.permits.release(index, self.members().self_id());
@@ -302,6 +309,7 @@ impl SemaphoreMembership {
         }
     }
 
+    /// Returns true if there is only one permit.
     #[inline]
     pub(super) fn has_one_permit(&self) -> bool {
         self.permits.count() == 1

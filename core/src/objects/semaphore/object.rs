@@ -26,6 +26,7 @@ impl SemaphoreMembership {
         })
     }
 
+    /// Returns a permit whose holder is no member, and the id of the holder.
     fn find_orphan(&self) -> Option<(usize, u64)> {
         self.permits.find_orphan(|id| self.members().is_member(id))
     }

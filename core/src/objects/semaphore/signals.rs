@@ -72,10 +72,12 @@ impl SemaphoreMembership {
         self.signals().load(Ordering::Relaxed) > 0
     }
 
+    /// Returns the counter.
     fn signals(&self) -> &AtomicU64 {
         self.mapping().u64_at(AT_SIGNALS)
     }
 
+    /// Poisons the object because of this impossible counter.
     #[cold]
     fn corrupt_signals(&self, found: u64) -> ObjectError {
         self.poison(Corruption {

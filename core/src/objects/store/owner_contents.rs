@@ -78,8 +78,8 @@ impl StoreMembership {
                 Holder::Process(process) => self.contents_of_process(process),
                 Holder::Elsewhere => None,
             })
-            .filter(|(_, title)| title.mark >> OWNERS_SHIFT > known >> OWNERS_SHIFT)
-            .max_by_key(|(_, title)| title.mark)
+            .filter(|(_, header)| header.mark >> OWNERS_SHIFT > known >> OWNERS_SHIFT)
+            .max_by_key(|(_, header)| header.mark)
     }
 
     /// Returns the contents of this store that a process has open.
@@ -105,15 +105,15 @@ impl StoreMembership {
                 file.read_exact_at(&mut bytes, start + at).ok()?;
                 Some(u64::from_ne_bytes(bytes))
             };
-            let title = OwnerHeader {
+            let header = OwnerHeader {
                 mark: word(OWNER_HEADER[0])?,
                 owner: word(OWNER_HEADER[1])?,
                 name: word(OWNER_HEADER[2])?,
             };
-            let is_of_this_store = title.mark != 0 && title.name == self.memory_name_ending();
-            is_of_this_store.then_some((file, title))
+            let is_of_this_store = header.mark != 0 && header.name == self.memory_name_ending();
+            is_of_this_store.then_some((file, header))
         });
-        found.max_by_key(|(_, title)| title.mark)
+        found.max_by_key(|(_, header)| header.mark)
     }
 
     /// Returns the number with which the name of the memory ends.
@@ -124,7 +124,7 @@ impl StoreMembership {
     }
 
     /// Maps contents for reading. The caller has locked the contents.
-    pub(super) fn map_contents(&self, file: &File, title: OwnerHeader) -> Result<(), ObjectError> {
+    pub(super) fn map_contents(&self, file: &File, header: OwnerHeader) -> Result<(), ObjectError> {
         let failed = || ObjectError::os("its memory cannot be mapped");
         let start = self.shape().contents_at();
         let mark = self.mark();
@@ -135,10 +135,10 @@ impl StoreMembership {
             .contents_file()
             .and_then(|ours| replace_descriptor(&ours, file));
         replaced.map_err(failed())?;
-        self.set_current(title.mark, mark);
+        self.set_current(header.mark, mark);
         crash::point!(ReaderFollows);
         self.unchecked_store()
-            .report_mapped(self.members().slot(), title.mark);
+            .report_mapped(self.members().slot(), header.mark);
         Ok(())
     }
 

@@ -65,8 +65,8 @@ impl StoreMembership {
         let current = self.unchecked_store();
         // A process that has read the store has the contents, unless another one has those of a later owner.
         let known = self.current.load(Relaxed);
-        if let Some((file, title)) = self.find_contents(known, RECOVERY_TIMEOUT)? {
-            self.map_contents(&file, title)?;
+        if let Some((file, header)) = self.find_contents(known, RECOVERY_TIMEOUT)? {
+            self.map_contents(&file, header)?;
         }
         let before = self.current.load(Relaxed);
         let (file, mapping, mark) = self.create_contents(before)?;
@@ -163,7 +163,7 @@ impl StoreMembership {
             return Ok(());
         }
         match self.find_contents(0, RECOVERY_TIMEOUT)? {
-            Some((file, title)) => self.map_contents(&file, title),
+            Some((file, header)) => self.map_contents(&file, header),
             None => Err(ObjectError::NotHeld(
                 "it has no owner, and no process has its contents: open it with writable='owner' to become its owner",
             )),
@@ -199,10 +199,10 @@ impl StoreMembership {
         let mark = self.mark();
         // Relaxed: changed by a thread that has locked the contents.
         let current = self.current.load(Relaxed);
-        if let Some((file, title)) = self.find_contents(current, timeout)?
-            && title.mark != current
+        if let Some((file, header)) = self.find_contents(current, timeout)?
+            && header.mark != current
         {
-            self.map_contents(&file, title)?;
+            self.map_contents(&file, header)?;
         }
         self.seen_mark.store(mark, Relaxed);
         Ok(())

@@ -1,9 +1,9 @@
-"""NATS's client, guarded against messages that end it.
+"""NATS's client with a robust parser.
 
-Anyone who may publish to a subject of ours chooses the headers and the reply subject of a message. nats-py fails on
-some of them, and then reads nothing more: on a header with nothing behind its first line, on a reply subject that is
-not UTF-8, on a vertical tab in one. docs/upstream.md has the report. So its parser is replaced by one that hands on
-what is used here and nothing else: of headers, the status by which NATS itself reports a subject without subscribers.
+Anyone who may publish to a subject of this process chooses the headers and the reply subject of a message. nats-py
+fails on some of them, and then stops reading: on a header without fields, a reply subject that is not UTF-8, or one
+with a vertical tab. docs/upstream.md has the report. This parser therefore passes on only what is used here; of
+headers, only the status by which NATS reports a subject without subscribers.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import functools
 import importlib
 from typing import Any, Final
 
-#: The header of a message by which NATS reports that the subject of one of ours has no subscriber.
+#: Header of a message by which NATS reports that a subject has no subscriber.
 NO_RESPONDERS: Final = b"NATS/1.0 503"
-#: Bytes of a line of the protocol: NATS's own lines about a large cluster are the longest.
+#: Maximum bytes of a line of the protocol. NATS's own lines about a large cluster are the longest.
 _LONGEST_LINE: Final = 1 << 20
 _END: Final = b"\r\n"
 
 
 @functools.cache
 def parser_class() -> type[Any]:
-    """The class of the parser: nats-py is imported when it is first wanted."""
+    """Return the class of the parser. Imports nats-py when first called."""
     module = importlib.import_module("nats.protocol.parser")
     broken = importlib.import_module("nats.errors").ProtocolError
 
     class Parser(module.Parser):  # type: ignore[misc, name-defined]
-        """A parser that no message can end."""
+        """A parser that survives every message."""
 
-        #: Of the message that comes: its subject, the number of the subscription, its reply subject or nothing.
+        #: Subject, subscription number, and reply subject (or b"") of the current message.
         _line: tuple[bytes, int, bytes] = (b"", 0, b"")
 
         async def parse(self, data: bytes = b"") -> None:
-            """Take what has come from NATS.
+            """Parse data from NATS.
 
-            Raise ProtocolError, which ends the connection, for what NATS never says.
+            Raises ProtocolError, which ends the connection, for data that NATS never sends.
             """
             self.buf.extend(data)
             while self.buf:
@@ -55,7 +55,7 @@ def parser_class() -> type[Any]:
                     await self._take_line(end + len(_END))
 
         def _read_line(self, line: bytes) -> None:
-            """Read the line before a message: subject, number of the subscription, reply subject if any, sizes."""
+            """Parse the line before a message: subject, number of the subscription, optional reply subject, sizes."""
             try:
                 kind, subject, number, *rest = line.split(b" ")
                 sizes = rest[-2:] if kind == b"HMSG" else rest[-1:]
@@ -75,20 +75,20 @@ def parser_class() -> type[Any]:
             del self.buf[: self.needed + len(_END)]
             self.header_needed, self.state = 0, module.AWAITING_CONTROL_LINE
             subject, number, reply = self._line
-            if subject.isascii():  # Ours are.
+            if subject.isascii():  # Subjects of this process are ASCII.
                 is_status = header.startswith(NO_RESPONDERS) and not data and not reply
                 status = NO_RESPONDERS + 2 * _END if is_status else None
                 await self.nc._process_msg(number, subject, reply, data, status)
 
         async def _take_line(self, size: int) -> None:
-            """Have a line taken that has no message behind it: NATS alone has written it."""
+            """Parse a line without a message, which only NATS itself can have written."""
             rest = bytes(self.buf[size:])
             del self.buf[size:]
             try:
                 await super().parse()
             except broken:
                 raise
-            except Exception as error:  # nats-py would end its reading, and say nothing.
+            except Exception as error:  # nats-py would stop reading without an error.
                 raise broken from error
             if self.buf:
                 raise broken
@@ -98,12 +98,12 @@ def parser_class() -> type[Any]:
 
 
 def make_client() -> Any:
-    """Make a client of NATS that no message can end."""
+    """Create a client of NATS with the robust parser."""
     made = importlib.import_module("nats").NATS()
     made._ps = parser_class()(made)
     return made
 
 
 def is_undelivered(message: Any) -> bool:
-    """Return True if NATS itself reports by this message that one of ours has reached no subscriber."""
+    """Return True if NATS reports by this message that another one has reached no subscriber."""
     return bool(message.headers) and not message.data

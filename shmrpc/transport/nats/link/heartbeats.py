@@ -1,4 +1,4 @@
-"""Heartbeats of all connections of a link: ends those whose peers say nothing, and speaks where nothing was said."""
+"""Heartbeats of the connections of a link: keeps idle connections alive, and ends those with silent peers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shmrpc.errors import ConnectionLost
 from shmrpc.transport.nats.pipe.pipe import BEAT_FRACTION, SILENCE_FRACTION, Pipe
 from shmrpc.transport.nats.pipe.window_budget import WindowBudget
 
-#: Of a heartbeat: the shortest pause between two looks at all connections.
+#: Fraction of a heartbeat: the shortest pause between two checks of all connections.
 _SHORTEST_PAUSE: Final = 1 / 40
 
 
 class Heartbeats:
-    """A look at all connections of a link, again and again, from :meth:`begin` to :meth:`stop`."""
+    """Checks all connections of a link regularly, from :meth:`begin` to :meth:`stop`."""
 
     def __init__(
         self, pipes: set[Pipe], heartbeat: float, budget: WindowBudget, loop: asyncio.AbstractEventLoop
@@ -26,24 +26,24 @@ class Heartbeats:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
-        #: When the next look is due, by time.monotonic().
+        #: Time of the next check, by time.monotonic().
         self._due = 0.0
-        #: When the loop last stood still for longer than it should, and for how many seconds.
+        #: Time at which the event loop was last found blocked, and for how many seconds.
         self._last_stall = (0.0, 0.0)
 
     def begin(self) -> None:
-        """Look for the first time."""
+        """Run the first check."""
         self._due = time.monotonic()
         self._check_pipes()
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop checking."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def describe_loop_stall(self) -> str:
-        """Say that the loop of this process stood still, if it just did; else return nothing."""
+        """Return a clause about a recent stall of the event loop; "" if there was none."""
         when, seconds = self._last_stall
         if when and time.monotonic() - when < self._heartbeat:
             return f"; the loop of this process stood still for {seconds:.2g} s, and may have been given up for that"
@@ -57,7 +57,9 @@ class Heartbeats:
         for pipe in list(self._pipes):
             if not pipe.peer:
                 continue
-            if late > self._heartbeat / 4:  # It was we who stood still: what came meanwhile was not read yet.
+            if (
+                late > self._heartbeat / 4
+            ):  # This loop was blocked, and has not read the messages that arrived meanwhile.
                 pipe.last_received += late
             given_up, to_beat = (
                 pipe.last_received + pipe.heartbeat * SILENCE_FRACTION,

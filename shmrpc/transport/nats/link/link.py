@@ -1,7 +1,7 @@
-"""A process's connection to NATS: one for a loop and an address, whatever the number of clients and servers.
+"""A process's connection to NATS: one for each event loop and address, shared by clients and servers.
 
-It is not mended: when it breaks, the connections that go through it end, and whoever needs another link makes one. What
-NATS's client would keep to send later might be executed long after its caller was told that it failed.
+A broken link is not repaired: its connections end, and their users acquire a new link. A message that NATS's client
+kept to send later might be executed long after its caller was told that it failed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from shmrpc.transport.queued_inbox import ScheduledDelivery
 
 logger = logging.getLogger("shmrpc.nats")
 
-#: Seconds that a message of ours to ourselves may take.
+#: Seconds that a message of this process to itself may take.
 _FLUSH_TIMEOUT: Final = 2.0
-#: Seconds that what was begun has to end when a link is closed.
+#: Seconds that background tasks have to end when a link is closed.
 _CLOSE_TIMEOUT: Final = 1.0
-#: The same for a link that was never open: a handshake of TLS that failed never ends.
+#: The same for a link that was never open, because a failed TLS handshake never ends.
 _CLOSE_TIMEOUT_UNOPENED: Final = 0.1
-#: Takes a message: its data, the subject that answers go to.
+#: Handles a message, given its data and the subject for replies.
 OnMessage = Callable[[bytes, str], None]
-#: Takes a message, and True if NATS reports by it that one of ours has reached no subscriber.
+#: Handles a message; the last argument is True if NATS reports by it that another one has reached no subscriber.
 _Receiver = Callable[[bytes, str, bool], None]
 
 _links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[NatsAddress, Link]]] = (
@@ -48,13 +48,13 @@ _links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[NatsAddr
 
 
 class NatsMisconfigured(ServiceUnavailable):
-    """What this side was given to reach NATS with cannot be used, and trying again does not help."""
+    """The error for a login or option of this side that cannot work, so that trying again is useless."""
 
 
 async def acquire(address: NatsAddress, timeout: float | None = None) -> Link:
-    """The link of this loop to an address, made if there is none; to be left by :meth:`Link.leave`.
+    """Return the event loop's link to an address, created on first use. To be released by :meth:`Link.release`.
 
-    Raises ServiceUnavailable if NATS cannot be reached, lets nobody in, or has not done so within ``timeout`` seconds;
+    Raises ServiceUnavailable if NATS cannot be reached, refuses access, or takes longer than ``timeout`` seconds;
     NatsMisconfigured for a mistake on this side.
     """
     links = _links.setdefault(asyncio.get_running_loop(), {})
@@ -75,7 +75,7 @@ async def acquire(address: NatsAddress, timeout: float | None = None) -> Link:
 
 
 def import_nats() -> Any:
-    """NATS's client. Raises ImportError, which says how to get it, if it is not installed."""
+    """Return the nats package. Raises ImportError with instructions if it is not installed."""
     try:
         return importlib.import_module("nats")
     except ImportError as error:
@@ -84,7 +84,7 @@ def import_nats() -> Any:
 
 
 class Link:
-    """A connection to NATS, and the ends of connections that go through it."""
+    """A connection to NATS, and the pipes that go through it."""
 
     def __init__(self, address: NatsAddress, links: dict[NatsAddress, Link]) -> None:
         self._address = address
@@ -92,31 +92,31 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self.heartbeat = address.heartbeat
         self.users = 0
-        #: Bytes of a large frame that go in one message.
+        #: Maximum bytes of a large frame in one message.
         self.piece = MAX_PIECE
-        #: Bytes of the largest message that NATS takes.
+        #: Maximum bytes of a message that NATS accepts.
         self.largest = 0
         self.is_open = False
-        #: Is told when it breaks.
+        #: Called when the link breaks.
         self.on_lost: set[Callable[[], None]] = set()
-        #: Is told when what has come was delivered, in the same turn of the loop.
+        #: Called after received messages were delivered, in the same iteration of the loop.
         self.on_delivered: set[Callable[[], None]] = set()
-        #: The bytes that each connection may have on the way to this process.
+        #: Distributes the bytes that may be in flight to this process.
         self.budget = WindowBudget()
         self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
         self._pipes: set[Pipe] = set()
         self._heartbeats = Heartbeats(self._pipes, self.heartbeat, self.budget, self._loop)
         self.describe_loop_stall = self._heartbeats.describe_loop_stall
         self._inboxes: dict[str, OnMessage] = {}
-        #: By the last token of a subject, what takes the messages that come there.
+        #: Receivers of messages, by the last token of the subject.
         self._receivers: dict[str, _Receiver] = {}
         self._nats: Any = None
-        #: The errors of NATS's client.
+        #: Errors of NATS's client.
         self.errors = LinkErrors(str(address))
         self.describe_loss = self.errors.describe_loss
-        #: Those that wait for what NATS has to say.
+        #: Futures of flush() calls.
         self._flushing: set[asyncio.Future[bool]] = set()
-        #: What sees to it that TLS is spoken, if it was asked for.
+        #: TLS context that ensures the use of TLS; None if it was not requested.
         self._tls: tls.Context | None = None
         self._received: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._delivery = ScheduledDelivery(self._deliver)
@@ -133,7 +133,7 @@ class Link:
         return str(self._address)
 
     async def opened(self) -> None:
-        """Waits until it is connected."""
+        """Wait until the link is connected."""
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
@@ -153,7 +153,7 @@ class Link:
                 **arguments,
                 name="shmrpc",
                 allow_reconnect=False,
-                max_reconnect_attempts=1,  # Each server is tried twice: once more after a moment.
+                max_reconnect_attempts=1,  # Tries each server twice.
                 reconnect_time_wait=0.05,
                 connect_timeout=CONNECT_TIMEOUT,
                 ping_interval=max(0.5, self.heartbeat / 2),
@@ -169,7 +169,7 @@ class Link:
             self._forget()
             await self._close_nats()
             raise ServiceUnavailable(f"cannot reach NATS at {self}: {self.errors.explain_failure(error)}") from None
-        except Exception as error:  # Of what it was given to log in with, such as a seed that is none.
+        except Exception as error:  # For example an invalid seed for the login.
             self._forget()
             await self._close_nats()
             raise ServiceUnavailable(f"cannot log in to NATS at {self}: {type(error).__name__}: {error}") from None
@@ -195,8 +195,8 @@ class Link:
         if not self.errors.record(error, is_open=self.is_open):
             return
         if not self.is_open and self._tls is not None:
-            self._tls.has_begun = False  # The next server has to begin it, too.
-        if self.errors.mentions(self._prefix):  # What was sent to ourselves does not come.
+            self._tls.has_begun = False  # The next server must start TLS, too.
+        if self.errors.mentions(self._prefix):  # Messages of this process to itself do not arrive.
             for flushed in self._flushing:
                 if not flushed.done():
                     flushed.set_result(False)
@@ -205,7 +205,7 @@ class Link:
         self._lose(self.errors.recent_error())
 
     def add(self, pipe: Pipe) -> tuple[str, str]:
-        """Return the subject of a pipe, and that of its notices. The pipe is a user until it is removed."""
+        """Return the subjects of a pipe and of its notices. The pipe uses the link until it is removed."""
         self.users += 1
         self._pipes.add(pipe)
         return (
@@ -214,13 +214,13 @@ class Link:
         )
 
     def _open_end(self, take: _Receiver) -> str:
-        """Return a subject that cannot be guessed, whose messages ``take`` gets."""
+        """Return an unguessable subject, whose messages are passed to ``take``."""
         end = subjects.end()
         self._receivers[end] = take
         return f"{self._prefix}.{end}"
 
     def open_inbox(self, take: OnMessage) -> str:
-        """A subject whose messages are given to ``take``: no data means that one of ours has reached nobody."""
+        """Return a subject whose messages are passed to ``take``; empty data means that a message was not delivered."""
         subject = self._open_end(
             lambda data, sender, is_undelivered: take(data, sender) if data or is_undelivered else None
         )
@@ -228,7 +228,7 @@ class Link:
         return subject
 
     def close_inbox(self, subject: str) -> None:
-        """Nothing is wanted there any more."""
+        """Stop receiving messages of a subject."""
         del self._inboxes[subject]
         self._close_end(subject)
 
@@ -236,33 +236,33 @@ class Link:
         del self._receivers[subject.rpartition(".")[2]]
 
     def remove(self, pipe: Pipe) -> None:
-        """It is closed. Its user leaves the link with it."""
+        """Unregister a closed pipe, and release its use of the link."""
         self._pipes.discard(pipe)
         self._close_end(pipe.subject)
         self._close_end(pipe.notices)
         self.release()
 
     def schedule_send(self, pipe: Pipe) -> None:
-        """It has something to be sent."""
+        """Schedule the messages of a pipe."""
         if not pipe.is_queued:
             pipe.is_queued = True
             self._sending_pipes.append(pipe)
         self._has_work.set()
 
     def publish(self, subject: str, data: bytes, answers: str = "") -> None:
-        """Sends a message that belongs to no connection; ``answers``: the subject where answers are wanted."""
+        """Send a message outside of any connection. ``answers``: subject for replies."""
         self._outbox.append((subject, data, answers))
         self._has_work.set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Has something done that ends soon. It is never cancelled: NATS's client may break then."""
+        """Run a short coroutine in a task that is never cancelled, which could break NATS's client."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _write(self) -> None:
-        """Sends what there is to send: what came in one turn of the loop goes together."""
+        """Send scheduled messages, those of one iteration of the loop together."""
         publish, outbox, sending_pipes = self._nats.publish, self._outbox, self._sending_pipes
         errors = importlib.import_module("nats.errors")
         try:
@@ -282,12 +282,12 @@ class Link:
                         pipe.sent()
                         if pipe.has_more:
                             self.schedule_send(pipe)
-                            await asyncio.sleep(0)  # What is there goes on its way meanwhile.
+                            await asyncio.sleep(0)  # Sends the present messages meanwhile.
         except (errors.Error, OSError) as error:
             self._lose(f": {error_text(error)}")
 
     async def _on_message(self, message: Any) -> None:
-        # NATS's client calls one after the other, and goes on when this is done: no work is done in here.
+        # NATS's client waits for this callback before the next message: only queue the message here.
         end = message.subject.rpartition(".")[2]
         self._received.append((self._take, (end, message.data, message.reply, guarded_client.is_undelivered(message))))
         self._delivery.schedule()
@@ -297,7 +297,7 @@ class Link:
         if take is not None:
             take(data, sender, is_undelivered)
         elif len(data) > PROOF and subjects.is_end(sender):
-            self.publish(sender, data[:PROOF])  # It speaks to a connection that has gone: now it knows.
+            self.publish(sender, data[:PROOF])  # The connection is gone: tell its peer.
 
     def _deliver(self) -> None:
         try:
@@ -311,7 +311,7 @@ class Link:
                 self._delivery.schedule()
 
     async def subscribe(self, subject: str, take: OnMessage, group: str = "") -> Any:
-        """Has what is sent to a subject given to ``take``; the subscription. Raises ConnectionLost."""
+        """Pass the messages of a subject to ``take``; return the subscription. Raises ConnectionLost."""
 
         async def on_message(message: Any) -> None:
             self._received.append((take, (message.data, message.reply)))
@@ -329,10 +329,10 @@ class Link:
         return subscription
 
     async def flush(self) -> bool:
-        """Waits until NATS has done all that it was told before, and what it had to say has come; False if it has not.
+        """Wait until NATS has processed all sent messages, and its replies have arrived. Returns False if it has not.
 
-        A message to ourselves goes there and back. NATS's client has flush() for that, and breaks when somebody who
-        waits for it is cancelled or does not wait for long enough. False at once if NATS complains meanwhile.
+        Sends a message of this process to itself. The flush() of NATS's client breaks when its caller is cancelled or
+        times out. Returns False at once if NATS reports an error meanwhile.
         """
         back: asyncio.Future[bool] = self._loop.create_future()
 
@@ -352,7 +352,7 @@ class Link:
             self.close_inbox(inbox)
 
     def _lose(self, how: str) -> None:
-        """The connection to NATS is gone, and with it all that went through it."""
+        """Handle the loss of the connection to NATS: end all pipes."""
         if not self.is_open:
             return
         reason = (
@@ -372,7 +372,7 @@ class Link:
             tell()
 
     def release(self) -> None:
-        """One user less. The last one closes the link."""
+        """Release a use of the link. The last one closes it."""
         self.users -= 1
         if self.users == 0 and self._closing is None:
             self._forget()
@@ -400,13 +400,13 @@ class Link:
 
     async def _close_nats(self) -> None:
         if self._nats is not None and not self._nats.is_closed:
-            # AssertionError: it never began to connect. After a handshake of TLS that failed it waits for ever.
+            # AssertionError: it never began to connect. After a failed TLS handshake close() would wait forever.
             with contextlib.suppress(AssertionError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT if self._writer is not None else _CLOSE_TIMEOUT_UNOPENED):
                     await self._nats.close()
 
     async def wait_closed(self) -> None:
-        """Waits until connections that close have said their last, and it is closed, if nobody needs it any more."""
+        """Wait until closing pipes are closed, and the link, too, if it has no other user."""
         closing = [pipe.closed for pipe in self._pipes if pipe.is_closing]
         if closing:
             await asyncio.wait(closing)

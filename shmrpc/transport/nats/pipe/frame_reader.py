@@ -1,4 +1,4 @@
-"""Frames out of the bytes of messages."""
+"""Decodes frames from the bytes of messages."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from shmrpc.transport.nats.messages import MAX_MESSAGE
 from shmrpc.transport.nats.pipe.partial_frame import PartialFrame
 from shmrpc.wire.codec import Body
 
-#: In the place of an opcode: the body is a message of :mod:`.messages`.
+#: Takes the place of an opcode: the body is a message of :mod:`.messages`.
 CONTROL: Final = 0xFFFF_FFFF
-#: Begins a frame: opcode, call id, bytes of the body, number of buffers.
+#: Start of a frame: opcode, call id, bytes of the body, number of buffers.
 FRAME: Final = struct.Struct("<IQII")
-#: Buffers of one frame: a peer that announces more is not believed.
+#: Maximum number of buffers of one frame.
 _MAX_BUFFERS: Final = 1 << 16
 
-#: Takes a frame: opcode, call id, body, and the sender's clock in nanoseconds. False: read no further.
+#: Handles a frame: opcode, call id, body, and the sender's clock in nanoseconds. Returns False to stop reading.
 Deliver = Callable[[int, int, Body, int], bool]
 
 
 class FrameLimits(msgspec.Struct, frozen=True):
-    """Bytes of the largest body, and of the large buffers of one frame."""
+    """Maximum bytes of a body, and of the large buffers of one frame."""
 
     max_frame: int
     max_memory: int
 
 
 class FrameReader:
-    """The frames of one direction, whole or in parts."""
+    """Decodes the frames of one direction, which may arrive in parts."""
 
     def __init__(self, limits: FrameLimits, deliver: Deliver) -> None:
         self.limits = limits
@@ -40,9 +40,9 @@ class FrameReader:
         self._partial: PartialFrame | None = None
 
     def read(self, data: bytes, at: int, clock: int) -> None:
-        """Deliver the frames, or the parts of one, that begin at a place of a message.
+        """Deliver the frames, or the parts of one, in a message from position ``at`` on.
 
-        Raise RemoteProtocolError or struct.error for what breaks the rules.
+        Raises RemoteProtocolError or struct.error for invalid data.
         """
         end = len(data)
         while at < end:
@@ -68,7 +68,7 @@ class FrameReader:
                 return
 
     def _deliver_complete(self, clock: int) -> bool:
-        """Deliver the frame of which parts have come if it is whole; whether to read on."""
+        """Deliver the partial frame if it is complete. Returns True to continue reading."""
         partial = self._partial
         if partial is None or not partial.is_whole:
             return True
@@ -76,5 +76,5 @@ class FrameReader:
         return self._deliver(partial.opcode, partial.call_id, partial.body(), clock)
 
     def clear(self) -> None:
-        """Forget the parts that have come."""
+        """Discard the partial frame."""
         self._partial = None

@@ -1,4 +1,4 @@
-"""A frame of which parts have come."""
+"""A frame that arrives in parts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.wire.codec import Body
 
-#: Bytes of a part that is kept within its message; of a smaller one a copy is kept, since each object takes memory too.
+#: Bytes from which on a part is kept within its message. Smaller parts are copied, because objects take memory, too.
 _LARGE: Final = 16 << 10
 
 
 class PartialFrame:
-    """A frame of which parts have come: the sizes of its buffers, the body, and the buffers."""
+    """A partially received frame: the sizes of its buffers, the body, and the buffers."""
 
     def __init__(self, opcode: int, call_id: int, size: int, count: int, max_memory: int) -> None:
         self.opcode, self.call_id = opcode, call_id
         self._max_memory = max_memory
         self._sizes = [8 * count, size]
-        #: The bytes of each that have come. Large parts keep their messages; in the end all are copied once.
+        #: Received bytes of each section. Large parts refer to their messages, and are copied once at the end.
         self._parts: list[list[memoryview | bytearray]] = [[], []]
         self._place = 0
         self._missing = 8 * count
         self._resume()
 
     def _resume(self) -> None:
-        """Goes on to the next part that is not whole."""
+        """Advance to the next incomplete section."""
         while not self._missing and self._place < len(self._sizes):
             if not self._place:
                 self._read_sizes()
@@ -44,11 +44,11 @@ class PartialFrame:
 
     @property
     def is_whole(self) -> bool:
-        """True once the whole frame is there."""
+        """True once the frame is complete."""
         return self._place == len(self._sizes)
 
     def fill(self, data: memoryview) -> int:
-        """Takes what belongs to it; how many bytes. Raises RemoteProtocolError if its buffers are too large."""
+        """Take bytes of the frame; return their number. Raises RemoteProtocolError for too large buffers."""
         used = 0
         while used < len(data) and not self.is_whole:
             step = min(self._missing, len(data) - used)
@@ -68,6 +68,6 @@ class PartialFrame:
             parts.append(bytearray(data))
 
     def body(self) -> Body:
-        """The body, with its buffers."""
+        """Return the body with its buffers."""
         _, body, *buffers = map(b"".join, self._parts)
         return _core.Parcel(body, buffers) if buffers else body

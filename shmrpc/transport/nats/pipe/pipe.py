@@ -1,21 +1,21 @@
-"""One end of a connection over NATS: frames as a stream of bytes, which travels in messages.
+"""One end of a connection over NATS, which carries frames as a stream of bytes in messages.
 
-A message is a header, then the next bytes of the stream. What was sent in one turn of the loop goes together, and a
-frame that is larger than a message goes on in the next one::
+A message is a header, then the next bytes of the stream. Frames sent in one iteration of the loop travel together, and
+a frame larger than a message continues in the next one::
 
-    message   the receiver's proof (16 bytes), number (u64, from 1), messages of the other side that have come (u64),
-              bytes that the other side may have on the way (u64), the sender's clock (u64, ns); then the bytes
+    message   the receiver's proof (16 bytes), number (u64, from 1), number of messages received from the other side
+              (u64), bytes that the other side may have in flight (u64), the sender's clock (u64, ns); then the bytes
     frame     opcode (u32), call id (u64), bytes of the body (u32), number of buffers (u32), the size of each (u64);
               then the body, and the buffers
 
-NATS keeps the order of what one side sends to a subject, and may lose some of it: to a reader that is too slow, and
-when it is restarted. The numbers tell. The receiver says how much may be on the way; what comes on top waits at the
-sender, until the receiver has said that it has got some.
+NATS keeps the order of messages to a subject, and may lose some of them: if the reader is too slow, and when NATS is
+restarted. The numbers reveal the loss. The receiver limits the bytes in flight; further bytes wait at the sender for an
+acknowledgement.
 
-**Who sent it.** A message counts if it begins with this end's proof: a secret that the peer alone was told, as was the
-subject. Each message has a reply subject beside it, where NATS reports at once if the receiver's has no subscriber; the
-calls in the message were then certainly not executed. Nothing else is taken there, except that the peer's process says
-the same, with the proof that the message began with, of a connection that it has forgotten.
+**Authentication.** A message is valid if it begins with this end's proof: a secret that only the peer was told, like
+the subject. Each message names a reply subject, where NATS reports at once if the receiver's subject has no subscriber.
+The calls in the message were then certainly not executed. The only other message accepted there comes from the peer's
+process: it returns the proof of a message to a connection that it has forgotten.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ from shmrpc.wire.codec import Body
 
 logger = logging.getLogger("shmrpc.nats")
 
-#: Bytes that wait at the sender, beyond which whoever sends is asked to wait.
+#: Unsent bytes above which senders are asked to wait.
 HIGH_WATERMARK: Final = 64 << 10
-#: Bytes of a large frame that go in one message, if NATS takes that many: parts of it travel while others are being
-#: copied. NATS's client reads 32 KiB at a time, and is slow with messages of many times that.
+#: Maximum bytes of a large frame in one message, if NATS accepts that many. Parts of the frame travel while others are
+#: copied. NATS's client reads 32 KiB at a time, and is slow with messages many times as large.
 MAX_PIECE: Final = 128 << 10
-#: What a message has besides one piece, at most: its header, and that of a frame before it.
+#: Maximum bytes of a message in addition to one piece: its header, and that of a frame before the piece.
 HEADER_RESERVE: Final = 1 << 10
-#: Frames up to this size are copied into one piece, if NATS takes so much.
+#: Frames up to this size are copied into one piece, if NATS accepts that many bytes.
 _SMALL: Final = 16 << 10
 _HEADER: Final = struct.Struct(f"<{PROOF}sQQQQ")
-#: The most numbers by which a message may be ahead of the expected one: more cannot be on the way.
+#: Maximum gap between the numbers of messages. More messages cannot be in flight.
 _MAX_GAP: Final = 4 << 20
-#: Of a heartbeat: after how much of it with nothing to say a side speaks, and after how much silence it is given up.
-#: Between the two are more than three quarters, for which a loop may stand still.
+#: Fractions of a heartbeat: of silence after which a side sends a message, and after which it closes the connection.
+#: The event loop may be blocked for the difference, more than three quarters.
 BEAT_FRACTION: Final = 1 / 5
 SILENCE_FRACTION: Final = 39 / 40
-#: Seconds that a peer has to take what was sent before the end: at least, at most, and at how many bytes a second.
-#: A peer that lives and takes nothing holds its own connection up, and not the end of the process.
+#: Seconds that a peer has to take the last frames: minimum, maximum, and bytes per second in between. A living peer
+#: that takes nothing delays the end of its own connection, but not that of the process.
 _MIN_CLOSE_TIMEOUT: Final = 5.0
 _LONGEST_CLOSE: Final = 30.0
 _SLOWEST: Final = 1 << 20
-#: The kinds of frames that begin a call; CONTROL's is none.
+#: Kinds of frames that begin a call, which CONTROL does not.
 _REQUESTS: Final = frozenset(frames.REQUESTS)
 
 
-#: Takes a frame: opcode, call id, body, and the sender's clock in nanoseconds.
+#: Handles a frame: opcode, call id, body, and the sender's clock in nanoseconds.
 OnFrame = Callable[[int, int, Body, int], None]
-#: What has come, or the end.
+#: A received frame or message, or the end.
 _Event = tuple[int, int, Body, int] | Message | CloseReason
 
 
@@ -133,58 +133,58 @@ class Pipe:
         self._on_frame: OnFrame = self._keep_frame
         self._on_message: Callable[[Message], None] = self._keep
         self._on_end: Callable[[CloseReason], None] = self._keep
-        #: What came before anybody listened.
+        #: Events from before listen().
         self._early: deque[_Event] = deque()
         self._first: asyncio.Future[None] = self._loop.create_future()
-        #: The bytes with which each message to this end begins.
+        #: Bytes with which each message to this end begins.
         self.proof = secrets.token_bytes(PROOF)
-        #: Bytes that may be on the way to this end.
+        #: Bytes that may be in flight to this end.
         self.window = link.budget.join()
-        #: The subject to which the peer sends, and that at which NATS reports that the peer's has no subscriber.
+        #: Subjects for the peer's messages, and for reports that the peer's subject has no subscriber.
         self.subject, self.notices = link.add(self)
-        #: The other end's subject, "" until it is known, and its proof.
+        #: Subject and proof of the other end; empty until they are known.
         self.peer, self._peer_proof = "", b""
-        #: Names the other side, for messages.
+        #: Description of the other side, for messages.
         self.peer_description = "the other side"
-        #: Seconds within which a dead peer is to be noticed.
+        #: Seconds within which a dead peer is detected.
         self.heartbeat = link.heartbeat
-        #: When anything last came, and when anything was last sent.
+        #: Times of the last received and the last sent message.
         self.last_received = self.last_sent = self._made = time.monotonic()
-        #: Whether the link knows that there is something to be sent.
+        #: True while the link has the pipe in its queue of senders.
         self.is_queued = False
         self.is_open = True
         self._closing = False
-        #: When a closing end no longer waits for its peer to take what was sent; None while it does not close.
+        #: Timer that ends the wait for the peer to take the last frames; None unless the pipe is closing.
         self._last_moment: asyncio.TimerHandle | None = None
-        #: Done when it is closed.
+        #: Done once the pipe is closed.
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._room_waiter: asyncio.Future[None] | None = None
-        #: What goes: pieces, with the id of the request that begins there or 0.
+        #: Unsent pieces, each with the id of the request that begins in it, or 0.
         self._pieces: deque[tuple[bytes | memoryview, int]] = deque()
         self._waiting = 0
         self._number = 0
         self._sent = 0
-        #: Messages, and bytes in them, that the other side has said it has got; what it lets be on the way.
+        #: Messages and bytes that the other side has acknowledged; bytes that it allows in flight.
         self._peer_received_count = self._peer_received_bytes = self._peer_window = 0
-        #: Whether the other side is to hear from us even if there is nothing to say.
+        #: True if a message is due even without frames.
         self._must_send = False
-        #: Messages that the other side may not have got: where each ends, the first request that begins in it or 0.
+        #: Unacknowledged messages: the position of the end of each, and the first request that begins in it, or 0.
         self._log: deque[tuple[int, int]] = deque()
-        #: Messages that certainly have reached nobody.
+        #: Number of messages that certainly reached no subscriber.
         self._undelivered = 0
         self._round_trip = RoundTrip()
         self.extra_credit = self._round_trip.extra_credit
-        # What comes.
+        # Receiving.
         self._received_count = 0
         self._received_bytes = 0
         self._acknowledged_bytes = 0
-        #: The bytes that had come when the window was last set.
+        #: Received bytes when the window was last set.
         self._received_at_window_change = 0
 
     def set_limits(self, limits: FrameLimits) -> None:
-        """Sets the limits that both sides have agreed on."""
+        """Set the limits that both sides have agreed on."""
         self.limits = self._reader.limits = limits
-        #: Bytes that may wait for a side that reads nothing.
+        #: Maximum unsent bytes for a side that reads nothing.
         self._max_waiting = limits.max_memory + limits.max_frame
 
     def _keep(self, event: _Event) -> None:
@@ -196,7 +196,7 @@ class Pipe:
         self._keep(frame)
 
     async def first_message(self) -> Message:
-        """Waits for the first message that comes. Raises why there is none."""
+        """Wait for the first message and return it. Raises the reason if there is none."""
         await self._first
         event = self._early.popleft()
         if isinstance(event, CloseReason):
@@ -208,7 +208,7 @@ class Pipe:
     def listen(
         self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[CloseReason], None]
     ) -> None:
-        """Gives to these what comes, and what has come, from the loop's next turn on."""
+        """Pass events to these functions, earlier events included, from the next iteration of the loop on."""
 
         def give_early() -> None:
             early, self._early = self._early, deque()
@@ -227,9 +227,9 @@ class Pipe:
         self._loop.call_soon(give_early)
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Sends a frame; False if so much waits already that the sender should, too.
+        """Send a frame. Returns False if so many bytes wait that the sender should wait, too.
 
-        Raises Oversize, ChannelError if the connection is closed, Backlog if the other side reads nothing.
+        Raises Oversize, ChannelError if the connection is closed, or Backlog if the other side reads nothing.
         """
         check_size(body, self.limits.max_frame)
         if self._closing:
@@ -241,7 +241,7 @@ class Pipe:
             size = len(body)
             if size > self._small:
                 self._put(FRAME.pack(opcode, call_id, size, 0), request, body)
-            else:  # As most are: without a step more than it takes.
+            else:  # The most frequent case, without further calls.
                 self._pieces.append((FRAME.pack(opcode, call_id, size, 0) + body, request))
                 self._waiting += FRAME.size + size
                 if not self.is_queued and self.peer:
@@ -257,7 +257,7 @@ class Pipe:
         return self._waiting <= HIGH_WATERMARK
 
     def _put(self, header: bytes, request: int, *parts: bytes | memoryview) -> None:
-        """Copies a frame in pieces that each fit into a message: its owner may change it as soon as this is done."""
+        """Copy a frame in pieces that fit into messages. The owner may change the buffers afterwards."""
         size = len(header) + sum(map(len, parts))
         self._waiting += size
         if size <= self._small:
@@ -271,13 +271,13 @@ class Pipe:
             self._link.schedule_send(self)
 
     def send_message(self, message: Message) -> None:
-        """Sends a message of ours behind the frames that were sent before; nothing if the connection is closed."""
+        """Send a message behind the frames sent before. Does nothing if the connection is closed."""
         if self.is_open and not self._closing:
             data = messages.encode(message)
             self._put(FRAME.pack(CONTROL, 0, len(data), 0), 0, data)
 
     async def wait_for_room(self) -> None:
-        """Waits until little waits to be sent."""
+        """Wait until few bytes wait to be sent."""
         while self.is_open and self._waiting > HIGH_WATERMARK:
             if self._room_waiter is None or self._room_waiter.done():
                 self._room_waiter = self._loop.create_future()
@@ -285,39 +285,39 @@ class Pipe:
 
     @property
     def has_pending_replies(self) -> bool:
-        """Whether something waits to be sent."""
+        """True if bytes wait to be sent."""
         return bool(self._pieces)
 
     def set_peer(self, peer: str, proof: bytes, window: int | None = None) -> None:
-        """The other end's subject and proof are known: what was sent goes there.
+        """Set the other end's subject and proof, to which frames are sent from now on.
 
-        ``window``: bytes that may be on the way, if the other end has not said so in a message.
-        Raises RemoteProtocolError for what cannot be a subject.
+        ``window``: bytes that may be in flight, unless a message of the other end has said so. Raises
+        RemoteProtocolError for an invalid subject.
         """
         if not subjects.is_end(peer):
             raise RemoteProtocolError(f"{self.peer_description} named {peer[:80]!r} as its subject")
         self.peer, self._peer_proof = peer, proof
-        if self._received_count:  # It has answered a hello of ours.
+        if self._received_count:  # The message answers the hello of this end.
             self._round_trip.seconds = time.monotonic() - self._made
         if window is not None:
             self._peer_window = window
         self._link.schedule_send(self)
 
     def send_heartbeat(self) -> None:
-        """Has the other side hear from us. Its window goes back to its share unless it has used it."""
+        """Schedule a message. Returns an unused window to its share."""
         if self.peer:
             self._release_window()
             self._must_send = True
             self._link.schedule_send(self)
 
     def shrink_window(self) -> None:
-        """Lets others have what the other side does not use of its window."""
+        """Return an unused window to its share, for the benefit of other connections."""
         if self.peer and self._release_window():
             self._must_send = True
             self._link.schedule_send(self)
 
     def _release_window(self) -> bool:
-        """Sets the window to its share if nothing has come since the last time; whether that changes it."""
+        """Set the window to its share if nothing has arrived since the last time. Returns True if that changes it."""
         budget, before, come_then = self._link.budget, self.window, self._received_at_window_change
         self._received_at_window_change = self._received_bytes
         if self._received_bytes == come_then:
@@ -326,11 +326,11 @@ class Pipe:
 
     @property
     def _room(self) -> int:
-        """Bytes that may go on their way now."""
+        """Bytes that may be sent now."""
         return 0 if self._undelivered else self._peer_received_bytes + self._peer_window - self._sent
 
     def next_message(self) -> bytes | None:
-        """The next message; None if there is none to be sent now."""
+        """Return the next message; None if there is none to send now."""
         if not self.is_open or not (self._must_send or self.has_more):
             return None
         parts: list[bytes | memoryview] = [b""]
@@ -343,7 +343,7 @@ class Pipe:
                 break
             if length > room:
                 if room < FRAME.size:
-                    break  # A frame's header lies in one message.
+                    break  # The header of a frame must not be split.
                 rest = memoryview(piece)
                 piece, length = rest[:room], room
                 self._pieces[0] = rest[room:], 0
@@ -369,11 +369,11 @@ class Pipe:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is another message to be sent now."""
+        """True if another message can be sent now."""
         return bool(self._pieces) and self._room >= min(len(self._pieces[0][0]), FRAME.size)
 
     def receive(self, data: bytes) -> None:
-        """Takes a message that has come to this end's subject."""
+        """Handle a message to this end's subject."""
         if not self.is_open:
             return
         if data[:PROOF] != self.proof:
@@ -385,19 +385,19 @@ class Pipe:
             self.fault(str(error))
 
     def receive_notice(self, data: bytes, *, is_undelivered: bool) -> None:
-        """Take a message of the reply subject, which reports that one of ours has reached no subscriber.
+        """Handle a message to the reply subject, which reports that a message has reached no subscriber.
 
-        ``is_undelivered``: NATS says so. Else the peer's process may, with the proof that our message began with.
+        ``is_undelivered``: True if NATS reports it. Otherwise the peer's process does, with the proof in the message.
         """
         if self.is_open and (is_undelivered or (self._peer_proof and data == self._peer_proof)):
             self._undelivered += 1
-            if not self.peer:  # Of the hello.
+            if not self.peer:  # The hello itself was not delivered.
                 self.end(ConnectionLost("none of its servers is connected to that NATS"))
             elif self._undelivered == 1:
                 self._link.run(self._end_undelivered())
 
     async def _end_undelivered(self) -> None:
-        """Ends the connection, once it is known how many of our messages have reached nobody."""
+        """End the connection, once the number of undelivered messages is known."""
         await self._link.flush()
         why = f"it died, was killed, or left without a word{self._link.describe_loop_stall()}"
         self.end(ConnectionLost(f"{self.peer_description} is gone: {why}"))
@@ -430,7 +430,7 @@ class Pipe:
         self._reader.read(data, _HEADER.size, clock)
 
     def _acknowledge(self, taken: int) -> None:
-        """Forgets messages of ours that the other side has got."""
+        """Discard the record of messages that the other side has acknowledged."""
         if not self._peer_received_count <= taken <= self._number:
             raise RemoteProtocolError(f"it has got {taken} messages of {self._number}")
         for _ in range(taken - self._peer_received_count):
@@ -439,7 +439,7 @@ class Pipe:
         self._peer_received_count = taken
 
     def _deliver(self, opcode: int, call_id: int, body: Body, clock: int) -> bool:
-        """Give a frame, or a message of ours, to what takes it; whether this end is still open."""
+        """Pass on a frame or message. Returns True if the pipe is still open."""
         if opcode != CONTROL:
             self._on_frame(opcode, call_id, body, clock)
         elif isinstance(body, bytes):
@@ -449,7 +449,7 @@ class Pipe:
         return self.is_open
 
     def fault(self, reason: str) -> None:
-        """The other side broke a rule: ends the connection, and tells it."""
+        """End the connection, and tell the other side which rule it broke."""
         if self.is_open and not self._closing:
             reason = one_line(reason)
             self.send_message(control.Goodbye(reason, fault=True))
@@ -457,25 +457,25 @@ class Pipe:
             self._on_end(CloseReason(RemoteProtocolError(f"{self.peer_description}: {reason}")))
 
     def end(self, error: ShmrpcError, reached: int | None = None) -> None:
-        """Ends the connection for a reason that the layer above is told.
+        """End the connection, and report the error to the layer above.
 
-        ``reached``: the highest id of a call that the other side took, if it said so.
+        ``reached``: highest id of a call that the other side took, if it said so.
         """
         if self.is_open and not self._closing:
             if reached is None:
                 reached = self._reached()
-            self.discard()  # What waits is not sent any more: its callers are told so.
+            self.discard()  # Unsent calls fail as not executed.
             self._on_end(CloseReason(error, reached))
 
     def _reached(self) -> int | None:
-        """The highest id of a request that may have got there; None if that is not known of any."""
+        """Return the highest id of a request that may have been delivered; None if unknown."""
         undelivered = [*self._log][max(0, len(self._log) - self._undelivered) :] if self._undelivered else []
         waiting = next((request for _, request in self._pieces if request), 0)
         first = next((request for _, request in undelivered if request), waiting)
         return first - 1 if first else None
 
     def finish(self) -> None:
-        """Closes once all is sent that waits, or the time for it is over; no more messages are taken."""
+        """Close once all bytes are sent, or after a timeout. Receives no further messages."""
         self._closing = True
         if not self._pieces or not self.peer or self._undelivered or not self._link.is_open:
             self.discard()
@@ -486,12 +486,12 @@ class Pipe:
                 self._last_moment = self._loop.call_later(seconds, self.discard)
 
     def sent(self) -> None:
-        """A message is on its way."""
+        """Record that a message was sent."""
         if self._closing and not self._pieces:
             self.discard()
 
     def discard(self) -> None:
-        """Forgets all. Again: nothing."""
+        """Close at once, and discard unsent bytes. Idempotent."""
         if not self.is_open:
             return
         self.is_open, self._closing = False, True
@@ -507,11 +507,11 @@ class Pipe:
         self._link.remove(self)
 
     async def wait_closed(self) -> None:
-        """Waits until all was sent before :meth:`finish`, and the link is closed if nobody else needs it."""
+        """Wait until all bytes from before :meth:`finish` are sent, and the link is closed if it has no other user."""
         await asyncio.wait([self.closed])
         await self._link.wait_closed()
 
     @property
     def is_closing(self) -> bool:
-        """Whether it closes as soon as all is sent."""
+        """True if the pipe closes as soon as all bytes are sent."""
         return self._closing

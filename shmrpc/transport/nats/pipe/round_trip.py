@@ -1,31 +1,31 @@
-"""The length of the way to a peer and back, and the credit that a stream gets for it."""
+"""The round-trip time to a peer, and the extra credit of streams that it requires."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Bytes that one stream may have on the way for each second of a round trip, and at most, beyond its first credit.
+#: Bytes of extra credit of one stream for each second of round-trip time, and at most.
 _EXTRA: Final = 64 << 20
 MOST_EXTRA: Final = 4 << 20
-#: The share of a round trip's new length that counts if it is longer than the last ones: it may have waited.
+#: Weight of a longer round trip in the average, because the message may have been delayed by others.
 _LONGER: Final = 1 / 8
 
 
 class RoundTrip:
-    """The seconds from when a message goes until the peer has said that it has come."""
+    """The time in seconds from sending a message to its acknowledgement."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        #: The message that tells: its number, and when it went.
+        #: Number of the message being timed, and the time when it was sent.
         self._timed = (0, 0.0)
 
     def begin(self, number: int, acknowledged: int, when: float) -> None:
-        """Time this message, unless another one is under way."""
+        """Time this message, unless another one is being timed."""
         if self._timed[0] <= acknowledged:
             self._timed = number, when
 
     def end(self, before: int, taken: int, now: float) -> None:
-        """Take note that messages after ``before`` and up to ``taken`` have come."""
+        """Record that messages after ``before`` and up to ``taken`` have arrived."""
         number, when = self._timed
         if before < number <= taken:
             took = now - when
@@ -33,5 +33,5 @@ class RoundTrip:
             self.seconds = min(took, longer) if self.seconds else took
 
     def extra_credit(self) -> int:
-        """Return the bytes that a stream may have on its way beyond its first credit."""
+        """Return the bytes of credit for a stream beyond its first credit."""
         return min(MOST_EXTRA, int(self.seconds * _EXTRA))

@@ -8,11 +8,11 @@ CARGO := cargo
 FUZZ_SECONDS ?= 60
 # Processes that share the Python tests: one more than there are CPUs, since many tests wait for something.
 WORKERS ?= $(shell expr $$(nproc) + 1)
-# What may take longer than a test may otherwise.
+# For runs whose tests may take longer than five minutes.
 LONG := -o faulthandler_timeout=7200
-# No worker takes the place of one that crashed, or was ended since a test hung: the run would not come to its end.
+# A worker that crashed, or that a hanging test ended, is not replaced: with a replacement the run would not end.
 PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# A test's module is made to tell what an assertion has seen, which takes longer than to import it: pytest keeps that.
+# pytest rewrites the assertions of a test's module, which takes longer than to import it; it caches the result.
 KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 CORE := --manifest-path core/Cargo.toml
 SOURCES := $(shell find core/src -name '*.rs') core/Cargo.toml core/Cargo.lock pyproject.toml
@@ -26,7 +26,7 @@ LOOM_TESTS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loo
 NATS_SERVER := v2.11.4
 GO := $(shell command -v go || echo /usr/local/go/bin/go)
 
-.PHONY: modules demo test rust-tests test-rust test-core test-models test-python test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
+.PHONY: modules demo help test test-all test-rest test-one loom test-core test-core-build test-models test-models-build test-python test-python-rest test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -76,14 +76,14 @@ test-python: build compiled nats-server
 test-python-rest: build crashpoints compiled nats-server
 	$(BIN)/python $(PYTEST) -m "$(LATER)"
 
-test-long: build nats-server  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB; tests on both loops that are run on either.
+test-long: build nats-server  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB; and tests on both loops that otherwise run on one.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/streams/test_large_streams.py $$(grep -rl --include='*.py' '^LOOP = "either"' tests)
 
 test-browser: build  ## The fractals' page in a headless Chromium, which has to be installed (Debian: apt install chromium).
 	$(BIN)/python -m pip install --quiet --group browser
 	SHMRPC_BROWSER=1 $(BIN)/python -m pytest tests/examples/test_fractals_page.py
 
-test-lowest: build crashpoints nats-server  ## The Python tests with the lowest versions of what we depend on, in .venv-lowest.
+test-lowest: build crashpoints nats-server  ## The Python tests with the lowest versions of the dependencies, in .venv-lowest.
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(VENV)-lowest/bin/python util/lowest.py > $(VENV)-lowest/constraints.txt
@@ -96,23 +96,23 @@ torture: build crashpoints compiled nats-server  ## The long forms of tests, abo
 	SHMRPC_TORTURE=1 $(BIN)/python -m pytest $(LONG) tests/reliability \
 		tests/client/test_interrupted_loops.py tests/transport/test_lease_workload.py tests/values/test_codec.py tests/values/test_core_values.py
 
-compiled: build  ## Bytecode, as an installation has it, and pytest's: what the tests start need not compile us.
+compiled: build  ## Bytecode of the package, as an installation has it, and of the tests: the processes that tests start need not compile.
 	$(BIN)/python -m compileall -q shmrpc tests benchmark examples
-	-$(KEEP_BYTECODE) $(BIN)/python -m pytest --collect-only -qq >/dev/null  # What does not import is for the tests to tell.
+	-$(KEEP_BYTECODE) $(BIN)/python -m pytest --collect-only -qq >/dev/null  # The tests report a module that cannot be imported.
 
 nats-server: | tools  ## A server of NATS for the tests, unless the system has one; without it they are skipped.
 	@command -v nats-server >/dev/null || test -x .tools/$(NATS_SERVER)/nats-server || { mkdir -p .tools/$(NATS_SERVER) && \
-		GOBIN=$(abspath .tools/$(NATS_SERVER)) $(GO) install github.com/nats-io/nats-server/v2@$(NATS_SERVER); } || \
+		GOBIN="$(CURDIR)/.tools/$(NATS_SERVER)" $(GO) install github.com/nats-io/nats-server/v2@$(NATS_SERVER); } || \
 		echo "no nats-server, so the tests of nats:// are skipped: install it (on Debian and Ubuntu: apt install nats-server), or Go 1.24 or later, which gets it"
 
-crashpoints: $(BIN)/python  ## The native core with points where a test lets its process die, beside the one in use.
-	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet
-	touch core/target/crashpoints/lib_core.so  # As new as its sources, also if those of this build did not change.
+crashpoints: $(BIN)/python  ## The native core with points at which a test kills its process, beside the core in use.
+	PYO3_PYTHON="$(CURDIR)/$(BIN)/python" $(CARGO) build $(CORE) --profile crashpoints --features crashpoints --quiet
+	touch core/target/crashpoints/lib_core.so  # Newer than its sources, also if this build had nothing to compile.
 
-sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer; what is missing for them is said at the end.
+sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer; the end of the output names missing tools.
 	CARGO=$(CARGO) $(PYTHON) util/sanitize.py
 
-fuzz: tools  ## What reads a hostile peer's bytes, guided by coverage: FUZZ_SECONDS (60) for each target. Needs nightly Rust.
+fuzz: tools  ## Fuzzing, guided by coverage, of the code that reads a hostile peer's bytes: FUZZ_SECONDS (60) per target. Needs nightly Rust.
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || { echo "nightly Rust is missing: rustup toolchain install nightly"; exit 1; }
 	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz"; exit 1; }
 	for target in ring parcel release extent_updates shared_heap names queue topic store; do \
@@ -138,8 +138,8 @@ lint-rust: build
 	$(CARGO) fmt $(CORE) --check
 	$(BIN)/python util/check_rust_cycles.py
 	$(CARGO) clippy $(CORE) --all-targets --quiet -- -D warnings
-	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features python --quiet -- -D warnings
-	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy $(CORE) --features crashpoints --quiet -- -D warnings
+	PYO3_PYTHON="$(CURDIR)/$(BIN)/python" $(CARGO) clippy $(CORE) --features python --quiet -- -D warnings
+	PYO3_PYTHON="$(CURDIR)/$(BIN)/python" $(CARGO) clippy $(CORE) --features crashpoints --quiet -- -D warnings
 
 format: build
 	$(BIN)/ruff check --fix .

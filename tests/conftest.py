@@ -1,4 +1,4 @@
-"""Every test meets in a directory of its own and leaves /dev/shm as it found it."""
+"""Fixtures of all tests: each test has its own rendezvous directory and leaves /dev/shm as it was."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from tests.helpers.wire_client import WireClient
 
 
 def pytest_configure() -> None:
-    """Gives SIGINT its default, and NumPy one thread, here and in what the tests start.
+    """Restore the default handler of SIGINT, and give NumPy one thread, in this process and its children.
 
-    A shell starts what is to run in the background with SIGINT ignored, and its children inherit that. A handler is
-    not inherited: the programs that the tests start get the signal's default.
+    A shell starts background processes with SIGINT ignored, and children inherit that. A handler is not inherited: the
+    programs that the tests start get the signal's default action.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # NumPy's threads, of which no test has work, would spin for a while in each process that imports it.
+    # No test has work for NumPy's threads, and they would spin for a while in each process that imports it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector thousands of tests, and what they import: a full collection took 0.1 s of them."""
-    _spare_the_collector()
+    """Exclude the collected tests from garbage collection: with them, a full collection took 0.1 s."""
+    _freeze_objects()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def spared_collector() -> Iterator[None]:
-    """Spares it what a module of tests leaves to stay, as what it has imported."""
+def frozen_garbage() -> Iterator[None]:
+    """Exclude from garbage collection the objects that survive a module's tests, such as imported modules."""
     yield
-    _spare_the_collector()
+    _freeze_objects()
 
 
-def _spare_the_collector() -> None:
+def _freeze_objects() -> None:
     gc.collect()
     gc.freeze()
 
 
-#: Modules that take longest. They are begun first, so that no worker is left with one when the others are done.
+#: The slowest modules. Workers start with them, so that none of them runs alone at the end.
 LONGEST = (
     "test_benchmark_questions",
     "test_pool",
@@ -91,9 +91,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         first, second = in_order_of_loops(getattr(item, "originalname", item.name))
         if second in item.nodeid and item.nodeid.replace(second, first) in ids:
             item.add_marker("second_loop")
-        if "nats" in getattr(item, "fixturenames", ()) or any(
-            each == "nats" for each in _parameters(item) if isinstance(each, str)
-        ):
+        texts = [each for each in _parameters(item) if isinstance(each, str)]
+        if "nats" in getattr(item, "fixturenames", ()) or "nats" in texts:
             item.add_marker("nats")
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
@@ -104,50 +103,53 @@ def _parameters(item: pytest.Item) -> tuple[object, ...]:
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every asyncio test runs on both loops, unless it or its module says that this makes no difference."""
+    """Return both event loops for an asyncio test, or one if the test or its module asks for one."""
     assert isinstance(item, pytest.Function)
     marked = any("loop_factories" in mark.kwargs for mark in item.iter_markers("asyncio"))
     return loops_of(None if marked else getattr(item.module, "LOOP", None), item.originalname)
 
 
 @pytest.fixture(scope="session")
-def meeting_places() -> Iterator[Path]:
-    """Where the directories are in which services meet: a socket's path has room for 107 bytes, tmp_path takes most."""
+def rendezvous_root() -> Iterator[Path]:
+    """Return the parent of all rendezvous directories: short, because a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 
 @pytest.fixture(autouse=True)
-def runtime(meeting_places: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The directory where services meet."""
-    base = Path(tempfile.mkdtemp(dir=meeting_places))
+def runtime(rendezvous_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Set up an empty rendezvous directory, and check afterwards that the test left nothing in /dev/shm."""
+    base = Path(tempfile.mkdtemp(dir=rendezvous_root))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
     monkeypatch.delenv("SHMRPC_DIRECTORY", raising=False)
     before = ours_in_shm()
     yield base / "shmrpc"
-    # Names live for the moments of a handshake, also those of another run on the same machine. A leak stays.
+    # Another run on the same machine may have names there during a handshake; only a leak stays.
     assert nothing_is_left(before)
 
 
 def target_of(module: ModuleType) -> str:
-    """What a module's server serves: the tested service, or what the module names as its ``TARGET``."""
+    """Return the service of a module's server: its ``TARGET``, by default the tested service."""
     return getattr(module, "TARGET", "tests.helpers.services:service")
 
 
-#: By target: the endpoint that forgets what the last test left there.
+#: By target: the endpoint that resets the state of the last test.
 FORGET = {"tests.helpers.array_service:service": "let_go"}
 
 
-class LastingServers:
-    """Servers that tests share: one of each target, each met in a directory of its own, begun when a test wants it."""
+class SharedServers:
+    """Servers that tests share: one for each target, with its own rendezvous directory, started on first use."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._servers: dict[str, tuple[ServerProcess, Path]] = {}
 
     @contextlib.contextmanager
-    def met(self, target: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
-        """The server of a target, for a test: from now on this meets where that does, and has to leave it as it was."""
+    def use(self, target: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerProcess]:
+        """Start or reuse the server of a target, and use its rendezvous directory from now on.
+
+        The test must leave the server as it was.
+        """
         if target not in self._servers:
             directory = Path(tempfile.mkdtemp(dir=self._directory))
             monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
@@ -160,7 +162,7 @@ class LastingServers:
         yield server
         assert server.process.stderr is not None
         os.set_blocking(server.process.stderr.fileno(), False)
-        with contextlib.suppress(BlockingIOError):  # What it says is read, so that it never waits for that.
+        with contextlib.suppress(BlockingIOError):  # Drain its output, so that the server never blocks on a full pipe.
             while os.read(server.process.stderr.fileno(), 1 << 16):
                 pass
         if server.process.poll() is not None:
@@ -174,30 +176,30 @@ class LastingServers:
 
 
 @pytest.fixture(scope="session")
-def lasting_servers(meeting_places: Path) -> Iterator[LastingServers]:
-    servers = LastingServers(meeting_places)
+def shared_servers(rendezvous_root: Path) -> Iterator[SharedServers]:
+    servers = SharedServers(rendezvous_root)
     yield servers
     servers.end()
 
 
 @pytest.fixture
-def lasting_server(
-    request: pytest.FixtureRequest, lasting_servers: LastingServers, runtime: Path, monkeypatch: pytest.MonkeyPatch
+def shared_server(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServerProcess]:
-    """The server of the module's target that all tests of this run share."""
-    with lasting_servers.met(target_of(request.module), monkeypatch) as server:
+    """Return the server of the module's target that all tests of this run share."""
+    with shared_servers.use(target_of(request.module), monkeypatch) as server:
         yield server
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
-    """The service in another process, which takes a third of a second to start.
+    """Start the service in another process, which takes a third of a second.
 
-    The tests of modules that say ``LASTING = True`` share one of each target, but for tests marked as ``own_server``:
-    those that end it, or look at what it counts over all of its clients.
+    The tests of modules with ``SHARED_SERVER = True`` share a server per target, except tests marked ``own_server``:
+    those end the server, or read its counters over all clients.
     """
-    if getattr(request.module, "LASTING", False) and request.node.get_closest_marker("own_server") is None:
-        yield request.getfixturevalue("lasting_server")
+    if getattr(request.module, "SHARED_SERVER", False) and request.node.get_closest_marker("own_server") is None:
+        yield request.getfixturevalue("shared_server")
         return
     with ServerProcess(target_of(request.module)) as process:
         yield process
@@ -205,44 +207,44 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 async def client(server: ServerProcess) -> AsyncIterator[shmrpc.Client]:
-    """A client of the server in another process."""
+    """Connect a client to the server in another process."""
     async with shmrpc.connect(server.name, timeout=PATIENCE) as client:
         yield client
 
 
 @pytest.fixture
 def wire(server: ServerProcess) -> Iterator[WireClient]:
-    """A client of it that is made of docs/wire.md alone."""
+    """Connect a client that is written from docs/wire.md alone to that server."""
     with WireClient(server.name) as client:
         yield client
 
 
 @pytest.fixture
 async def near() -> AsyncIterator[shmrpc.Client]:
-    """A client of a server in the same loop."""
+    """Connect a client to a server in the same loop."""
     async with shmrpc.serve(service), shmrpc.connect("tested", timeout=PATIENCE) as client:
         yield client
 
 
 @pytest.fixture
 def sync_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
-    """A client without a loop of the server in another process."""
+    """Connect a blocking client to the server in another process."""
     with shmrpc.sync.connect(server.name, timeout=PATIENCE) as client:
         yield client
 
 
 @pytest.fixture
 def other() -> Iterator[MemberProcess]:
-    """Another process, which opens names."""
+    """Start another process that attaches to shared objects."""
     with MemberProcess() as member:
         yield member
-    with host_to_oneself():  # What a last member leaves that was killed is there until a clean-up.
+    with host_to_oneself():  # A last member that was killed leaves files until a clean-up.
         cleanup.clean()
 
 
 @pytest.fixture(scope="session")
 def nats() -> Iterator[NatsServer]:
-    """A server of NATS that the tests of this process share: none of them kills it."""
+    """Start a NATS server that the tests of this process share; no test kills it."""
     server = NatsServer()
     yield server
     server.close()

@@ -224,7 +224,7 @@ def tracked(paths: list[str]) -> list[PurePath]:
     """Return the files of the repository that have a reader, below the paths or all of them."""
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *paths]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
-    named = [PurePath(each) for each in listed if each and (ROOT / each).is_file()]
+    named = [PurePath(each) for each in listed if each and (ROOT / each).is_file() and not (ROOT / each).is_symlink()]
     return [each for each in named if each.suffix in READERS or each.name in ("Makefile", "run")]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the lowest versions that pyproject.toml allows of what shmrpc depends on, as constraints for pip."""
+"""Print the lowest versions of the dependencies that pyproject.toml allows, as constraints for pip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
 def lowest() -> list[str]:
-    """One constraint for each dependency, those of the extras included: ``msgspec==0.22``."""
+    """Return one constraint for each dependency, including those of the extras, such as ``msgspec==0.22``."""
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     pinned = (requirement.replace(">=", "==") for group in groups for requirement in group)

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Runs the core's tests under sanitizers, and says at the end what ran and what could not.
+"""Run the core's tests under sanitizers, and print at the end which runs took place and which were impossible.
 
-AddressSanitizer, with LeakSanitizer, needs a nightly toolchain. ThreadSanitizer needs also the source of the standard
-library, to instrument it: else it takes what a lock of the library orders for a race. Without that it is Valgrind's
-helgrind, which knows neither Rust's locks nor its atomics: so it runs the tests in which threads share no lock, and is
-told to look away where the crate itself uses an atomic (helgrind.supp).
+AddressSanitizer, with LeakSanitizer, needs a nightly toolchain. ThreadSanitizer also needs the source of the standard
+library, to instrument it: otherwise it reports races between accesses that a lock of the library orders. Without that
+source, Valgrind's helgrind takes its place. helgrind knows neither Rust's locks nor its atomics, so it runs only the
+tests in which threads share no lock, and helgrind.supp suppresses reports at the crate's own atomics.
 
-What ThreadSanitizer cannot see: it knows memory by its address, and both sides of a connection have the segment and
-the extents mapped at two of them. So in the tests of channels it looks at what the threads of one side share. That a
-block is not written while the peer reads it is for tests/protocol/loans.rs: there both threads have the block at one
-address, as plain memory. It sees fences as nothing; none orders data here. Which orderings are needed loom tells.
+ThreadSanitizer identifies memory by its address, and the two sides of a connection map the segment and the extents at
+different addresses. In the tests of channels it therefore checks only the memory that the threads of one side share.
+tests/protocol/loans.rs checks that a block is not written while the peer reads it: there both threads have the block
+at one address, as plain memory. ThreadSanitizer ignores fences; no fence orders data here. loom shows which orderings
+are needed.
 
-The exit code is 1 if a sanitizer reported anything, if a test failed, or if a run had not as many tests as a plain one.
+The exit code is 1 if a sanitizer reported anything, if a test failed, or if a run executed fewer or more tests than
+one without a sanitizer.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from typing import Final
 CORE: Final = Path(__file__).resolve().parent.parent / "core"
 CARGO: Final = os.environ.get("CARGO", "cargo")
 TARGETS: Final = ("--lib", "--tests")
-#: What a sanitizer writes when it has found something, whatever the exit code.
+#: The text that a sanitizer prints with a finding, whatever the exit code.
 REPORT: Final = re.compile(r"(ERROR|WARNING|SUMMARY): (Address|Leak|Thread)Sanitizer|Possible data race|lock order")
 COUNT: Final = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed", re.MULTILINE)
 EXECUTABLE: Final = re.compile(r"Executable .*\((.*)\)$", re.MULTILINE)
-#: Tests that helgrind can follow: (part of the name of the binary, arguments). Left out are one that has one thread and
-#: a million operations, and those of the guard, whose threads share the library's own lists of threads.
+#: Tests that helgrind can follow: (prefix of the binary's name, arguments). Excluded are one with a single thread and a
+#: million operations, and the tests of the SIGBUS guard, whose threads share the library's own lists of threads.
 FOLLOWED: Final = (
     ("_core", ("--skip", "a_million_operations", "--skip", "sigbus::")),
     ("channels", ()),
@@ -44,7 +46,7 @@ FOLLOWED: Final = (
 
 @dataclass
 class Outcome:
-    """What `make sanitize` says at its end."""
+    """The summary that `make sanitize` prints at its end."""
 
     ran: list[str] = field(default_factory=list)
     could_not: list[str] = field(default_factory=list)
@@ -52,13 +54,13 @@ class Outcome:
 
 
 def say(text: str) -> None:
-    """A line, or several, at once."""
+    """Print text and a line break, and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def run(command: list[str], **environment: str) -> tuple[int, str]:
-    """A command's exit code, and its output, both streams of it."""
+    """Run a command; return its exit code and the output of both streams."""
     say(" ".join(["$", *(f"{name}={value}" for name, value in environment.items()), *command]))
     done = subprocess.run(
         command,
@@ -74,12 +76,12 @@ def run(command: list[str], **environment: str) -> tuple[int, str]:
 
 
 def counted(output: str) -> int:
-    """How many tests passed."""
+    """Return the number of tests that passed."""
     return sum(int(passed) for passed, _ in COUNT.findall(output))
 
 
 def judge(outcome: Outcome, name: str, code: int, output: str, expected: int, began: float) -> None:
-    """Takes note of one run."""
+    """Add the result of one run to the outcome."""
     passed = counted(output)
     good = code == 0 and passed == expected > 0 and not REPORT.search(output)
     if not good:
@@ -91,7 +93,7 @@ def judge(outcome: Outcome, name: str, code: int, output: str, expected: int, be
 
 
 def nightly() -> tuple[Path, str] | None:
-    """Where the nightly toolchain is, and the name of the machine's target."""
+    """Return the folder of the nightly toolchain and the name of the machine's target; None without a toolchain."""
     if shutil.which("rustup") is None:
         return None
     code, root = run(["rustup", "run", "nightly", "rustc", "--print", "sysroot"])
@@ -103,19 +105,19 @@ def nightly() -> tuple[Path, str] | None:
 
 
 def sanitizer(outcome: Outcome, kind: str, host: str, expected: int, *options: str) -> bool:
-    """Builds and runs all tests under one of the compiler's sanitizers. False if they cannot be built."""
+    """Build and run all tests under one of the compiler's sanitizers; return False if they cannot be built."""
     name = f"{kind.capitalize()}Sanitizer"
     flags = {"RUSTFLAGS": f"-Zsanitizer={kind}"}
-    # A fault that is not the guard's is to end the process as it does without a sanitizer: a test looks at that.
-    as_ever = "handle_sigbus=0"
+    # A fault outside the guard must end the process as it does without a sanitizer: a test checks that.
+    unhandled = "handle_sigbus=0"
     if kind == "address":
         name += " and LeakSanitizer"
-        flags["ASAN_OPTIONS"] = f"detect_leaks=1:detect_stack_use_after_return=1:{as_ever}"
+        flags["ASAN_OPTIONS"] = f"detect_leaks=1:detect_stack_use_after_return=1:{unhandled}"
     else:
-        flags["TSAN_OPTIONS"] = f"suppressions={Path(__file__).with_name('tsan.supp')}:{as_ever}"
-    # A target of its own name, so that what runs while it is built is not instrumented.
+        flags["TSAN_OPTIONS"] = f"suppressions={Path(__file__).with_name('tsan.supp')}:{unhandled}"
+    # An explicit target, so that build scripts are not instrumented.
     where = ["--target", host, "--target-dir", f"target/{kind}"]
-    # Not through the proxy: make may have been told of another cargo.
+    # Through rustup, since CARGO may name another toolchain.
     test = ["rustup", "run", "nightly", "cargo", "test", *options, *where, *TARGETS]
     code, output = run([*test, "--no-run"], **flags)
     if code != 0:
@@ -129,7 +131,7 @@ def sanitizer(outcome: Outcome, kind: str, host: str, expected: int, *options: s
 
 
 def helgrind(outcome: Outcome) -> None:
-    """Runs what it can follow under Valgrind's helgrind, which needs no toolchain of its own."""
+    """Run the tests that helgrind can follow under Valgrind, which needs no toolchain of its own."""
     if shutil.which("valgrind") is None:
         outcome.could_not.append("helgrind: install valgrind (on Debian and Ubuntu: apt install valgrind)")
         return
@@ -147,7 +149,7 @@ def helgrind(outcome: Outcome) -> None:
 
 
 def main() -> int:
-    """Everything that there is a tool for."""
+    """Run every sanitizer whose tools are installed."""
     outcome = Outcome()
     code, output = run([CARGO, "test", *TARGETS])
     expected = counted(output)
@@ -169,9 +171,9 @@ def main() -> int:
             outcome.could_not.append("ThreadSanitizer: rustup component add rust-src --toolchain nightly")
     if not threads:
         helgrind(outcome)
-    say("\n  ".join(["\nWhat ran:", *outcome.ran]))
+    say("\n  ".join(["\nRuns:", *outcome.ran]))
     if outcome.could_not:
-        say("\n  ".join(["What could not:", *outcome.could_not]))
+        say("\n  ".join(["Not possible:", *outcome.could_not]))
     return int(outcome.failed)
 
 

@@ -22,7 +22,7 @@ from tests.helpers import failing_service
 from tests.helpers.failing_service import ByFunctions, Coded, LostFile, OutOfStock, Refused, Slotted
 from tests.helpers.server_process import ServerProcess
 
-LASTING = True
+SHARED_SERVER = True
 TARGET = "tests.helpers.failing_service:service"
 
 

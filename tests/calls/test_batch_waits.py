@@ -13,7 +13,7 @@ import shmrpc
 from shmrpc.testing import connect
 from tests.helpers import services
 
-LASTING = True
+SHARED_SERVER = True
 
 WAYS: dict[str, Callable[[asyncio.Future[Any]], Awaitable[Any]]] = {
     "await": lambda future: future,

@@ -15,7 +15,7 @@ import shmrpc
 from tests.helpers.server_process import ServerProcess
 from tests.helpers.services import Colour, Order, Pair, Point, add, greet, kinds, move
 
-LASTING = True
+SHARED_SERVER = True
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

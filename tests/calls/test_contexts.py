@@ -12,7 +12,7 @@ import shmrpc
 from tests.helpers.server_process import PATIENCE, ServerProcess
 
 TARGET = "tests.calls.test_contexts:service"
-LASTING = True
+SHARED_SERVER = True
 
 service = shmrpc.Service("tested.contexts")
 

@@ -14,7 +14,7 @@ from shmrpc.basics.deadlines import Deadlines
 from tests.helpers.server_process import eventually_in_loop, eventually_seen, timeouts
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 
 async def test_a_call_that_expires_while_it_waits_for_the_server_is_not_started(

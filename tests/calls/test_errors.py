@@ -14,7 +14,7 @@ from tests.helpers import services
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess
 
-LASTING = True
+SHARED_SERVER = True
 
 
 async def test_a_builtin_exception_is_caught_as_itself_and_as_remote(client: shmrpc.Client) -> None:

@@ -13,7 +13,7 @@ from shmrpc.client.common.call_errors import was_not_executed
 from shmrpc.wire.failure import _shorten
 from tests.helpers.failing_service import make
 
-LASTING = True
+SHARED_SERVER = True
 TARGET = "tests.helpers.failing_service:service"
 # The package's folder, whatever the checkout's is called: `git clone` calls that one shmrpc, too.
 OWN_FILES = f"{Path(shmrpc.__file__).parent}/"

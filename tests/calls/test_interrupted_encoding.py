@@ -13,7 +13,7 @@ import pytest
 import shmrpc
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 
 class Signalling:

@@ -12,7 +12,7 @@ import shmrpc
 from tests.helpers import services, stream_service
 from tests.helpers.server_process import ServerProcess
 
-LASTING = True
+SHARED_SERVER = True
 
 
 class Gate:

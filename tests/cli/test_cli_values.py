@@ -19,7 +19,7 @@ from tests.cli.value_service import VALUES
 from tests.helpers.cli_runner import cli_runner
 from tests.helpers.server_process import PATIENCE, eventually, timeouts
 
-LASTING = True
+SHARED_SERVER = True
 TARGET = "tests.cli.value_service:service"
 
 pytestmark = pytest.mark.usefixtures("server")

@@ -23,7 +23,7 @@ from tests.helpers.scale import scaled
 from tests.helpers.server_process import PATIENCE, ServerProcess
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 _PACKAGE = str(Path(shmrpc.__file__).parent)
 

@@ -13,7 +13,7 @@ from shmrpc.testing import connect
 from tests.helpers import stream_service
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 
 async def test_a_write_that_is_cancelled_sent_nothing(client: shmrpc.Client) -> None:

@@ -13,7 +13,7 @@ import shmrpc
 from tests.helpers.server_process import PATIENCE, ServerProcess
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 
 @pytest.fixture

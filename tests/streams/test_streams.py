@@ -17,7 +17,7 @@ from tests.helpers import stream_service
 from tests.helpers.server_process import Script, ServerProcess, eventually, eventually_seen, timeouts
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 pytestmark = pytest.mark.usefixtures("server")
 

@@ -19,7 +19,7 @@ from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess
 
 TARGET = "tests.helpers.array_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 SIZE = 300_000
 

@@ -20,7 +20,7 @@ from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess
 
 TARGET = "tests.helpers.array_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 #: More than goes beside a body, and more than fits into the ring.
 SIZE = 300_000

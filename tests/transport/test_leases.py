@@ -21,7 +21,7 @@ from tests.helpers.server_process import Script, ServerProcess, eventually_in_lo
 from tests.helpers.stopped_processes import stopped, wait_for_answer
 
 TARGET = "tests.helpers.array_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 SIZE = 300_000
 #: What a block of so many bytes takes.

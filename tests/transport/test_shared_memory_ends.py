@@ -14,7 +14,7 @@ from tests.helpers.array_service import memory_of, numbered
 from tests.helpers.server_process import ServerProcess, eventually_in_loop
 
 TARGET = "tests.helpers.array_service:service"
-LASTING = True
+SHARED_SERVER = True
 SIZE = 300_000
 
 

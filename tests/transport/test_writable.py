@@ -18,7 +18,7 @@ from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
 
 TARGET = "tests.helpers.array_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 SIZE = 300_000
 SOURCE = numbered(1, SIZE)

@@ -36,7 +36,7 @@ from tests.helpers.wire_client import (
     signature,
 )
 
-LASTING = True
+SHARED_SERVER = True
 
 pytestmark = pytest.mark.usefixtures("server")
 

@@ -38,7 +38,7 @@ SECOND = 1_000_000_000
 
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 
 def failure(wire: WireClient, call_id: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.wire_client import GROW, WireClient
 
-LASTING = True
+SHARED_SERVER = True
 
 pytestmark = pytest.mark.usefixtures("server")
 

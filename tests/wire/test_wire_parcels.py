@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.conftest import LastingServers
+from tests.conftest import SharedServers
 from tests.helpers import wire_memory
 from tests.helpers.server_process import ServerProcess, eventually
 from tests.helpers.wire_client import (
@@ -56,7 +56,7 @@ from tests.helpers.wire_memory import HERE, PAGE, PARCEL, RECEIVER, RELEASE, SEN
 #: A body of so many bytes is the largest that goes in the ring, if there is memory: with its header it is half of it.
 IN_THE_RING = (32 << 10) - 16
 MIB = 1 << 20
-LASTING = True
+SHARED_SERVER = True
 NIL = msgpack.packb(None)
 
 
@@ -68,16 +68,16 @@ def poor() -> Iterator[WireClient]:
 
 
 @pytest.fixture
-def large(lasting_servers: LastingServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
+def large(shared_servers: SharedServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
     """A client of the service of large data, whose handlers can be told to go on."""
-    with lasting_servers.met("tests.helpers.array_service:service", monkeypatch), WireClient("tested.large") as client:
+    with shared_servers.use("tests.helpers.array_service:service", monkeypatch), WireClient("tested.large") as client:
         yield client
 
 
 @pytest.fixture
-def flows(lasting_servers: LastingServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
+def flows(shared_servers: SharedServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
     """A client of the service with streams."""
-    with lasting_servers.met("tests.helpers.stream_service:service", monkeypatch), WireClient("tested.flows") as client:
+    with shared_servers.use("tests.helpers.stream_service:service", monkeypatch), WireClient("tested.flows") as client:
         yield client
 
 

@@ -28,7 +28,7 @@ from tests.helpers.wire_client import (
 )
 
 TARGET = "tests.helpers.stream_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 
 def items_until_answer(wire: WireClient, call_id: int) -> tuple[list[bytes], int, Any]:

@@ -15,7 +15,7 @@ from tests.helpers.server_process import ServerProcess
 from tests.helpers.wire_client import BYTES, CALL, FAILURE, MEMORYVIEW, RESULT, Parcel, WireClient, unpacked
 from tests.helpers.wire_memory import PARCEL, here, parcel
 
-LASTING = True
+SHARED_SERVER = True
 
 #: Code and payload, as the page has them. What is received is sent again by the server, as the same bytes.
 EXTENSIONS: list[tuple[int, Any]] = [

@@ -201,8 +201,8 @@ _times: list[float] = []
 
 
 @pytest.fixture
-def server(lasting_server: ServerProcess) -> ServerProcess:
-    return as_new(lasting_server)
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return as_new(shared_server)
 
 
 @pytest.mark.slow

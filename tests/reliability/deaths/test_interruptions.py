@@ -234,7 +234,7 @@ class Others:
 
 
 @pytest.fixture
-def client(lasting_server: ServerProcess) -> Iterator[Client]:
+def client(shared_server: ServerProcess) -> Iterator[Client]:
     with shmrpc.sync.connect(NAME, timeout=PATIENCE) as client:
         assert client.add(1, 2) == 3
         yield client

@@ -19,7 +19,7 @@ from tests.helpers.server_process import ServerProcess, eventually
 from tests.helpers.time_bound import bounded
 
 TARGET = "tests.helpers.array_service:service"
-LASTING = True
+SHARED_SERVER = True
 
 MIB = 1 << 20
 #: Bytes that are lent, in an extent as large at least; and of what a process may still take, which is less.
@@ -66,9 +66,9 @@ ASKS: dict[str, Ask] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
-def test_a_server_without_room_refuses_that_call_and_no_other(lasting_server: ServerProcess, name: str) -> None:
+def test_a_server_without_room_refuses_that_call_and_no_other(shared_server: ServerProcess, name: str) -> None:
     with shmrpc.sync.connect("tested.large") as client, shmrpc.sync.connect("tested.large") as other:
-        with little_room(lasting_server.pid):
+        with little_room(shared_server.pid):
             for _ in range(2):
                 with pytest.raises(shmrpc.Overloaded, match=WORDS):
                     ASKS[name](client, ARRAY)
@@ -79,10 +79,10 @@ def test_a_server_without_room_refuses_that_call_and_no_other(lasting_server: Se
 
 
 def test_memory_that_can_be_read_and_not_be_mapped_once_more_to_be_written_fails_that_call(
-    lasting_server: ServerProcess,
+    shared_server: ServerProcess,
 ) -> None:
     with shmrpc.sync.connect("tested.large") as client:
-        with little_room(lasting_server.pid, LARGE + ROOM):
+        with little_room(shared_server.pid, LARGE + ROOM):
             array = client.empty(LARGE, "u1")
             array[:] = 1
             assert client.checksum(array) == sum_of(ARRAY)
@@ -93,13 +93,13 @@ def test_memory_that_can_be_read_and_not_be_mapped_once_more_to_be_written_fails
         assert client.invert(array) == sum_of(ARRAY)
 
 
-async def test_an_item_that_a_server_has_no_room_for_fails_its_call(lasting_server: ServerProcess) -> None:
+async def test_an_item_that_a_server_has_no_room_for_fails_its_call(shared_server: ServerProcess) -> None:
     async def arrays() -> AsyncIterator[Any]:
         yield np.zeros(10, "u1")
         yield ARRAY
 
     async with shmrpc.connect("tested.large") as client:
-        with little_room(lasting_server.pid):
+        with little_room(shared_server.pid):
             with pytest.raises(shmrpc.Overloaded, match="an item of 'items': the process to receive it cannot map"):
                 await client.sums(arrays())
             assert await client.add(1, 2) == 3
@@ -112,7 +112,7 @@ ANSWERS: dict[str, tuple[Any, ...]] = {"numbers": (1, LARGE), "text": (LARGE,), 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_a_client_in_a_loop_without_room_has_all_other_answers(lasting_server: ServerProcess, name: str) -> None:
+async def test_a_client_in_a_loop_without_room_has_all_other_answers(shared_server: ServerProcess, name: str) -> None:
     async with shmrpc.connect("tested.large") as client:
 
         async def ask() -> int:
@@ -129,7 +129,7 @@ async def test_a_client_in_a_loop_without_room_has_all_other_answers(lasting_ser
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_client_in_threads_without_room_has_all_other_answers(lasting_server: ServerProcess, name: str) -> None:
+def test_a_client_in_threads_without_room_has_all_other_answers(shared_server: ServerProcess, name: str) -> None:
     with shmrpc.sync.connect("tested.large") as client:
 
         def ask() -> int:
@@ -144,10 +144,10 @@ def test_a_client_in_threads_without_room_has_all_other_answers(lasting_server: 
         assert ask() == LARGE
 
 
-def test_a_frame_in_pieces_that_finds_no_memory_fails_its_call_and_no_other(lasting_server: ServerProcess) -> None:
+def test_a_frame_in_pieces_that_finds_no_memory_fails_its_call_and_no_other(shared_server: ServerProcess) -> None:
     """What is not lent, since no memory is left to lend, comes through the ring."""
     with shmrpc.sync.connect("tested.large", max_memory=8 * MIB) as client:
-        with little_room(lasting_server.pid):
+        with little_room(shared_server.pid):
             for _ in range(2):
                 with pytest.raises(shmrpc.Overloaded, match="the process to receive it has no memory for the [0-9]+ b"):
                     client.checksum(ARRAY)
@@ -161,7 +161,7 @@ NO_CONNECTION = r"no memory left for a connection: process {} cannot map more \(
 
 @pytest.mark.parametrize("room", [0, 64 << 10, 128 << 10])
 def test_a_client_without_room_for_a_connection_does_not_blame_the_server(
-    lasting_server: ServerProcess, room: int
+    shared_server: ServerProcess, room: int
 ) -> None:
     with shmrpc.sync.connect("tested.large") as client:  # What a first connection imports is there.
         assert client.add(1, 2) == 3
@@ -174,12 +174,12 @@ def test_a_client_without_room_for_a_connection_does_not_blame_the_server(
 
 @pytest.mark.parametrize("room", [0, 64 << 10, 128 << 10])
 def test_a_server_without_room_for_a_connection_does_not_blame_the_shared_memory(
-    lasting_server: ServerProcess, room: int
+    shared_server: ServerProcess, room: int
 ) -> None:
     with shmrpc.sync.connect("tested.large") as client:
         assert client.add(1, 2) == 3
-        with little_room(lasting_server.pid, room):
-            with pytest.raises(shmrpc.ServiceUnavailable, match=NO_CONNECTION.format(lasting_server.pid)):
+        with little_room(shared_server.pid, room):
+            with pytest.raises(shmrpc.ServiceUnavailable, match=NO_CONNECTION.format(shared_server.pid)):
                 shmrpc.sync.connect("tested.large", timeout=30).__enter__()
             assert client.add(1, 2) == 3
         with shmrpc.sync.connect("tested.large") as other:

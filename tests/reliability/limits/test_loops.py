@@ -27,8 +27,8 @@ both = pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event
 
 
 @pytest.fixture
-def server(lasting_server: ServerProcess) -> ServerProcess:
-    return as_new(lasting_server)
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return as_new(shared_server)
 
 
 @pytest.fixture(autouse=True)

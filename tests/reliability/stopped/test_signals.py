@@ -29,8 +29,8 @@ SIGNALS = 5
 
 
 @pytest.fixture
-def server(lasting_server: ServerProcess) -> ServerProcess:
-    return as_new(lasting_server)
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return as_new(shared_server)
 
 
 @pytest.fixture(autouse=True)

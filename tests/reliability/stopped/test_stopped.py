@@ -36,8 +36,8 @@ BALLAST = bytes(8_000)
 
 
 @pytest.fixture
-def server(lasting_server: ServerProcess) -> ServerProcess:
-    return as_new(lasting_server)
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return as_new(shared_server)
 
 
 @pytest.fixture(autouse=True)

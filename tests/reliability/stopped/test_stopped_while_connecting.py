@@ -30,8 +30,8 @@ SOON = 0.2
 
 
 @pytest.fixture
-def server(lasting_server: ServerProcess) -> ServerProcess:
-    return as_new(lasting_server)
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return as_new(shared_server)
 
 
 @pytest.fixture(autouse=True)

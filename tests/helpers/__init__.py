@@ -1,1 +1,1 @@
-"""What tests have in common: services, servers in processes, liars, victims, and what is looked at afterwards."""
+"""Helpers of tests in several folders: services, servers and members in other processes, hostile peers, and checks."""

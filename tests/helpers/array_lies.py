@@ -7,9 +7,9 @@ from typing import Any, Final
 #: The code of the extension.
 ARRAY: Final = 5
 #: Bytes of the buffer.
-LIED_OF: Final = 24
+BUFFER_SIZE: Final = 24
 _HUGE: Final = 1 << 62
-#: Payloads: the dtype, the shape, the buffer's place, and if they are said the strides and the offset.
+#: Payloads: dtype, shape, index of the buffer, and optionally strides and offset.
 ARRAY_LIES: Final[dict[str, list[Any]]] = {
     "one element too many": ["<f8", [4], 0],
     "one element too few": ["<f8", [2], 0],

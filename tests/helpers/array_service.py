@@ -37,7 +37,7 @@ def numbered(seed: int, size: int) -> Bytes:
 
 
 def sum_of(value: Any) -> int:
-    """A checksum of the bytes of an array, in the order of its elements, or of any other buffer."""
+    """Return a checksum of the bytes of an array, in the order of its elements, or of any other buffer."""
     flat: Any = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
     return zlib.crc32(flat)
 
@@ -48,7 +48,7 @@ def filled(place: int, size: int) -> Bytes:
 
 
 def is_filled(array: Bytes, place: int) -> bool:
-    """Whether it is what :func:`filled` makes for this place."""
+    """Return True if the array is what :func:`filled` makes for this place."""
     return bool(array.min() == array.max() == place % 251)
 
 
@@ -61,12 +61,12 @@ def memory_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
     """Bytes of a client's own extents, and of those in use."""
     reconnector: Any = client._reconnector
     channel = reconnector.session.connection.channel
-    channel.has_frame()  # It looks at what has been given back.
+    channel.has_frame()  # Collects returned loans.
     return cast("tuple[int, int]", channel.memory())
 
 
 def extents_mapped() -> int:
-    """Mappings of extents, ours and the peers', in this process."""
+    """Return the number of mapped extents in this process, its own and those of peers."""
     with open("/proc/self/maps") as maps:
         return sum("/memfd:shmrpc-extent" in line for line in maps)
 
@@ -89,8 +89,8 @@ def extents_taken() -> int:
     return sum(os.stat(path).st_blocks * 512 for path in _extents())
 
 
-async def _told(name: str) -> None:
-    """Waits until something is kept under this name."""
+async def _wait_until_kept(name: str) -> None:
+    """Wait until a value is kept under this name."""
     while name not in _kept:
         await asyncio.sleep(0.001)
 
@@ -119,7 +119,7 @@ async def echo_later(value: Any, seconds: float = 0.001) -> Any:
 @service.endpoint
 async def echo_when_told(value: Any, name: str) -> Any:
     """Once something is kept under this name."""
-    await _told(name)
+    await _wait_until_kept(name)
     return value
 
 
@@ -206,7 +206,7 @@ def keep_copy(name: str, value: np.ndarray[Any, Any]) -> None:
 
 @service.endpoint
 def keep_part(name: str, value: np.ndarray[Any, Any]) -> None:
-    """A view of a view of it."""
+    """Keep a view of a view of the array."""
     _kept[name] = value[10:][::2]
 
 
@@ -249,7 +249,7 @@ async def invert_when_told(image: shmrpc.Writable[np.ndarray[Any, Any]], name: s
     """Half of it at once, and half of it once something is kept under this name."""
     half = len(image) // 2
     image[:half] = ~image[:half]
-    await _told(name)
+    await _wait_until_kept(name)
     image[half:] = ~image[half:]
 
 
@@ -260,7 +260,7 @@ def invert_in_thread(image: shmrpc.Writable[np.ndarray[Any, Any]]) -> None:
 
 @service.endpoint
 async def invert_each(image: shmrpc.Writable[NDArray[np.uint8]], bytes_: list[int]) -> AsyncIterator[int]:
-    """Writes one byte after the other to its beginning, while the caller reads."""
+    """Write bytes one after the other to the beginning of the image while the caller reads."""
     for place, byte in enumerate(bytes_):
         image[place] = byte
         yield place
@@ -292,7 +292,7 @@ def unique(values: set[Any]) -> int:
 
 @service.endpoint
 def collect() -> None:
-    """What is in a cycle goes now."""
+    """Collect reference cycles now."""
     gc.collect()
 
 
@@ -365,7 +365,7 @@ async def fills(n: int, size: int) -> AsyncIterator[Bytes]:
 
 @service.endpoint
 async def count_fills(items: AsyncIterator[NDArray[np.uint8]], pause: float = 0) -> int:
-    """How many came of what ``fills`` makes. Slower than who sends them, if there is a pause."""
+    """Return the number of items of ``fills`` that arrived. ``pause`` makes the receiver slower than the sender."""
     count = 0
     async for item in items:
         assert is_filled(item, count)
@@ -376,7 +376,7 @@ async def count_fills(items: AsyncIterator[NDArray[np.uint8]], pause: float = 0)
 
 @service.endpoint
 async def sums(items: AsyncIterator[Any], pause: float = 0) -> list[int]:
-    """The checksum of each; what came is let go of before the next is asked for."""
+    """Return the checksum of each item, and drop each before requesting the next."""
     result = []
     async for item in items:
         result.append(sum_of(item))
@@ -388,7 +388,7 @@ async def sums(items: AsyncIterator[Any], pause: float = 0) -> list[int]:
 
 @service.endpoint
 async def sums_of_all(items: AsyncIterator[Any]) -> list[int]:
-    """The same, of a list of them all."""
+    """Return the same, but hold all items at once."""
     return [sum_of(item) for item in [item async for item in items]]
 
 

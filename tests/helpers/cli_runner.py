@@ -9,6 +9,6 @@ from click.testing import CliRunner
 
 
 def cli_runner() -> CliRunner:
-    """One that keeps stderr apart, as click before 8.2 does only if it is told."""
+    """Return a runner that captures stderr separately; click before 8.2 needs an option for that."""
     apart: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
     return CliRunner(**apart)

@@ -1,4 +1,4 @@
-"""Where a process dies: at a line of Python, or at a point of the native core that is built for that."""
+"""Crash points: lines of Python, and points in a native core that is built with them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any, Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-#: What `make crashpoints` builds.
+#: The core that `make crashpoints` builds.
 CORE: Final = ROOT / "core" / "target" / "crashpoints" / "lib_core.so"
 
-#: The files in which each line is a place to die.
+#: The files whose lines are crash points.
 FILES: Final = (
     "transport/shm/handshake.py",
     "transport/shm/segment.py",
@@ -40,14 +40,14 @@ FILES: Final = (
     ),
 )
 
-#: The same for names with members.
+#: The same for shared objects.
 FILES_OF_NAMES: Final = tuple(
     f"{folder}/{path.name}"
     for folder in ("objects", "locks", "shared_memory", "queues", "topics", "stores", "discovery")
     for path in (ROOT / "shmrpc" / folder).glob("*.py")
 )
 
-#: The native points that only a name with members passes, and no conversation.
+#: The native points that only shared objects reach, and no call.
 POINTS_OF_NAMES: Final = frozenset(
     (
         "EntryLockHeld",
@@ -71,12 +71,12 @@ POINTS_OF_NAMES: Final = frozenset(
     )
 )
 
-#: Those that only a queue passes.
+#: Points that only a queue reaches.
 POINTS_OF_QUEUES: Final = frozenset(
     ("ItemsWritten", "ItemsPut", "ItemsTaken", "ItemClaimed", "ClaimEnded", "ClaimRecovered")
 )
 
-#: Those that only a store passes.
+#: Points that only a store reaches.
 POINTS_OF_STORES: Final = frozenset(
     (
         "StoreInitialized",
@@ -108,24 +108,24 @@ POINTS_OF_STORES: Final = frozenset(
     )
 )
 
-#: Those that only one passes who replaces a store by a copy.
+#: Points that only the failover of a store reaches.
 POINTS_OF_COPIES: Final = frozenset(("ReplaceBegun", "CopyMade", "CopyFound", "CopyUsed"))
 
-#: Those that only an owner of a store passes, and its readers.
+#: Points that only the single writer of a store reaches, and points of its readers.
 POINTS_OF_OWNERS: Final = frozenset(
     ("OwnerBegun", "ContentsMade", "ContentsFound", "ReadersWoken", "OwnerChangeCommitted")
 )
 POINTS_OF_READERS: Final = frozenset(("ReaderFollows", "ReaderPinned", "ReaderWatches"))
 
-#: Those that only a reader passes that ends the half commit of a dead owner.
+#: Points that only a reader reaches that completes the commit of a dead writer.
 POINTS_OF_MENDING: Final = frozenset(("MendBegun",))
 
-#: A line by file and number, or a native point by name and how often it was passed.
-Place = tuple[str, int]
+#: A line, by file and number, or a native point, by name and the number of times it was reached.
+CrashPoint = tuple[str, int]
 
 
 def require_core() -> None:
-    """Fails the test that needs the core of its own if there is none, or an old one."""
+    """Fail the test if the core with crash points is missing or out of date."""
     sources = [*(ROOT / "core" / "src").rglob("*.rs"), ROOT / "core" / "Cargo.toml"]
     if not CORE.exists():
         pytest.fail(f"{CORE} is missing: run `make crashpoints`")
@@ -134,7 +134,7 @@ def require_core() -> None:
 
 
 def use_core() -> None:
-    """In a process that is to die: the core with points in the place of the other. Before shmrpc is imported."""
+    """Load the core with crash points instead of the usual one. Call this before shmrpc is imported."""
     assert "shmrpc" not in sys.modules
     spec = importlib.util.spec_from_file_location("shmrpc._core", CORE)
     assert spec is not None
@@ -149,39 +149,39 @@ def _core() -> Any:
     return sys.modules["shmrpc._core"]
 
 
-def passed() -> list[Place]:
-    """The native points, and how often this process has passed each."""
+def passed() -> list[CrashPoint]:
+    """Return the native points, and how often this process has reached each."""
     return list(_core().crash_points())
 
 
 def die_at_point(name: str, times: int, obituary: int) -> None:
-    """From now on the process dies when it passes this point for so many times. The time goes to ``obituary``."""
+    """Kill the process when it reaches this point for the given time; write the time of death to ``obituary``."""
     _core().crash_at(name, times, signal.SIGKILL, obituary)
 
 
 def stop_at_point(name: str, times: int) -> None:
-    """From now on the process stops when it passes this point for so many times, until it is continued."""
+    """Stop the process when it reaches this point for the given time, until SIGCONT."""
     _core().crash_at(name, times, signal.SIGSTOP, -1)
 
 
 class Lines:
-    """Follows what Python executes of some files, in all threads that begin from now on and in this one."""
+    """Traces the lines that Python executes in some files, in this thread and in threads that start later."""
 
     def __init__(self, files: Sequence[str] = FILES) -> None:
         #: By code, the file as it stands in ``files``, if it is of one of them.
         self._known: dict[CodeType, str | None] = {}
         self._files = {str(ROOT / "shmrpc" / name): name for name in files}
         #: In the order in which they were first reached.
-        self.reached: dict[Place, None] = {}
-        self._place: Place | None = None
+        self.reached: dict[CrashPoint, None] = {}
+        self._place: CrashPoint | None = None
         self._obituary = -1
 
     def record(self) -> None:
-        """From now on what is executed is kept in :attr:`reached`."""
+        """Record executed lines in :attr:`reached` from now on."""
         self._begin()
 
-    def die_at(self, place: Place, obituary: int) -> None:
-        """The process dies just before it executes this line. The time of that goes to ``obituary``."""
+    def die_at(self, place: CrashPoint, obituary: int) -> None:
+        """Kill the process just before this line; write the time of death to ``obituary``."""
         self._place, self._obituary = place, obituary
         self._begin()
 
@@ -213,8 +213,8 @@ class Lines:
 
 
 def die(obituary: int) -> None:
-    """As ``kill -9`` does it; the time of that goes to ``obituary``."""
+    """Kill this process with SIGKILL; write the time of death to ``obituary``."""
     with contextlib.suppress(OSError):
         os.write(obituary, struct.pack("=Q", time.monotonic_ns()))
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # The signal may come to another thread first.
+    time.sleep(60)  # Another thread may receive the signal first.

@@ -116,7 +116,7 @@ MAKERS: dict[str, Callable[[], BaseException]] = {
 
 
 def make(kind: str) -> BaseException:
-    """A new exception of this kind."""
+    """Return a new exception of this kind."""
     return MAKERS[kind]()
 
 
@@ -152,7 +152,7 @@ def pass_on_in_thread(kind: str) -> None:
 
 @service.endpoint
 async def pass_on_noted(kind: str) -> None:
-    """Passes on what it has seen, from something else and with a note."""
+    """Re-raise the exception of another call with a cause and a note."""
     async with shmrpc.connect(service.name) as client:
         try:
             await client.fail(kind)
@@ -182,7 +182,7 @@ async def pass_stream(kind: str) -> AsyncIterator[int]:
 
 @service.endpoint
 async def caught(items: AsyncIterator[Any]) -> list[Any]:
-    """What a source's failure is in the handler."""
+    """Return how the failure of the caller's source appears in the handler."""
     try:
         async for _ in items:
             pass
@@ -194,5 +194,5 @@ async def caught(items: AsyncIterator[Any]) -> list[Any]:
 
 @service.endpoint
 def give_back(kind: str) -> list[Any]:
-    """As a value."""
+    """Return the exception as a value."""
     return [make(kind)]

@@ -19,13 +19,13 @@ SHM = Path("/dev/shm")
 
 
 def ours_in_shm(service: str = "tested") -> list[str]:
-    """The names in /dev/shm of this service, or of all that the tests serve."""
+    """Return the names in /dev/shm of this service, by default of all services of the tests."""
     ours = (f"shmrpc.{service}.", f"sem.shmrpc.{service}.")
     return sorted(name for name in os.listdir(SHM) if name.startswith(ours))
 
 
 def nothing_is_left(before: list[str]) -> bool:
-    """Whether sooner or later there is no name of ours that was not there before."""
+    """Return True if within a generous time every name of the tests is one of ``before``."""
     return eventually(lambda: set(ours_in_shm()) <= set(before))
 
 
@@ -41,14 +41,14 @@ def host_to_oneself() -> Iterator[None]:
 
 
 def swept() -> bool:
-    """Removes what dead servers have left; whether no name of ours is there afterwards."""
+    """Remove what dead servers left; return True if no name of the tests remains."""
     with host_to_oneself():
         cleanup.clean()
     return eventually(lambda: not ours_in_shm())
 
 
 def assert_none_left(name: str, runtime: Path) -> None:
-    """Asserts that nothing of a name without a server is left; removes what is."""
+    """Assert that nothing of a shared object is left; remove leftovers first."""
     left = [each for each in os.listdir(SHM) if f"shmrpc.{name}@" in each]
     left += [each for each in os.listdir(runtime) if f"{name}@" in each] if runtime.exists() else []
     with host_to_oneself():

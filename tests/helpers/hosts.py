@@ -42,24 +42,24 @@ class Host:
 
     @property
     def under(self) -> tuple[str, ...]:
-        """What comes before a command that is to run on this host."""
+        """Return the prefix of a command that runs it on this host."""
         enter = ("nsenter", "--target", str(self.pid), "--net", "--mount", "--uts")
         return *enter, "env", f"--chdir={Path.cwd()}", f"XDG_RUNTIME_DIR={self._folder}"
 
     def run(self, *command: str) -> str:
-        """What a command prints that is run on this host."""
+        """Run a command on this host; return its output."""
         return _run(*self.under, *command)
 
     def unplug(self) -> None:
-        """Pulls the cable: what is sent from either side is lost, and nobody is told."""
+        """Pull the cable: packets of both sides are lost without an error."""
         self.run("ip", "link", "set", "eth0", "down")
 
     def plug(self) -> None:
-        """Puts it back."""
+        """Plug the cable in again."""
         self.run("ip", "link", "set", "eth0", "up")
 
     def close(self) -> None:
-        """The namespaces end with the last process in them."""
+        """End the last process in the namespaces, and so the namespaces."""
         self._holder.kill()
         self._holder.communicate()
 
@@ -72,7 +72,7 @@ def _run(*command: str) -> str:
 
 @contextlib.contextmanager
 def two_hosts(folder: Path) -> Iterator[tuple[Host, Host]]:
-    """The near one and the far one; skips where nobody may make namespaces or a cable between them."""
+    """Make a near and a far host; skip the test where namespaces or a cable between them cannot be made."""
     with contextlib.ExitStack() as stack:
         hosts: list[Host] = []
         for number, name in enumerate(("near", "far"), 1):

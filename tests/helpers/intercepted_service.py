@@ -15,13 +15,13 @@ user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobo
 
 
 class Log:
-    """What happened, in order; and interceptors that write it."""
+    """A log of events in order, and interceptors that write to it."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
 
     def plain(self, name: str) -> Callable[[shmrpc.Call], contextlib.AbstractContextManager[None]]:
-        """An interceptor that notes when it is entered, and with what it is left."""
+        """Return an interceptor that logs its entry and its exit with the exception."""
 
         @contextlib.contextmanager
         def intercept(call: shmrpc.Call) -> Iterator[None]:
@@ -36,7 +36,7 @@ class Log:
         return intercept
 
     def suspending(self, name: str) -> Interceptor:
-        """The same, one that awaits on its way in and out."""
+        """Return the same as an interceptor that awaits on entry and exit."""
 
         @contextlib.asynccontextmanager
         async def intercept(call: shmrpc.Call) -> AsyncIterator[None]:
@@ -129,7 +129,7 @@ STREAMS: Final = ["generated", "async_generated", "thread_generated"]
 
 
 async def call(client: Any, endpoint: str) -> Any:
-    """The result, or the list of the items."""
+    """Call an endpoint; return the result, or the list of a stream's items."""
     if endpoint in STREAMS:
         return [item async for item in client.call(endpoint)]
     return await client.call(endpoint)
@@ -137,18 +137,18 @@ async def call(client: Any, endpoint: str) -> Any:
 
 @contextlib.contextmanager
 def refuse(call: shmrpc.Call) -> Iterator[None]:
-    """An interceptor that lets nothing through."""
+    """Reject every call."""
     raise PermissionError(f"{call.endpoint} is not for process {call.pid}")
     yield
 
 
 def no_manager(call: shmrpc.Call) -> Any:
-    """What somebody writes who forgets the decorator."""
+    """Return None, as an interceptor does whose author forgot the decorator."""
 
 
 @contextlib.asynccontextmanager
 async def as_ada_later(call: shmrpc.Call) -> AsyncIterator[None]:
-    """Sets the user for what is inside, after having waited."""
+    """Set the user for the call after a suspension."""
     await asyncio.sleep(0)
     with as_ada(call):
         yield
@@ -156,7 +156,7 @@ async def as_ada_later(call: shmrpc.Call) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def as_ada(call: shmrpc.Call) -> Iterator[None]:
-    """Sets the user for what is inside."""
+    """Set the user for the call."""
     token = user.set("Ada")
     try:
         yield

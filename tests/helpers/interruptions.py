@@ -70,7 +70,7 @@ def under_way() -> int:
 
 
 class Interrupted(Exception):
-    """What a signal's handler raises here. Not a KeyboardInterrupt: what catches an Exception must not keep it."""
+    """The exception of signal handlers here. Not a KeyboardInterrupt, because `except Exception` must not keep it."""
 
 
 class Steps:
@@ -80,7 +80,7 @@ class Steps:
     """
 
     def __init__(self, at: int = -1, act: Callable[[], object] = lambda: None) -> None:
-        #: How many there were so far.
+        #: The number of instructions so far.
         self.count = 0
         #: Where it happened.
         self.place = ""
@@ -110,7 +110,7 @@ class Steps:
         return self._instructions
 
     def _instructions(self, frame: FrameType, event: str, argument: Any) -> Any:
-        # What has no line is the compiler's own end of an except clause, where Python runs no handler of a signal.
+        # An instruction without a line is the compiler's end of an except clause, where Python runs no signal handler.
         if event == "opcode" and frame.f_lineno is not None:
             self.count += 1
             if self.count == self._at and not is_deleting(frame):
@@ -120,7 +120,7 @@ class Steps:
 
 
 def is_deleting(frame: FrameType | None) -> bool:
-    """Whether an object is going: what is raised there Python itself drops."""
+    """Return True inside a finalizer, where Python itself drops exceptions."""
     while frame is not None:
         if frame.f_code.co_name == "__del__":
             return True

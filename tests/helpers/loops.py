@@ -1,8 +1,8 @@
-"""On which loop a test runs: on both, asyncio's and uvloop's, unless it says that this makes no difference to it.
+"""The event loops of a test: asyncio's and uvloop's, unless the loop makes no difference to the test.
 
-A test says so with one of these marks. A module whose tests are all of that kind says ``LOOP = "uvloop"`` instead, or
-``LOOP = "asyncio"``. One whose tests take long, and rest on what others test on both loops, says ``LOOP = "either"``:
-each of its tests is run on the loop that its name falls to, and on both in the long form.
+Such a test has one of the marks below. A module of such tests sets ``LOOP = "uvloop"`` or ``LOOP = "asyncio"``. A
+module of long tests, whose parts other tests cover on both loops, sets ``LOOP = "either"``: each test runs on one loop,
+which depends on its name, and on both in the long form.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def in_order_of_loops(test: str) -> list[str]:
 
 
 def loops_of(module: str | None, test: str) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loops of a test of this name, by what its module says; None: nothing."""
+    """Return the loops of a test of this name. ``module``: the ``LOOP`` of its module, or None."""
     if module is None or (module == "either" and os.environ.get("SHMRPC_LONG") == "1"):
         return LOOPS
     only = in_order_of_loops(test)[0] if module == "either" else module
     return {only: LOOPS[only]}
 
 
-#: For what has nothing to do with the loop.
+#: Mark of a test that does not depend on the loop.
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
-#: The same, where tests beside it take the other one.
+#: The same, on the other loop, where the tests beside it use uvloop.
 other_loop = pytest.mark.asyncio(loop_factories=["asyncio"])

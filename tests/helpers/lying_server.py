@@ -22,7 +22,7 @@ from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT, Shape
 from tests.helpers.server_process import PATIENCE
 
-#: What the server does at the first call, of this id, before it answers.
+#: The server's act on the first call, of this id, before it answers.
 Misdeed = Callable[["Babbler", int], object]
 
 SHAPES = {1: Shape(streams=True), 2: Shape(inputs=(("numbers", 0),))}
@@ -31,21 +31,21 @@ SUM = msgpack.packb(3)
 
 
 class Died(Exception):
-    """What a misdeed raises for the server to be gone without a word."""
+    """Raised by a misdeed to end the server without a message."""
 
 
 class Babbler:
     """A server of one client. It answers each call with 3, and the first not before its misdeed.
 
-    One that ``forges`` tells the client itself of extents, by ``told``, and so cannot open what the client lends.
+    One that ``forges`` tells the client itself of extents, by ``updates``, and so cannot open what the client lends.
     """
 
     def __init__(self, runtime: Path, misdeed: Misdeed, *, forges: bool = False) -> None:
         self._misdeed = misdeed
         self._forges = forges
-        #: Its end of the socket for news of extents.
-        self.told, self._told_client = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        #: What the client sent with its last call: bytes, or a parcel.
+        #: Its end of the socket for extent updates.
+        self.updates, self._client_updates = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        #: The body of the client's last call: bytes, or a parcel.
         self.body: bytes | _core.Parcel = b""
         #: Its end of the bell.
         self.bell = -1
@@ -74,10 +74,10 @@ class Babbler:
             assert isinstance(welcome, control.Welcome)
             names = [welcome.segment, *(f"sem.{name}" for name in welcome.semaphores or ())]
             self.files = [os.open(f"/dev/shm/{name}", os.O_RDWR | os.O_CLOEXEC) for name in names]
-            bell, told = (each.fileno() for each in made.theirs)
+            bell, updates = (each.fileno() for each in made.theirs)
             if self._forges:
-                told = self._told_client.fileno()
-            socket.send_fds(client, [made.welcome], [bell, told])
+                updates = self._client_updates.fileno()
+            socket.send_fds(client, [made.welcome], [bell, updates])
             made.sent()
             assert isinstance(control.decode(client.recv(1000)), control.Confirm)
             made.segment.unlink()
@@ -92,11 +92,11 @@ class Babbler:
                 made.bell.close()
                 for file in self.files:
                     os.close(file)
-                self.told.close()
-                self._told_client.close()
+                self.updates.close()
+                self._client_updates.close()
 
     def send(self, opcode: int, call_id: int, body: bytes) -> None:
-        """Sends a frame."""
+        """Send a frame."""
         self.channel.send(opcode, call_id, body)
 
     def _answer(self, client: socket.socket) -> None:
@@ -108,7 +108,7 @@ class Babbler:
                 self.heard = control.decode(packet) if packet else None
                 return
             try:
-                channel.wake()  # What has found no room yet is sent.
+                channel.wake()  # Sends pending frames.
                 frame = channel.receive()
             except _core.ChannelError:  # The end of a lease that only the misdeed knew of.
                 continue
@@ -116,12 +116,12 @@ class Babbler:
                 time.sleep(0.001)
                 continue
             opcode, call_id, self.body = frame
-            frame = None  # What the client lent is held by the body alone.
+            frame = None  # Only the body holds the client's loans.
             if opcode & 0xFF == CALL:
                 if first:
                     first = False
                     self._misdeed(self, call_id)
-                with contextlib.suppress(_core.ChannelError):  # What the misdeed has spoilt.
+                with contextlib.suppress(_core.ChannelError):  # Answers the call, which the misdeed may have corrupted.
                     channel.send(RESULT, call_id, SUM)
 
     def join(self) -> None:

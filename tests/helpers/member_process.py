@@ -40,14 +40,14 @@ class MemberProcess:
         self._process.stdin.flush()
 
     def end(self) -> Any:
-        """What ``result`` is after the statements. Raises what they raised as RuntimeError."""
+        """Return ``result`` after the statements; raise their exception as RuntimeError."""
         text = self._read()
         if text.startswith("raised "):
             raise RuntimeError(json.loads(text.removeprefix("raised ")))
         return json.loads(text)
 
     def ends(self, seconds: float) -> bool:
-        """Whether the statements end within so many seconds: then ``end()`` waits for nothing."""
+        """Return True if the statements end within so many seconds: ``end()`` then returns at once."""
         assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
@@ -66,7 +66,7 @@ class MemberProcess:
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Waits for its end; returns the exit code, or the signal that killed it, less than 0."""
+        """Wait for the end; return the exit code, or the negative number of the signal that killed the process."""
         return self._process.wait(PATIENCE)
 
     def kill(self) -> None:
@@ -94,7 +94,7 @@ class MemberProcess:
 
 
 def _forked(code: str, names: dict[str, Any]) -> int:
-    """Executes statements in a forked child; its exit code, or the signal that killed it, less than 0."""
+    """Execute statements in a forked child; return its exit code, or the negative number of the signal."""
     child = os.fork()
     if not child:
         try:
@@ -107,7 +107,7 @@ def _forked(code: str, names: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Does what it is told until there is nothing more."""
+    """Execute the statements that arrive until the input ends."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import shmrpc
     import shmrpc.sync

@@ -24,7 +24,7 @@ _PROJECT = Path(__file__).parents[2]
 
 @functools.cache
 def program() -> str | None:
-    """The server's program: the system's, or the one that `make nats-server` has got; None if there is none."""
+    """Return the path of the NATS server: the system's, else that of `make nats-server`; None without either."""
     own = sorted(_PROJECT.glob(".tools/*/nats-server"))
     return shutil.which("nats-server") or (str(own[-1]) if own else None)
 
@@ -54,7 +54,7 @@ class NatsServer:
         return f"nats://{self._address}:{self.port}"
 
     def start(self) -> None:
-        """Starts it, where it listened before; returns when it listens."""
+        """Start the server at its previous port; return when it listens."""
         for old in self._folder.glob("*.ports"):
             old.unlink()
         file = self._folder / "nats.conf"
@@ -83,11 +83,11 @@ class NatsServer:
 
     @property
     def log(self) -> str:
-        """What it has said."""
+        """Return the server's log."""
         return (self._folder / "log").read_text()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
+        """Send the server a signal."""
         assert self._process is not None
         self._process.send_signal(number)
 

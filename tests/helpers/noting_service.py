@@ -37,7 +37,7 @@ class NotingService(shmrpc.Service):
 
 
 async def until(true: Callable[[], bool]) -> bool:
-    """Whether it becomes true within a generous time; the loop goes on meanwhile."""
+    """Return True if the condition becomes true within a generous time; the loop keeps running."""
     for _ in range(2000):
         if true():
             return True

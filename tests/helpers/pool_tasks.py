@@ -1,4 +1,4 @@
-"""What the tests of pools have workers do."""
+"""Tasks for the workers of tests of pools."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def slow(seconds: float) -> float:
 
 
 def slow_call(value: Any, function: Any = None) -> Any:
-    """What a function makes of a value, or the value, after a while."""
+    """Return the function of a value, or the value, after a while."""
     time.sleep(0.002)
     return value if function is None else function(value)
 
 
 def wait_for(path: str) -> str:
-    """Waits for a file, if there is to be one."""
+    """Wait for a file, if a path is given."""
     while path and not Path(path).exists():
         time.sleep(0.01)
     return path
 
 
 def seen(value: Any, *ignored: Any) -> tuple[int, int, bool]:
-    """This process, the object that an array is here, and whether it can be written."""
+    """Return the process id, the identity of an array here, and True if it is writable."""
     return os.getpid(), id(value), value.flags.writeable
 
 
@@ -71,7 +71,7 @@ async def seen_later(value: Any, *ignored: Any) -> tuple[int, int, bool]:
 
 
 def shared_files(*ignored: Any) -> set[int]:
-    """The inodes of the shared files that this process has mapped."""
+    """Return the inodes of the shared files that this process has mapped."""
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
     return {int(words[4]) for words in lines if len(words) > 5 and words[5].startswith("/memfd:shmrpc-shared")}
 
@@ -86,13 +86,13 @@ def nested_broadcast() -> float:
 
 
 def made_functions() -> int:
-    """How many functions of these tests' own this worker knows."""
+    """Return the number of this module's functions that the worker has."""
     return sum(isinstance(each, types.FunctionType) and each.__name__ == "made" for each in gc.get_objects())
 
 
 def open_files() -> list[str]:
-    """What is open here, in the order of the descriptors."""
-    time.sleep(0.1)  # For the other worker to be asked too.
+    """Return the open files of this process, ordered by descriptor."""
+    time.sleep(0.1)  # Lets the other worker get a task too.
     return traces.open_files()
 
 
@@ -103,7 +103,7 @@ def drawn(seconds: float) -> tuple[float, float]:
 
 
 async def handled_here(value: int) -> tuple[int, int]:
-    """What a server that runs within a worker has its processes do."""
+    """Run a task in the handler processes of a server inside a worker."""
     processes = HandlerProcesses()
     try:
         return os.getpid(), await processes.run(add, [value], {"b": 2})
@@ -117,7 +117,7 @@ def add_to(values: list[int]) -> int:
 
 
 def spin(path: str) -> None:
-    """Computes for ever, once it has said that it has begun."""
+    """Write the process id to a file, then compute without end."""
     Path(path).write_text(str(os.getpid()))
     while True:
         pass
@@ -132,13 +132,13 @@ def stubborn(path: str) -> None:
 
 
 def hold(path: str) -> None:
-    """Computes for ever in C, with the GIL."""
+    """Compute without end in C, with the GIL."""
     Path(path).write_text(str(os.getpid()))
     sum(itertools.repeat(1))
 
 
 def note(path: str, value: Any) -> Any:
-    """Adds a line to a file."""
+    """Add a line to a file."""
     with Path(path).open("a") as file:
         file.write(f"{value}\n")
     return value
@@ -167,7 +167,7 @@ def exit_(status: int) -> None:
 
 
 def stop(*ignored: Any) -> None:
-    """Stops its worker, as a debugger would."""
+    """Stop its worker, as a debugger would."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -299,7 +299,7 @@ def speak(text: str) -> None:
 
 
 def log(name: str, level: int, text: str, how: str = "") -> None:
-    """Logs something, in one of several ways."""
+    """Log a text in one of several ways."""
     spoken = logging.getLogger(name)
     if how == "exception":
         try:
@@ -314,12 +314,12 @@ def log(name: str, level: int, text: str, how: str = "") -> None:
 
 
 def configure(path: str) -> None:
-    """A program's own logging, in workers."""
+    """Configure a program's own logging in a worker."""
     logging.basicConfig(filename=path, level=logging.DEBUG)
 
 
 def write_over(words: list[int]) -> None:
-    """Writes over the words that this worker shares with its pool, as a bug in C would."""
+    """Overwrite the words that this worker shares with its pool, as a bug in C would."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "memfd:shmrpc-progress" in line:
             start = int(line.partition("-")[0], 16)
@@ -328,8 +328,8 @@ def write_over(words: list[int]) -> None:
                 page[slot * 16], page[slot * 16 + 1] = words
 
 
-def tell_and_lie(words: list[int]) -> str:
-    """A task that takes a while, and what is so."""
+def overwrite_and_work(words: list[int]) -> str:
+    """Overwrite the shared words, and return after a while."""
     time.sleep(0.002)
     write_over(words)
     return "truth"
@@ -340,7 +340,7 @@ _stores: Final[dict[str, shmrpc.sync.Store]] = {}
 
 
 def counted(path: str, store: str, number: int) -> Any:
-    """The number, which is noted; an object of a store instead of 50."""
+    """Record and return the number; return an object of a store instead of 50."""
     with open(path, "a") as file:
         file.write(f"{number:07}\n")
     if number != 50:
@@ -374,9 +374,9 @@ class Called:
 
 
 def entered(directory: str, number: int) -> int:
-    """Notes its beginning and its end in its worker's ledger.
+    """Record the start and the end of a task in its worker's ledger.
 
-    Sixteen bytes each: no line crosses a page of the file, so that no kill leaves a part of one.
+    Each record has sixteen bytes, so none crosses a page of the file, and no kill leaves a part of one.
     """
     with open(f"{directory}/{os.getpid()}", "a", buffering=1) as file:
         file.write(f"b{number:014}\n")

@@ -48,7 +48,7 @@ class _Nursery:
         atexit.register(self.close)
 
     def fork(self, order: dict[str, Any], streams: Sequence[int]) -> int:
-        """The process id of a new child of this process with these for its standard streams."""
+        """Fork a child with these standard streams; return its process id."""
         message = json.dumps(order).encode()
         _adopt_orphans(True)
         try:
@@ -64,14 +64,14 @@ class _Nursery:
         return int.from_bytes(reply, "little")
 
     def close(self) -> None:
-        """Ends it. Those that it has forked stay."""
+        """End the forking process. Its children stay."""
         if os.getpid() == self._owner:
             self._socket.close()
             self._process.wait()
 
 
 def _adopt_orphans(whether: bool) -> None:
-    """Makes orphans among the descendants of this process its children, or no longer."""
+    """Let this process adopt orphans among its descendants, or stop doing so."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(whether), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "cannot become the parent of orphans")
 
@@ -128,7 +128,7 @@ class PreparedPython(subprocess.Popen[str]):
 
 
 def run_prepared(*arguments: str, input: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Executes ``python`` with arguments to its end, and returns what it printed."""
+    """Execute ``python`` with arguments to its end, and return its output."""
     pipe = subprocess.PIPE
     with PreparedPython(arguments, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
@@ -187,7 +187,7 @@ def main(kind: str) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Replaces the objects in ``sys``: they remember whether the first process had a file, a pipe or a terminal."""
+    """Replace the streams in ``sys``, which keep whether the first process had a file, a pipe or a terminal."""
     sys.stdin = os.fdopen(0, encoding=sys.stdin.encoding, closefd=False)
     for name, number in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
@@ -197,7 +197,7 @@ def _open_standard_streams() -> None:
 
 
 def _follow(order: dict[str, Any]) -> None:
-    """Runs the module or the source, as the interpreter does with these arguments."""
+    """Run the module or the source as the interpreter does with these arguments."""
     os.chdir(order["directory"])
     os.environ.clear()
     os.environ.update(order["environment"])

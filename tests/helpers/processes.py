@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; a zombie has."""
+    """Return True if a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -14,5 +14,5 @@ def gone(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """The process id of a process's parent."""
+    """Return the process id of a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

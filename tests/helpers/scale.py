@@ -1,14 +1,14 @@
-"""How much of a test is run: a short form in ``make test``, the long one in ``make torture``."""
+"""The size of a test: the short form in ``make test``, the long form in ``make torture``."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
-#: Whether this is ``make torture``.
+#: True in ``make torture``.
 LONG: Final = os.environ.get("SHMRPC_TORTURE") == "1"
 
 
 def scaled(short: int, long: int) -> int:
-    """So many of what a test tries."""
+    """Return the number of repetitions for the current form."""
     return long if LONG else short

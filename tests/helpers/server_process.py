@@ -107,7 +107,7 @@ class InThread:
 class Script:
     """A Python program in a process group of its own; killed at the end with all that it forked.
 
-    ``under``: a command that executes it, and what it is told. ``has_input``: it reads a pipe, not this one's input.
+    ``under``: a command that executes it, with arguments. ``has_input``: it reads a pipe, not this process's input.
     """
 
     def __init__(self, source: str, *arguments: str, under: Sequence[str] = (), has_input: bool = False) -> None:
@@ -120,7 +120,7 @@ class Script:
             self.process = PreparedPython(program, stdout=subprocess.PIPE, start_new_session=True)
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """Return the next line that it prints."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
@@ -148,7 +148,7 @@ def _pauses() -> Iterator[float]:
 
 
 def eventually(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Whether it becomes true within a generous time."""
+    """Return True if the condition becomes true within a generous time."""
     end, pauses = time.monotonic() + seconds, _pauses()
     while not true():
         if time.monotonic() > end:
@@ -158,7 +158,7 @@ def eventually(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 
 async def eventually_in_loop(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """The same; the loop goes on meanwhile."""
+    """Do the same while the loop keeps running."""
     end, pauses = time.monotonic() + seconds, _pauses()
     while not true():
         if time.monotonic() > end:
@@ -168,7 +168,7 @@ async def eventually_in_loop(true: Callable[[], bool], seconds: float = PATIENCE
 
 
 async def eventually_seen(client: shmrpc.Client, what: str, times: int = 1) -> bool:
-    """Whether the service of tests/helpers/stream_service.py has counted this so often within a generous time."""
+    """Return True if the service of tests/helpers/stream_service.py counts an event so often within a generous time."""
     end = time.monotonic() + PATIENCE
     while (await client.seen()).get(what, 0) != times:
         if time.monotonic() > end:
@@ -189,7 +189,7 @@ def timeouts() -> Iterator[float]:
 
 
 async def forever_expires(client: shmrpc.Client, has_begun: Callable[[], bool], forget: Callable[[], object]) -> None:
-    """A call of ``forever`` begins and then expires. What others have left that did not begin is forgotten."""
+    """Let a call of ``forever`` begin and then expire. Calls of others that did not begin are dropped."""
     for timeout in timeouts():
         forget()
         try:
@@ -203,7 +203,7 @@ async def forever_expires(client: shmrpc.Client, has_begun: Callable[[], bool], 
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process lives; one that nobody has waited for yet does not."""
+    """Return True if a process is alive; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # The latter if it goes while it is read.

@@ -114,7 +114,7 @@ def kinds(
     named: Pair,
     order: Order,
 ) -> list[str]:
-    """The names of the types that arrive."""
+    """Return the names of the types that arrive."""
     return [type(value).__name__ for value in locals().values()]
 
 
@@ -185,7 +185,7 @@ def fail(kind: str) -> None:
         case "group":
             raise ExceptionGroup("several", [ValueError(1)])
         case "invalid arguments":
-            raise shmrpc.InvalidArguments("of somebody else's call")
+            raise shmrpc.InvalidArguments("of another caller's call")
         case "syntax":
             raise SyntaxError("odd", ("file", 1, 2, 123))  # type: ignore[arg-type]
         case "stop":

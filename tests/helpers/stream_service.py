@@ -30,7 +30,7 @@ service = shmrpc.Service("tested.flows", lifespan=lifespan)
 
 @contextlib.contextmanager
 def _watched(name: str) -> Iterator[None]:
-    """Counts how a handler ends: ``name:finished``, ``name:cancelled`` and the like."""
+    """Count how a handler ends: ``name:finished``, ``name:cancelled`` and the like."""
     _seen[f"{name}:began"] += 1
     try:
         yield
@@ -40,7 +40,8 @@ def _watched(name: str) -> Iterator[None]:
         raise
     except GeneratorExit:
         _seen[f"{name}:closed"] += 1
-        _seen[f"{name}:left"] += 1  # As if cancelled: which of the two depends on where it is at that moment.
+        # Counts as cancelled: which of the two happens depends on where the handler is at that moment.
+        _seen[f"{name}:left"] += 1
         raise
     except BaseException as error:
         _seen[f"{name}:{type(error).__name__}"] += 1
@@ -51,7 +52,7 @@ def _watched(name: str) -> Iterator[None]:
 
 @service.endpoint
 def seen() -> dict[str, int]:
-    """What has been counted."""
+    """Return the counters."""
     return dict(_seen)
 
 
@@ -96,7 +97,7 @@ async def ticks(interval: float) -> AsyncIterator[float]:
 
 @service.endpoint
 async def flood() -> AsyncIterator[int]:
-    """As many items as are wanted, as fast as they are."""
+    """Yield items as long and as fast as the caller takes them."""
     global _produced
     with _watched("flood"):
         for i in itertools.count():
@@ -137,7 +138,7 @@ async def total(numbers: AsyncIterator[int], *, scale: int = 1) -> int:
 
 @service.endpoint
 async def first(n: int, items: AsyncIterator[int]) -> list[int]:
-    """Takes some and wants no more, and answers a little later."""
+    """Take some items, stop reading, and answer a little later."""
     with _watched("first"):
         taken = []
         async for item in items:
@@ -169,7 +170,7 @@ async def tolerate(items: AsyncIterator[int]) -> str:
 
 @service.endpoint
 async def tolerate_slowly(n: int, items: AsyncIterator[bytes]) -> int:
-    """Takes some, a moment apart, and wants no more."""
+    """Take some items, a moment apart, and stop reading."""
     taken = 0
     async for _ in items:
         await asyncio.sleep(0.01)
@@ -181,7 +182,7 @@ async def tolerate_slowly(n: int, items: AsyncIterator[bytes]) -> int:
 
 @service.endpoint
 async def idle(items: AsyncIterator[bytes]) -> None:
-    """Takes nothing."""
+    """Read no item."""
     with _watched("idle"):
         await asyncio.sleep(60)
 
@@ -210,7 +211,7 @@ async def sleep(seconds: float, tag: str = "sleep") -> str:
 
 @service.endpoint
 async def stubborn(seconds: float) -> str:
-    """Does not let itself be cancelled."""
+    """Ignore cancellation."""
     with _watched("stubborn"):
         end = asyncio.get_running_loop().time() + seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
@@ -227,7 +228,7 @@ def release() -> None:
 
 @service.endpoint
 async def stubborn_until_released() -> None:
-    """Does not let itself be cancelled."""
+    """Ignore cancellation."""
     with _watched("stubborn"):
         while not _seen["released"]:
             with contextlib.suppress(asyncio.CancelledError):
@@ -244,7 +245,7 @@ def in_thread_until_released() -> None:
 
 @service.endpoint(run_in="thread")
 def meet_in_thread() -> str:
-    """The thread's name, once three are there."""
+    """Return the thread's name once three threads have arrived."""
     _meeting.wait(60)
     return threading.current_thread().name
 
@@ -284,7 +285,7 @@ async def metadata() -> dict[str, str]:
 
 @service.endpoint
 async def metadata_and_items(n: int, *, fails: bool = False) -> AsyncIterator[int]:
-    """Some before the first item, some before the last, some after it."""
+    """Set metadata before the first item, before the last, and after the last."""
     told = shmrpc.current_call().reply_metadata
     told |= {"first": "1", "changes": "early"}
     for i in range(n):
@@ -298,7 +299,7 @@ async def metadata_and_items(n: int, *, fails: bool = False) -> AsyncIterator[in
 
 @service.endpoint
 async def metadata_and_total(numbers: AsyncIterator[int]) -> int:
-    """The sum, as many times as the metadata says; and how many numbers there were."""
+    """Return the sum times a factor in the metadata; set the number of items as reply metadata."""
     call = shmrpc.current_call()
     taken = [number async for number in numbers]
     call.reply_metadata["items"] = str(len(taken))
@@ -339,7 +340,7 @@ def hold(seconds: float) -> None:
 
 @service.endpoint
 def hold_while(path: str) -> None:
-    """Holds the loop as long as the file is there; another one beside it says that it does."""
+    """Block the loop while a file exists; create another file beside it to report that."""
     pathlib.Path(f"{path}.held").touch()
     while os.path.exists(path):
         time.sleep(0.002)

@@ -1,4 +1,4 @@
-"""What connections leave in this process, and what it must be rid of when they are over."""
+"""Descriptors and mappings of connections in this process, which must be gone when the connections are."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def descriptors() -> int:
 
 
 def open_files() -> list[str]:
-    """What is open here, in the order of the descriptors."""
+    """Return the open files of this process, ordered by descriptor."""
     found = []
     for number in sorted(map(int, os.listdir("/proc/self/fd"))):
-        with contextlib.suppress(FileNotFoundError):  # That of the directory itself.
+        with contextlib.suppress(FileNotFoundError):  # The descriptor of the directory itself.
             found.append(os.readlink(f"/proc/self/fd/{number}"))
     return found
 
 
 def mappings() -> tuple[int, int]:
-    """Mappings of our segments, semaphores and extents; and all mappings."""
+    """Return the number of mapped segments, semaphores and extents, and of all mappings."""
     with open("/proc/self/maps") as maps:
         lines = maps.readlines()
     return sum("/dev/shm/" in line or "/memfd:shmrpc" in line for line in lines), len(lines)
@@ -64,7 +64,7 @@ async def settled() -> tuple[int, int]:
 
 
 async def gone(base: tuple[int, int], seconds: float = 20.0) -> bool:
-    """Whether descriptors and mappings are at their base line again within a generous time."""
+    """Return True if descriptors and mappings return to their base line within a generous time."""
     end = time.monotonic() + seconds
     while traces() != base:
         if time.monotonic() > end:

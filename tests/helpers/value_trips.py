@@ -1,4 +1,4 @@
-"""What the tests of values share: bodies that have travelled, and received memory without a transport."""
+"""Helpers of tests of values: received bodies, and received memory without a transport."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FakeBlock(mmap.mmap):
 
 
 def carried(body: Body, *, in_blocks: bool = False) -> Body:
-    """The body as its receiver gets it: buffers as bytes, or as blocks."""
+    """Return the body as its receiver gets it, with buffers as bytes or as blocks."""
     if isinstance(body, bytes):
         return body
     make: Any = FakeBlock if in_blocks else bytes
@@ -44,10 +44,10 @@ def carried(body: Body, *, in_blocks: bool = False) -> Body:
 
 
 def travelled(codec: Codec, value: Any, *, in_blocks: bool = False) -> Any:
-    """The value as an untyped receiver gets it."""
+    """Return the value as an untyped receiver gets it."""
     return codec.decode(carried(codec.encode(value), in_blocks=in_blocks))
 
 
 def buffers_of(body: Body) -> tuple[Any, ...]:
-    """The buffers that travel beside a body."""
+    """Return the buffers that travel beside a body."""
     return () if isinstance(body, bytes) else body.buffers

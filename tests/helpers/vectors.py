@@ -15,6 +15,6 @@ VECTORS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parents[1] / "
 
 
 def golden(vector: dict[str, Any]) -> bytes:
-    """The bytes of a vector."""
+    """Return the bytes of a vector."""
     fill, times = vector.get("fill", ["", 0])
     return bytes.fromhex(vector["hex"] + fill * times)

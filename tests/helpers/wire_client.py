@@ -1,7 +1,7 @@
-"""A client in plain Python, written from docs/wire.md alone. It uses nothing of shmrpc.
+"""A client in plain Python, written from docs/wire.md alone, without any code of shmrpc.
 
-It has no memory of its own to lend, unless a test makes an extent for it; what is lent to it it copies out and gives
-back at once, unless it is told to keep it.
+The client has no memory to lend, unless a test makes an extent for it. It copies received loans and returns them at
+once, unless a test makes it keep them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def padded(length: int) -> int:
 
 
 def frame(opcode: int, call_id: int, body: bytes) -> bytes:
-    """A frame as it lies in a ring."""
+    """Return a frame as it is stored in a ring."""
     return struct.pack("=QQ", len(body) | opcode << 32, call_id) + body.ljust(padded(len(body)), b"\0")
 
 
@@ -100,7 +100,7 @@ class Parcel(bytes):
 
 
 def unpacked(body: bytes) -> Any:
-    """The value of a body; an extension that it does not know as such."""
+    """Decode a body; keep extensions that this client does not know."""
 
     def extension(code: int, payload: bytes) -> Any:
         if code not in (BYTES, BYTEARRAY, MEMORYVIEW, TUPLE):
@@ -115,12 +115,12 @@ def unpacked(body: bytes) -> Any:
 
 
 def extension(code: int, content: Any) -> msgpack.ExtType:
-    """A value that MessagePack has not."""
+    """Return an extension that holds a value."""
     return msgpack.ExtType(code, msgpack.packb(content))
 
 
 def fence() -> None:
-    """A sequentially consistent fence: Python has none, but taking a lock is one on x86."""
+    """Execute a sequentially consistent fence: on x86, taking a lock is one, and Python has no other."""
     with threading.Lock():
         pass
 
@@ -152,7 +152,7 @@ class Control:
         self.socket.send(msgpack.packb({"type": kind, **fields}))
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message and its descriptors; Gone at the end."""
+        """Return the next message and its descriptors; raise Gone at the end."""
         try:
             packet, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
@@ -194,7 +194,7 @@ class Ring:
         return self._limit() - self.tail
 
     def _limit(self) -> int:
-        """How far the tail may go. What is free for a frame that says that the ring grows stays free."""
+        """Return the limit of the tail, which keeps room for the frame that announces a larger ring."""
         least = self.grown_at - self.grown_from if self.head < self.grown_at else self.head
         return least + self.used - (16 if self.used < self.capacity else 0)
 
@@ -206,7 +206,7 @@ class Ring:
         self.grown_at, self.grown_from = index, self.used
         self.shift, self.used = self.used - index, used
 
-    #: Whether this side writes it.
+    #: True if this side writes the ring.
     writes = False
 
     def put(self, data: memoryview) -> None:
@@ -280,8 +280,8 @@ class WireClient:
         self._header: tuple[int, int, int] | None = None
         self._body = bytearray()
         self._ended: Gone | None = None
-        self.told_to_go = False
-        #: Whether what is lent to us is given back as soon as it is copied.
+        self.was_asked_to_leave = False
+        #: True if the client returns loans as soon as it has copied them.
         self.gives_back = True
         #: Leases of ours that the server has ended: extent and block.
         self.given_back: list[tuple[int, int]] = []
@@ -289,8 +289,8 @@ class WireClient:
         self.control = Control(service)
         self.control.send("hello", version=5, max_frame=max_frame, pickle=pickle, semaphores=self._asked)
         self.welcome, descriptors = self.control.expect("welcome")
-        self.bell, self.told = (socket.socket(fileno=each) for each in descriptors)
-        self.theirs = Theirs(self.told)
+        self.bell, self.updates = (socket.socket(fileno=each) for each in descriptors)
+        self.theirs = Theirs(self.updates)
         self._map()
         self._semaphore = posix_ipc.Semaphore(f"/{self.welcome['semaphores'][1]}") if how == ON_SEMAPHORE else None
         self.control.send("confirm")
@@ -330,16 +330,16 @@ class WireClient:
         self.out.grow(used)
 
     def call(self, endpoint: str, *args: Any, **kwargs: Any) -> Any:
-        """Calls and waits; the result, or Failed."""
+        """Call and wait; return the result or raise Failed."""
         return self.answer(self.request(endpoint, *args, **kwargs))
 
     def request(self, endpoint: str, *args: Any, **kwargs: Any) -> int:
-        """Calls and does not wait; the call's id."""
+        """Send a call without waiting; return its id."""
         kind, arguments = (CALL_KEYWORDS, [args, kwargs]) if kwargs else (CALL, args)
         return self.ask(kind, endpoint, arguments)
 
     def request_with(self, header: dict[str, Any], endpoint: str, *args: Any, **kwargs: Any) -> int:
-        """The same, with a header."""
+        """Do the same with a header."""
         return self.ask(CALL_WITH, endpoint, [header, args, kwargs])
 
     def ask(self, kind: int, endpoint: str, value: Any) -> int:
@@ -351,17 +351,17 @@ class WireClient:
         return number
 
     def part(self, kind: int, call_id: int, value: Any = None, stream: int = 0) -> None:
-        """What belongs to a call that is under way, or to one of its streams."""
+        """Send a frame that belongs to an in-flight call or to one of its streams."""
         self.send(kind | stream << 8, msgpack.packb(value), call_id)
 
     def expect(self, kind: int, call_id: int, stream: int = 0) -> Any:
-        """The value in the next frame, which has to be this one."""
+        """Return the value of the next frame, which must be of this kind and call."""
         opcode, answered, body = self.receive()
         assert (opcode & 0xFF, opcode >> 8, answered) == (kind, stream, call_id), (opcode, answered, body)
         return unpacked(body)
 
     def answer(self, call_id: int) -> Any:
-        """The result in the next frame, which has to answer this call; Failed if it is a failure."""
+        """Return the result in the next frame, which must answer this call; raise Failed for a failure."""
         opcode, answered, body = self.receive()
         assert answered == call_id
         return self.read(opcode, body)
@@ -375,7 +375,7 @@ class WireClient:
         return value
 
     def send(self, opcode: int, body: bytes, call_id: int | None = None) -> int:
-        """Sends a request, or what belongs to one, or as much of it as there is room for; its id."""
+        """Send a request or a part of one, as far as there is room; return its id."""
         if call_id is None:
             self._ids += 1
             call_id = self._ids
@@ -388,7 +388,7 @@ class WireClient:
         return call_id
 
     def receive(self, timeout: float = 30) -> Frame:
-        """The next frame: opcode, id and body, which may have come as a parcel. Writes what is unsent meanwhile."""
+        """Return the next frame: opcode, id and body, also from a parcel. Send pending bytes meanwhile."""
         deadline = time.monotonic() + timeout
         while True:
             self._push()
@@ -438,7 +438,7 @@ class WireClient:
         return opcode, call_id, body
 
     def _open(self, opcode: int, call_id: int, payload: bytes) -> Frame:
-        """A frame as it was meant: with its body, wherever that lies."""
+        """Return a frame with its body, which may lie in an extent."""
         if not opcode & PARCEL:
             return opcode, call_id, payload
         entries, body, data = parsed(payload)
@@ -460,14 +460,14 @@ class WireClient:
         return opcode ^ PARCEL, call_id, came
 
     def give_back(self, lent: Entry) -> None:
-        """Ends a lease."""
+        """Return a loan."""
         assert lent.whose == SENDER
         self.send(RELEASE, release(lent.extent, lent.block), 0)
 
     def extent(self, number: int = 0, size: int = 1 << 20) -> Extent:
-        """Memory of our own to lend, of which the server is told."""
+        """Make memory to lend, and announce it to the server."""
         extent = self._own[number] = Extent(number, size)
-        extent.tell(self.told)
+        extent.tell(self.updates)
         return extent
 
     def _park(self, seconds: float) -> None:
@@ -506,7 +506,7 @@ class WireClient:
             try:
                 message, _ = self.control.receive()
                 if message["type"] == "goaway":
-                    self.told_to_go = True
+                    self.was_asked_to_leave = True
                 else:
                     self._ended = Gone(message)
             except Gone as gone:

@@ -18,7 +18,7 @@ RELEASE: Final = 0xFF
 HERE, SENDER, RECEIVER = range(3)
 #: Kinds of news.
 NEW, GONE = 1, 2
-#: What the owner of an extent seals.
+#: The seals that the owner of an extent sets.
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 PAGE: Final = 4096
 
@@ -39,18 +39,18 @@ class Entry(NamedTuple):
 
 
 def here(data: bytes) -> Entry:
-    """The line of a buffer that lies in the frame."""
+    """Return the entry of a buffer that lies in the frame."""
     return Entry(HERE, 0, 0, 0, len(data))
 
 
 def parcel(entries: Sequence[Entry], body: bytes | None = b"\xc0", data: bytes = b"") -> bytes:
-    """A parcel's payload; without a body the first buffer is it. ``data``: of the buffers that lie here."""
+    """Return a parcel's payload; without a body, the first buffer is the body. ``data``: buffers in the frame."""
     table = b"".join(_ENTRY.pack(*entry) for entry in entries)
     return _HEAD.pack(len(entries), body is None) + table + (body or b"") + data
 
 
 def parsed(payload: bytes) -> tuple[list[Entry], bytes | None, bytes]:
-    """What ``parcel`` was made of."""
+    """Split a payload into the arguments of ``parcel``."""
     count, first_is_body = _HEAD.unpack_from(payload)
     end = _HEAD.size + _ENTRY.size * count
     assert first_is_body in (0, 1) and count >= first_is_body and end <= len(payload)
@@ -63,7 +63,7 @@ def parsed(payload: bytes) -> tuple[list[Entry], bytes | None, bytes]:
 
 
 def release(extent: int, block: int) -> bytes:
-    """The payload of a RELEASE."""
+    """Return the payload of a RELEASE."""
     return _RELEASE.pack(extent, 0, block)
 
 
@@ -74,12 +74,12 @@ def released(payload: bytes) -> tuple[int, int]:
 
 
 def news(kind: int, number: int, size: int) -> bytes:
-    """A packet for the extents' socket."""
+    """Return a packet for the socket of extents."""
     return _NEWS.pack(kind, number, size)
 
 
 class Extent:
-    """An extent of ours, which the peer is to be told of."""
+    """An extent of this side, which must be announced to the peer."""
 
     def __init__(self, number: int, size: int, *, seals: int = SEALS, length: int | None = None) -> None:
         self.number = number
@@ -94,18 +94,18 @@ class Extent:
         socket.send_fds(to, [news(NEW, self.number, self.size)], [self.file])
 
     def lend(self, data: bytes, block: int = 0, start: int = 0) -> Entry:
-        """Puts the bytes into a block; the line that lends it."""
+        """Write bytes into a block; return the entry that lends it."""
         self.memory[block + start : block + start + len(data)] = data
         return Entry(SENDER, self.number, block, start, len(data))
 
     def read(self, entry: Entry) -> bytes:
-        """A copy of a buffer that the peer sends back."""
+        """Return a copy of a buffer that the peer sends back."""
         begin = entry.block + entry.start
         assert begin + entry.length <= len(self.memory)
         return self.memory[begin : begin + entry.length]
 
     def close(self) -> None:
-        """The peer keeps what it has mapped."""
+        """Unmap the extent here; the peer keeps its mapping."""
         self.memory.close()
         os.close(self.file)
 
@@ -113,22 +113,22 @@ class Extent:
 class Theirs:
     """The peer's extents: mapped, to be read."""
 
-    #: How they are mapped. The peer cannot see to it that they are not written.
+    #: The protection of the mappings. The peer cannot prevent writes.
     access = mmap.PROT_READ
 
     def __init__(self, told: socket.socket) -> None:
-        self._told = told
-        self._told.setblocking(False)
+        self._updates = told
+        self._updates.setblocking(False)
         self.extents: dict[int, mmap.mmap] = {}
         #: Their files' numbers.
         self.inodes: dict[int, int] = {}
         self.gone: list[int] = []
 
     def hear(self) -> None:
-        """Takes the news that there are."""
+        """Receive the pending extent updates."""
         while True:
             try:
-                packet, files, _, _ = socket.recv_fds(self._told, _NEWS.size + 1, 2, socket.MSG_CMSG_CLOEXEC)
+                packet, files, _, _ = socket.recv_fds(self._updates, _NEWS.size + 1, 2, socket.MSG_CMSG_CLOEXEC)
             except (BlockingIOError, ConnectionResetError):
                 return
             if not packet:
@@ -148,7 +148,7 @@ class Theirs:
             os.close(file)
 
     def read(self, entry: Entry) -> bytes:
-        """A copy of a buffer that is lent to us."""
+        """Return a copy of a buffer that the peer has lent."""
         if entry.extent not in self.extents:
             self.hear()
         memory, begin = self.extents[entry.extent], entry.block + entry.start
@@ -158,4 +158,4 @@ class Theirs:
     def close(self) -> None:
         for memory in self.extents.values():
             memory.close()
-        self._told.close()
+        self._updates.close()

@@ -71,7 +71,7 @@ class Liar(Protocol):
     """A side that lies."""
 
     #: Its end of the socket for news of extents.
-    told: socket.socket
+    updates: socket.socket
 
     def say(self, opcode: int, payload: bytes) -> None:
         """Sends what the other side waits for if the opcode is PARCEL; else a frame of no call."""
@@ -81,7 +81,7 @@ class Liar(Protocol):
 class LyingClient:
     def __init__(self, wire: WireClient) -> None:
         self.wire = wire
-        self.told = wire.told
+        self.updates = wire.updates
 
     def say(self, opcode: int, payload: bytes) -> None:
         if opcode == PARCEL:
@@ -93,7 +93,7 @@ class LyingClient:
 class LyingServer:
     def __init__(self, babbler: Babbler, call_id: int) -> None:
         self.babbler = babbler
-        self.told = babbler.told
+        self.updates = babbler.updates
         self._call_id = call_id
 
     def say(self, opcode: int, payload: bytes) -> None:
@@ -113,7 +113,7 @@ def says(payload: bytes, opcode: int = PARCEL) -> Lie:
 def tell(liar: Liar, number: int = 0, size: int = 1 << 20) -> None:
     """An extent as it should be."""
     extent = Extent(number, size)
-    extent.tell(liar.told)
+    extent.tell(liar.updates)
     extent.close()
 
 
@@ -154,7 +154,7 @@ def tells(packet: bytes, *make: Callable[[], int]) -> Lie:
 
     def lie(liar: Liar) -> None:
         files = [each() for each in make]
-        socket.send_fds(liar.told, [packet], files) if files else liar.told.send(packet)
+        socket.send_fds(liar.updates, [packet], files) if files else liar.updates.send(packet)
         for file in files:
             os.close(file)
         liar.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
@@ -168,7 +168,7 @@ def tells_twice(liar: Liar) -> None:
 
 
 def hangs_up(liar: Liar) -> None:
-    liar.told.shutdown(socket.SHUT_RDWR)
+    liar.updates.shutdown(socket.SHUT_RDWR)
     liar.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
 
 

@@ -292,7 +292,7 @@ def test_a_server_that_stops_says_goodbye(wire: WireClient, server: ServerProces
         "fault": False,
         "reached": call_id,
     }
-    assert wire.told_to_go
+    assert wire.was_asked_to_leave
 
 
 @pytest.mark.own_server

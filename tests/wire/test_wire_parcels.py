@@ -312,10 +312,10 @@ def test_buffers_come_in_the_frame_if_there_is_no_memory(poor: WireClient) -> No
 def test_what_has_no_room_in_a_frame_is_a_failure(server: ServerProcess) -> None:
     with WireClient("tested", max_frame=100_000) as wire:
         assert wire.call("zeros", 500_000) == bytes(500_000), "a buffer that is lent takes no room"
-        wire.told.close()
+        wire.updates.close()
         assert wire.call("zeros", 400_000) == bytes(400_000), "nor has the server to tell of an extent that it has"
     with WireClient("tested", max_frame=100_000) as wire:
-        wire.told.close()
+        wire.updates.close()
         for name, args in (("zeros", [500_000]), ("echo", ["x" * 99_990])):
             opcode, _, body = (wire.request(name, *args), wire.receive())[1]
             assert opcode == (FAILURE if name == "zeros" else RESULT), unpacked(body)
@@ -323,7 +323,7 @@ def test_what_has_no_room_in_a_frame_is_a_failure(server: ServerProcess) -> None
 
 
 def test_who_does_not_want_to_hear_of_extents_is_sent_all_in_frames(wire: WireClient) -> None:
-    wire.told.close()
+    wire.updates.close()
     assert wire.call("zeros", 300_000) == bytes(300_000)
     call_id = wire.request("echo", text(300_000))
     opcode, answered, body = wire.receive()
@@ -474,8 +474,8 @@ def test_an_extent_may_be_told_of_long_before_it_is_named_and_go_while_it_is_len
     line = extents[2].lend(b"x" * 10 * PAGE, 9 * PAGE)
     call_id = until_told(large, line)
     assert large.call("add", 1, 2) == 3
-    large.told.send(wire_memory.news(wire_memory.GONE, 9000, 0))
-    large.told.send(wire_memory.news(wire_memory.GONE, 12345, 0))
+    large.updates.send(wire_memory.news(wire_memory.GONE, 9000, 0))
+    large.updates.send(wire_memory.news(wire_memory.GONE, 12345, 0))
     other = large.extent(0xFFFF_FFFF)
     assert ask(large, "echo", [other.lend(b"y")], msgpack.packb([extension(BYTES, 0)])) == b"y"
     assert large.call("keep", "go on", True) is None
@@ -493,7 +493,7 @@ def test_a_server_maps_what_is_named_and_lets_it_go(wire: WireClient) -> None:
     first, second = wire.extent(0), wire.extent(1)
     assert ask(wire, "echo", [first.lend(b"x")], msgpack.packb([extension(BYTES, 0)])) == b"x"
     assert mapped() == 2
-    wire.told.send(wire_memory.news(wire_memory.GONE, 0, 0))
+    wire.updates.send(wire_memory.news(wire_memory.GONE, 0, 0))
     wire.extent(2)
     line = Entry(SENDER, 2, 0, 0, 1)
     assert ask(wire, "add", [line], msgpack.packb([1, 2])) == 3
@@ -674,7 +674,7 @@ def test_pickles_are_for_both_sides_or_for_none(codec: str, ours: bool | None) -
 
 
 def test_the_third_descriptor_is_a_socket_of_packets_and_nothing_comes_before_it_is_needed(wire: WireClient) -> None:
-    assert (wire.told.family, wire.told.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    assert (wire.updates.family, wire.updates.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET)
     assert wire.call("echo", bytes(20_000)) == bytes(20_000)
     wire.theirs.hear()
     assert wire.theirs.extents == {}

@@ -24,7 +24,7 @@ from tests.helpers.crash_points import (
     POINTS_OF_QUEUES,
     POINTS_OF_READERS,
     POINTS_OF_STORES,
-    Place,
+    CrashPoint,
 )
 from tests.helpers.host_names import nothing_is_left, ours_in_shm, swept
 from tests.helpers.loops import one_loop, other_loop
@@ -62,7 +62,7 @@ QUICK: Final = {"ReplyRead"}
 SIDES: Final[tuple[Side, ...]] = ("client", "client in threads")
 
 #: A way to die: "lines" or "points", and where.
-Death = tuple[str, Place]
+Death = tuple[str, CrashPoint]
 
 
 @dataclass
@@ -119,7 +119,7 @@ def order(runtime: Path) -> Callable[[Side, str], Order]:
 
 
 #: The lines that were tried already, in other conversations of the same sides.
-_tried: defaultdict[str, set[Place]] = defaultdict(set)
+_tried: defaultdict[str, set[CrashPoint]] = defaultdict(set)
 
 
 def deaths(who: str, recorded: Ending) -> list[Death]:
@@ -155,7 +155,7 @@ async def _outcome(call: Awaitable[object], ends: list[float]) -> None:
 
 
 async def _series(
-    who: str, conversation: str, tally: Tally, one: Callable[[str, Place | None, int, bool], Awaitable[Ending]]
+    who: str, conversation: str, tally: Tally, one: Callable[[str, CrashPoint | None, int, bool], Awaitable[Ending]]
 ) -> None:
     """Records what there is to die of; then lets a victim die of each, and looks at what is left."""
     recorded = await one("record", None, 1, False)
@@ -209,7 +209,7 @@ async def test_a_server_dies_under_a_client(
     await _works()
     base = await traces.settled()
 
-    async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+    async def one(how: str, place: CrashPoint | None, rounds: int, fast: bool) -> Ending:
         ends: list[float] = []
         dying = order("server", conversation)
         dying.how, dying.place, dying.uvloop = how, place, fast
@@ -263,7 +263,7 @@ async def test_a_server_dies_under_a_client_in_threads(
     await asyncio.to_thread(_in_a_thread, lambda: None)
     base = await traces.settled()
 
-    async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+    async def one(how: str, place: CrashPoint | None, rounds: int, fast: bool) -> Ending:
         ends: list[float] = []
         dying = order("server", conversation)
         dying.how, dying.place, dying.uvloop = how, place, fast
@@ -382,7 +382,7 @@ async def test_a_client_dies_under_a_server(
     tally = Tally()
     who, drains = f"a {side} under a server", conversation == "drain"
 
-    async def die(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+    async def die(how: str, place: CrashPoint | None, rounds: int, fast: bool) -> Ending:
         dying = order(side, conversation)
         dying.how, dying.place, dying.rounds, dying.uvloop = how, place, rounds, fast
         conversations.cancelled.clear()
@@ -393,7 +393,7 @@ async def test_a_client_dies_under_a_server(
         """When handlers of calls in flight were cancelled, after the death."""
         return [end for end in conversations.cancelled if ending.died is not None and end > ending.died]
 
-    async def one(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+    async def one(how: str, place: CrashPoint | None, rounds: int, fast: bool) -> Ending:
         ending = await die(how, place, rounds, fast)
         assert await served.rid()
         tally.errors(ended(ending), ending.died)
@@ -405,7 +405,7 @@ async def test_a_client_dies_under_a_server(
 
     base = await traces.settled()
 
-    async def one_that_drains(how: str, place: Place | None, rounds: int, fast: bool) -> Ending:
+    async def one_that_drains(how: str, place: CrashPoint | None, rounds: int, fast: bool) -> Ending:
         drained: list[asyncio.Task[None]] = []
         async with conversations.serve() as server:
             conversations.leaving[:] = [lambda how: drained.append(asyncio.create_task(server.drain(GRACE)))]

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tests.helpers import crash_points
-from tests.helpers.crash_points import Place
+from tests.helpers.crash_points import CrashPoint
 
 #: Seconds for anything that a victim is to say or do.
 PATIENCE: Final = 60
@@ -39,7 +39,7 @@ class Order:
     runtime: str
     #: "record", "lines", "points", or "" for nothing
     how: str = "record"
-    place: Place | None = None
+    place: CrashPoint | None = None
     #: how often the conversation is held
     rounds: int = 1
     uvloop: bool = False
@@ -57,8 +57,8 @@ class Ending:
     #: when it died as ordered, in seconds of CLOCK_MONOTONIC; None if it lived to its end
     died: float | None
     #: the lines that it reached, and the points that it passed and how often, if it was to record them
-    lines: list[Place] = field(default_factory=list)
-    points: list[Place] = field(default_factory=list)
+    lines: list[CrashPoint] = field(default_factory=list)
+    points: list[CrashPoint] = field(default_factory=list)
 
 
 class Victims:

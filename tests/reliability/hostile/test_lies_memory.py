@@ -64,7 +64,7 @@ class Sharing(WireClient):
 
     def _map(self) -> None:
         super()._map()
-        self.theirs = Writable(self.told)
+        self.theirs = Writable(self.updates)
         names = self.welcome["semaphores"]
         opened = [os.open(f"/dev/shm/sem.{name}", os.O_RDWR) for name in names]
         self.semaphores = [mmap.mmap(descriptor, 0) for descriptor in opened]

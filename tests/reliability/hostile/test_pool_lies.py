@@ -59,7 +59,7 @@ async def test_a_slow_task_has_its_own_result_or_none_whatever_its_worker_claims
     async with shmrpc.pool(2, grace=0.2) as pool:
         assert [each async for each in pool.map(tasks.slow_call, range(10))] == [*range(10)]
         async with asyncio.timeout(PATIENCE):
-            futures = [asyncio.wrap_future(pool.submit(tasks.tell_and_lie, words)) for _ in range(4)]
+            futures = [asyncio.wrap_future(pool.submit(tasks.overwrite_and_work, words)) for _ in range(4)]
             for told in await asyncio.gather(*futures, return_exceptions=True):
                 assert told == "truth" or isinstance(told, shmrpc.WorkerDied)
             assert await pool.run(tasks.add, 1) == 2

@@ -154,7 +154,7 @@ def test_memory_that_is_said_to_be_gone_counts_while_it_is_looked_at() -> None:
             wire.send(opcode, parcel([Entry(SENDER, number, 0, 0, 5000)], arguments))
             if number < 2:
                 assert wire.call("add", 1, 2) == 3, "by now a handler looks at it"
-                wire.told.send(news(GONE, number, 0))
+                wire.updates.send(news(GONE, number, 0))
         assert f"extents of {3 * MIB} bytes together are over the limit" in fault_of(wire)
 
 

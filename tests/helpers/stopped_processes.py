@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process has stopped, with all of its threads."""
+    """Return True if all threads of a process are stopped."""
     try:
         states = {path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
     except OSError:  # A thread has just ended.

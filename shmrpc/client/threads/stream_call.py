@@ -89,11 +89,11 @@ class StreamCall(StreamCallEngine[_W, _R]):
         self._window.closed = not self._accepts_stream
         self._stream_exchange.uploads[1] = self._window
 
-    def _write_lock(self) -> _Turn:
-        return _Turn(self._writing, self._stream_exchange)
+    def _write_lock(self) -> _StreamLock:
+        return _StreamLock(self._writing, self._stream_exchange)
 
-    def _read_lock(self) -> _Turn:
-        return _Turn(self._reading, self._stream_exchange)
+    def _read_lock(self) -> _StreamLock:
+        return _StreamLock(self._reading, self._stream_exchange)
 
     async def _wait_writable(self) -> bool:
         self._stream_exchange.receive_all()
@@ -120,17 +120,17 @@ class StreamCall(StreamCallEngine[_W, _R]):
         return True
 
 
-class _Turn:
+class _StreamLock:
     """A lock for writers or readers. An exception of a signal handler within it ends the call."""
 
-    def __init__(self, turns: _core.ReentrantLock, stream_exchange: ThreadStreamExchange) -> None:
-        self._turns = turns
+    def __init__(self, lock: _core.ReentrantLock, stream_exchange: ThreadStreamExchange) -> None:
+        self._lock = lock
         self._stream_exchange = stream_exchange
 
     async def __aenter__(self) -> None:
-        while (turn := self._turns.try_acquire()) is None:
+        while (held := self._lock.try_acquire()) is None:
             time.sleep(PAUSE)  # noqa: ASYNC251
-        self._guard = turn
+        self._guard = held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

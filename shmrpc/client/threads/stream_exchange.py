@@ -61,7 +61,7 @@ class ThreadStreamExchange(StreamExchange):
 
     async def wait_ready(self) -> bool:
         """Return credit, then wait for items. Returns False at the end, where the error of the call is raised."""
-        self._settle()
+        self._return_credit()
         while not self._items and not self.ended:
             self.wait(lambda: bool(self._items))
         if self._items:
@@ -82,7 +82,7 @@ class ThreadStreamExchange(StreamExchange):
     def next_item(self) -> Body | None:
         """Wait for the next item and return it; None at the end. For a single reading thread."""
         if self._taken >= WORTH_GRANTING:
-            self._settle()
+            self._return_credit()
         if self._items:
             body = self._items.popleft()
         else:
@@ -102,7 +102,7 @@ class ThreadStreamExchange(StreamExchange):
         self._taken += weight(body)
         return body
 
-    def _settle(self) -> None:
+    def _return_credit(self) -> None:
         """Return credit for items that were read, once it is worth a frame."""
         granted, self._taken = self._window.consume(self._taken), 0
         if granted and not self.ended and self._session.close_reason is None:

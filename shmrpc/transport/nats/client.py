@@ -179,7 +179,7 @@ class NatsConnection(Connection):
     ) -> None:
         """Start to deliver frames, as :meth:`Connection.start` does."""
         super().start(pending, on_frame, on_end, on_go_away)
-        self._pipe.listen(self._take, self._hear, self._lose)
+        self._pipe.listen(self._take, self._on_message, self._lose)
 
     def _take(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
         try:
@@ -188,7 +188,7 @@ class NatsConnection(Connection):
             self.interrupted(error)
             raise
 
-    def _hear(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         """Handle a message of the server other than a frame."""
         if isinstance(message, control.GoAway):
             self._on_go_away()

@@ -83,7 +83,7 @@ def connect(
             concurrent.futures.wait([begun], _CHECK_INTERVAL)
         relay, theirs = begun.result()
     except BaseException:
-        begun.add_done_callback(_end_silent)
+        begun.add_done_callback(_close_unused)
         begun.cancel()
         raise
 
@@ -93,7 +93,7 @@ def connect(
     return thread_client.inherit(theirs, service, relay.options, made)
 
 
-def _end_silent(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
+def _close_unused(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
     """Close the client's socket of an unwanted relay, which ends the relay."""
     if not begun.cancelled() and begun.exception() is None:
         begun.result()[1].close()

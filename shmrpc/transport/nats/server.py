@@ -135,7 +135,7 @@ class NatsPeer(Peer):
     @property
     def has_pending_replies(self) -> bool:
         """True if replies wait to be sent."""
-        return self._open and self._pipe.has_pending_replies
+        return self._open and self._pipe.has_unsent_data
 
     def _leave(self) -> None:
         self._open = False

@@ -315,19 +315,19 @@ class LoopConnection(Connection):
             except ConnectionResetError:
                 self._packets.append(b"")
             for packet in self._packets:
-                self._hear(packet)
+                self._handle_packet(packet)
             self._packets.clear()
         except BaseException:
             if self._packets:
-                self._loop.call_soon(self._on_heard)
+                self._loop.call_soon(self._on_kept_packets)
             raise
 
-    def _on_heard(self) -> None:
+    def _on_kept_packets(self) -> None:
         """Handle the packets that an exception has left unhandled."""
         if self._open:
             self._on_control()
 
-    def _hear(self, packet: bytes) -> None:
+    def _handle_packet(self, packet: bytes) -> None:
         """Handle a packet of the server. Idempotent."""
         try:
             end = parse_close_packet(packet, f"server of {self.service!r}", self.pid)

@@ -128,7 +128,7 @@ class ShmPeer(Peer):
             packet = b""
         try:
             if not packet or self.channel is not None:
-                self._hear(packet)
+                self._handle_close(packet)
             elif self._accepted is not None:
                 self._on_confirm(packet, self._accepted)
             else:
@@ -136,7 +136,7 @@ class ShmPeer(Peer):
         except (ShmrpcError, _core.ChannelError, OSError) as error:
             self._fail_handshake(error)
 
-    def _hear(self, packet: bytes) -> None:
+    def _handle_close(self, packet: bytes) -> None:
         """End the connection after a goodbye, or after a packet that no client sends."""
         try:
             end = parse_close_packet(packet, "client", self.pid)

@@ -284,7 +284,7 @@ class Pipe:
             await asyncio.shield(self._room_waiter)
 
     @property
-    def has_pending_replies(self) -> bool:
+    def has_unsent_data(self) -> bool:
         """True if bytes wait to be sent."""
         return bool(self._pieces)
 

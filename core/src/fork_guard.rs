@@ -9,41 +9,41 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 const PAGE: usize = 4096;
 
 /// A page that the kernel wipes in each forked child; null before the first use.
-static PAGE_OF_OURS: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+static STAMP_PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
 /// The process that made a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin(u64);
+pub struct OriginProcess(u64);
 
-impl Origin {
+impl OriginProcess {
     /// Return the identity of this process. Fails if the kernel provides no page to identify it by.
-    pub fn here() -> io::Result<Self> {
+    pub fn current() -> io::Result<Self> {
         let stamp = stamp()?;
         // Relaxed, both: a forked child begins with one thread, which sees zeros or its own store.
         let found = stamp.load(Ordering::Relaxed);
         if found != 0 {
-            return Ok(Origin(found));
+            return Ok(OriginProcess(found));
         }
         // Unique: no two related processes take their stamps at the same moment with the same id.
         let fresh = (clock::now() << 16 | u64::from(std::process::id() & 0xffff)).max(1);
         let put = stamp.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed);
-        Ok(Origin(put.err().unwrap_or(fresh)))
+        Ok(OriginProcess(put.err().unwrap_or(fresh)))
     }
 
     /// Return true if this is that process.
     #[inline]
-    pub fn is_here(self) -> bool {
+    pub fn is_current(self) -> bool {
         // Acquire: pairs with the exchange in `stamp`.
-        let page = PAGE_OF_OURS.load(Ordering::Acquire);
+        let page = STAMP_PAGE.load(Ordering::Acquire);
         // SAFETY: the page is mapped, because an origin exists, and stays so; all access is atomic. Relaxed: see
-        // `here`.
+        // `current`.
         !page.is_null() && unsafe { &*page }.load(Ordering::Relaxed) == self.0
     }
 }
 
 /// A value that each process has for itself. A forked child gets a new one, because a lock in its parent's value may be
 /// held forever.
-pub struct PerProcess<T>(AtomicPtr<(Origin, T)>);
+pub struct PerProcess<T>(AtomicPtr<(OriginProcess, T)>);
 
 impl<T> PerProcess<T> {
     /// Create without a value.
@@ -55,7 +55,7 @@ impl<T> PerProcess<T> {
 impl<T: Default> PerProcess<T> {
     /// Return the value of this process, created on first use.
     pub fn get(&'static self) -> io::Result<&'static T> {
-        let here = Origin::here()?;
+        let here = OriginProcess::current()?;
         loop {
             // Acquire: pairs with the exchange below: the value is complete.
             let current = self.0.load(Ordering::Acquire);
@@ -81,11 +81,11 @@ impl<T: Default> PerProcess<T> {
 
 fn stamp() -> io::Result<&'static AtomicU64> {
     // Acquire: pairs with the exchange below.
-    let mut page = PAGE_OF_OURS.load(Ordering::Acquire);
+    let mut page = STAMP_PAGE.load(Ordering::Acquire);
     if page.is_null() {
         let fresh = wiped_page()?;
         // AcqRel: publishes the page, or sees that of another thread.
-        page = match PAGE_OF_OURS.compare_exchange(
+        page = match STAMP_PAGE.compare_exchange(
             null_mut(),
             fresh,
             Ordering::AcqRel,
@@ -130,15 +130,15 @@ mod tests {
     #[test]
     fn a_forked_child_is_another_process() {
         let _alone = crate::FORK.lock();
-        let here = Origin::here().unwrap();
-        assert!(here.is_here());
-        assert_eq!(Origin::here().unwrap(), here);
+        let here = OriginProcess::current().unwrap();
+        assert!(here.is_current());
+        assert_eq!(OriginProcess::current().unwrap(), here);
         // SAFETY: the child makes system calls only.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            let child = Origin::here();
+            let child = OriginProcess::current();
             let right =
-                !here.is_here() && child.is_ok_and(|child| child != here && child.is_here());
+                !here.is_current() && child.is_ok_and(|child| child != here && child.is_current());
             // SAFETY: no memory is involved.
             unsafe { libc::_exit(i32::from(!right)) };
         }
@@ -146,6 +146,6 @@ mod tests {
         // SAFETY: `status` is writable.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         assert_eq!(status, 0);
-        assert!(here.is_here());
+        assert!(here.is_current());
     }
 }

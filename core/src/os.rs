@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Return the result of a system call, or its error.
-pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
+pub(crate) fn check_syscall<T: Default + PartialOrd>(result: T) -> io::Result<T> {
     if result < T::default() {
         return Err(io::Error::last_os_error());
     }
@@ -12,7 +12,7 @@ pub(crate) fn done<T: Default + PartialOrd>(result: T) -> io::Result<T> {
 }
 
 /// Repeat a call as long as signals interrupt it.
-pub(crate) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+pub(crate) fn retry_interrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         match usize::try_from(call()) {
             Ok(result) => return Ok(result),
@@ -27,11 +27,11 @@ pub(crate) fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 }
 
 /// Return the status of an open file.
-pub(crate) fn status(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
+pub(crate) fn fstat(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: zeros are a valid `stat`, which is written.
     unsafe {
         let mut status: libc::stat = std::mem::zeroed();
-        done(libc::fstat(file.as_raw_fd(), &raw mut status))?;
+        check_syscall(libc::fstat(file.as_raw_fd(), &raw mut status))?;
         Ok(status)
     }
 }
@@ -45,6 +45,6 @@ pub(crate) fn fallocate(
 ) -> io::Result<()> {
     let (start, len) = (start as libc::off_t, len as libc::off_t);
     // SAFETY: mappings stay, only their content changes.
-    retry(|| unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) as isize })?;
+    retry_interrupted(|| unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) as isize })?;
     Ok(())
 }

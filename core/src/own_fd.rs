@@ -4,8 +4,8 @@
 //! do, and have opened files of its own under the same numbers. If it then drops such an object, a plain `OwnedFd`
 //! would close a file of the child.
 
-use crate::fork_guard::Origin;
-use crate::os::status;
+use crate::fork_guard::OriginProcess;
+use crate::os::fstat;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,7 +19,7 @@ type FileId = (libc::dev_t, libc::ino_t);
 pub struct OwnFd {
     fd: ManuallyDrop<OwnedFd>,
     /// Process that opened it; None if processes cannot be identified: then it counts as this one.
-    origin: Option<Origin>,
+    origin: Option<OriginProcess>,
     file: Option<FileId>,
 }
 
@@ -27,7 +27,7 @@ impl From<OwnedFd> for OwnFd {
     fn from(fd: OwnedFd) -> Self {
         OwnFd {
             file: file_of(fd.as_raw_fd()).ok(),
-            origin: Origin::here().ok(),
+            origin: OriginProcess::current().ok(),
             fd: ManuallyDrop::new(fd),
         }
     }
@@ -44,9 +44,9 @@ impl OwnFd {
 
 impl Drop for OwnFd {
     fn drop(&mut self) {
-        let is_here = self.origin.is_none_or(Origin::is_here);
+        let is_current = self.origin.is_none_or(OriginProcess::is_current);
         let is_copy = || self.file.is_some() && file_of(self.fd.as_raw_fd()).ok() == self.file;
-        if is_here || is_copy() {
+        if is_current || is_copy() {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
@@ -67,7 +67,7 @@ impl AsRawFd for OwnFd {
 
 fn file_of(fd: RawFd) -> io::Result<FileId> {
     // SAFETY: borrowed for this call alone; a number that is no open descriptor is an error.
-    let status = status(unsafe { BorrowedFd::borrow_raw(fd) })?;
+    let status = fstat(unsafe { BorrowedFd::borrow_raw(fd) })?;
     match status.st_mode & libc::S_IFMT {
         // Descriptors without a file, such as those of epoll and inotify, share one number.
         0 => Err(io::Error::from_raw_os_error(libc::ENOTSUP)),

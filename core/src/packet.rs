@@ -1,7 +1,7 @@
 //! Packets of a socket, with descriptors and the process that sent them.
 
 use crate::clock;
-use crate::os::{done, retry};
+use crate::os::{check_syscall, retry_interrupted};
 use crate::wait::cpu_contention::CpuContention;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -54,7 +54,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: `message` and all that it points at live until the call returns.
-    retry(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })?;
+    retry_interrupted(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })?;
     Ok(())
 }
 
@@ -67,7 +67,7 @@ pub fn wait(socket: BorrowedFd<'_>, spin: u64, limit: u64) {
     let mut contention = CpuContention::default();
     let mut waited = 0;
     while waited < spin.min(limit) && !contention.yield_after(waited) {
-        if is_there(socket.as_raw_fd()) {
+        if has_packet(socket.as_raw_fd()) {
             return;
         }
         waited = clock::now() - start;
@@ -76,7 +76,7 @@ pub fn wait(socket: BorrowedFd<'_>, spin: u64, limit: u64) {
 }
 
 /// Return true if a packet or the end of the socket is pending, or the descriptor is no socket.
-pub fn is_there(socket: RawFd) -> bool {
+pub fn has_packet(socket: RawFd) -> bool {
     poll(socket, 0)
 }
 
@@ -99,7 +99,7 @@ fn poll(socket: RawFd, limit: u64) -> bool {
 pub fn next_len(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // SAFETY: nothing is written, because there is no buffer.
-    retry(|| unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), 0, flags) })
+    retry_interrupted(|| unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), 0, flags) })
 }
 
 /// Receive the next packet, without blocking; an empty one at the end. A packet that is too long for `bytes` is
@@ -122,9 +122,11 @@ pub fn receive(
     message.msg_controllen = size_of_val(room);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: `message` and all that it points at are writable until the call returns.
-    let len = retry(|| unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
+    let len = retry_interrupted(|| unsafe {
+        libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags)
+    })?;
     // SAFETY: the kernel has just filled `message`, and `room` is still there.
-    let (files, sender) = unsafe { take(&message) };
+    let (files, sender) = unsafe { parse_control(&message) };
     let cut = message.msg_flags & libc::MSG_CTRUNC != 0;
     Ok(Packet {
         len,
@@ -139,7 +141,7 @@ pub fn receive(
 /// # Safety
 ///
 /// `recvmsg` has filled `message`, what it points at is still there, and this is called once.
-unsafe fn take(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
+unsafe fn parse_control(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
     let (mut files, mut sender) = (Vec::new(), 0);
     // SAFETY: the headers are the kernel's, within `msg_control`; each descriptor in them is open and no other code
     // knows of it, and credentials are whole if their length is that of the struct.
@@ -171,7 +173,7 @@ pub fn pair() -> io::Result<[OwnedFd; 2]> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: there is room for two descriptors.
-    done(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
+    check_syscall(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
     // SAFETY: the new descriptors are owned here alone.
     Ok(pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }

@@ -4,7 +4,7 @@
 //! same, but of two runnable threads the kernel takes the one whose slice ends first. So a thread with short slices
 //! need not wait for threads that compute.
 
-use crate::os::done;
+use crate::os::check_syscall;
 use std::io;
 use std::mem::{self, size_of};
 
@@ -14,7 +14,7 @@ const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
 ///
 /// Return false, without a change, if the kernel has no slices for threads, if this one's is as short already, or if
 /// the thread was given a priority. Threads and processes that it starts later have the usual slice.
-pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
+pub fn shorten_time_slice(nanoseconds: u64) -> io::Result<bool> {
     let mut attributes = attributes()?;
     // Older kernels report 0.
     if has_priority(&attributes) || attributes.sched_runtime <= nanoseconds {
@@ -24,13 +24,13 @@ pub fn shorten(nanoseconds: u64) -> io::Result<bool> {
     attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     attributes.sched_runtime = nanoseconds;
     // SAFETY: the kernel reads as many bytes as the struct has.
-    done(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
+    check_syscall(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
     Ok(true)
 }
 
 /// Return the number of the current CPU, which may change at any time; None if unknown.
 #[inline]
-pub fn cpu() -> Option<u32> {
+pub fn current_cpu() -> Option<u32> {
     // SAFETY: no memory is involved. glibc reads it from the thread's kernel data, without a system call.
     u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
@@ -45,7 +45,9 @@ fn attributes() -> io::Result<libc::sched_attr> {
     // SAFETY: all zeros are a valid value of this plain struct.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
     // SAFETY: the kernel writes at most `SIZE` bytes, and the struct has as many. Thread 0 is the calling one.
-    done(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) })?;
+    check_syscall(unsafe {
+        libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0)
+    })?;
     Ok(attributes)
 }
 
@@ -70,7 +72,7 @@ mod tests {
             let usual = slice();
             // All tests may run with a priority, under nice(1).
             let is_longer = usual > 300_000 && !has_priority(&attributes().unwrap());
-            assert_eq!(shorten(300_000).unwrap(), is_longer);
+            assert_eq!(shorten_time_slice(300_000).unwrap(), is_longer);
             if is_longer {
                 assert_eq!(slice(), 300_000);
                 assert_eq!(on_a_thread(slice), usual);
@@ -81,9 +83,9 @@ mod tests {
     #[test]
     fn a_slice_that_is_shorter_already_is_kept() {
         on_a_thread(|| {
-            shorten(200_000).unwrap();
+            shorten_time_slice(200_000).unwrap();
             let short = slice();
-            assert!(!shorten(300_000).unwrap());
+            assert!(!shorten_time_slice(300_000).unwrap());
             assert_eq!(slice(), short);
         });
     }
@@ -94,7 +96,7 @@ mod tests {
             let usual = slice();
             // The lowest priority, which any process may take. SAFETY: no memory is involved; 0 is the calling thread.
             assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }, 0);
-            assert!(!shorten(300_000).unwrap());
+            assert!(!shorten_time_slice(300_000).unwrap());
             assert_eq!(slice(), usual);
         });
     }

@@ -99,9 +99,9 @@ impl Drop for Child {
 }
 
 /// A generator of pseudo-random numbers, the same at each run (xorshift64).
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct TestRng(pub(crate) u64);
 
-impl Dice {
+impl TestRng {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

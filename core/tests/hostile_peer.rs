@@ -81,9 +81,9 @@ fn scaled(short: u64, long: u64) -> u64 {
 
 /// A generator of pseudo-random numbers, the same at each run (splitmix64).
 #[derive(Clone)]
-struct Dice(u64);
+struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -188,7 +188,7 @@ impl<M: RingMemory + Clone> Pair<M> {
 
     /// Corrupt one value, in the stream from `begin` on or in an index. Return its position if it is a word of the
     /// stream.
-    fn lie(&mut self, dice: &mut Dice, begin: u64, starts: &[u64]) -> Option<u64> {
+    fn lie(&mut self, rng: &mut TestRng, begin: u64, starts: &[u64]) -> Option<u64> {
         let capacity = self.memory.capacity() as u64;
         let head = self.memory.head().load(Ordering::Acquire);
         let max = self.max_frame as u64;
@@ -200,19 +200,19 @@ impl<M: RingMemory + Clone> Pair<M> {
             capacity,
             max,
         ];
-        let place = match dice.below(10) {
+        let place = match rng.below(10) {
             0..=4 if !starts.is_empty() => {
-                starts[dice.below(starts.len())] + 8 * dice.below(2) as u64
+                starts[rng.below(starts.len())] + 8 * rng.below(2) as u64
             }
-            0..=6 => begin + 8 * dice.below(capacity as usize / 8) as u64,
+            0..=6 => begin + 8 * rng.below(capacity as usize / 8) as u64,
             which => {
-                let value = dice.chosen(&near);
+                let value = rng.chosen(&near);
                 match which {
                     7 => self.memory.tail().store(value, Ordering::Release),
                     8 => self.memory.head().store(value, Ordering::Release),
                     _ => {
                         let flags = [self.memory.reader_waits(), self.memory.writer_waits()];
-                        flags[dice.below(2)].store(value as u32, Ordering::Relaxed);
+                        flags[rng.below(2)].store(value as u32, Ordering::Relaxed);
                     }
                 }
                 return None;
@@ -220,15 +220,15 @@ impl<M: RingMemory + Clone> Pair<M> {
         };
         let index = (place % capacity / 8) as usize;
         let word = self.memory.load_word(index);
-        let value = dice.chosen(&near);
-        let changed = match dice.below(6) {
+        let value = rng.chosen(&near);
+        let changed = match rng.below(6) {
             0 => value,
-            1 => word ^ 1 << dice.below(64),
+            1 => word ^ 1 << rng.below(64),
             2 => (word & !0xffff_ffff) | (value & 0xffff_ffff),
             3 => (word & 0xffff_ffff) | (value << 32),
             // Opcodes that the core interprets.
             4 => {
-                let opcode = [RELEASE, GROW][dice.below(2)];
+                let opcode = [RELEASE, GROW][rng.below(2)];
                 (word & 0xffff_ffff) | u64::from(opcode) << 32
             }
             _ => word | u64::from(PARCEL) << 32,
@@ -238,18 +238,18 @@ impl<M: RingMemory + Clone> Pair<M> {
     }
 
     /// Send some frames, corrupt some values, and read. Return false after a violation, which ends the connection.
-    fn round(&mut self, dice: &mut Dice, frames: &mut u64) -> bool {
+    fn round(&mut self, rng: &mut TestRng, frames: &mut u64) -> bool {
         let begin = self.written;
         let mut sent = Vec::new();
         let mut starts = Vec::new();
-        for _ in 0..1 + dice.below(6) {
-            let len = match dice.below(12) {
+        for _ in 0..1 + rng.below(6) {
+            let len = match rng.below(12) {
                 0 => 0,
-                1 if dice.one_in(8) => self.memory.capacity() - HEADER,
-                _ => dice.below(48),
+                1 if rng.one_in(8) => self.memory.capacity() - HEADER,
+                _ => rng.below(48),
             };
-            let payload = dice.bytes(len.min(self.max_frame));
-            let (opcode, id) = (dice.next() as u32, dice.next());
+            let payload = rng.bytes(len.min(self.max_frame));
+            let (opcode, id) = (rng.next() as u32, rng.next());
             match self.writer.send(opcode, id, &payload) {
                 Ok(true) => {
                     starts.push(self.written);
@@ -261,11 +261,11 @@ impl<M: RingMemory + Clone> Pair<M> {
                 Err(_) => return false,
             }
         }
-        let location = dice.below(4);
+        let location = rng.below(4);
         let mut first = u64::MAX;
         let mut index = self.written;
         for _ in 0..location {
-            if let Some(place) = self.lie(dice, begin, &starts) {
+            if let Some(place) = self.lie(rng, begin, &starts) {
                 first = first.min(place);
             }
             index = self.memory.tail().load(Ordering::Acquire);
@@ -300,15 +300,15 @@ impl<M: RingMemory + Clone> Pair<M> {
 }
 
 /// Run connections to the end of each. Return the number of frames.
-fn at_rest<M: RingMemory + Clone>(dice: &mut Dice, count: u64, make: impl Fn(usize) -> M) -> u64 {
+fn at_rest<M: RingMemory + Clone>(rng: &mut TestRng, count: u64, make: impl Fn(usize) -> M) -> u64 {
     const LIMITS: [usize; 6] = [16, 100, 600, 5000, 70_000, 3 << 20];
     let (mut frames, mut violations) = (0, 0);
     while frames < count {
-        let capacity = 1024 << dice.below(3);
-        let max_frame = LIMITS[dice.below(LIMITS.len())].min(1 << (6 + dice.below(16)));
+        let capacity = 1024 << rng.below(3);
+        let max_frame = LIMITS[rng.below(LIMITS.len())].min(1 << (6 + rng.below(16)));
         let mut pair = Pair::new(make(capacity), max_frame);
         for _ in 0..64 {
-            if !pair.round(dice, &mut frames) {
+            if !pair.round(rng, &mut frames) {
                 violations += 1;
                 break;
             }
@@ -338,7 +338,7 @@ fn mapped(capacity: usize) -> MappedRing {
 fn corrupt_rings_in_private_memory() {
     bounded("at rest, heap", |seed| {
         let make = |capacity| Arc::new(HeapMemory::new(capacity));
-        at_rest(&mut Dice(seed), scaled(150_000, 6_000_000), make)
+        at_rest(&mut TestRng(seed), scaled(150_000, 6_000_000), make)
     });
 }
 
@@ -347,31 +347,31 @@ fn corrupt_rings_in_private_memory() {
 #[test]
 fn corrupt_growth_frames() {
     bounded("growth", |seed| {
-        let mut dice = Dice(seed ^ 10);
+        let mut rng = TestRng(seed ^ 10);
         let (mut frames, mut violations, count) = (0, 0, scaled(100_000, 3_000_000));
         while frames < count {
-            let capacity = 1024 << dice.below(4);
-            let memory = Arc::new(HeapMemory::growing(64 << dice.below(4), capacity));
+            let capacity = 1024 << rng.below(4);
+            let memory = Arc::new(HeapMemory::growing(64 << rng.below(4), capacity));
             let mut writer = FrameWriter::new(Producer::new(memory.clone()));
             let mut reader = FrameReader::new(Consumer::new(memory.clone()), 600);
-            let liar = dice.one_in(2);
+            let liar = rng.one_in(2);
             let (mut sent, mut got) = (0, 0);
             'connection: for _ in 0..64 {
-                for _ in 0..dice.below(12) {
-                    let payload = vec![sent as u8; dice.below(80)];
+                for _ in 0..rng.below(12) {
+                    let payload = vec![sent as u8; rng.below(80)];
                     match writer.send(1, sent, &payload) {
                         Ok(true) => sent += 1,
                         Ok(false) => break,
                         Err(_) => break 'connection,
                     }
                 }
-                if liar && dice.one_in(2) {
-                    let at = dice.below(capacity / 8 - 1);
-                    memory.store_word(at, u64::from(GROW) << 32 | u64::from(dice.one_in(4)));
-                    let to = dice.chosen(&[64, 128, 256, capacity as u64, 2 * capacity as u64]);
+                if liar && rng.one_in(2) {
+                    let at = rng.below(capacity / 8 - 1);
+                    memory.store_word(at, u64::from(GROW) << 32 | u64::from(rng.one_in(4)));
+                    let to = rng.chosen(&[64, 128, 256, capacity as u64, 2 * capacity as u64]);
                     memory.store_word(at + 1, to);
                 }
-                for _ in 0..dice.below(12) {
+                for _ in 0..rng.below(12) {
                     match receive(&mut reader, 600) {
                         Ok(Some((header, payload))) => {
                             if !liar {
@@ -399,7 +399,7 @@ fn corrupt_growth_frames() {
 #[test]
 fn corrupt_rings_in_a_segment() {
     bounded("at rest, mapped", |seed| {
-        at_rest(&mut Dice(seed ^ 1), scaled(100_000, 2_000_000), mapped)
+        at_rest(&mut TestRng(seed ^ 1), scaled(100_000, 2_000_000), mapped)
     });
 }
 
@@ -407,17 +407,17 @@ fn corrupt_rings_in_a_segment() {
 #[test]
 fn a_frame_in_pieces_allocates_at_most_its_length() {
     bounded("in pieces", |seed| {
-        let mut dice = Dice(seed ^ 8);
+        let mut rng = TestRng(seed ^ 8);
         let count = scaled(8, 300);
         for _ in 0..count {
             let memory = Arc::new(HeapMemory::new(1 << 14));
-            let max = (1 << 20) + dice.below(3 << 20);
+            let max = (1 << 20) + rng.below(3 << 20);
             let mut writer = FrameWriter::new(Producer::new(memory.clone()));
             let mut reader = FrameReader::new(Consumer::new(memory.clone()), max);
-            let sent = vec![dice.next() as u8; max - dice.below(100)];
+            let sent = vec![rng.next() as u8; max - rng.below(100)];
             let expected = sent.clone();
             writer.keep(1, 2, Box::new(sent), true);
-            let liar = dice.one_in(4);
+            let liar = rng.one_in(4);
             let (outcome, largest) = measured(|| {
                 loop {
                     match receive(&mut reader, max) {
@@ -427,10 +427,10 @@ fn a_frame_in_pieces_allocates_at_most_its_length() {
                     if writer.flush().is_err() {
                         return Ok(None);
                     }
-                    if liar && dice.one_in(100) {
+                    if liar && rng.one_in(100) {
                         memory
                             .tail()
-                            .store(dice.chosen(&[1 << 14]), Ordering::Release);
+                            .store(rng.chosen(&[1 << 14]), Ordering::Release);
                     }
                 }
             });
@@ -452,19 +452,19 @@ fn a_frame_in_pieces_allocates_at_most_its_length() {
 #[test]
 fn a_frame_is_taken_as_it_was_peeked() {
     bounded("between two looks", |seed| {
-        let mut dice = Dice(seed ^ 9);
+        let mut rng = TestRng(seed ^ 9);
         let count = scaled(20_000, 500_000);
         let mut pair = Pair::new(Arc::new(HeapMemory::new(1024)), 500);
         for id in 0..count {
-            let len = dice.below(400);
-            let payload = dice.bytes(len);
+            let len = rng.below(400);
+            let payload = rng.bytes(len);
             assert_eq!(pair.writer.send(3, id, &payload), Ok(true));
             let found = pair.reader.peek().expect("no lie yet").expect("a frame");
             assert_eq!((found.opcode, found.id, found.len), (3, id, len));
             for index in 0..1024 / 8 {
-                pair.memory.store_word(index, dice.chosen(&[0, 1024]));
+                pair.memory.store_word(index, rng.chosen(&[0, 1024]));
             }
-            let tail = pair.memory.tail().swap(dice.next(), Ordering::AcqRel);
+            let tail = pair.memory.tail().swap(rng.next(), Ordering::AcqRel);
             pair.reader.take(&mut vec![0; len]);
             pair.memory.tail().store(tail, Ordering::Release);
         }
@@ -511,14 +511,14 @@ impl Drop for Ending<'_> {
 fn traffic<M: RingMemory + Clone + Send + Sync>(
     memory: M,
     target: Target,
-    dice: &mut Dice,
+    rng: &mut TestRng,
     count: u64,
 ) -> (u64, Option<Violation>) {
     const MAX: usize = 200;
     let over = AtomicBool::new(false);
     let capacity = memory.capacity();
-    let mut liars = dice.clone();
-    dice.next();
+    let mut liars = rng.clone();
+    rng.next();
     let mut reader = FrameReader::new(Consumer::new(memory.clone()), MAX);
     thread::scope(|scope| {
         let (over, ours, theirs) = (&over, memory.clone(), memory);
@@ -605,16 +605,16 @@ fn traffic<M: RingMemory + Clone + Send + Sync>(
 #[test]
 fn corrupt_rings_during_traffic() {
     bounded("while traffic runs", |seed| {
-        let mut dice = Dice(seed ^ 2);
+        let mut rng = TestRng(seed ^ 2);
         let (mut frames, mut violations) = (0, 0);
         for round in 0..scaled(16, 250) {
-            let capacity = 1024 << dice.below(4);
+            let capacity = 1024 << rng.below(4);
             let target =
                 [Target::Flags, Target::Payload, Target::All, Target::All][round as usize % 4];
             let (got, violation) = if round % 8 < 4 {
-                traffic(Arc::new(HeapMemory::new(capacity)), target, &mut dice, 1500)
+                traffic(Arc::new(HeapMemory::new(capacity)), target, &mut rng, 1500)
             } else {
-                traffic(mapped(capacity), target, &mut dice, 1500)
+                traffic(mapped(capacity), target, &mut rng, 1500)
             };
             frames += got;
             violations += u64::from(violation.is_some());
@@ -631,24 +631,24 @@ fn corrupt_rings_during_traffic() {
 #[test]
 fn corrupt_tables_of_parcels() {
     bounded("tables", |seed| {
-        let mut dice = Dice(seed ^ 3);
+        let mut rng = TestRng(seed ^ 3);
         let count = scaled(200_000, 3_000_000);
         let mut refused = 0u64;
         for _ in 0..count {
-            let entries: Vec<Entry> = (0..dice.below(5)).map(|_| any_entry(&mut dice)).collect();
-            let apart = !entries.is_empty() && dice.one_in(3);
+            let entries: Vec<Entry> = (0..rng.below(5)).map(|_| any_entry(&mut rng)).collect();
+            let apart = !entries.is_empty() && rng.one_in(3);
             let mut payload = parcel::begin(&entries, apart, 0);
-            let len = dice.below(80);
-            payload.extend(dice.bytes(len));
-            for _ in 0..dice.below(3) {
+            let len = rng.below(80);
+            payload.extend(rng.bytes(len));
+            for _ in 0..rng.below(3) {
                 let near = [payload.len() as u64, entries.len() as u64, len as u64];
-                let value = dice.chosen(&near);
-                let at = 4 * dice.below(payload.len() / 4);
-                let width = [1, 4, 8][dice.below(3)].min(payload.len() - at);
+                let value = rng.chosen(&near);
+                let at = 4 * rng.below(payload.len() / 4);
+                let width = [1, 4, 8][rng.below(3)].min(payload.len() - at);
                 payload[at..at + width].copy_from_slice(&value.to_ne_bytes()[..width]);
             }
-            payload.truncate(if dice.one_in(4) {
-                dice.below(payload.len() + 1)
+            payload.truncate(if rng.one_in(4) {
+                rng.below(payload.len() + 1)
             } else {
                 payload.len()
             });
@@ -663,23 +663,23 @@ fn corrupt_tables_of_parcels() {
     });
 }
 
-fn any_entry(dice: &mut Dice) -> Entry {
+fn any_entry(rng: &mut TestRng) -> Entry {
     let place = BlockRef {
-        extent: dice.chosen(&[0, 1]) as u32,
-        offset: dice.chosen(&[0, 4096, 1 << 20]),
+        extent: rng.chosen(&[0, 1]) as u32,
+        offset: rng.chosen(&[0, 4096, 1 << 20]),
     };
     let location = [
         Location::InFrame,
         Location::AtSender(place),
         Location::AtReceiver(place),
-    ][dice.below(3)];
+    ][rng.below(3)];
     let len = match location {
-        Location::InFrame => dice.below(20) as u64,
-        _ => dice.chosen(&[1, 4096, 1 << 20]),
+        Location::InFrame => rng.below(20) as u64,
+        _ => rng.chosen(&[1, 4096, 1 << 20]),
     };
     Entry {
         location,
-        start: dice.chosen(&[0, 4096]),
+        start: rng.chosen(&[0, 4096]),
         len,
     }
 }
@@ -687,13 +687,13 @@ fn any_entry(dice: &mut Dice) -> Entry {
 /// Run scripts of random bytes through the functions of the fuzz targets.
 fn scripts(name: &'static str, seed: u64, count: u64, run: fn(&[u8])) {
     bounded(name, move |given| {
-        let mut dice = Dice(given ^ seed);
+        let mut rng = TestRng(given ^ seed);
         for _ in 0..count {
-            let len = dice.below(200);
-            let mut bytes = dice.bytes(len);
+            let len = rng.below(200);
+            let mut bytes = rng.bytes(len);
             // Small numbers are valid steps, and zeros make plausible numbers.
             for byte in &mut bytes {
-                *byte = match dice.below(4) {
+                *byte = match rng.below(4) {
                     0 => *byte % 8,
                     1 => 0,
                     _ => *byte,
@@ -857,8 +857,8 @@ impl Connection {
     }
 
     /// Send a frame of any kind, mostly an almost valid one.
-    fn send(&mut self, dice: &mut Dice) -> Result<bool, Violation> {
-        let (opcode, payload) = match dice.below(8) {
+    fn send(&mut self, rng: &mut TestRng) -> Result<bool, Violation> {
+        let (opcode, payload) = match rng.below(8) {
             0 if self.extents < 4 => {
                 let file = memfd(8192, libc::F_SEAL_SHRINK, true);
                 let extent = Extent::open(self.extents, 8192, file).expect("a good one");
@@ -867,62 +867,62 @@ impl Connection {
                 (2, Vec::new())
             }
             0..=3 => {
-                let entries: Vec<Entry> = (0..dice.below(4)).map(|_| self.entry(dice)).collect();
+                let entries: Vec<Entry> = (0..rng.below(4)).map(|_| self.entry(rng)).collect();
                 let mut payload = parcel::begin(&entries, false, 0);
                 payload.extend_from_slice(b"\x92\x01\x02");
-                if dice.one_in(3) {
-                    let at = dice.below(payload.len());
-                    payload[at] ^= 1 << dice.below(8);
+                if rng.one_in(3) {
+                    let at = rng.below(payload.len());
+                    payload[at] ^= 1 << rng.below(8);
                 }
                 (2 | PARCEL, payload)
             }
             4 | 5 if !self.lent.is_empty() => {
-                let entry = self.lent.swap_remove(dice.below(self.lent.len()));
+                let entry = self.lent.swap_remove(rng.below(self.lent.len()));
                 let Location::AtSender(place) = entry.location else {
                     unreachable!("what was lent location at its sender")
                 };
                 let mut payload = [0; 16];
                 payload[..4].copy_from_slice(&place.extent.to_ne_bytes());
                 payload[8..].copy_from_slice(&place.offset.to_ne_bytes());
-                if dice.one_in(20) {
-                    payload[dice.below(16)] ^= 1 << dice.below(8);
+                if rng.one_in(20) {
+                    payload[rng.below(16)] ^= 1 << rng.below(8);
                 }
                 (RELEASE, payload.to_vec())
             }
             _ => {
-                let len = dice.below(100);
-                (2, dice.bytes(len))
+                let len = rng.below(100);
+                (2, rng.bytes(len))
             }
         };
         self.out.written += (HEADER + padded(payload.len())) as u64;
         self.out.writer.send(opcode, 1, &payload)
     }
 
-    fn entry(&self, dice: &mut Dice) -> Entry {
-        match dice.below(3) {
+    fn entry(&self, rng: &mut TestRng) -> Entry {
+        match rng.below(3) {
             0 if self.extents > 0 => {
                 let place = BlockRef {
-                    extent: dice.below(self.extents as usize) as u32,
-                    offset: 4096 * dice.below(2) as u64,
+                    extent: rng.below(self.extents as usize) as u32,
+                    offset: 4096 * rng.below(2) as u64,
                 };
                 Entry {
                     location: Location::AtSender(place),
-                    start: 8 * dice.below(10) as u64,
-                    len: dice.below(4000) as u64,
+                    start: 8 * rng.below(10) as u64,
+                    len: rng.below(4000) as u64,
                 }
             }
             1 if !self.lent.is_empty() => {
-                let Entry { location, .. } = self.lent[dice.below(self.lent.len())];
+                let Entry { location, .. } = self.lent[rng.below(self.lent.len())];
                 let Location::AtSender(place) = location else {
                     unreachable!("what was lent location at its sender")
                 };
                 Entry {
                     location: Location::AtReceiver(place),
-                    start: dice.below(100) as u64,
-                    len: dice.below(300) as u64,
+                    start: rng.below(100) as u64,
+                    len: rng.below(300) as u64,
                 }
             }
-            _ if dice.one_in(8) => any_entry(dice),
+            _ if rng.one_in(8) => any_entry(rng),
             _ => Entry {
                 location: Location::InFrame,
                 start: 0,
@@ -932,7 +932,7 @@ impl Connection {
     }
 
     /// Serve like a server: read the pending frames and their buffers, and reply now and then with loans.
-    fn serve(&mut self, dice: &mut Dice) -> Result<(), Violation> {
+    fn serve(&mut self, rng: &mut TestRng) -> Result<(), Violation> {
         let server = self.server.clone();
         for _ in 0..=CAPACITY / HEADER {
             if server.is_stalled() {
@@ -963,7 +963,7 @@ impl Connection {
                 // SAFETY: the copy is as long as what is read.
                 unsafe { memory.read(copy.as_mut_ptr()) };
             }
-            if dice.one_in(4) {
+            if rng.one_in(4) {
                 let lent = vec![7; 300];
                 // SAFETY: a slice is readable.
                 let _ = unsafe {
@@ -1000,27 +1000,27 @@ impl Connection {
 #[test]
 fn a_hostile_client_of_a_channel() {
     bounded("channel", |seed| {
-        let mut dice = Dice(seed ^ 7);
+        let mut rng = TestRng(seed ^ 7);
         let count = scaled(8_000, 150_000);
         let (mut frames, mut violations) = (0, 0);
         while frames < count {
             let mut connection = Connection::new();
-            let location = dice.one_in(2);
+            let location = rng.one_in(2);
             'connection: for _ in 0..200 {
                 let mut starts = Vec::new();
-                for _ in 0..1 + dice.below(5) {
+                for _ in 0..1 + rng.below(5) {
                     starts.push(connection.out.written);
-                    match connection.send(&mut dice) {
+                    match connection.send(&mut rng) {
                         Ok(true) => frames += 1,
                         Ok(false) => break,
                         Err(_) => break 'connection, // A lie of its own about the head.
                     }
                 }
-                if location && dice.one_in(4) {
+                if location && rng.one_in(4) {
                     let begin = starts[0];
-                    connection.out.lie(&mut dice, begin, &starts);
+                    connection.out.lie(&mut rng, begin, &starts);
                 }
-                let (outcome, largest) = measured(|| connection.serve(&mut dice));
+                let (outcome, largest) = measured(|| connection.serve(&mut rng));
                 // The list of all owners of extents is swept each second, and may have grown.
                 assert!(largest <= 8 * SMALL, "{largest}");
                 connection.listen();

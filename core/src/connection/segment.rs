@@ -23,7 +23,7 @@
 //! The control of a ring is four words, each on a pair of cache lines of its own: `tail` +0, `head` +128,
 //! `reader_waits` +256, `writer_waits` +384.
 
-use crate::memory::mapping::{SharedMapping, can_set_aside};
+use crate::memory::mapping::{SharedMapping, can_populate};
 use crate::memory::region::{self, HEADER_SIZE, Kind, Layout, RegionError};
 use crate::ring::frame::HEADER;
 use crate::ring::{RingMemory, WORD};
@@ -93,7 +93,7 @@ pub const fn size_for(capacity: usize) -> usize {
 /// Return the bytes of a ring that have memory from the beginning: all, if the kernel cannot allocate more later
 /// without the risk of a SIGBUS.
 fn first(capacity: usize) -> usize {
-    match can_set_aside() {
+    match can_populate() {
         true => capacity.min(FIRST),
         false => capacity,
     }
@@ -173,8 +173,8 @@ impl Segment {
     }
 
     /// Mark the segment as truncated, because another file of its connection was.
-    pub fn cut_off(&self) {
-        self.mapping.cut_off();
+    pub fn mark_truncated(&self) {
+        self.mapping.mark_truncated();
     }
 }
 
@@ -226,9 +226,9 @@ impl RingMemory for MappedRing {
     fn first(&self) -> usize {
         self.segment.first
     }
-    fn set_aside(&self, from: usize, to: usize) -> bool {
+    fn populate(&self, from: usize, to: usize) -> bool {
         let mapping = &self.segment.mapping;
-        mapping.set_aside(self.data + from, to - from).is_ok()
+        mapping.populate(self.data + from, to - from).is_ok()
     }
     #[inline]
     fn load_word(&self, index: usize) -> u64 {
@@ -257,8 +257,8 @@ impl RingMemory for MappedRing {
         self.segment.mapping.u32_at(self.control + WRITER_WAITS)
     }
     #[inline]
-    fn is_cut_off(&self) -> bool {
-        self.segment.mapping.is_cut_off()
+    fn is_truncated(&self) -> bool {
+        self.segment.mapping.is_truncated()
     }
 }
 
@@ -348,12 +348,12 @@ mod tests {
             return; // A kernel that cannot be asked.
         }
         let before = used();
-        assert!(ring.set_aside(FIRST, 4 * FIRST));
+        assert!(ring.populate(FIRST, 4 * FIRST));
         assert!(used() >= before + 3 * FIRST as u64);
         assert!(used() < before + (1 << 15));
         file.set_len(0).unwrap();
         assert!(
-            !ring.set_aside(4 * FIRST, 1 << 16),
+            !ring.populate(4 * FIRST, 1 << 16),
             "a refused growth is an error and no failure"
         );
     }

@@ -12,47 +12,47 @@ use crate::sync::lock;
 use std::sync::Mutex;
 
 /// Minimum length of a copy that is timed, in bytes.
-const LEAST: usize = 8 << 10;
+const MIN_TIMED_LEN: usize = 8 << 10;
 /// Streamed bytes take the reader about as long as the writer, because they come from the memory. So streaming pays if
 /// it is this many times as fast for the writer.
-const WORTH: u64 = 2;
+const MIN_SPEEDUP: u64 = 2;
 /// Number of copies after which the slower method is tried again: the ordinary one, and streaming. Streaming costs the
 /// same wherever the reader is, so the cost of the ordinary method is the one that changes.
 const RETRY_PLAIN: u32 = 64;
 const RETRY_STREAM: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Method {
     Plain,
     Stream,
 }
 
 /// The cost of each method for the writer, in picoseconds per byte; 0 before the first try.
 #[derive(Debug, Default)]
-struct Pace {
+struct CopyCosts {
     plain: u64,
     stream: u64,
     copies: u32,
 }
 
-impl Pace {
+impl CopyCosts {
     /// Choose the method for the next copy.
-    fn choose(&mut self) -> Way {
+    fn choose(&mut self) -> Method {
         self.copies = self.copies.wrapping_add(1);
-        let streams = self.plain > WORTH * self.stream;
+        let streams = self.plain > MIN_SPEEDUP * self.stream;
         let retry = if streams { RETRY_PLAIN } else { RETRY_STREAM };
         if streams != (self.copies % retry == 0) {
-            Way::Stream
+            Method::Stream
         } else {
-            Way::Plain
+            Method::Plain
         }
     }
 
     /// Record a copy of `len` bytes that took `took` nanoseconds.
-    fn note(&mut self, way: Way, len: usize, took: u64) {
-        let cost = match way {
-            Way::Plain => &mut self.plain,
-            Way::Stream => &mut self.stream,
+    fn record(&mut self, method: Method, len: usize, took: u64) {
+        let cost = match method {
+            Method::Plain => &mut self.plain,
+            Method::Stream => &mut self.stream,
         };
         let now = (took * 1000 / len as u64).max(1);
         *cost = match *cost {
@@ -68,7 +68,7 @@ impl Pace {
 /// A copier to memory that one peer reads.
 #[derive(Debug, Default)]
 pub struct Copier {
-    pace: Mutex<Pace>,
+    costs: Mutex<CopyCosts>,
 }
 
 impl Copier {
@@ -77,20 +77,20 @@ impl Copier {
     /// # Safety `from` is readable and `to` writable for `len` bytes, and the two do not overlap. Peers may read and
     /// write either meanwhile: the compiler assumes nothing of their bytes.
     pub unsafe fn copy(&self, to: *mut u8, from: *const u8, len: usize) {
-        if len < LEAST || cfg!(not(target_arch = "x86_64")) {
+        if len < MIN_TIMED_LEN || cfg!(not(target_arch = "x86_64")) {
             // SAFETY: the caller's promise.
             return unsafe { plain(to, from, len) };
         }
-        let way = lock(&self.pace).choose();
+        let method = lock(&self.costs).choose();
         let start = clock::now();
-        match way {
+        match method {
             // SAFETY: the caller's promise.
-            Way::Plain => unsafe { plain(to, from, len) },
+            Method::Plain => unsafe { plain(to, from, len) },
             // SAFETY: the caller's promise.
-            Way::Stream => unsafe { stream(to, from, len) },
+            Method::Stream => unsafe { stream(to, from, len) },
         }
         let took = clock::now() - start;
-        lock(&self.pace).note(way, len, took);
+        lock(&self.costs).record(method, len, took);
     }
 }
 
@@ -161,35 +161,43 @@ mod tests {
     const FAR: u64 = 22_000;
 
     /// Return the number of streamed copies, if an ordinary one takes `plain` nanoseconds.
-    fn streamed(pace: &mut Pace, copies: u32, plain: u64) -> u32 {
+    fn streamed(costs: &mut CopyCosts, copies: u32, plain: u64) -> u32 {
         let mut streamed = 0;
         for _ in 0..copies {
-            let way = pace.choose();
-            streamed += u32::from(way == Way::Stream);
-            pace.note(way, LEN, if way == Way::Stream { STREAM } else { plain });
+            let method = costs.choose();
+            streamed += u32::from(method == Method::Stream);
+            costs.record(
+                method,
+                LEN,
+                if method == Method::Stream {
+                    STREAM
+                } else {
+                    plain
+                },
+            );
         }
         streamed
     }
 
     #[test]
     fn copies_are_streamed_only_while_the_reader_is_far() {
-        let mut pace = Pace::default();
-        assert!(streamed(&mut pace, 1000, FAR) > 950);
-        streamed(&mut pace, 3 * RETRY_PLAIN, NEAR);
-        assert!(streamed(&mut pace, 1000, NEAR) < 10, "it came near");
-        streamed(&mut pace, 10, FAR);
-        assert!(streamed(&mut pace, 1000, FAR) > 950, "it went away");
+        let mut costs = CopyCosts::default();
+        assert!(streamed(&mut costs, 1000, FAR) > 950);
+        streamed(&mut costs, 3 * RETRY_PLAIN, NEAR);
+        assert!(streamed(&mut costs, 1000, NEAR) < 10, "it came near");
+        streamed(&mut costs, 10, FAR);
+        assert!(streamed(&mut costs, 1000, FAR) > 950, "it went away");
     }
 
     #[test]
     fn one_preempted_copy_does_not_change_the_method() {
-        let mut pace = Pace::default();
-        streamed(&mut pace, 100, NEAR);
-        pace.note(Way::Plain, LEN, 4_000_000);
-        assert_eq!(pace.choose(), Way::Plain);
-        streamed(&mut pace, 1000, FAR);
-        pace.note(Way::Stream, LEN, 4_000_000);
-        assert_eq!(pace.choose(), Way::Stream);
+        let mut costs = CopyCosts::default();
+        streamed(&mut costs, 100, NEAR);
+        costs.record(Method::Plain, LEN, 4_000_000);
+        assert_eq!(costs.choose(), Method::Plain);
+        streamed(&mut costs, 1000, FAR);
+        costs.record(Method::Stream, LEN, 4_000_000);
+        assert_eq!(costs.choose(), Method::Stream);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Mapped files, which stay mapped until they are dropped.
 
 use crate::memory::sigbus::Guard;
-use crate::os::done;
+use crate::os::check_syscall;
 use crate::sync::{AtomicU32, AtomicU64};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,17 +14,17 @@ pub(crate) const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// A range of mapped addresses.
 #[derive(Debug)]
-pub(crate) struct Span {
+pub(crate) struct MappedRange {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and nothing here refers to its bytes.
-unsafe impl Send for Span {}
+unsafe impl Send for MappedRange {}
 // SAFETY: as above; code that copies bytes or writes to `base` ensures that no other thread does.
-unsafe impl Sync for Span {}
+unsafe impl Sync for MappedRange {}
 
-impl Span {
+impl MappedRange {
     /// Map `len` bytes of the file from `start` on, at an address of the kernel's choice.
     pub(crate) fn new(
         file: BorrowedFd<'_>,
@@ -48,7 +48,7 @@ impl Span {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at null"))?;
-        Ok(Span { base, len })
+        Ok(MappedRange { base, len })
     }
 
     /// Return the address of the first byte.
@@ -64,15 +64,15 @@ impl Span {
     }
 }
 
-impl Drop for Span {
+impl Drop for MappedRange {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length; no reference into it outlives it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// Return true if [`SharedMapping::set_aside`] works: since Linux 5.14.
-pub(crate) fn can_set_aside() -> bool {
+/// Return true if [`SharedMapping::populate`] works: since Linux 5.14.
+pub(crate) fn can_populate() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     // SAFETY: an empty range involves no memory. An older kernel refuses the advice.
     *CAN.get_or_init(|| unsafe {
@@ -96,7 +96,7 @@ pub enum Access {
 pub struct SharedMapping {
     // Before the span, because it must be dropped first.
     guard: Guard,
-    span: Span,
+    span: MappedRange,
     /// Number of views that keep the file mapped, and the bit `RETIRED`.
     views: AtomicUsize,
 }
@@ -122,7 +122,7 @@ impl SharedMapping {
     /// Map the first `len` bytes of `file`, which has them now. Its users must accept zeros like anything else that a
     /// peer may write.
     pub fn new(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
-        let span = Span::new(file, 0, len, WRITABLE, libc::MAP_SHARED)?;
+        let span = MappedRange::new(file, 0, len, WRITABLE, libc::MAP_SHARED)?;
         // SAFETY: mapped above and not accessed, and unmapped after the guard is dropped; memory that a peer shares may
         // contain anything, so also zeros.
         let guard = unsafe { Guard::new(span.base(), len) };
@@ -145,7 +145,7 @@ impl SharedMapping {
     /// the last view is dropped. The mapping counts as truncated from now on. Idempotent.
     pub fn retire(&self) {
         // First, so that a thread that reads one of the zeros can detect it.
-        self.guard.cut_off();
+        self.guard.mark_truncated();
         // AcqRel: the mark is before the zeros, and the accesses of views are before, too.
         if self.views.fetch_or(RETIRED, Ordering::AcqRel) & !RETIRED == 0 {
             self.unmap_file();
@@ -196,13 +196,13 @@ impl SharedMapping {
     /// SIGBUS if none is left. After an error some of them may have it.
     ///
     /// # Panics If they are not within the mapping.
-    pub fn set_aside(&self, start: usize, len: usize) -> io::Result<()> {
+    pub fn populate(&self, start: usize, len: usize) -> io::Result<()> {
         // SAFETY: no memory is involved.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let before = start % page;
         let at = self.address(start - before, before + len).cast();
         // SAFETY: within our mapping, which keeps its content.
-        done(unsafe { libc::madvise(at, before + len, libc::MADV_POPULATE_WRITE) })?;
+        check_syscall(unsafe { libc::madvise(at, before + len, libc::MADV_POPULATE_WRITE) })?;
         Ok(())
     }
 
@@ -274,13 +274,13 @@ impl SharedMapping {
 
     /// Return true if a peer has truncated the file: what was read before this call may never have been written.
     #[inline]
-    pub fn is_cut_off(&self) -> bool {
-        self.guard.is_cut_off()
+    pub fn is_truncated(&self) -> bool {
+        self.guard.is_truncated()
     }
 
     /// Mark the mapping as truncated, because another file of its connection was.
-    pub fn cut_off(&self) {
-        self.guard.cut_off();
+    pub fn mark_truncated(&self) {
+        self.guard.mark_truncated();
     }
 
     /// Return the address of the `len` bytes from `offset` on, valid as long as `self`. A peer may write them at any

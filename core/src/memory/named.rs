@@ -1,6 +1,6 @@
 //! Named files in the directory of POSIX shared memory, for a peer to open.
 
-use crate::os::{done, retry};
+use crate::os::{check_syscall, retry_interrupted};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -29,7 +29,7 @@ fn path(name: &str) -> io::Result<String> {
 /// After any other failure the caller removes the name, unless it existed before.
 pub fn create(name: &str, size: usize, used: &[Range<usize>]) -> io::Result<Option<OwnedFd>> {
     let file = options().create_new(true).mode(0o600).open(path(name)?)?;
-    if !take(&file)? {
+    if !lock_new(&file)? {
         return Ok(None);
     }
     file.set_len(size as u64)?;
@@ -39,17 +39,17 @@ pub fn create(name: &str, size: usize, used: &[Range<usize>]) -> io::Result<Opti
 
 /// Share the lock that proves that a user of a file is alive. Return false if another process has it exclusively, or
 /// has removed the name: a clean-up.
-pub fn share(file: &File) -> io::Result<bool> {
+pub fn lock_shared(file: &File) -> io::Result<bool> {
     Ok(flock(file, libc::LOCK_SH)? && file.metadata()?.nlink() > 0)
 }
 
 /// Release that lock. Closing the file would not suffice, because its mapping keeps it open.
-pub fn unshare(file: &impl AsRawFd) {
+pub fn unlock(file: &impl AsRawFd) {
     let _ = flock(file, libc::LOCK_UN);
 }
 
 /// Lock a file that was just created. Return false if another process has the lock, or has removed the name.
-fn take(file: &File) -> io::Result<bool> {
+fn lock_new(file: &File) -> io::Result<bool> {
     Ok(lock(file)? && file.metadata()?.nlink() > 0)
 }
 
@@ -70,7 +70,9 @@ fn lock(file: &File) -> io::Result<bool> {
 
 fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
     // SAFETY: no memory is involved.
-    let locked = retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) as isize });
+    let locked = retry_interrupted(|| unsafe {
+        libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) as isize
+    });
     match locked {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -81,7 +83,7 @@ fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
 fn allocate(file: &File, used: &[Range<usize>]) -> io::Result<()> {
     // The kernel allocates page by page and frees all of them if memory runs out: meanwhile no other process would have
     // any.
-    if room(file)? < used.iter().map(|each| each.len() as u64).sum() {
+    if free_space(file)? < used.iter().map(|each| each.len() as u64).sum() {
         return Err(io::Error::from_raw_os_error(libc::ENOSPC));
     }
     used.iter().try_for_each(|each| allocate_range(file, each))
@@ -101,11 +103,11 @@ fn allocate_range(file: &File, range: &Range<usize>) -> io::Result<()> {
 }
 
 /// Return the free bytes of the file system.
-fn room(file: &File) -> io::Result<u64> {
+fn free_space(file: &File) -> io::Result<u64> {
     // SAFETY: zeros are a valid `statvfs`, which is written.
     let status = unsafe {
         let mut status: libc::statvfs = std::mem::zeroed();
-        done(libc::fstatvfs(file.as_raw_fd(), &raw mut status))?;
+        check_syscall(libc::fstatvfs(file.as_raw_fd(), &raw mut status))?;
         status
     };
     // A file system without a limit reports no blocks at all.
@@ -171,12 +173,12 @@ mod tests {
         let file = made();
         let cleaning = File::from(open(&name.0).unwrap());
         assert!(lock(&cleaning).unwrap());
-        assert!(!take(&file).unwrap(), "a clean-up has locked it");
+        assert!(!lock_new(&file).unwrap(), "a clean-up has locked it");
         fs::remove_file(path(&name.0).unwrap()).unwrap();
         drop(cleaning);
-        assert!(!take(&file).unwrap(), "the clean-up has removed it");
+        assert!(!lock_new(&file).unwrap(), "the clean-up has removed it");
         drop(file);
-        assert!(take(&made()).unwrap());
+        assert!(lock_new(&made()).unwrap());
     }
 
     #[test]

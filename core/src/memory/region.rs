@@ -13,7 +13,7 @@
 //! ```
 
 use crate::memory::mapping::SharedMapping;
-use crate::os::status;
+use crate::os::fstat;
 use crate::sync::Ordering;
 use std::fs::File;
 use std::io;
@@ -57,7 +57,7 @@ pub enum Kind {
 
 impl Kind {
     /// Kinds of shared objects.
-    pub const OF_MEMBERS: [Self; 7] = [
+    pub const SHARED_OBJECTS: [Self; 7] = [
         Kind::Memory,
         Kind::Semaphore,
         Kind::Lock,
@@ -68,8 +68,8 @@ impl Kind {
     ];
 
     /// Return the kind of shared object with this number.
-    pub fn of_members(number: u32) -> Option<Self> {
-        let mut all = Kind::OF_MEMBERS.into_iter();
+    pub fn shared_object(number: u32) -> Option<Self> {
+        let mut all = Kind::SHARED_OBJECTS.into_iter();
         all.find(|&kind| kind as u32 == number)
     }
 }
@@ -177,7 +177,7 @@ pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), Regio
 
 fn map(file: BorrowedFd<'_>, size: usize) -> Result<SharedMapping, RegionError> {
     // Before the mapping, because an access beyond the end of the file would be a SIGBUS.
-    let found = status(file)?.st_size as u64;
+    let found = fstat(file)?.st_size as u64;
     let expected = size as u64;
     if found != expected {
         return Err(RegionError::Size { found, expected });

@@ -4,7 +4,7 @@
 //! mapping stays writable. Holes cannot be punched in it, so allocated memory stays until the last mapping is gone.
 //! Other processes open it by the descriptor of its writer.
 
-use crate::os::done;
+use crate::os::check_syscall;
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,20 +20,21 @@ const SEALS: libc::c_int =
 pub fn create(name: &CStr, size: u64) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a valid C string.
-    let made = |flags| done(unsafe { libc::memfd_create(name.as_ptr(), flags) });
+    let made = |flags| check_syscall(unsafe { libc::memfd_create(name.as_ptr(), flags) });
     // Some hosts require the flag against execution; older kernels do not know it.
     let fd = made(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| made(flags))?;
     // SAFETY: the new descriptor is owned here alone.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the descriptor is open; no memory is involved.
-    done(unsafe { libc::ftruncate(fd, size as libc::off_t) })?;
+    check_syscall(unsafe { libc::ftruncate(fd, size as libc::off_t) })?;
     Ok(file)
 }
 
 /// Seal a file: existing writable mappings stay writable, and no other process can write it.
 pub fn seal(file: &impl AsFd) -> io::Result<()> {
     // SAFETY: the descriptor is open; no memory is involved.
-    done(unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_ADD_SEALS, SEALS) }).map(drop)
+    check_syscall(unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_ADD_SEALS, SEALS) })
+        .map(drop)
 }
 
 /// Return true if the file is sealed.

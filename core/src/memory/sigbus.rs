@@ -22,7 +22,7 @@ struct Slot {
     /// Number of the first unit, and the number of units; 0: none. In one word, so that the handler never sees half of
     /// it.
     range: AtomicU64,
-    cut_off: AtomicBool,
+    truncated: AtomicBool,
 }
 
 impl Slot {
@@ -30,7 +30,7 @@ impl Slot {
         Slot {
             taken: AtomicBool::new(false),
             range: AtomicU64::new(0),
-            cut_off: AtomicBool::new(false),
+            truncated: AtomicBool::new(false),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Guard {
         INSTALLED.call_once(install);
         let slot = slot();
         // Relaxed: read only once the range is stored.
-        slot.cut_off.store(false, Ordering::Relaxed);
+        slot.truncated.store(false, Ordering::Relaxed);
         let range = (base.addr() / UNIT) as u64;
         let range = range << LEN_BITS | len.div_ceil(UNIT) as u64;
         // Release: a handler that sees the range sees the mark of this owner. If another thread faults, what passed the
@@ -120,17 +120,17 @@ impl Guard {
 
     /// Return true if the range was truncated: what was read before this call may be zeros that replace the content.
     #[inline]
-    pub fn is_cut_off(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         // Acquire: the mark is stored before the zeros are mapped, so a thread that has read one of them sees the mark
         // here.
         fence(Ordering::Acquire);
-        self.0.cut_off.load(Ordering::Relaxed)
+        self.0.truncated.load(Ordering::Relaxed)
     }
 
     /// Mark the range as truncated, because a related file was.
-    pub fn cut_off(&self) {
+    pub fn mark_truncated(&self) {
         // Relaxed: a mark alone.
-        self.0.cut_off.store(true, Ordering::Relaxed);
+        self.0.truncated.store(true, Ordering::Relaxed);
     }
 }
 
@@ -144,7 +144,7 @@ impl Drop for Guard {
 }
 
 /// The previous action for SIGBUS.
-static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
 fn install() {
     // SAFETY: all-zero bytes are a valid `sigaction`: integers, and an empty set.
@@ -155,7 +155,7 @@ fn install() {
     // SAFETY: both are valid. The previous handler is stored before ours can need it.
     unsafe {
         libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before);
-        BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
+        PREVIOUS.store(Box::into_raw(Box::new(before)), Ordering::Release);
         libc::sigaction(libc::SIGBUS, &ours, null_mut());
     }
 }
@@ -169,18 +169,18 @@ extern "C" fn on_sigbus(
     let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
     // SAFETY: errno belongs to this thread; the interrupted code finds it unchanged.
     let errno = unsafe { *libc::__errno_location() };
-    let mended = fault.is_some_and(mend);
+    let replaced = fault.is_some_and(replace_with_zeros);
     // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
-    if !mended {
+    if !replaced {
         // SAFETY: the arguments that the kernel passed.
-        unsafe { pass_on(signal, info, context) };
+        unsafe { call_previous_handler(signal, info, context) };
     }
 }
 
 /// Replace each registered range that contains `address` by zeros. Return false if there is none.
-fn mend(address: usize) -> bool {
-    let mut mended = false;
+fn replace_with_zeros(address: usize) -> bool {
+    let mut replaced = false;
     let mut chunk = Some(&FIRST);
     while let Some(here) = chunk {
         for slot in &here.slots {
@@ -191,8 +191,8 @@ fn mend(address: usize) -> bool {
             if address.wrapping_sub(base) >= len {
                 continue;
             }
-            // Release: before the zeros are mapped; see `is_cut_off`.
-            slot.cut_off.store(true, Ordering::Release);
+            // Release: before the zeros are mapped; see `is_truncated`.
+            slot.truncated.store(true, Ordering::Release);
             // SAFETY: a mapping of its own, which stays mapped as long as a thread can fault in it (see `new`). mmap is
             // a bare system call.
             let zeros = unsafe {
@@ -205,19 +205,23 @@ fn mend(address: usize) -> bool {
                     0,
                 )
             };
-            mended |= zeros != libc::MAP_FAILED;
+            replaced |= zeros != libc::MAP_FAILED;
         }
         chunk = here.next();
     }
-    mended
+    replaced
 }
 
 /// Call the previous handler, or do what the default action does.
 ///
 /// # Safety The arguments are those that the kernel passes to a handler.
-unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+unsafe fn call_previous_handler(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // Acquire: pairs with the Release in `install`.
-    let before = BEFORE.load(Ordering::Acquire);
+    let before = PREVIOUS.load(Ordering::Acquire);
     // SAFETY: set before this handler was, and leaked.
     let before = unsafe { &*before };
     // SAFETY: the kernel's.
@@ -294,17 +298,17 @@ mod tests {
         let (guard, again, others) = (mapped.guard(), mapped.guard(), other.guard());
         mapped.write(0, 7);
         other.write(0, 8);
-        assert!(!guard.is_cut_off());
+        assert!(!guard.is_truncated());
         mapped.file.set_len(0).unwrap();
         assert_eq!(mapped.read(UNIT), 0);
-        assert!(guard.is_cut_off() && again.is_cut_off());
+        assert!(guard.is_truncated() && again.is_truncated());
         assert_eq!(mapped.read(0), 0, "the whole range is of one kind");
         mapped.write(1, 9);
         assert_eq!(mapped.read(1), 9);
-        assert!(!others.is_cut_off());
+        assert!(!others.is_truncated());
         assert_eq!(other.read(0), 8);
         drop((guard, again));
-        assert!(!Mapped::new().guard().is_cut_off(), "the next is as new");
+        assert!(!Mapped::new().guard().is_truncated(), "the next is as new");
     }
 
     #[test]
@@ -324,7 +328,7 @@ mod tests {
         for thread in threads {
             assert_eq!(thread.join().unwrap(), 0);
         }
-        assert!(guard.is_cut_off());
+        assert!(guard.is_truncated());
     }
 
     #[test]
@@ -334,8 +338,8 @@ mod tests {
         let (last, guard) = (mapped.last().unwrap(), guards.last().unwrap());
         last.file.set_len(0).unwrap();
         assert_eq!(last.read(0), 0);
-        assert!(guard.is_cut_off());
-        assert_eq!(guards.iter().filter(|each| each.is_cut_off()).count(), 1);
+        assert!(guard.is_truncated());
+        assert_eq!(guards.iter().filter(|each| each.is_truncated()).count(), 1);
         for each in &mapped {
             // SAFETY: mapped in `new`; the guards are not used again.
             unsafe { libc::munmap(each.base.cast(), 2 * UNIT) };
@@ -375,6 +379,6 @@ mod tests {
             guarded.read(0);
         });
         assert_eq!(status, 0, "a forked child is guarded, too");
-        assert!(!guard.is_cut_off());
+        assert!(!guard.is_truncated());
     }
 }

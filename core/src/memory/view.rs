@@ -1,6 +1,6 @@
 //! A part of an extent, mapped for a program to write.
 
-use crate::memory::mapping::{Span, WRITABLE};
+use crate::memory::mapping::{MappedRange, WRITABLE};
 use crate::own_fd::OwnFd;
 use crate::sync::lock;
 use std::io;
@@ -23,7 +23,7 @@ pub enum Mode {
 /// A writable mapping of a part of an extent. It may outlive the extent.
 #[derive(Debug)]
 pub struct View {
-    span: Span,
+    span: MappedRange,
     file: Arc<OwnFd>,
     start: usize,
     mode: Mutex<Mode>,
@@ -41,7 +41,7 @@ impl View {
             Mode::Shared => libc::MAP_SHARED,
         };
         Ok(View {
-            span: Span::new(file.as_fd(), start, len, WRITABLE, flags)?,
+            span: MappedRange::new(file.as_fd(), start, len, WRITABLE, flags)?,
             file,
             start,
             mode: Mutex::new(mode),

@@ -6,7 +6,7 @@
 //!
 //! [`LockFile::announce`]: super::members::lock_file::LockFile::announce
 
-use crate::os::done;
+use crate::os::check_syscall;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -23,12 +23,14 @@ const EVENTS: u32 = libc::IN_ATTRIB | libc::IN_DELETE_SELF | libc::IN_MOVE_SELF 
 pub fn watch(directories: &[PathBuf]) -> io::Result<OwnedFd> {
     let flags = libc::IN_CLOEXEC | libc::IN_NONBLOCK;
     // SAFETY: no memory is involved; the descriptor is ours alone.
-    let watch = unsafe { OwnedFd::from_raw_fd(done(libc::inotify_init1(flags))?) };
+    let watch = unsafe { OwnedFd::from_raw_fd(check_syscall(libc::inotify_init1(flags))?) };
     for directory in directories {
         let path = CString::new(directory.as_os_str().as_bytes());
         let path = path.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the path ends with a zero, and lives through the call.
-        done(unsafe { libc::inotify_add_watch(watch.as_raw_fd(), path.as_ptr(), EVENTS) })?;
+        check_syscall(unsafe {
+            libc::inotify_add_watch(watch.as_raw_fd(), path.as_ptr(), EVENTS)
+        })?;
     }
     Ok(watch)
 }

@@ -1,7 +1,7 @@
 //! Helpers for files and random numbers.
 
 use super::error::ObjectError;
-use crate::os::done;
+use crate::os::check_syscall;
 use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,7 +21,8 @@ pub fn is_own_regular_file(file: &Metadata) -> bool {
 /// Makes `descriptor`, which keeps its number, refer to `file`.
 pub fn replace_descriptor(descriptor: &OwnedFd, file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: no memory is involved; both are open, and `descriptor` stays open, as another file.
-    done(unsafe { libc::dup3(file.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
+    check_syscall(unsafe { libc::dup3(file.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) })
+        .map(drop)
 }
 
 /// Returns 128 random bits of the system.

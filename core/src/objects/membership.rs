@@ -7,7 +7,7 @@ use super::memory::layout::{AT_POISON, SLEEPERS};
 use super::memory::poison_words;
 use super::memory::shape::Shape;
 use super::parts::Parts;
-use crate::fork_guard::Origin;
+use crate::fork_guard::OriginProcess;
 use crate::memory::mapping::{MappingView, SharedMapping};
 use crate::memory::named;
 use crate::shared_heap::{Corruption, Field};
@@ -45,7 +45,7 @@ pub struct Membership {
     file: Mutex<Option<Arc<OwnedFd>>>,
     lock_file: Arc<LockFile>,
     members: Arc<ObjectMembers>,
-    origin: Origin,
+    origin: OriginProcess,
     /// True once this process has left.
     has_left: AtomicBool,
     /// This object, for the watcher.
@@ -164,7 +164,7 @@ impl Membership {
     /// Returns true in the process that is the member, false in one that was forked from it.
     #[inline]
     pub fn is_here(&self) -> bool {
-        self.origin.is_here()
+        self.origin.is_current()
     }
 
     /// Returns the bytes of a memory: a view, which keeps them mapped, their address and their number.
@@ -186,8 +186,8 @@ impl Membership {
         // Relaxed, both: marks alone.
         let is_unusable = self.has_left.load(Ordering::Relaxed)
             || self.mapping.u64_at(AT_POISON).load(Ordering::Relaxed) != 0
-            || self.mapping.is_cut_off();
-        if is_unusable || !self.origin.is_here() {
+            || self.mapping.is_truncated();
+        if is_unusable || !self.origin.is_current() {
             return Err(self.unusable_error());
         }
         Ok(())
@@ -196,11 +196,11 @@ impl Membership {
     /// Returns the reason why the object cannot be used.
     #[cold]
     fn unusable_error(&self) -> ObjectError {
-        if !self.origin.is_here() {
+        if !self.origin.is_current() {
             ObjectError::Forked
         } else if self.has_left() {
             ObjectError::Left
-        } else if self.mapping.is_cut_off() {
+        } else if self.mapping.is_truncated() {
             Corruption::CUT_OFF.into()
         } else {
             poison_words(&self.mapping).read().into()
@@ -211,7 +211,7 @@ impl Membership {
     /// zeros.
     #[inline]
     pub(super) fn unless_cut_off<T>(&self, result: T) -> Result<T, ObjectError> {
-        if self.mapping.is_cut_off() {
+        if self.mapping.is_truncated() {
             return Err(self.unusable_error());
         }
         Ok(result)
@@ -221,7 +221,7 @@ impl Membership {
     /// Once this process has left, the zeros that it finds are no corruption.
     #[cold]
     pub fn poison(&self, corruption: Corruption) -> ObjectError {
-        if self.has_left() || self.mapping.is_cut_off() {
+        if self.has_left() || self.mapping.is_truncated() {
             return self.unusable_error();
         }
         poison_words(&self.mapping).record(corruption);
@@ -434,7 +434,7 @@ impl Membership {
     pub(super) fn close_file(&self) {
         let file = lock(&self.file).take();
         if let Some(file) = file {
-            named::unshare(&*file); // A view may keep it mapped, and so open.
+            named::unlock(&*file); // A view may keep it mapped, and so open.
         }
     }
 
@@ -451,7 +451,7 @@ impl Membership {
     /// Releases the memory once this process has left, though handles may still refer to this. From then on the
     /// memory reads as zeros, or keeps its contents as long as a view exists.
     pub(super) fn release_memory(&self) {
-        if self.origin.is_here() {
+        if self.origin.is_current() {
             self.mapping.retire();
         }
     }

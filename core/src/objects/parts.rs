@@ -4,7 +4,7 @@ use super::error::ObjectError;
 use super::members::lock_file::{LockFile, ObjectMembers};
 use super::memory::shape::Shape;
 use super::memory::{ObjectAddress, ObjectMemory};
-use crate::fork_guard::Origin;
+use crate::fork_guard::OriginProcess;
 use crate::memory::mapping::SharedMapping;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub struct Parts {
     pub(super) members: Arc<ObjectMembers>,
     pub(super) lock_file: Arc<LockFile>,
     pub(super) doorbell_stem: PathBuf,
-    pub(super) origin: Origin,
+    pub(super) origin: OriginProcess,
 }
 
 impl Parts {
@@ -32,7 +32,7 @@ impl Parts {
         lock_file: Arc<LockFile>,
         members: ObjectMembers,
     ) -> Result<Self, ObjectError> {
-        let origin = Origin::here();
+        let origin = OriginProcess::current();
         let origin = origin.map_err(ObjectError::os("this process has no identity of its own"))?;
         Ok(Parts {
             name: address.name.clone(),

@@ -138,6 +138,6 @@ mod _core {
     /// Asks the kernel for turns of `nanoseconds` of CPU for this thread; true if they are shorter from now on.
     #[pyfunction]
     fn shorten_time_slice(nanoseconds: u64) -> std::io::Result<bool> {
-        crate::scheduling::shorten(nanoseconds)
+        crate::scheduling::shorten_time_slice(nanoseconds)
     }
 }

@@ -58,7 +58,7 @@ impl<M: RingMemory> Consumer<M> {
     pub fn available(&mut self) -> Result<usize, Violation> {
         // Acquire: the words below this tail are the ones that were written (table above).
         let claim = self.memory.tail().load(Ordering::Acquire);
-        if self.memory.is_cut_off() {
+        if self.memory.is_truncated() {
             return Err(Violation::CutOff);
         }
         if claim != self.tail {

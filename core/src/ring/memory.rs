@@ -28,7 +28,7 @@ pub trait RingMemory {
         self.capacity()
     }
     /// Allocate memory for the bytes `from..to`. Return false if there is none; the ring then stays as it is.
-    fn set_aside(&self, _from: usize, _to: usize) -> bool {
+    fn populate(&self, _from: usize, _to: usize) -> bool {
         true
     }
     /// Load the word at `index`, counted in words from the ring's start. Relaxed.
@@ -45,7 +45,7 @@ pub trait RingMemory {
     fn writer_waits(&self) -> &AtomicU32;
     /// Return true if the peer has truncated the memory: what was read before this call may never have been written.
     #[inline]
-    fn is_cut_off(&self) -> bool {
+    fn is_truncated(&self) -> bool {
         false
     }
 }
@@ -59,8 +59,8 @@ impl<M: RingMemory> RingMemory for Arc<M> {
     fn first(&self) -> usize {
         (**self).first()
     }
-    fn set_aside(&self, from: usize, to: usize) -> bool {
-        (**self).set_aside(from, to)
+    fn populate(&self, from: usize, to: usize) -> bool {
+        (**self).populate(from, to)
     }
     #[inline]
     fn load_word(&self, index: usize) -> u64 {
@@ -87,7 +87,7 @@ impl<M: RingMemory> RingMemory for Arc<M> {
         (**self).writer_waits()
     }
     #[inline]
-    fn is_cut_off(&self) -> bool {
-        (**self).is_cut_off()
+    fn is_truncated(&self) -> bool {
+        (**self).is_truncated()
     }
 }

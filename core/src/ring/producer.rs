@@ -58,7 +58,7 @@ impl<M: RingMemory> Producer<M> {
     pub fn room(&mut self) -> Result<usize, Violation> {
         // Acquire: the reader has finished with the words below `head` (table above).
         let claim = self.memory.head().load(Ordering::Acquire);
-        if self.memory.is_cut_off() {
+        if self.memory.is_truncated() {
             return Err(Violation::CutOff);
         }
         self.head = check_index(claim, self.head, self.tail)?;
@@ -83,8 +83,8 @@ impl<M: RingMemory> Producer<M> {
 
     /// Allocate memory so that `to` bytes can be in use: more than now, and at most the capacity. Return false if there
     /// is none.
-    pub fn set_aside(&self, to: usize) -> bool {
-        self.memory.set_aside(self.used(), to)
+    pub fn populate(&self, to: usize) -> bool {
+        self.memory.populate(self.used(), to)
     }
 
     /// Write the two words that announce the growth into the room kept for them, and use `to` bytes from there on, for

@@ -10,7 +10,7 @@
 //! is lost.
 
 use crate::memory::arena::GRANULE;
-use crate::os::{fallocate, status};
+use crate::os::{fallocate, fstat};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -62,7 +62,7 @@ impl BackingFile {
 
     /// Returns the bytes of pages that the file has, as the kernel counts them.
     pub fn allocated(&self) -> io::Result<u64> {
-        Ok(status(self.file()?.as_fd())?.st_blocks as u64 * 512)
+        Ok(fstat(self.file()?.as_fd())?.st_blocks as u64 * 512)
     }
 
     /// Returns the written ranges between `start` and `end`: the beginning and the end of each.

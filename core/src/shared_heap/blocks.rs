@@ -212,10 +212,10 @@ impl Blocks {
         }
         let end = wanted.next_multiple_of(MAP_STEP);
         let end = end.min(self.pages.data - self.pages.map);
-        let set_aside = self
+        let populate = self
             .backing_file
             .allocate(self.pages.map + known, end - known);
-        set_aside.map_err(|error| HeapError::System {
+        populate.map_err(|error| HeapError::System {
             asked: end - known,
             error,
         })?;

@@ -25,7 +25,7 @@ use super::access::OptimisticView;
 use super::owner_lock;
 use super::{Corruption, HeapError, Members, Poison, TransactionError, Words};
 #[cfg(not(loom))]
-use crate::fork_guard::Origin;
+use crate::fork_guard::OriginProcess;
 use crate::sync::{AtomicU64, Ordering, fence, this_thread};
 use std::io;
 use std::sync::atomic::AtomicBool as PrivateBool;
@@ -71,7 +71,7 @@ pub struct SeqLock<W, M> {
     /// True if this process only reads: the memory may be mapped read-only, so nothing is written.
     read_only: PrivateBool,
     #[cfg(not(loom))]
-    origin: Origin,
+    origin: OriginProcess,
 }
 
 impl<W: Words, M: Members> SeqLock<W, M> {
@@ -89,7 +89,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
             closed: PrivateUsize::new(0),
             read_only: PrivateBool::new(false),
             #[cfg(not(loom))]
-            origin: Origin::here()?,
+            origin: OriginProcess::current()?,
         })
     }
 
@@ -177,7 +177,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     pub fn poison_if_corrupt<R, E: TransactionError>(&self, done: Result<R, E>) -> Result<R, E> {
         match done.as_ref().err().and_then(TransactionError::corruption) {
             Some(corruption) => Err(self.poison(corruption).into()),
-            None if self.words.is_cut_off() => Err(self.poison(Corruption::CUT_OFF).into()),
+            None if self.words.is_truncated() => Err(self.poison(Corruption::CUT_OFF).into()),
             None => done,
         }
     }
@@ -233,7 +233,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     #[inline]
     pub fn is_own_process(&self) -> bool {
         #[cfg(not(loom))]
-        return self.origin.is_here();
+        return self.origin.is_current();
         #[cfg(loom)]
         true
     }

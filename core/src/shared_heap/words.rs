@@ -17,7 +17,7 @@ pub trait Words {
     /// Returns true if a member has truncated the memory: then earlier reads may have returned zeros that no member
     /// wrote.
     #[inline]
-    fn is_cut_off(&self) -> bool {
+    fn is_truncated(&self) -> bool {
         false
     }
     /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. Returns false if they are not within the memory.
@@ -61,8 +61,8 @@ impl<W: Words> Words for Arc<W> {
         (**self).word(at)
     }
     #[inline]
-    fn is_cut_off(&self) -> bool {
-        (**self).is_cut_off()
+    fn is_truncated(&self) -> bool {
+        (**self).is_truncated()
     }
     #[inline]
     fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
@@ -89,8 +89,8 @@ impl Words for crate::memory::mapping::SharedMapping {
     }
 
     #[inline]
-    fn is_cut_off(&self) -> bool {
-        self.is_cut_off()
+    fn is_truncated(&self) -> bool {
+        self.is_truncated()
     }
 
     #[inline]

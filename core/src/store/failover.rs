@@ -76,7 +76,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.recover(|member| member == fenced, deadline)?;
         self.skip_ids(skipped_ids);
         crash::point!(CopyMade);
-        match self.words().is_cut_off() {
+        match self.words().is_truncated() {
             true => Err(HeapError::Poisoned(crate::shared_heap::Corruption::CUT_OFF).into()),
             false => Ok(()),
         }

@@ -115,17 +115,17 @@ impl BlockAllocator {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::testing::Dice;
+    use crate::testing::TestRng;
 
     #[test]
     fn runs_do_not_overlap_and_free_runs_are_merged() {
         const PAGES: u64 = 64;
-        let mut dice = Dice(7);
+        let mut rng = TestRng(7);
         let mut blocks = BlockAllocator::new(PAGES * PAGE);
         let mut held: Vec<PageRun> = Vec::new();
         for _ in 0..20_000 {
-            if dice.below(2) == 0 {
-                let len = dice.between(1, 9 * PAGE);
+            if rng.below(2) == 0 {
+                let len = rng.between(1, 9 * PAGE);
                 let Some(run) = blocks.allocate(len) else {
                     continue;
                 };
@@ -141,7 +141,7 @@ mod tests {
                 assert_eq!(blocks.unbacked_part(run), None);
                 held.push(run);
             } else if !held.is_empty() {
-                let index = dice.below(held.len() as u64) as usize;
+                let index = rng.below(held.len() as u64) as usize;
                 blocks.free(held.swap_remove(index));
             }
             let sum: u64 = held.iter().map(|each| each.len).sum();

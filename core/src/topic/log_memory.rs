@@ -15,7 +15,7 @@ pub trait LogMemory: Words {
     /// # Panics If they are not within the memory.
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>);
     /// Allocate memory for a part of the log that has none.
-    fn set_aside(&self, at: u64, len: u64) -> io::Result<()>;
+    fn populate(&self, at: u64, len: u64) -> io::Result<()>;
 }
 
 /// For tests and loom: copies by words, so that a read of bytes that change meanwhile is no undefined behaviour.
@@ -40,7 +40,7 @@ impl LogMemory for VecWords {
         out.truncate(begin + len as usize);
     }
 
-    fn set_aside(&self, _at: u64, _len: u64) -> io::Result<()> {
+    fn populate(&self, _at: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 }
@@ -54,7 +54,7 @@ impl<S: LogMemory> LogMemory for std::sync::Arc<S> {
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>) {
         (**self).read(at, len, out);
     }
-    fn set_aside(&self, at: u64, len: u64) -> io::Result<()> {
-        (**self).set_aside(at, len)
+    fn populate(&self, at: u64, len: u64) -> io::Result<()> {
+        (**self).populate(at, len)
     }
 }

@@ -10,7 +10,7 @@
 use super::log_layout::LogLayout;
 use super::log_memory::LogMemory;
 use crate::memory::bytes::{append_from, copy};
-use crate::memory::mapping::{Span, WRITABLE};
+use crate::memory::mapping::{MappedRange, WRITABLE};
 use crate::memory::sealed;
 use crate::os::fallocate;
 use crate::own_fd::OwnFd;
@@ -38,7 +38,7 @@ pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
 /// A mapped log.
 #[derive(Debug)]
 pub struct MappedLog {
-    span: Span,
+    span: MappedRange,
     /// File of the log; None if another process publishes it.
     file: Option<OwnFd>,
 }
@@ -48,13 +48,13 @@ impl MappedLog {
     pub fn create(shape: LogLayout) -> io::Result<Self> {
         let size = shape.size();
         let file = sealed::create(c"shmrpc-topic", size)?;
-        let span = Span::new(file.as_fd(), 0, size as usize, WRITABLE, libc::MAP_SHARED)?;
+        let span = MappedRange::new(file.as_fd(), 0, size as usize, WRITABLE, libc::MAP_SHARED)?;
         sealed::seal(&file)?;
         let memory = MappedLog {
             span,
             file: Some(file.into()),
         };
-        memory.set_aside(0, shape.used())?;
+        memory.populate(0, shape.used())?;
         Ok(memory)
     }
 
@@ -78,7 +78,7 @@ impl MappedLog {
             return Err(format!("its memory has {size} bytes"));
         }
         let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
-        let span = Span::new(file.as_fd(), 0, size as usize, read, shared);
+        let span = MappedRange::new(file.as_fd(), 0, size as usize, read, shared);
         Ok(MappedLog {
             span: span.map_err(|error| failed("mapped", error))?,
             file: None,
@@ -136,7 +136,7 @@ impl LogMemory for MappedLog {
         unsafe { append_from(out, from, len as usize) };
     }
 
-    fn set_aside(&self, at: u64, len: u64) -> io::Result<()> {
+    fn populate(&self, at: u64, len: u64) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         };

@@ -4,7 +4,7 @@
 //! event loop for members that never met. It carries no data: the loop checks what has changed.
 
 use super::waker::MAX_DRAINED;
-use crate::os::done;
+use crate::os::check_syscall;
 use crate::own_fd::OwnFd;
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory is involved; the new descriptor is owned here alone.
     unsafe {
-        Ok(OwnedFd::from_raw_fd(done(libc::socket(
+        Ok(OwnedFd::from_raw_fd(check_syscall(libc::socket(
             libc::AF_UNIX,
             kind,
             0,
@@ -71,7 +71,9 @@ impl Doorbell {
             fs::remove_file(path)?;
         }
         // SAFETY: an address of that size, which the kernel reads.
-        done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const at).cast(), ADDRESS_SIZE) })?;
+        check_syscall(unsafe {
+            libc::bind(socket.as_raw_fd(), (&raw const at).cast(), ADDRESS_SIZE)
+        })?;
         let (path, inode) = (path.to_owned(), inode_of(path));
         Ok(Doorbell {
             socket: socket.into(),

@@ -73,7 +73,7 @@ impl LogMemory for Sparse {
         }
     }
 
-    fn set_aside(&self, _at: u64, _len: u64) -> io::Result<()> {
+    fn populate(&self, _at: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 }

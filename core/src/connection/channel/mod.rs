@@ -252,8 +252,8 @@ impl Channel {
 
     /// Mark the connection as truncated if a semaphore is.
     fn check_semaphores(&self) {
-        if self.wakers.is_cut_off() {
-            self.segment.cut_off();
+        if self.wakers.is_truncated() {
+            self.segment.mark_truncated();
         }
     }
 

@@ -92,7 +92,7 @@ impl Receiver {
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) -> Result<(), Violation> {
         self.reader.take(payload);
-        if self.reader.memory().is_cut_off() {
+        if self.reader.memory().is_truncated() {
             return Err(Violation::CutOff);
         }
         Ok(())

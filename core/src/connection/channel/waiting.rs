@@ -21,7 +21,7 @@ const QUIET: u64 = 1_000_000;
 /// Return the number of the current CPU plus one, as a side stores it; 0 if unknown.
 #[inline]
 fn our_cpu() -> u32 {
-    scheduling::cpu().map_or(0, |number| number.wrapping_add(1))
+    scheduling::current_cpu().map_or(0, |number| number.wrapping_add(1))
 }
 
 impl Channel {

@@ -260,7 +260,7 @@ impl<K> Poller<K> {
                 if self.contention.yield_after(now - self.idle_since) {
                     budget = 0; // One more look.
                 }
-                if socket.is_some_and(packet::is_there) {
+                if socket.is_some_and(packet::has_packet) {
                     return PollResult::Nothing;
                 }
             }

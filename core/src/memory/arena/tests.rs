@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::Dice;
+use crate::testing::TestRng;
 
 const MIB: u64 = 1 << 20;
 const HOLDERS: [Holder; 3] = [Holder(0), Holder(1), Holder(u64::MAX)];
@@ -104,19 +104,19 @@ impl Map {
 }
 
 /// Return a length in bytes, up to 4 MiB, mostly small; in some phases mostly large.
-fn some_len(dice: &mut Dice, large: bool) -> u64 {
-    let granules = match dice.below(100) + if large { 15 } else { 0 } {
-        0..80 => dice.between(1, 4),
-        80..95 => dice.between(1, 64),
-        95..99 => dice.between(64, 256),
-        _ => dice.between(256, 1024),
+fn some_len(rng: &mut TestRng, large: bool) -> u64 {
+    let granules = match rng.below(100) + if large { 15 } else { 0 } {
+        0..80 => rng.between(1, 4),
+        80..95 => rng.between(1, 64),
+        95..99 => rng.between(64, 256),
+        _ => rng.between(256, 1024),
     };
-    granules * GRANULE - dice.below(GRANULE)
+    granules * GRANULE - rng.below(GRANULE)
 }
 
 #[test]
 fn a_million_operations_agree_with_a_map_of_every_page() {
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut rng = TestRng(0x9e37_79b9_7f4a_7c15);
     let mut arena = Arena::new(4096 * MIB);
     let mut map = Map::default();
     let mut taken: Vec<ModelBlock> = Vec::new();
@@ -127,8 +127,8 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
     for step in 0..1_000_000u64 {
         if step % 25_000 == 0 {
             // Phases of growth and shrinkage, with small and large blocks, to fragment the arena.
-            target = dice.between(16, 384) * MIB;
-            large = dice.below(2) == 0;
+            target = rng.between(16, 384) * MIB;
+            large = rng.below(2) == 0;
             check(&arena);
         }
         if step % 5_000 == 0 {
@@ -138,10 +138,10 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
                 forgotten += 1;
             }
         }
-        let what = dice.below(100);
+        let what = rng.below(100);
         let grow = if used < target { 45 } else { 15 };
         if what < grow || taken.is_empty() {
-            let len = some_len(&mut dice, large);
+            let len = some_len(&mut rng, large);
             let place = arena.allocate(len).unwrap_or_else(|| {
                 let size = arena.next_extent_size(len).expect("the limit is far");
                 arena.add(next_extent, size);
@@ -164,7 +164,7 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
             assert_eq!(arena.used(), used);
             continue;
         }
-        let who = dice.below(HOLDERS.len() as u64) as usize;
+        let who = rng.below(HOLDERS.len() as u64) as usize;
         let holder = HOLDERS[who];
         if step % 20_000 == 1 {
             // The holder dies with all its loans.
@@ -182,11 +182,11 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
             check(&arena);
             continue;
         }
-        let index = dice.below(taken.len() as u64) as usize;
+        let index = rng.below(taken.len() as u64) as usize;
         let block = &mut taken[index];
         match what {
             ..70 => {
-                if block.holds > 0 && (block.loans() == 0 || dice.below(2) == 0) {
+                if block.holds > 0 && (block.loans() == 0 || rng.below(2) == 0) {
                     arena.release_hold(block.place);
                     block.holds -= 1;
                 } else {
@@ -216,13 +216,13 @@ fn a_million_operations_agree_with_a_map_of_every_page() {
                 let BlockRef { extent, offset } = block.place;
                 let len = block.granules * GRANULE;
                 let whole = Some((block.place, len));
-                let start = dice.below(len);
-                let part = dice.below(len - start + 1);
+                let start = rng.below(len);
+                let part = rng.below(len - start + 1);
                 assert_eq!(arena.find(extent, offset + start, part), whole);
                 assert_eq!(arena.find(extent, offset, len), whole);
                 assert_eq!(arena.find(extent, offset + start, len - start + 1), None);
                 assert_eq!(arena.is_lent(block.place, holder), block.loans[who] > 0);
-                assert!(!arena.end_loan(at(extent, offset + 1 + dice.below(len - 1)), holder));
+                assert!(!arena.end_loan(at(extent, offset + 1 + rng.below(len - 1)), holder));
                 if block.loans[who] == 0 {
                     assert!(!arena.end_loan(block.place, holder));
                 }
@@ -396,13 +396,13 @@ fn an_arena_grows_up_to_its_limit_and_not_beyond() {
         5 * MIB + GRANULE + 1,
         300 * MIB,
     ] {
-        let mut dice = Dice(limit + 1);
+        let mut rng = TestRng(limit + 1);
         let mut arena = Arena::new(limit);
         let mut extent = 0;
         let mut len = 2 * MIB;
         // Ever smaller blocks, until there is no room for one granule.
         while len > 0 {
-            let wanted = dice.between(1, len);
+            let wanted = rng.between(1, len);
             if arena.allocate(wanted).is_some() {
                 continue;
             }

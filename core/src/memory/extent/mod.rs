@@ -10,9 +10,9 @@
 use crate::crash;
 use crate::memory::bytes;
 use crate::memory::copier::Copier;
-use crate::memory::mapping::{Span, WRITABLE};
+use crate::memory::mapping::{MappedRange, WRITABLE};
 use crate::memory::view::{Mode, View};
-use crate::os::{done, fallocate, status};
+use crate::os::{check_syscall, fallocate, fstat};
 use crate::own_fd::OwnFd;
 use std::collections::BTreeMap;
 use std::io;
@@ -67,7 +67,7 @@ pub enum ExtentError {
 #[derive(Debug)]
 pub struct Extent {
     number: u32,
-    span: Span,
+    span: MappedRange,
     file: Arc<OwnFd>,
     ours: bool,
 }
@@ -85,22 +85,23 @@ impl Extent {
         }
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a valid C string.
-        let made = |flags| done(unsafe { libc::memfd_create(c"shmrpc-extent".as_ptr(), flags) });
+        let made =
+            |flags| check_syscall(unsafe { libc::memfd_create(c"shmrpc-extent".as_ptr(), flags) });
         // Some hosts require the flag against execution; older kernels do not know it.
         let fd = made(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| made(flags))?;
         // SAFETY: the new descriptor is owned here alone.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: the descriptor is open; no memory is involved.
-        done(unsafe { libc::ftruncate(fd, length) })?;
+        check_syscall(unsafe { libc::ftruncate(fd, length) })?;
         for start in (0..size).step_by(STRIDE) {
             let length = STRIDE.min(size - start);
             fallocate(file.as_fd(), 0, start as u64, length as u64)?;
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: the descriptor is open; no memory is involved.
-        done(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) })?;
+        check_syscall(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) })?;
         crash::point!(ExtentSealed);
-        let span = Span::new(file.as_fd(), 0, size, WRITABLE, POPULATED)?;
+        let span = MappedRange::new(file.as_fd(), 0, size, WRITABLE, POPULATED)?;
         Ok(Extent {
             number,
             span,
@@ -118,7 +119,7 @@ impl Extent {
     pub fn open_shared(number: u32, size: usize, file: Arc<OwnFd>) -> Result<Extent, ExtentError> {
         let fd = file.as_raw_fd();
         // SAFETY: the descriptor is open; no memory is involved.
-        let found = match done(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }) {
+        let found = match check_syscall(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }) {
             Ok(seals) => seals,
             // The file cannot be sealed at all.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => 0,
@@ -128,12 +129,12 @@ impl Extent {
             return Err(ExtentError::Unsealed { number, found });
         }
         // SAFETY: the descriptor is open; no memory is involved.
-        let mode = done(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_ACCMODE;
+        let mode = check_syscall(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_ACCMODE;
         if mode == libc::O_WRONLY {
             return Err(ExtentError::Unreadable { number });
         }
         // After the seals, because only then it can no longer shrink.
-        let stat = status(file.as_fd())?;
+        let stat = fstat(file.as_fd())?;
         let found = stat.st_size as u64;
         if found != size as u64 {
             return Err(ExtentError::Size {
@@ -153,7 +154,7 @@ impl Extent {
         } else {
             libc::MAP_SHARED
         };
-        let span = Span::new(file.as_fd(), 0, size, libc::PROT_READ, populated)?;
+        let span = MappedRange::new(file.as_fd(), 0, size, libc::PROT_READ, populated)?;
         Ok(Extent {
             number,
             span,

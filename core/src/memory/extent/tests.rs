@@ -1,5 +1,5 @@
 use super::*;
-use crate::os::{retry, status};
+use crate::os::{fstat, retry_interrupted};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ pub(crate) fn memfd(size: usize, seals: libc::c_int) -> OwnedFd {
     // SAFETY: no memory is involved, twice.
     unsafe {
         libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t);
-        done(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals)).unwrap();
+        check_syscall(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals)).unwrap();
     }
     file.into()
 }
@@ -90,12 +90,12 @@ pub(crate) fn traces(inode: u64) -> (usize, usize) {
 }
 
 pub(crate) fn inode(file: BorrowedFd<'_>) -> u64 {
-    status(file).unwrap().st_ino
+    fstat(file).unwrap().st_ino
 }
 
 /// Return the bytes of memory of a file.
 pub(crate) fn taken(file: BorrowedFd<'_>) -> usize {
-    status(file).unwrap().st_blocks as usize * 512
+    fstat(file).unwrap().st_blocks as usize * 512
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn the_mapping_of_the_peer_is_read_only() {
         let mut zero = File::open("/dev/zero").unwrap();
         assert_eq!(zero.read(&mut [0]).unwrap(), 1);
         // SAFETY: `base` is a mapping of at least one byte, to which nothing refers.
-        retry(|| unsafe { libc::read(zero.as_raw_fd(), base.cast(), 1) })
+        retry_interrupted(|| unsafe { libc::read(zero.as_raw_fd(), base.cast(), 1) })
     };
     assert_eq!(read_into(ours.base()).unwrap(), 1);
     let error = read_into(theirs.base()).unwrap_err();
@@ -161,7 +161,7 @@ fn an_extent_cannot_be_truncated_or_extended() {
     }
     // SAFETY: no memory is involved.
     let more = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
-    let error = done(more).unwrap_err();
+    let error = check_syscall(more).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM), "a further seal");
     write(&extent, SIZE as u64 - 1, b"!");
 }
@@ -367,7 +367,7 @@ fn a_punched_extent_has_no_memory_in_any_mapping() {
     assert!(taken(ours.file()) >= SIZE);
     ours.punch();
     assert_eq!(taken(ours.file()), 0);
-    assert_eq!(status(ours.file()).unwrap().st_size, SIZE as libc::off_t);
+    assert_eq!(fstat(ours.file()).unwrap().st_size, SIZE as libc::off_t);
     assert_eq!(read(&theirs, 0), [0; 4]);
     assert_eq!(
         (peek(&private, 0), peek(&private, 3)),

@@ -9,7 +9,7 @@
 
 use crate::bytes::{u32_at, u64_at};
 use crate::memory::extent::Extent;
-use crate::os::retry;
+use crate::os::retry_interrupted;
 use crate::packet;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -94,7 +94,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateErr
             libc::MSG_DONTWAIT,
         )
     };
-    retry_after_reset(|| retry(consume))?;
+    retry_after_reset(|| retry_interrupted(consume))?;
     let more = |is_more: bool| if is_more { "more than " } else { "" };
     if len != PACKET {
         return Err(UpdateError::Malformed(format!(
@@ -165,7 +165,7 @@ fn ended(socket: BorrowedFd<'_>) -> io::Result<bool> {
         revents: 0,
     };
     // SAFETY: one writable `pollfd`.
-    retry(|| unsafe { libc::poll(&raw mut look, 1, 0) as isize })?;
+    retry_interrupted(|| unsafe { libc::poll(&raw mut look, 1, 0) as isize })?;
     Ok(look.revents & (libc::POLLRDHUP | libc::POLLHUP) != 0)
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::FORK;
 use crate::memory::extent::tests::*;
-use crate::os::done;
+use crate::os::check_syscall;
 use std::os::fd::AsFd;
 
 fn sockets() -> (OwnedFd, OwnedFd) {
@@ -21,7 +21,7 @@ fn updates_arrive_in_order_and_an_extent_with_its_memory() {
     };
     assert_eq!((number, size), (u32::MAX, SIZE as u64));
     // SAFETY: no memory is involved.
-    let flags = done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) }).unwrap();
+    let flags = check_syscall(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) }).unwrap();
     assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
     let theirs = Extent::open(number, SIZE, file).unwrap();
     write(&ours, 0, b"hello");
@@ -154,14 +154,14 @@ fn a_process_without_free_descriptors_reports_its_own_limit() {
         };
         // SAFETY: one writable `rlimit`, and then readable ones.
         unsafe {
-            done(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before)).unwrap();
+            check_syscall(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before)).unwrap();
             let low = libc::rlimit {
                 rlim_cur: bound,
                 ..before
             };
-            done(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const low)).unwrap();
+            check_syscall(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const low)).unwrap();
             let news = receive(b.as_fd());
-            done(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before)).unwrap();
+            check_syscall(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before)).unwrap();
             news.unwrap_err()
         }
     };

@@ -15,10 +15,10 @@
 
 use super::holder::Holder;
 use super::table::{MemberLocks, Members, SLOTS};
-use crate::fork_guard::Origin;
+use crate::fork_guard::OriginProcess;
 use crate::memory::mapping::SharedMapping;
 use crate::objects::files::is_own_regular_file;
-use crate::os::{done, retry};
+use crate::os::{check_syscall, retry_interrupted};
 use crate::sync::lock;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -49,7 +49,7 @@ pub type FileId = (u64, u64);
 pub struct LockFile {
     path: PathBuf,
     id: FileId,
-    origin: Origin,
+    origin: OriginProcess,
     /// The file; None once it is closed.
     file: Mutex<Option<ManuallyDrop<File>>>,
 }
@@ -65,7 +65,7 @@ impl LockFile {
         create: bool,
         is_open: impl Fn(FileId) -> bool,
     ) -> io::Result<Option<Self>> {
-        let origin = Origin::here()?;
+        let origin = OriginProcess::current()?;
         let check = |found: &fs::Metadata| {
             let error = if !is_own_regular_file(found) {
                 libc::EPERM
@@ -158,7 +158,7 @@ impl LockFile {
     pub fn announce(&self) -> io::Result<()> {
         self.with(|file| {
             // SAFETY: no times are given, which means now.
-            done(unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) }).map(drop)
+            check_syscall(unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) }).map(drop)
         })
     }
 
@@ -190,7 +190,7 @@ impl LockFile {
     /// Closes the file, which releases all locks that this process has of it. Idempotent.
     pub fn close(&self) {
         let file = lock(&self.file).take();
-        if self.origin.is_here()
+        if self.origin.is_current()
             && let Some(file) = file
         {
             drop(ManuallyDrop::into_inner(file));
@@ -217,7 +217,7 @@ impl LockFile {
             // SAFETY: the structure lives through the call.
             let call =
                 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const wanted) };
-            retry(|| call() as isize).map(drop)
+            retry_interrupted(|| call() as isize).map(drop)
         })
     }
 
@@ -226,7 +226,7 @@ impl LockFile {
         let mut asked = record_lock(libc::F_WRLCK, start, len);
         self.with(|file| {
             // SAFETY: the structure lives through the call.
-            done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut asked) })
+            check_syscall(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut asked) })
         })?;
         if asked.l_type == libc::F_UNLCK as libc::c_short {
             return Ok(None);

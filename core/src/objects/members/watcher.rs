@@ -10,7 +10,7 @@ use super::holder::Holder;
 use super::lock_file::ObjectMembers;
 use super::table::MemberId;
 use crate::fork_guard::PerProcess;
-use crate::os::{done, retry};
+use crate::os::{check_syscall, retry_interrupted};
 use crate::sync::lock;
 use crate::wait::doorbell::{Doorbell, numbered};
 use std::collections::HashMap;
@@ -168,10 +168,11 @@ fn start() -> io::Result<Watcher> {
         return Ok(watcher.clone());
     }
     // SAFETY: no memory is involved; the descriptor is ours alone.
-    let poll = unsafe { OwnedFd::from_raw_fd(done(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+    let poll =
+        unsafe { OwnedFd::from_raw_fd(check_syscall(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
     // SAFETY: as above.
-    let wake = unsafe { OwnedFd::from_raw_fd(done(libc::eventfd(0, flags))?) };
+    let wake = unsafe { OwnedFd::from_raw_fd(check_syscall(libc::eventfd(0, flags))?) };
     add(&poll, wake.as_raw_fd(), WAKE_KEY)?;
     let fresh = Watcher {
         poll: Arc::new(poll),
@@ -248,7 +249,7 @@ impl Watcher {
             // SAFETY: this many events are writable.
             unsafe { libc::epoll_wait(poll, events.as_mut_ptr(), most, limit) as isize }
         };
-        let count = retry(&mut wait).unwrap_or(0);
+        let count = retry_interrupted(&mut wait).unwrap_or(0);
         let keys: Vec<u64> = events[..count.min(EVENTS)]
             .iter()
             .map(|event| event.u64)
@@ -298,7 +299,7 @@ fn open_process(members: &ObjectMembers, slot: u32, id: MemberId) -> Option<Owne
     };
     // SAFETY: no memory is involved; the descriptor is ours alone.
     let process = unsafe {
-        let opened = done(libc::syscall(libc::SYS_pidfd_open, pid, 0)).ok()?;
+        let opened = check_syscall(libc::syscall(libc::SYS_pidfd_open, pid, 0)).ok()?;
         OwnedFd::from_raw_fd(opened as RawFd)
     };
     // The pid may have been another process's by then: but not if that process still holds the lock.
@@ -324,7 +325,7 @@ fn add(poll: &OwnedFd, descriptor: RawFd, key: u64) -> io::Result<()> {
         u64: key,
     };
     // SAFETY: the event lives through the call.
-    done(unsafe {
+    check_syscall(unsafe {
         libc::epoll_ctl(
             poll.as_raw_fd(),
             libc::EPOLL_CTL_ADD,

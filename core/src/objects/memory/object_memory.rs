@@ -136,7 +136,7 @@ impl ObjectMemory {
             )));
         }
         let kind = region::kind(&file).map_err(failed())?;
-        let kind = Kind::of_members(kind)
+        let kind = Kind::shared_object(kind)
             .ok_or_else(|| ObjectError::Foreign(format!("is of kind {kind}")))?;
         // The shape that the memory states is checked against its size.
         let shape = Shape::read(kind, |at| read_word(&file, at)).map_err(failed())?;
@@ -160,7 +160,7 @@ impl ObjectMemory {
         shape: Shape,
     ) -> Result<Option<Self>, ObjectError> {
         let is_locked =
-            named::share(&file).map_err(ObjectError::os("its memory cannot be locked"))?;
+            named::lock_shared(&file).map_err(ObjectError::os("its memory cannot be locked"))?;
         Ok(is_locked.then(|| ObjectMemory {
             name,
             file,
@@ -178,7 +178,7 @@ pub(in crate::objects) fn memory_name<'a>(
     let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
     let stem = format!("shmrpc.{}@", address.name);
     let (kind, random) = text.strip_prefix(&stem)?.split_once('.')?;
-    let is_valid = Kind::OF_MEMBERS.iter().any(|each| each.word() == kind)
+    let is_valid = Kind::SHARED_OBJECTS.iter().any(|each| each.word() == kind)
         && random.len() == 32
         && random.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_valid.then_some(text)

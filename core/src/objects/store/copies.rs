@@ -94,7 +94,7 @@ pub fn open_copy(memory: &str, number: u64, shape: Shape) -> Result<File, Object
             "{name} is no regular file of this user with {size} bytes"
         )));
     }
-    match named::share(&file).map_err(failed())? {
+    match named::lock_shared(&file).map_err(failed())? {
         true => Ok(file),
         false => Err(failed()(io::Error::from_raw_os_error(libc::EAGAIN))),
     }

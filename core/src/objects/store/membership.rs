@@ -114,7 +114,7 @@ impl StoreMembership {
     pub(super) fn close_contents_file(&self) {
         let file = lock(&self.file).take();
         if let Some(file) = file {
-            named::unshare(&*file); // A view may keep it mapped, and so open.
+            named::unlock(&*file); // A view may keep it mapped, and so open.
         }
     }
 

@@ -199,7 +199,7 @@ impl StoreMembership {
                 deadline_after(PAUSE_TIMEOUT),
             )
             .map_err(|error| self.map_error(error))?;
-        if !named::share(&file).map_err(failed())? {
+        if !named::lock_shared(&file).map_err(failed())? {
             return Err(failed()(taken()).into());
         }
         Ok(file)

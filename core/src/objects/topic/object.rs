@@ -4,7 +4,7 @@ use super::membership::TopicMembership;
 use crate::objects::members::MemberId;
 use crate::objects::membership::Membership;
 use crate::objects::object::Object;
-use crate::os::status;
+use crate::os::fstat;
 use crate::topic::mapped_log::BLOCK;
 use std::io;
 use std::os::fd::AsFd;
@@ -40,7 +40,7 @@ impl Object for TopicMembership {
 
     /// Returns the bytes of the topic's own memory, without the logs of its publishers.
     fn allocated(&self) -> io::Result<u64> {
-        let status = self.file().and_then(|file| status(file.as_fd()).ok());
+        let status = self.file().and_then(|file| fstat(file.as_fd()).ok());
         Ok(status.map_or(0, |status| BLOCK * status.st_blocks as u64))
     }
 }

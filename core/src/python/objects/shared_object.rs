@@ -309,7 +309,7 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
     if kind == Kind::Store.word() {
         return Shape::of_store(amount, items == OWNED);
     }
-    let kind = Kind::OF_MEMBERS
+    let kind = Kind::SHARED_OBJECTS
         .into_iter()
         .find(|each| each.word() == kind)?;
     Shape::new(kind, amount)

@@ -45,6 +45,6 @@ pub fn create_semaphore(name: &str) -> PyResult<()> {
 #[pyfunction]
 pub fn open_segment(name: &str) -> PyResult<(Descriptor, u32)> {
     let file = named::open(name).map_err(|error| os_error(&error))?;
-    let status = os::status(file.as_fd()).map_err(|error| os_error(&error))?;
+    let status = os::fstat(file.as_fd()).map_err(|error| os_error(&error))?;
     Ok((Descriptor::new(file), status.st_uid))
 }

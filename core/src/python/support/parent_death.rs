@@ -1,6 +1,6 @@
 //! Ends this process when another one has ended, whatever it does at that time.
 
-use crate::os::done;
+use crate::os::check_syscall;
 use crate::python::support::errors::os_error;
 use pyo3::prelude::*;
 use std::io;
@@ -17,7 +17,7 @@ pub fn die_with(master: i32, first: Option<i32>, life: Option<i32>) -> PyResult<
 
 fn own(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
-    let fd = done(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+    let fd = check_syscall(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
     // SAFETY: it is new, so it is ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -12,18 +12,18 @@ const LIMITS: Limits = Limits {
 };
 
 /// A word of a hostile process: close to the true one, or arbitrary.
-fn corrupt(memory: &Memory, dice: &mut Dice, at: u64) -> u64 {
+fn corrupt(memory: &Memory, rng: &mut TestRng, at: u64) -> u64 {
     let found = load(memory, at);
-    match dice.below(9) {
-        0 => dice.next(),
+    match rng.below(9) {
+        0 => rng.next(),
         1 => 0,
         2 => u64::MAX,
-        3 => found ^ 1 << dice.below(64),
-        4 => found.wrapping_add(dice.below(5)).wrapping_sub(2),
-        5 => dice.below(MAX_CLAIMS + 2),
-        6 => dice.below(memory.mapping.size() as u64 + 64),
-        7 => found.wrapping_add(8 * dice.below(5)).wrapping_sub(16),
-        _ => load(memory, dice.below(SIZE / 8) * 8),
+        3 => found ^ 1 << rng.below(64),
+        4 => found.wrapping_add(rng.below(5)).wrapping_sub(2),
+        5 => rng.below(MAX_CLAIMS + 2),
+        6 => rng.below(memory.mapping.size() as u64 + 64),
+        7 => found.wrapping_add(8 * rng.below(5)).wrapping_sub(16),
+        _ => load(memory, rng.below(SIZE / 8) * 8),
     }
 }
 
@@ -32,15 +32,15 @@ fn load(memory: &Memory, at: u64) -> u64 {
 }
 
 /// An offset in the header, in the first claims, or in chunks, mostly the linked ones.
-fn somewhere(memory: &Memory, dice: &mut Dice) -> u64 {
+fn somewhere(memory: &Memory, rng: &mut TestRng) -> u64 {
     let size = memory.mapping.size() as u64;
-    let near = |at: u64, dice: &mut Dice| (at.min(size - 4096) & !7) + 8 * dice.below(40);
-    match dice.below(8) {
-        0..3 => 8 * dice.below(17),
-        3 | 4 => CLAIMS + 8 * dice.below(8 * 12),
-        5 => near(load(memory, HEAD_CHUNK), dice),
-        6 => near(load(memory, HEAD_AT), dice),
-        _ => near(load(memory, TAIL_CHUNK), dice),
+    let near = |at: u64, rng: &mut TestRng| (at.min(size - 4096) & !7) + 8 * rng.below(40);
+    match rng.below(8) {
+        0..3 => 8 * rng.below(17),
+        3 | 4 => CLAIMS + 8 * rng.below(8 * 12),
+        5 => near(load(memory, HEAD_CHUNK), rng),
+        6 => near(load(memory, HEAD_AT), rng),
+        _ => near(load(memory, TAIL_CHUNK), rng),
     }
 }
 
@@ -62,9 +62,9 @@ impl Victim {
     }
 
     /// Perform a random operation. Return true if the memory is still usable.
-    fn step(&mut self, memory: &Memory, dice: &mut Dice) -> bool {
+    fn step(&mut self, memory: &Memory, rng: &mut TestRng) -> bool {
         let deadline = clock::now() + PATIENCE;
-        let done = self.act(dice, deadline);
+        let done = self.act(rng, deadline);
         let late = clock::now().saturating_sub(deadline + PATIENCE);
         assert!(late < LONG, "{late} ns late");
         let held = memory.held();
@@ -78,22 +78,22 @@ impl Victim {
         }
     }
 
-    fn act(&mut self, dice: &mut Dice, deadline: u64) -> Result<(), HeapError> {
+    fn act(&mut self, rng: &mut TestRng, deadline: u64) -> Result<(), HeapError> {
         let Victim {
             queue,
             claims,
             kept,
             chunks,
         } = self;
-        let source = if dice.below(6) == 0 {
+        let source = if rng.below(6) == 0 {
             Source::DeadLetters
         } else {
             Source::Queue
         };
-        match dice.below(12) {
-            0..3 => queue.put(&item(1, any_len(dice)), 1, deadline).map(drop),
+        match rng.below(12) {
+            0..3 => queue.put(&item(1, any_len(rng)), 1, deadline).map(drop),
             3 => {
-                if let Some(chunk) = queue.reserve(8 + any_len(dice), deadline)? {
+                if let Some(chunk) = queue.reserve(8 + any_len(rng), deadline)? {
                     chunks.push(chunk);
                 }
                 Ok(())
@@ -108,7 +108,7 @@ impl Victim {
             5 | 6 => {
                 let mut out = Vec::new();
                 let taken = queue
-                    .pop(source, 1 + dice.below(50) as usize, &mut out, deadline)?
+                    .pop(source, 1 + rng.below(50) as usize, &mut out, deadline)?
                     .0;
                 let most = 2 * MAX_POP_BYTES + SMALL as usize;
                 assert!(out.len() <= most, "{} bytes were taken", out.len());
@@ -124,7 +124,7 @@ impl Victim {
                 Ok(())
             }
             7 | 8 => {
-                let limit = dice.below(2) * 1_000;
+                let limit = rng.below(2) * 1_000;
                 if let ClaimOutcome::Item(claim) = queue.claim(source, limit, deadline)?.0 {
                     let bytes = queue.bytes(claim.at, claim.len)?;
                     let size = queue.words().size();
@@ -134,8 +134,8 @@ impl Victim {
                 Ok(())
             }
             9 if !claims.is_empty() => {
-                let claim = claims.swap_remove(dice.below(claims.len() as u64) as usize);
-                if dice.below(2) == 0 {
+                let claim = claims.swap_remove(rng.below(claims.len() as u64) as usize);
+                if rng.below(2) == 0 {
                     return queue.give_back(&claim, deadline).map(drop);
                 }
                 kept.push(claim);
@@ -147,10 +147,10 @@ impl Victim {
                 .release_memory(&kept.swap_remove(0), deadline)
                 .map(drop),
             10 => queue.expire(deadline).map(drop),
-            _ => match dice.below(4) {
-                0 => queue.recover(dice.below(3) as u32, deadline).map(drop),
+            _ => match rng.below(4) {
+                0 => queue.recover(rng.below(3) as u32, deadline).map(drop),
                 1 => queue.task_done(1, deadline).map(drop),
-                2 => queue.shut_down(dice.below(8) == 0, deadline),
+                2 => queue.shut_down(rng.below(8) == 0, deadline),
                 _ => queue.stats(deadline).map(drop),
             },
         }
@@ -159,18 +159,18 @@ impl Victim {
 
 #[test]
 fn corrupt_words_between_operations_cause_results_or_errors() {
-    let mut dice = Dice(0xbad_5eed);
+    let mut rng = TestRng(0xbad_5eed);
     let (mut poisoned, mut lies) = (0, 0);
     for _ in 0..scaled(400, 40_000) {
         let memory = Memory::new(LIMITS);
         let mut victim = Victim::new(&memory);
-        for _ in 0..dice.below(100) {
-            assert!(victim.step(&memory, &mut dice), "without corruption");
+        for _ in 0..rng.below(100) {
+            assert!(victim.step(&memory, &mut rng), "without corruption");
         }
         for _ in 0..60 {
-            for _ in 0..dice.below(3) {
-                let at = somewhere(&memory, &mut dice);
-                let value = corrupt(&memory, &mut dice, at);
+            for _ in 0..rng.below(3) {
+                let at = somewhere(&memory, &mut rng);
+                let value = corrupt(&memory, &mut rng, at);
                 memory
                     .mapping
                     .word(at)
@@ -178,7 +178,7 @@ fn corrupt_words_between_operations_cause_results_or_errors() {
                     .store(value, Ordering::Relaxed);
                 lies += 1;
             }
-            if !victim.step(&memory, &mut dice) {
+            if !victim.step(&memory, &mut rng) {
                 poisoned += 1;
                 break;
             }
@@ -190,7 +190,7 @@ fn corrupt_words_between_operations_cause_results_or_errors() {
 
 #[test]
 fn corrupt_words_during_operations_cause_results_or_errors() {
-    let mut dice = Dice(0xfa15e);
+    let mut rng = TestRng(0xfa15e);
     for round in 0..scaled(30, 3_000) {
         let memory = Memory::new(LIMITS);
         let mut victim = Victim::new(&memory);
@@ -198,23 +198,23 @@ fn corrupt_words_during_operations_cause_results_or_errors() {
         std::thread::scope(|scope| {
             let (memory, over) = (&memory, &over);
             scope.spawn(move || {
-                let mut dice = Dice(round + 1);
+                let mut rng = TestRng(round + 1);
                 while !over.load(Ordering::Relaxed) {
-                    let at = somewhere(memory, &mut dice);
-                    let value = corrupt(memory, &mut dice, at);
+                    let at = somewhere(memory, &mut rng);
+                    let value = corrupt(memory, &mut rng, at);
                     memory
                         .mapping
                         .word(at)
                         .unwrap()
                         .store(value, Ordering::Relaxed);
-                    for _ in 0..dice.below(300) {
+                    for _ in 0..rng.below(300) {
                         std::hint::spin_loop();
                     }
                 }
             });
             let end = clock::now() + 20_000_000;
             while clock::now() < end {
-                if !victim.step(memory, &mut dice) {
+                if !victim.step(memory, &mut rng) {
                     for at in [8, 16, 24] {
                         let word = memory.mapping.word(SIZE + at).unwrap();
                         word.store(0, Ordering::Relaxed);

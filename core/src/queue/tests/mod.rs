@@ -7,7 +7,7 @@ mod model;
 use super::*;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::Ordering;
-use crate::testing::{Dice, LONG, file_in_memory, scaled, soon};
+use crate::testing::{LONG, TestRng, file_in_memory, scaled, soon};
 use std::fs::File;
 use std::os::fd::AsFd;
 
@@ -76,11 +76,11 @@ fn item(number: u64, len: u64) -> Vec<u8> {
 }
 
 /// Return the length of a payload, mostly a short one.
-fn any_len(dice: &mut Dice) -> u64 {
-    8 + match dice.below(20) {
-        0 => dice.below(200_000),
-        1..4 => dice.below(SMALL),
-        _ => dice.below(100),
+fn any_len(rng: &mut TestRng) -> u64 {
+    8 + match rng.below(20) {
+        0 => rng.below(200_000),
+        1..4 => rng.below(SMALL),
+        _ => rng.below(100),
     }
 }
 

@@ -105,15 +105,15 @@ impl Model {
 }
 
 /// Create a batch of items, all small or some large, and return their number.
-fn batch(dice: &mut Dice, model: &Model) -> (Vec<u8>, u64) {
-    let count = if dice.below(3) == 0 {
-        1 + dice.below(20)
+fn batch(rng: &mut TestRng, model: &Model) -> (Vec<u8>, u64) {
+    let count = if rng.below(3) == 0 {
+        1 + rng.below(20)
     } else {
         1
     };
     let mut items = Vec::new();
     for each in 0..count {
-        items.extend_from_slice(&item(model.put + each, any_len(dice)));
+        items.extend_from_slice(&item(model.put + each, any_len(rng)));
     }
     (items, count)
 }
@@ -141,22 +141,22 @@ impl Trial {
         }
     }
 
-    fn step(&mut self, dice: &mut Dice) {
-        let slot = dice.below(SLOTS_USED as u64) as usize;
+    fn step(&mut self, rng: &mut TestRng) {
+        let slot = rng.below(SLOTS_USED as u64) as usize;
         let limits = self.memory.limits;
-        let source = if dice.below(8) == 0 {
+        let source = if rng.below(8) == 0 {
             Source::DeadLetters
         } else {
             Source::Queue
         };
-        match dice.below(100) {
-            0..30 => self.put(slot, dice),
-            30..40 => self.reserve(slot, dice),
-            40..60 => self.take(slot, source, 1 + dice.below(30) as usize),
+        match rng.below(100) {
+            0..30 => self.put(slot, rng),
+            30..40 => self.reserve(slot, rng),
+            40..60 => self.take(slot, source, 1 + rng.below(30) as usize),
             60..75 => self.claim(slot, source),
-            75..93 => self.end_claim(dice),
+            75..93 => self.end_claim(rng),
             93..96 => {
-                let count = dice.below(4);
+                let count = rng.below(4);
                 let done = self.queues[slot].task_done(count, soon()).unwrap();
                 assert_eq!(done.is_some(), self.model.outstanding[slot] >= count);
                 if done.is_some() {
@@ -171,7 +171,7 @@ impl Trial {
                 self.queues[slot] = self
                     .memory
                     .queue(number(slot as u64, self.generations[slot]));
-                let by = dice.below(SLOTS_USED as u64) as usize;
+                let by = rng.below(SLOTS_USED as u64) as usize;
                 self.queues[by].recover(slot as u32, soon()).unwrap();
                 self.model.lose(limits, slot);
             }
@@ -187,8 +187,8 @@ impl Trial {
         self.compare(slot);
     }
 
-    fn put(&mut self, slot: usize, dice: &mut Dice) {
-        let (items, count) = batch(dice, &self.model);
+    fn put(&mut self, slot: usize, rng: &mut TestRng) {
+        let (items, count) = batch(rng, &self.model);
         let put = self.queues[slot].put(&items, count, soon());
         self.has_put(put, &items, count);
     }
@@ -214,10 +214,10 @@ impl Trial {
         }
     }
 
-    fn reserve(&mut self, slot: usize, dice: &mut Dice) {
+    fn reserve(&mut self, slot: usize, rng: &mut TestRng) {
         let queue = &self.queues[slot];
-        if self.reserved.len() < 4 && dice.below(2) == 0 {
-            let len = (8 + any_len(dice)).next_multiple_of(8);
+        if self.reserved.len() < 4 && rng.below(2) == 0 {
+            let len = (8 + any_len(rng)).next_multiple_of(8);
             match queue.reserve(len, soon()) {
                 Ok(Some(chunk)) => self.reserved.push((slot, chunk)),
                 Ok(None) => {}
@@ -230,10 +230,10 @@ impl Trial {
             return;
         };
         let (_, chunk) = self.reserved.swap_remove(index);
-        if dice.below(4) == 0 {
+        if rng.below(4) == 0 {
             return queue.free_chunk(chunk, soon());
         }
-        let len = 8 + dice.below(chunk.room() - 15);
+        let len = 8 + rng.below(chunk.room() - 15);
         let filled = item(self.model.put, len);
         let to = queue.bytes(chunk.items(), filled.len() as u64).unwrap();
         // SAFETY: the reserved chunk has room for it, and no other thread writes it.
@@ -311,11 +311,11 @@ impl Trial {
         }
     }
 
-    fn end_claim(&mut self, dice: &mut Dice) {
+    fn end_claim(&mut self, rng: &mut TestRng) {
         if self.model.held.is_empty() {
             return;
         }
-        let index = dice.below(self.model.held.len() as u64) as usize;
+        let index = rng.below(self.model.held.len() as u64) as usize;
         let (slot, claim, item, holds) = self.model.held.swap_remove(index);
         let queue = &self.queues[slot];
         assert_eq!(
@@ -333,17 +333,17 @@ impl Trial {
             queue.release_memory(&claim, soon()).unwrap();
             return;
         }
-        if dice.below(3) == 0 {
+        if rng.below(3) == 0 {
             assert!(queue.give_back(&claim, soon()).unwrap().is_some());
             self.model
                 .give_back(self.memory.limits, claim.number, item, &holds);
         } else {
-            let end = if dice.below(3) == 0 {
+            let end = if rng.below(3) == 0 {
                 ClaimEnd::HandedOver
             } else {
                 ClaimEnd::Done
             };
-            let keeps = dice.below(3) == 0;
+            let keeps = rng.below(3) == 0;
             assert!(
                 queue
                     .acknowledge(&claim, end, keeps, soon())
@@ -419,7 +419,7 @@ impl Trial {
 
 #[test]
 fn a_queue_agrees_with_its_model() {
-    let mut dice = Dice(0x5eed);
+    let mut rng = TestRng(0x5eed);
     let (mut put, mut rounds) = (0, 0);
     for round in 0..scaled(60, 6_000) {
         let mut trial = Trial::new(Limits {
@@ -427,8 +427,8 @@ fn a_queue_agrees_with_its_model() {
             memory: [64 << 10, MIB, 8 * MIB][round as usize % 3],
             deliveries: [0, 1, 3][round as usize / 2 % 3],
         });
-        for _ in 0..dice.below(1_500) {
-            trial.step(&mut dice);
+        for _ in 0..rng.below(1_500) {
+            trial.step(&mut rng);
         }
         trial.end();
         put += trial.model.put;

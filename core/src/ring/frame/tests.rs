@@ -173,11 +173,11 @@ fn growing(first: usize, capacity: usize) -> (Arc<HeapMemory>, Writer, Reader) {
 fn a_ring_grows_when_there_is_no_room_and_loses_nothing() {
     for seed in 1..200u64 {
         let (_, mut writer, mut reader) = growing(64, 4096);
-        let (mut dice, mut sent, mut got) = (seed, 0u64, 0u64);
+        let (mut rng, mut sent, mut got) = (seed, 0u64, 0u64);
         let payload = |id: u64| vec![id as u8; (id * seed * 7 % 61) as usize * (seed as usize % 9)];
         while got < 500 {
-            dice = dice.wrapping_mul(6364136223846793005).wrapping_add(seed);
-            if dice >> 61 < 4 && sent < 500 {
+            rng = rng.wrapping_mul(6364136223846793005).wrapping_add(seed);
+            if rng >> 61 < 4 && sent < 500 {
                 let body = payload(sent);
                 if !writer.send(1, sent, &body).unwrap() {
                     writer.keep(1, sent, Box::new(body), true);
@@ -251,7 +251,7 @@ impl RingMemory for Short {
     fn first(&self) -> usize {
         self.memory.first()
     }
-    fn set_aside(&self, _from: usize, _to: usize) -> bool {
+    fn populate(&self, _from: usize, _to: usize) -> bool {
         self.asked.fetch_add(1, Ordering::Relaxed);
         !self.refuses.load(Ordering::Relaxed)
     }

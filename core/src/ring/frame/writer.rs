@@ -127,7 +127,7 @@ impl<M: RingMemory> FrameWriter<M> {
         }
         let whole = need.saturating_mul(2).min(most).next_power_of_two();
         let to = (used * GROWTH_FACTOR).max(whole).min(most);
-        if !self.ring.set_aside(to) {
+        if !self.ring.populate(to) {
             self.refused = RETRY_AFTER;
             return false;
         }

@@ -81,7 +81,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 return Ok(None);
             };
             self.blocks.pages.add_backed(t, pages)?;
-            self.set_aside(t, page, pages, Kind::Spare).map(Some)
+            self.populate(t, page, pages, Kind::Spare).map(Some)
         })?;
         if moving.is_some() {
             crash::point!(GrowthBegun);
@@ -90,7 +90,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Records a taken run as one that this member is backing or punching.
-    pub(super) fn set_aside(
+    pub(super) fn populate(
         &self,
         t: &mut impl WriteWords,
         page: u64,
@@ -206,7 +206,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 self.blocks
                     .pages
                     .split_run(t, Kind::Spare, (page, len), pages)?;
-                self.set_aside(t, page, pages, Kind::Bare).map(Some)
+                self.populate(t, page, pages, Kind::Bare).map(Some)
             })?;
             let Some(moving) = moving else {
                 break;

@@ -143,7 +143,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
         self.seqlock.release_leaked();
         self.seqlock.check_fenced()?;
-        if self.seqlock.words().is_cut_off() {
+        if self.seqlock.words().is_truncated() {
             return Err(self.seqlock.poison(Corruption::CUT_OFF));
         }
         Ok(())

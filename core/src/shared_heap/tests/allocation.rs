@@ -188,15 +188,15 @@ enum Sizes {
 }
 
 impl Sizes {
-    fn pick(self, dice: &mut Dice, turn: u64) -> u64 {
+    fn pick(self, rng: &mut TestRng, turn: u64) -> u64 {
         match self {
-            Sizes::Powers(most) => dice.any_size(most).max(16),
-            Sizes::Small => 16 + dice.any_size(9),
-            Sizes::Medium => 1000 + dice.below(60_000),
+            Sizes::Powers(most) => rng.any_size(most).max(16),
+            Sizes::Small => 16 + rng.any_size(9),
+            Sizes::Medium => 1000 + rng.below(60_000),
             Sizes::Rotating => match turn % 3 {
-                0 => Sizes::Small.pick(dice, 0),
-                1 => Sizes::Medium.pick(dice, 0),
-                _ => dice.any_size(20).max(16),
+                0 => Sizes::Small.pick(rng, 0),
+                1 => Sizes::Medium.pick(rng, 0),
+                _ => rng.any_size(20).max(16),
             },
         }
     }
@@ -207,7 +207,7 @@ impl Sizes {
 fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
     let shared = Shared::new(4 * most_live + 64 * MIB);
     let blocks = shared.blocks(ME);
-    let mut dice = Dice(seed);
+    let mut rng = TestRng(seed);
     let mut model: BTreeMap<u64, u64> = BTreeMap::new();
     let mut order: Vec<u64> = Vec::new();
     let (mut live, mut peak_live, mut peak_memory) = (0, 0, 0);
@@ -220,12 +220,12 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
     for step in 0..count {
         let turn = step * 12 / count;
         if step % (count / 24) == 0 {
-            target = most_live / 4 + dice.below(3 * most_live / 4);
+            target = most_live / 4 + rng.below(3 * most_live / 4);
         }
         let grow = if live < target { 60 } else { 40 };
-        if dice.below(100) < grow || order.is_empty() {
-            let len = sizes.pick(&mut dice, turn);
-            let offset = match dice.below(3) {
+        if rng.below(100) < grow || order.is_empty() {
+            let len = sizes.pick(&mut rng, turn);
+            let offset = match rng.below(3) {
                 0 => blocks.allocate(len, soon()).unwrap(),
                 _ => {
                     let block = blocks.reserve(len, soon()).unwrap();
@@ -241,7 +241,7 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
             order.push(offset);
             live += len;
         } else {
-            let index = dice.below(order.len() as u64) as usize;
+            let index = rng.below(order.len() as u64) as usize;
             let offset = order.swap_remove(index);
             let len = model.remove(&offset).unwrap();
             assert!(
@@ -251,11 +251,11 @@ fn operations(sizes: Sizes, most_live: u64, count: u64, seed: u64) -> f64 {
             blocks.free(offset, soon()).unwrap();
             live -= len;
         }
-        if dice.below(count / 20) == 0 {
+        if rng.below(count / 20) == 0 {
             // A member that reserves and dies; without a process, which would take most of the time.
             mortal += 1;
             let dying = shared.blocks(1 << 32 | mortal);
-            let sizes: Vec<_> = (0..20).map(|_| sizes.pick(&mut dice, turn)).collect();
+            let sizes: Vec<_> = (0..20).map(|_| sizes.pick(&mut rng, turn)).collect();
             let reserved = sizes.iter().map(|&len| dying.reserve(len, soon()).unwrap());
             let reserved: Vec<_> = reserved.collect();
             peak_live = peak_live.max(live + sizes.iter().sum::<u64>());
@@ -310,16 +310,16 @@ fn threads_share_an_allocator() {
         for seed in 1..5 {
             let (blocks, shared) = (&blocks, &shared);
             scope.spawn(move || {
-                let mut dice = Dice(seed);
+                let mut rng = TestRng(seed);
                 let mut mine = Vec::new();
                 for _ in 0..5_000 {
-                    if dice.below(2) == 0 || mine.is_empty() {
-                        let len = dice.any_size(18).max(16);
+                    if rng.below(2) == 0 || mine.is_empty() {
+                        let len = rng.any_size(18).max(16);
                         let offset = blocks.allocate(len, soon()).unwrap();
                         fill(shared, offset, len);
                         mine.push((offset, len));
                     } else {
-                        let index = dice.below(mine.len() as u64) as usize;
+                        let index = rng.below(mine.len() as u64) as usize;
                         let (offset, len) = mine.swap_remove(index);
                         assert!(is_filled(shared, offset, len));
                         blocks.free(offset, soon()).unwrap();

@@ -39,13 +39,13 @@ fn assert_filled(shared: &Shared, offset: u64, len: u64) {
 }
 
 /// Runs one operation of a member, and checks all invariants that it meets.
-fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
-    let at = cell(dice.below(CELLS));
+fn step(shared: &Shared, blocks: &Blocks, rng: &mut TestRng, largest: u64) {
+    let at = cell(rng.below(CELLS));
     let log = blocks.undo_log();
-    match dice.below(8) {
+    match rng.below(8) {
         // A new block in the place of the old one.
         0..4 => {
-            let len = dice.any_size(largest).max(16);
+            let len = rng.any_size(largest).max(16);
             let block = match blocks.reserve(len, soon()) {
                 Ok(block) => block,
                 Err(HeapError::Limit { .. } | HeapError::TooManyUnfinished { .. }) => return,
@@ -53,7 +53,7 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
             };
             let offset = block.offset();
             fill(shared, offset, len);
-            if dice.below(8) == 0 {
+            if rng.below(8) == 0 {
                 return blocks.release(&block, soon()).unwrap();
             }
             let changed = log.transact(soon(), |t| {
@@ -102,9 +102,9 @@ fn step(shared: &Shared, blocks: &Blocks, dice: &mut Dice, largest: u64) {
 fn worker(shared: &Shared, member: u64, largest: u64, seed: u64) -> Child {
     shared.fork(|| {
         let blocks = shared.blocks(member);
-        let mut dice = Dice(seed);
+        let mut rng = TestRng(seed);
         loop {
-            step(shared, &blocks, &mut dice, largest);
+            step(shared, &blocks, &mut rng, largest);
         }
     })
 }
@@ -138,28 +138,28 @@ fn members_that_are_killed_at_any_time_leave_nothing_half_done() {
     let kills = scaled(300, 10_000);
     let shared = Shared::new(64 * MIB);
     let blocks = shared.blocks(US);
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut rng = TestRng(0x2545_f491_4f6c_dd1d);
     let (mut longest, mut killed, mut generation) = (0, 0, 1);
     while killed < kills {
         let mut workers: Vec<_> = (1..=SLOTS)
             .map(|slot| {
                 let member = number(slot, generation);
-                (member, worker(&shared, member, 16, dice.next()))
+                (member, worker(&shared, member, 16, rng.next()))
             })
             .collect();
         for _ in 0..20 {
-            thread::sleep(Duration::from_micros(dice.below(3_000)));
-            let index = dice.below(SLOTS) as usize;
+            thread::sleep(Duration::from_micros(rng.below(3_000)));
+            let index = rng.below(SLOTS) as usize;
             let (dead, child) = workers.swap_remove(index);
             child.kill();
             let died = clock::now();
-            step(&shared, &blocks, &mut dice, 16);
+            step(&shared, &blocks, &mut rng, 16);
             longest = longest.max(clock::now() - died);
             blocks.recover(|owner| owner == dead, soon()).unwrap();
             killed += 1;
             generation += 1;
             let member = number((dead & 0xffff_ffff) - 1, generation);
-            workers.push((member, worker(&shared, member, 16, dice.next())));
+            workers.push((member, worker(&shared, member, 16, rng.next())));
         }
         for (member, child) in workers {
             child.kill();
@@ -196,9 +196,9 @@ fn dies_at(shared: &Shared, member: u64, point: Point, times: u64, work: impl Fn
 /// Lets a member pass a point for the `times`th time, and die there.
 fn pass(shared: &Shared, point: Point, times: u64, seed: u64) {
     let busy = |blocks: &Blocks| {
-        let mut dice = Dice(seed);
+        let mut rng = TestRng(seed);
         for _ in 0..100_000 {
-            step(shared, blocks, &mut dice, 21);
+            step(shared, blocks, &mut rng, 21);
         }
     };
     match point {
@@ -266,7 +266,7 @@ fn members_that_die_at_any_point_leave_nothing_half_done() {
             .map(|point| format!("{point:?}"))
             .eq(all.iter().copied())
     );
-    let mut dice = Dice(77);
+    let mut rng = TestRng(77);
     let mut kills = 0;
     for point in points {
         let shared = Shared::new(16 * MIB);
@@ -283,14 +283,14 @@ fn members_that_die_at_any_point_leave_nothing_half_done() {
         };
         for round in 0..most {
             let times = if often {
-                1 + dice.below(3_000)
+                1 + rng.below(3_000)
             } else {
                 round + 1
             };
-            pass(&shared, point, times, dice.next());
+            pass(&shared, point, times, rng.next());
             // Operations of others before the dead member is recovered.
             for _ in 0..50 {
-                step(&shared, &blocks, &mut dice, 21);
+                step(&shared, &blocks, &mut rng, 21);
             }
             for dead in DEAD {
                 blocks.recover(|owner| owner == dead, soon()).unwrap();

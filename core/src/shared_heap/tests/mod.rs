@@ -13,7 +13,7 @@ use super::{Members, Words};
 use crate::clock;
 use crate::memory::mapping::SharedMapping;
 use crate::sync::Ordering;
-use crate::testing::{Child, Dice, LONG, file_in_memory, fork, scaled, soon};
+use crate::testing::{Child, LONG, TestRng, file_in_memory, fork, scaled, soon};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;

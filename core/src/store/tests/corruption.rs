@@ -44,20 +44,20 @@ impl Victim {
     fn operate(
         &mut self,
         mut open: Option<&mut OpenTransaction>,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) -> Result<(), StoreError> {
         let deadline = clock::now() + PATIENCE;
-        let container = self.containers[dice.below(self.containers.len() as u64) as usize];
-        let (chosen, new) = (self.keys.any(dice), self.keys.value(dice, 2));
+        let container = self.containers[rng.below(self.containers.len() as u64) as usize];
+        let (chosen, new) = (self.keys.any(rng), self.keys.value(rng, 2));
         let (key, new) = (key(&chosen), value(&new));
-        let item = match dice.below(4) {
+        let item = match rng.below(4) {
             0 => Item::Key(&key),
             1 => Item::Extra(&key),
-            2 => Item::Index(dice.below(5) as i64 - 2),
-            _ => Item::Field(dice.below(5)),
+            2 => Item::Index(rng.below(5) as i64 - 2),
+            _ => Item::Field(rng.below(5)),
         };
         let store = &self.store;
-        match dice.below(16) {
+        match rng.below(16) {
             0..4 => {
                 store.set(open.as_deref_mut(), deadline, container, &item, &new)?;
                 let found = store.get(open, deadline, container, &item)?;
@@ -78,8 +78,8 @@ impl Victim {
                     open,
                     deadline,
                     container,
-                    dice.below(4),
-                    dice.below(4),
+                    rng.below(4),
+                    rng.below(4),
                     &values,
                 )?;
             }
@@ -93,7 +93,7 @@ impl Victim {
             13 if open.is_none() => {
                 let (block, ..) = store.pin(deadline, container)?;
                 self.pins.push(block);
-                if dice.below(2) == 0 {
+                if rng.below(2) == 0 {
                     store.unpin(deadline, self.pins.swap_remove(0))?;
                 }
             }
@@ -109,15 +109,15 @@ impl Victim {
     }
 
     /// Runs one operation, and checks that it ends in time. Returns the corruption that it met.
-    fn step(&mut self, dice: &mut Dice) -> Option<Corruption> {
+    fn step(&mut self, rng: &mut TestRng) -> Option<Corruption> {
         let begun = clock::now();
         if self.containers.len() > 100 {
             self.containers.drain(10..60);
         }
-        let done = match dice.below(8) {
+        let done = match rng.below(8) {
             0 => self.store.begin(begun + PATIENCE).and_then(|mut open| {
                 for _ in 0..4 {
-                    let _ = self.operate(Some(&mut open), dice);
+                    let _ = self.operate(Some(&mut open), rng);
                 }
                 self.store.commit(open)
             }),
@@ -132,7 +132,7 @@ impl Victim {
                     &value(&values::int(1)),
                 )
                 .map(drop),
-            _ => self.operate(None, dice),
+            _ => self.operate(None, rng),
         };
         let took = clock::now() - begun;
         assert!(took < LONG, "{took} ns");
@@ -146,31 +146,31 @@ impl Victim {
     }
 
     /// Returns an offset that is worth overwriting.
-    fn somewhere(&self, shared: &Shared, dice: &mut Dice) -> u64 {
+    fn somewhere(&self, shared: &Shared, rng: &mut TestRng) -> u64 {
         let metadata = heap_at(START);
         let data = self.store.heap.tests_data();
-        let container = self.containers[dice.below(self.containers.len() as u64) as usize].at;
-        match dice.below(16) {
-            0 => self.store.log.seqlock().start() + dice.below(40) * 8,
-            1 => START + AT_LAST_ID + dice.below(40) * 8,
-            2 => START + AT_WATCHES + dice.below(40) * 8,
-            3 => metadata + dice.below(1100) * 8,
-            4 => metadata + heap::METADATA_SIZE + dice.below(300) * 8,
-            5..10 => container + dice.below(8) * 8,
+        let container = self.containers[rng.below(self.containers.len() as u64) as usize].at;
+        match rng.below(16) {
+            0 => self.store.log.seqlock().start() + rng.below(40) * 8,
+            1 => START + AT_LAST_ID + rng.below(40) * 8,
+            2 => START + AT_WATCHES + rng.below(40) * 8,
+            3 => metadata + rng.below(1100) * 8,
+            4 => metadata + heap::METADATA_SIZE + rng.below(300) * 8,
+            5..10 => container + rng.below(8) * 8,
             10 | 11 => {
                 // The first word of its payload.
                 let payload = shared.mapping.word(container + 24);
                 let payload = payload.map_or(0, |word| word.load(Ordering::Relaxed));
                 let low = (payload & ((1 << 40) - 1)) / 8 * 8;
-                (low + dice.below(20) * 8).min(shared.mapping.size() as u64 - 8)
+                (low + rng.below(20) * 8).min(shared.mapping.size() as u64 - 8)
             }
-            _ => data + dice.below(64 * PAGE / 8) * 8,
+            _ => data + rng.below(64 * PAGE / 8) * 8,
         }
     }
 
-    fn corrupt(&self, shared: &Shared, dice: &mut Dice) {
+    fn corrupt(&self, shared: &Shared, rng: &mut TestRng) {
         let at = self
-            .somewhere(shared, dice)
+            .somewhere(shared, rng)
             .min(shared.mapping.size() as u64 - 8);
         // Rarely the poison, because it ends the run at once.
         let log = self.store.log.seqlock().start();
@@ -178,7 +178,7 @@ impl Victim {
             return;
         }
         let found = shared.load(at);
-        let container = self.containers[dice.below(self.containers.len() as u64) as usize];
+        let container = self.containers[rng.below(self.containers.len() as u64) as usize];
         let kinds = [
             Type::List,
             Type::Dict,
@@ -186,24 +186,24 @@ impl Victim {
             Type::Record,
             Type::Buffer,
         ];
-        let kind = kinds[dice.below(5) as usize];
-        let value = match dice.below(14) {
-            0 => dice.next(),
+        let kind = kinds[rng.below(5) as usize];
+        let value = match rng.below(14) {
+            0 => rng.next(),
             1 => 0,
             2 => u64::MAX,
-            3 => found ^ 1 << dice.below(64),
-            4 => found.wrapping_add(dice.below(5)).wrapping_sub(2),
-            5 => dice.below(4096),
-            6 => dice.below(1 << 32) << 32 | dice.below(16),
-            7 => u64::MAX >> dice.below(64),
+            3 => found ^ 1 << rng.below(64),
+            4 => found.wrapping_add(rng.below(5)).wrapping_sub(2),
+            5 => rng.below(4096),
+            6 => rng.below(1 << 32) << 32 | rng.below(16),
+            7 => u64::MAX >> rng.below(64),
             // A cycle, or a container in two others.
             8 | 9 => Cell::at(kind, container.at).0,
             10 => Cell::at(Type::Tuple, container.at).0,
             11 => container.at,
-            12 => START + dice.below(shared.mapping.size() as u64 / 8) * 8,
+            12 => START + rng.below(shared.mapping.size() as u64 / 8) * 8,
             _ => {
                 let other = self
-                    .somewhere(shared, dice)
+                    .somewhere(shared, rng)
                     .min(shared.mapping.size() as u64 - 8);
                 shared.load(other)
             }
@@ -214,21 +214,21 @@ impl Victim {
 
 #[test]
 fn corruption_at_rest_ends_in_results_or_errors() {
-    let mut dice = Dice(0xdead_beef);
+    let mut rng = TestRng(0xdead_beef);
     let (mut poisoned, mut overwrites) = (0, 0);
     let keys = Rc::new(Keys::new());
     for _ in 0..scaled(300, 20_000) {
         let shared = &shared(MAX_MEMORY);
         let mut victim = Victim::new(shared, &keys);
-        for _ in 0..dice.below(60) {
-            assert_eq!(victim.step(&mut dice), None, "without corruption");
+        for _ in 0..rng.below(60) {
+            assert_eq!(victim.step(&mut rng), None, "without corruption");
         }
         for _ in 0..60 {
-            for _ in 0..dice.below(3) {
-                victim.corrupt(shared, &mut dice);
+            for _ in 0..rng.below(3) {
+                victim.corrupt(shared, &mut rng);
                 overwrites += 1;
             }
-            if victim.step(&mut dice).is_some() {
+            if victim.step(&mut rng).is_some() {
                 poisoned += 1;
                 break;
             }
@@ -240,7 +240,7 @@ fn corruption_at_rest_ends_in_results_or_errors() {
 
 #[test]
 fn corruption_during_operations_ends_in_results_or_errors() {
-    let mut dice = Dice(0xfeed);
+    let mut rng = TestRng(0xfeed);
     let keys = Rc::new(Keys::new());
     for round in 0..scaled(20, 2_000) {
         let shared = &shared(MAX_MEMORY);
@@ -251,7 +251,7 @@ fn corruption_during_operations_ends_in_results_or_errors() {
             // The attacker has the same memory, and knows the roots.
             let (store, containers) = (store(shared, US), victim.containers.clone());
             scope.spawn(move || {
-                let mut dice = Dice(round + 1);
+                let mut rng = TestRng(round + 1);
                 let attacker = Victim {
                     store,
                     keys: Rc::new(Keys::none()),
@@ -259,15 +259,15 @@ fn corruption_during_operations_ends_in_results_or_errors() {
                     pins: Vec::new(),
                 };
                 while !over.load(Ordering::Relaxed) {
-                    attacker.corrupt(shared, &mut dice);
-                    for _ in 0..dice.below(3000) {
+                    attacker.corrupt(shared, &mut rng);
+                    for _ in 0..rng.below(3000) {
                         std::hint::spin_loop();
                     }
                 }
             });
             let end = clock::now() + 20_000_000;
             while clock::now() < end {
-                if victim.step(&mut dice).is_some() {
+                if victim.step(&mut rng).is_some() {
                     for at in [8, 16, 24] {
                         shared.store(victim.store.log.seqlock().start() + at, 0);
                     }

@@ -43,9 +43,9 @@ impl Twins {
         let child = self.shared.fork(|| {
             armed();
             let mut trial = self.living.twin(store(&self.shared, number));
-            let mut dice = Dice(seed);
+            let mut rng = TestRng(seed);
             for done in 1.. {
-                trial.step(&mut dice);
+                trial.step(&mut rng);
                 self.shared.store(DONE, done);
             }
         });
@@ -76,12 +76,12 @@ impl Twins {
         ours.recover(|member| dead.contains(&member), soon())
             .unwrap();
         let found = ours.copy(None, soon(), root(ours)).unwrap();
-        let mut dice = Dice(seed);
+        let mut rng = TestRng(seed);
         for _ in 0..done {
-            self.living.step(&mut dice);
+            self.living.step(&mut rng);
         }
         if is_done.unwrap_or(found != self.living.model) {
-            self.living.step(&mut dice);
+            self.living.step(&mut rng);
         }
         assert!(
             found == self.living.model,
@@ -132,12 +132,12 @@ fn members_die_at_each_point() {
 
 #[test]
 fn commits_of_members_that_die_at_any_point_stay() {
-    let mut dice = Dice(5);
+    let mut rng = TestRng(5);
     let mut twins = Twins::new();
     let mut kills = 0;
     for _ in 0..scaled(4, 400) {
         for (point, is_done, most) in POINTS {
-            let (seed, times) = (dice.next(), dice.between(1, most));
+            let (seed, times) = (rng.next(), rng.between(1, most));
             let (number, child) = twins.begin(seed, || {
                 crash::arm(point as usize, times, libc::SIGKILL, -1);
             });
@@ -146,14 +146,14 @@ fn commits_of_members_that_die_at_any_point_stay() {
             kills += 1;
         }
         for point in OF_SUCCESSORS {
-            let (seed, times) = (dice.next(), dice.between(1, 300));
+            let (seed, times) = (rng.next(), rng.between(1, 300));
             let (number, child) = twins.begin(seed, || {
                 crash::arm(Point::LogWordStored as usize, times, libc::SIGKILL, -1);
             });
             assert_eq!(child.wait(), libc::SIGKILL);
             let done = twins.done();
             let mut dead = vec![number];
-            for _ in 0..dice.between(1, 3) {
+            for _ in 0..rng.between(1, 3) {
                 let (number, child) = twins.inherit(point);
                 dead.push(number);
                 assert_eq!(child.wait(), libc::SIGKILL, "{point:?}");
@@ -171,16 +171,16 @@ fn commits_of_members_that_die_at_any_point_stay() {
 
 #[test]
 fn commits_of_members_that_are_killed_at_any_time_stay() {
-    let mut dice = Dice(6);
+    let mut rng = TestRng(6);
     let mut twins = Twins::new();
     let (mut steps, kills) = (0, scaled(60, 10_000));
     for _ in 0..kills {
-        let seed = dice.next();
+        let seed = rng.next();
         let (number, child) = twins.begin(seed, || {});
         while twins.done() == 0 && !child.has_ended() {
             thread::yield_now();
         }
-        thread::sleep(Duration::from_micros(dice.below(20_000)));
+        thread::sleep(Duration::from_micros(rng.below(20_000)));
         child.kill();
         steps += twins.done();
         twins.end(&[number], seed, twins.done(), None);

@@ -19,7 +19,7 @@ use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::backing_file::PAGE;
 use crate::shared_heap::tests::{Mapping, Member, START, Shared};
 use crate::shared_heap::{HeapError, Members, Words, heap, redo_log};
-use crate::testing::{Dice, file_in_memory, scaled, soon};
+use crate::testing::{TestRng, file_in_memory, scaled, soon};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

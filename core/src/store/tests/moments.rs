@@ -58,12 +58,12 @@ fn open_accounts(store: &Ours) {
 }
 
 /// Moves money from one account to another, which this may close or open, and counts that twice.
-fn write(store: &Ours, dice: &mut Dice) {
+fn write(store: &Ours, rng: &mut TestRng) {
     let [accounts, counts] = containers(store);
     let one = Number::Int(1);
     let mut open = store.begin(soon()).unwrap();
     let t = &mut Some(&mut open);
-    let names = [0, 1].map(|_| name(dice.below(ACCOUNTS)));
+    let names = [0, 1].map(|_| name(rng.below(ACCOUNTS)));
     let [from, to] = names.each_ref().map(Item::Key);
     let amount = match take(store, t.as_deref_mut(), accounts, &from) {
         Ok(amount) => int(&amount),
@@ -87,22 +87,22 @@ fn write(store: &Ours, dice: &mut Dice) {
             .unwrap();
     }
     // Blocks of any size come and go.
-    let text = vec![dice.below(256) as u8; dice.any_size(14) as usize];
+    let text = vec![rng.below(256) as u8; rng.any_size(14) as usize];
     let text = Value::Blob(Type::Text, value::Bytes::Owned(text));
-    let key = Key::Immediate(Cell::int(dice.below(20) as i64).unwrap());
+    let key = Key::Immediate(Cell::int(rng.below(20) as i64).unwrap());
     store
         .set(t.as_deref_mut(), soon(), accounts, &Item::Key(&key), &text)
         .unwrap();
-    match dice.below(4) {
+    match rng.below(4) {
         0 => store.abandon(open),
         _ => store.commit(open).unwrap(),
     }
 }
 
 /// Checks that a copy is of one moment.
-fn read(store: &Ours, dice: &mut Dice, counted: &mut i64) {
+fn read(store: &Ours, rng: &mut TestRng, counted: &mut i64) {
     let [accounts, counts] = containers(store);
-    match dice.below(4) {
+    match rng.below(4) {
         0 => {
             let StoredValue::Dict(all) = store.copy(None, soon(), root(store)).unwrap() else {
                 panic!("no dict");
@@ -130,7 +130,7 @@ fn read(store: &Ours, dice: &mut Dice, counted: &mut i64) {
             let count = int(&store.get(None, soon(), counts, &Item::Index(1)).unwrap());
             assert!(count >= *counted, "a count has decreased");
             *counted = count;
-            let key = Key::Immediate(Cell::int(dice.below(20) as i64).unwrap());
+            let key = Key::Immediate(Cell::int(rng.below(20) as i64).unwrap());
             match store.get(None, soon(), accounts, &Item::Key(&key)) {
                 Ok(text) => drop(int(&text)),
                 Err(StoreError::KeyNotFound) => {}
@@ -150,9 +150,9 @@ fn readers_see_one_moment_while_processes_and_threads_write() {
         for seed in 0..2 {
             let (ours, over) = (&ours, &over);
             scope.spawn(move || {
-                let (mut dice, mut counted) = (Dice(seed + 70), 0);
+                let (mut rng, mut counted) = (TestRng(seed + 70), 0);
                 while !over.load(Ordering::Relaxed) {
-                    read(ours, &mut dice, &mut counted);
+                    read(ours, &mut rng, &mut counted);
                 }
             });
         }
@@ -160,23 +160,23 @@ fn readers_see_one_moment_while_processes_and_threads_write() {
             .map(|seed| {
                 shared.fork(|| {
                     let theirs = store(&shared, 1 << 32 | (seed + 5));
-                    let mut dice = Dice(seed + 7);
+                    let mut rng = TestRng(seed + 7);
                     for _ in 0..rounds {
-                        write(&theirs, &mut dice);
+                        write(&theirs, &mut rng);
                     }
                 })
             })
             .collect();
-        let mut dice = Dice(99);
+        let mut rng = TestRng(99);
         for _ in 0..rounds {
-            write(&ours, &mut dice);
+            write(&ours, &mut rng);
         }
         for writer in writers {
             assert_eq!(writer.wait(), 0);
         }
         over.store(true, Ordering::Relaxed);
     });
-    read(&ours, &mut Dice(1), &mut 0);
+    read(&ours, &mut TestRng(1), &mut 0);
     checked(&ours);
 }
 

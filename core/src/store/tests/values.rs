@@ -138,9 +138,9 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new() -> Self {
-        let mut dice = Dice(1);
+        let mut rng = TestRng(1);
         let mut all: Vec<(u64, i64)> = (0..300_000)
-            .map(|_| dice.below(1 << 47) as i64)
+            .map(|_| rng.below(1 << 47) as i64)
             .map(|int| {
                 let key = Key::Immediate(Cell::int(int).unwrap());
                 (key.canonical().hash() >> 32, int)
@@ -161,22 +161,22 @@ impl Keys {
         Keys { colliding }
     }
 
-    pub(super) fn any(&self, dice: &mut Dice) -> StoredValue {
-        let number = dice.below(40);
-        match dice.below(16) {
+    pub(super) fn any(&self, rng: &mut TestRng) -> StoredValue {
+        let number = rng.below(40);
+        match rng.below(16) {
             0..3 => int(number.into()),
             3 => float(number as f64),
             4 => float(number as f64 + 0.5),
             5 => StoredValue::Immediate(Cell::bool(number % 2 == 1)),
             // Around the limits of ints that fit into a cell, and of floats that are ints.
             6 | 7 => {
-                let power = [46, 47, 48, 52, 53, 63, 64, 100][dice.below(8) as usize];
-                let near = (1i128 << power) + i128::from(dice.below(3)) - 1;
+                let power = [46, 47, 48, 52, 53, 63, 64, 100][rng.below(8) as usize];
+                let near = (1i128 << power) + i128::from(rng.below(3)) - 1;
                 int(if number % 2 == 1 { -near } else { near })
             }
             8 => {
-                let power = [46, 47, 48, 52, 53, 63, 64, 100, 1000][dice.below(9) as usize];
-                let near = 2f64.powi(power) + dice.below(3) as f64 - 1.0;
+                let power = [46, 47, 48, 52, 53, 63, 64, 100, 1000][rng.below(9) as usize];
+                let near = 2f64.powi(power) + rng.below(3) as f64 - 1.0;
                 float(if number % 2 == 1 { -near } else { near })
             }
             9 => [
@@ -185,30 +185,30 @@ impl Keys {
                 float(f64::NAN),
                 float(f64::NEG_INFINITY),
                 float(5e-324),
-            ][dice.below(5) as usize]
+            ][rng.below(5) as usize]
                 .clone(),
             10 | 11 => text(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..number as usize % 36]),
             12 => bytes(&b"abcdefghijklmnopqrstuvwxyz0123456789"[..number as usize % 36]),
             13 if number % 2 == 1 => {
-                let exact = vec![number as u8, dice.below(2) as u8];
+                let exact = vec![number as u8, rng.below(2) as u8];
                 StoredValue::Blob(Type::Alias, exact)
             }
             13 => {
-                let mut exact = vec![b'k'; dice.below(20) as usize];
-                exact.push(dice.below(2) as u8);
+                let mut exact = vec![b'k'; rng.below(20) as usize];
+                exact.push(rng.below(2) as u8);
                 StoredValue::Blob(Type::Key, exact)
             }
             _ => {
-                let index = dice.below(self.colliding.len() as u64);
+                let index = rng.below(self.colliding.len() as u64);
                 self.colliding[index as usize].clone()
             }
         }
     }
 
-    fn some(&self, dice: &mut Dice, most: u64) -> Vec<StoredValue> {
+    fn some(&self, rng: &mut TestRng, most: u64) -> Vec<StoredValue> {
         let mut some: Vec<StoredValue> = Vec::new();
-        for _ in 0..dice.below(most + 1) {
-            let each = self.any(dice);
+        for _ in 0..rng.below(most + 1) {
+            let each = self.any(rng);
             if !some.iter().any(|other| is_same(other, &each)) {
                 some.push(each);
             }
@@ -217,43 +217,43 @@ impl Keys {
     }
 
     /// Returns a value with at most so many levels of nesting.
-    pub(super) fn value(&self, dice: &mut Dice, depth: u64) -> StoredValue {
-        let deeper = |dice: &mut Dice| self.value(dice, depth - 1);
-        let most = if dice.below(20) == 0 { 100 } else { 6 };
-        match dice.below(if depth == 0 { 10 } else { 18 }) {
-            0..4 => int(dice.below(1000).into()),
-            4 => float(dice.below(1000) as f64 / 8.0),
-            5 => match self.any(dice) {
+    pub(super) fn value(&self, rng: &mut TestRng, depth: u64) -> StoredValue {
+        let deeper = |rng: &mut TestRng| self.value(rng, depth - 1);
+        let most = if rng.below(20) == 0 { 100 } else { 6 };
+        match rng.below(if depth == 0 { 10 } else { 18 }) {
+            0..4 => int(rng.below(1000).into()),
+            4 => float(rng.below(1000) as f64 / 8.0),
+            5 => match self.any(rng) {
                 StoredValue::Blob(Type::Key | Type::Alias, exact) => {
                     StoredValue::Blob(Type::Packed, exact)
                 }
                 other => other,
             },
-            6 => text(&vec![b'x'; dice.any_size(12) as usize]),
-            7 if dice.below(40) == 0 => bytes(&vec![0xfe; 400_000]),
-            7 => bytes(&vec![0xff; dice.any_size(6) as usize]),
-            8 => StoredValue::Buffer(bytes_of(dice, 20), bytes_of(dice, 5000)),
-            9 => StoredValue::FrozenSet(self.some(dice, 5)),
-            10 => StoredValue::Tuple((0..dice.below(4)).map(|_| deeper(dice)).collect()),
-            11 | 12 => StoredValue::List((0..dice.below(most)).map(|_| deeper(dice)).collect()),
+            6 => text(&vec![b'x'; rng.any_size(12) as usize]),
+            7 if rng.below(40) == 0 => bytes(&vec![0xfe; 400_000]),
+            7 => bytes(&vec![0xff; rng.any_size(6) as usize]),
+            8 => StoredValue::Buffer(bytes_of(rng, 20), bytes_of(rng, 5000)),
+            9 => StoredValue::FrozenSet(self.some(rng, 5)),
+            10 => StoredValue::Tuple((0..rng.below(4)).map(|_| deeper(rng)).collect()),
+            11 | 12 => StoredValue::List((0..rng.below(most)).map(|_| deeper(rng)).collect()),
             13 | 14 => {
-                let keys = self.some(dice, most);
-                StoredValue::Dict(keys.into_iter().map(|key| (key, deeper(dice))).collect())
+                let keys = self.some(rng, most);
+                StoredValue::Dict(keys.into_iter().map(|key| (key, deeper(rng))).collect())
             }
-            15 => StoredValue::Set(self.some(dice, most)),
+            15 => StoredValue::Set(self.some(rng, most)),
             _ => {
-                let fields = (0..dice.below(8)).map(|_| deeper(dice)).collect();
-                let extra = self.some(dice, 3).into_iter();
-                let extra = extra.map(|key| (key, deeper(dice))).collect();
-                StoredValue::Record(dice.below(100) as u32, fields, extra)
+                let fields = (0..rng.below(8)).map(|_| deeper(rng)).collect();
+                let extra = self.some(rng, 3).into_iter();
+                let extra = extra.map(|key| (key, deeper(rng))).collect();
+                StoredValue::Record(rng.below(100) as u32, fields, extra)
             }
         }
     }
 }
 
-fn bytes_of(dice: &mut Dice, most: u64) -> Vec<u8> {
-    let byte = dice.below(256) as u8;
-    vec![byte; dice.below(most) as usize]
+fn bytes_of(rng: &mut TestRng, most: u64) -> Vec<u8> {
+    let byte = rng.below(256) as u8;
+    vec![byte; rng.below(most) as usize]
 }
 
 #[test]

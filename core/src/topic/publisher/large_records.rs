@@ -39,7 +39,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     fn back_run(&mut self, run: PageRun) -> Result<Block, PublishError> {
         let first = self.log.blocks;
         if let Some(bare) = self.blocks.unbacked_part(run) {
-            if let Err(error) = self.log.space().set_aside(first + bare.at, bare.len) {
+            if let Err(error) = self.log.space().populate(first + bare.at, bare.len) {
                 self.blocks.free(run);
                 return Err(error.into());
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::shared_heap::Words;
-use crate::testing::{Dice, scaled};
+use crate::testing::{TestRng, scaled};
 use crate::topic::log::CutReason;
 use crate::topic::subscriber::CorruptLog;
 
@@ -117,8 +117,9 @@ fn a_sealed_log_cannot_be_written_by_others() {
     assert!(file.write_at(b"x", 0).is_err());
     assert!(file.set_len(4096).is_err());
     let (descriptor, size) = (std::os::fd::AsFd::as_fd(&file), 4096);
-    let mapped =
-        |access| crate::memory::mapping::Span::new(descriptor, 0, size, access, libc::MAP_SHARED);
+    let mapped = |access| {
+        crate::memory::mapping::MappedRange::new(descriptor, 0, size, access, libc::MAP_SHARED)
+    };
     assert!(mapped(crate::memory::mapping::WRITABLE).is_err());
     assert!(mapped(libc::PROT_READ).is_ok());
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -128,7 +129,7 @@ fn a_sealed_log_cannot_be_written_by_others() {
 /// Any word of the directory may change at any time: each operation ends, and stays within the memory.
 #[test]
 fn a_corrupt_directory_causes_no_panic() {
-    let mut dice = Dice(0x70c);
+    let mut rng = TestRng(0x70c);
     for _ in 0..scaled(25, 5_000) {
         let topic = Topic::new();
         let limits = limits(8, 4, 64 << 10);
@@ -141,15 +142,15 @@ fn a_corrupt_directory_causes_no_panic() {
             .into();
         let mut held = Vec::new();
         for _ in 0..300 {
-            let at = match dice.below(3) {
-                0 => dice.below(4096 / 8),
-                1 => Capacity::OF_A_TOPIC.seats_at() / 8 + dice.below(3 * 512),
-                _ => dice.below(Capacity::OF_A_TOPIC.size() / 8),
+            let at = match rng.below(3) {
+                0 => rng.below(4096 / 8),
+                1 => Capacity::OF_A_TOPIC.seats_at() / 8 + rng.below(3 * 512),
+                _ => rng.below(Capacity::OF_A_TOPIC.size() / 8),
             };
-            let value = match dice.below(3) {
-                0 => dice.below(16),
-                1 => dice.next(),
-                _ => dice.any_size(63),
+            let value = match rng.below(3) {
+                0 => rng.below(16),
+                1 => rng.next(),
+                _ => rng.any_size(63),
             };
             topic
                 .words
@@ -157,19 +158,19 @@ fn a_corrupt_directory_causes_no_panic() {
                 .unwrap()
                 .store(value, Ordering::Relaxed);
             for _ in 0..4 {
-                let publisher = &mut publishers[dice.below(2) as usize];
-                let len = if dice.below(4) == 0 {
+                let publisher = &mut publishers[rng.below(2) as usize];
+                let len = if rng.below(4) == 0 {
                     6000
                 } else {
-                    dice.below(500)
+                    rng.below(500)
                 };
                 let bytes = payload(0, publisher.next(), len as usize);
-                let patience = [OnFull::Fail, WAITS][dice.below(2) as usize];
+                let patience = [OnFull::Fail, WAITS][rng.below(2) as usize];
                 let _ = write(publisher, &bytes, patience);
                 publisher.publish();
                 publisher.is_attached_by_all(WAITS);
             }
-            let index = dice.below(3) as usize;
+            let index = rng.below(3) as usize;
             let reader = &mut readers[index];
             if reader.is_stale() {
                 reader.refresh(&mut open);
@@ -177,7 +178,7 @@ fn a_corrupt_directory_causes_no_panic() {
             let (mut out, mut messages) = (Vec::new(), Vec::new());
             reader.receive(5, true, &mut out, &mut messages);
             held.append(&mut messages);
-            held.truncate(dice.below(10) as usize);
+            held.truncate(rng.below(10) as usize);
             while reader.next_unreadable().is_some() {}
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::crash::{self, Point};
-use crate::testing::{Child, Dice, fork, scaled};
+use crate::testing::{Child, TestRng, fork, scaled};
 use std::thread;
 
 /// The forked member.
@@ -77,7 +77,7 @@ fn there_is_a_death_at_each_point() {
 #[test]
 fn a_publisher_that_is_killed_anywhere_leaves_what_it_has_published() {
     let _alone = crate::sync::lock(&crate::FORK);
-    let mut dice = Dice(19);
+    let mut rng = TestRng(19);
     for round in 0..scaled(5, 640) {
         for point in OF_PUBLISHERS {
             let topic = Topic::new();
@@ -88,7 +88,7 @@ fn a_publisher_that_is_killed_anywhere_leaves_what_it_has_published() {
                 | Point::ListingOpened
                 | Point::ListingClosed
                 | Point::CutOff => 1,
-                _ => dice.between(1, 30),
+                _ => rng.between(1, 30),
             };
             let child = fork(|| {
                 crash::arm(point as usize, times, libc::SIGKILL, -1);
@@ -136,7 +136,7 @@ fn a_publisher_that_is_killed_anywhere_leaves_what_it_has_published() {
 #[test]
 fn a_subscriber_that_is_killed_anywhere_blocks_no_publisher() {
     let _alone = crate::sync::lock(&crate::FORK);
-    let mut dice = Dice(91);
+    let mut rng = TestRng(91);
     for _ in 0..scaled(5, 640) {
         for point in OF_SUBSCRIBERS {
             let topic = Topic::new();
@@ -145,10 +145,10 @@ fn a_subscriber_that_is_killed_anywhere_blocks_no_publisher() {
             assert!(next_of(&mut ours, 7));
             let times = match point {
                 Point::SeatTaken | Point::SeatJoining | Point::Attached | Point::SeatActive => 1,
-                _ => dice.between(1, 20),
+                _ => rng.between(1, 20),
             };
             let us = std::process::id() as i32;
-            let policy = match dice.below(3) {
+            let policy = match rng.below(3) {
                 0 => (Policy::KeepLast, 8),
                 _ => (Policy::Block, 0),
             };

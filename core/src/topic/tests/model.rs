@@ -1,7 +1,7 @@
 //! A topic agrees with a model of it, for any order of operations: each record is read, or counted as missed.
 
 use super::*;
-use crate::testing::{Dice, scaled};
+use crate::testing::{TestRng, scaled};
 use crate::topic::subscriber::PublisherId;
 use std::collections::HashMap;
 
@@ -34,9 +34,9 @@ struct Trial {
 }
 
 impl Trial {
-    fn open(&mut self, dice: &mut Dice) {
-        let limits = limits(dice.between(1, 40), dice.below(20), 128 << 10);
-        let ours = match dice.below(3) {
+    fn open(&mut self, rng: &mut TestRng) {
+        let limits = limits(rng.between(1, 40), rng.below(20), 128 << 10);
+        let ours = match rng.below(3) {
             0 => self.topic.publisher(limits),
             _ => self.topic.publisher_of(limits, tight(limits)),
         };
@@ -50,14 +50,14 @@ impl Trial {
         });
     }
 
-    fn join(&mut self, dice: &mut Dice) {
-        let policy = [Policy::Block, Policy::KeepLast, Policy::Disconnect][dice.below(3) as usize];
-        let history = match dice.below(3) {
+    fn join(&mut self, rng: &mut TestRng) {
+        let policy = [Policy::Block, Policy::KeepLast, Policy::Disconnect][rng.below(3) as usize];
+        let history = match rng.below(3) {
             0 => History::Oldest,
             1 => History::Last(0),
-            _ => History::Last(dice.below(10)),
+            _ => History::Last(rng.below(10)),
         };
-        let lag = dice.between(1, 30);
+        let lag = rng.between(1, 30);
         self.readers.push(ModelReader {
             reader: self.topic.subscriber(policy, lag, history),
             policy,
@@ -69,18 +69,18 @@ impl Trial {
         });
     }
 
-    fn publish(&mut self, dice: &mut Dice) {
-        let index = dice.below(self.writers.len() as u64) as usize;
+    fn publish(&mut self, rng: &mut TestRng) {
+        let index = rng.below(self.writers.len() as u64) as usize;
         let writer = &mut self.writers[index];
-        for _ in 0..dice.between(1, 12) {
-            let len = match dice.below(20) {
-                0 => dice.between(600, 30_000),
+        for _ in 0..rng.between(1, 12) {
+            let len = match rng.below(20) {
+                0 => rng.between(600, 30_000),
                 1 => 0,
-                _ => dice.between(1, 400),
+                _ => rng.between(1, 400),
             } as usize;
             let seq = writer.lens.len() as u64;
             assert_eq!(writer.ours.next(), seq);
-            let patience = [OnFull::Fail, WAITS][dice.below(2) as usize];
+            let patience = [OnFull::Fail, WAITS][rng.below(2) as usize];
             match write(&mut writer.ours, &payload(writer.id, seq, len), patience) {
                 Ok(()) => writer.lens.push(len),
                 Err(PublishError::Full(slowest)) => {
@@ -103,15 +103,15 @@ impl Trial {
             .clone_from(&writer.lens);
     }
 
-    fn read(&mut self, dice: &mut Dice) {
-        let index = dice.below(self.readers.len() as u64) as usize;
+    fn read(&mut self, rng: &mut TestRng) {
+        let index = rng.below(self.readers.len() as u64) as usize;
         let known = &mut self.readers[index];
         if known.reader.is_stale() {
             known.reader.refresh(&mut open);
         }
         assert!(known.reader.next_unreadable().is_none());
         let (mut out, mut messages) = (Vec::new(), Vec::new());
-        let (most, pins) = (dice.between(1, 30) as usize, dice.below(2) == 0);
+        let (most, pins) = (rng.between(1, 30) as usize, rng.below(2) == 0);
         match known.reader.receive(most, pins, &mut out, &mut messages).0 {
             Received::CutOff(..) => {
                 assert_eq!(known.policy, Policy::Disconnect);
@@ -154,7 +154,7 @@ impl Trial {
                     "no older ones"
                 );
             }
-            if matches!(message.payload, Payload::Pinned(_)) && dice.below(2) == 0 {
+            if matches!(message.payload, Payload::Pinned(_)) && rng.below(2) == 0 {
                 known.held.push((message, expected));
             }
         }
@@ -162,20 +162,20 @@ impl Trial {
             known.reader.lost() >= known.skipped,
             "what was skipped is counted"
         );
-        if dice.below(3) == 0 {
-            let count = dice.below(known.held.len() as u64 + 1) as usize;
+        if rng.below(3) == 0 {
+            let count = rng.below(known.held.len() as u64 + 1) as usize;
             known.held.drain(..count);
         }
     }
 
-    fn step(&mut self, dice: &mut Dice) {
-        match dice.below(100) {
-            0 if self.writers.len() < 4 => self.open(dice),
-            1..=2 if self.readers.len() < 6 => self.join(dice),
+    fn step(&mut self, rng: &mut TestRng) {
+        match rng.below(100) {
+            0 if self.writers.len() < 4 => self.open(rng),
+            1..=2 if self.readers.len() < 6 => self.join(rng),
             3 if self.writers.len() > 1 => {
-                let index = dice.below(self.writers.len() as u64) as usize;
+                let index = rng.below(self.writers.len() as u64) as usize;
                 let mut writer = self.writers.swap_remove(index);
-                if dice.below(2) == 0 {
+                if rng.below(2) == 0 {
                     writer.ours.close();
                 } else {
                     // The killed publisher's unpublished records are never visible.
@@ -185,12 +185,12 @@ impl Trial {
                 }
             }
             4 if self.readers.len() > 1 => {
-                let index = dice.below(self.readers.len() as u64) as usize;
+                let index = rng.below(self.readers.len() as u64) as usize;
                 let mut known = self.readers.swap_remove(index);
                 known.reader.leave();
             }
-            5..=45 => self.publish(dice),
-            _ => self.read(dice),
+            5..=45 => self.publish(rng),
+            _ => self.read(rng),
         }
         for (message, expected) in self.readers.iter().flat_map(|known| &known.held) {
             assert!(
@@ -205,7 +205,7 @@ impl Trial {
 #[test]
 fn each_record_is_read_whole_in_order_or_counted_as_missed() {
     for seed in 1..=scaled(15, 2_000) {
-        let mut dice = Dice(seed * 0x9e37_79b9);
+        let mut rng = TestRng(seed * 0x9e37_79b9);
         let mut trial = Trial {
             topic: Topic::new(),
             writers: Vec::new(),
@@ -213,10 +213,10 @@ fn each_record_is_read_whole_in_order_or_counted_as_missed() {
             published: HashMap::new(),
             ids: 0,
         };
-        trial.open(&mut dice);
-        trial.join(&mut dice);
+        trial.open(&mut rng);
+        trial.join(&mut rng);
         for _ in 0..1500 {
-            trial.step(&mut dice);
+            trial.step(&mut rng);
         }
     }
 }

@@ -479,5 +479,5 @@ fn a_sleeper_detects_a_truncated_set() {
         slept,
         Err(WaitSetError::Overwritten { found: 0, .. })
     ));
-    assert!(shared.mapping.is_cut_off());
+    assert!(shared.mapping.is_truncated());
 }

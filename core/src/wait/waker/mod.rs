@@ -49,9 +49,9 @@ impl Wakers {
     }
 
     /// Return true if the peer has truncated a semaphore's file: no wake-up can be sent.
-    pub fn is_cut_off(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         let semaphores = self.semaphores.as_ref();
-        semaphores.is_some_and(|both| both.ours.is_cut_off() || both.theirs.is_cut_off())
+        semaphores.is_some_and(|both| both.ours.is_truncated() || both.theirs.is_truncated())
     }
 
     /// Wake the peer in the way that its flag named. An unknown value wakes no thread.

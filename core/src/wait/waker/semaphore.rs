@@ -118,8 +118,8 @@ impl Semaphore {
     }
 
     /// Return true if the peer has truncated the file: no wake-up reaches or comes from it.
-    pub fn is_cut_off(&self) -> bool {
-        self.0.is_cut_off()
+    pub fn is_truncated(&self) -> bool {
+        self.0.is_truncated()
     }
 
     /// Sleep until a wake-up or a signal comes or `limit` has passed. Whatever ended it, the caller checks again.

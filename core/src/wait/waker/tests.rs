@@ -230,13 +230,13 @@ fn a_truncated_semaphore_is_detected_by_waker_and_sleeper() {
             .unwrap()
             .set_len(0)
             .unwrap();
-        assert!(!ours.is_cut_off());
+        assert!(!ours.is_truncated());
         if waits {
             ours.wait(Duration::ZERO);
         } else {
             ours.wake();
         }
-        assert!(ours.is_cut_off());
+        assert!(ours.is_truncated());
     }
 }
 
@@ -251,7 +251,7 @@ fn a_semaphore_truncated_during_a_sleep_is_detected_afterwards() {
         file.set_len(0).unwrap();
         sleeper.join().unwrap();
     });
-    assert!(ours.is_cut_off());
+    assert!(ours.is_truncated());
 }
 
 #[test]

@@ -8,14 +8,14 @@ impl Trial {
         open: Option<&mut OpenTransaction>,
         container: ContainerRef,
         part: &mut StoredValue,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) {
         let StoredValue::Dict(items) = part else {
             panic!()
         };
-        let chosen = self.key_of(items, dice);
+        let chosen = self.key_of(items, rng);
         let key = key(&chosen);
-        self.change_entries(open, container, items, &chosen, &Item::Key(&key), dice);
+        self.change_entries(open, container, items, &chosen, &Item::Key(&key), rng);
     }
 
     pub(super) fn change_entries(
@@ -25,7 +25,7 @@ impl Trial {
         items: &mut Vec<(StoredValue, StoredValue)>,
         chosen: &StoredValue,
         item: &Item<'_>,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) {
         let index = position(items, chosen);
         let there = if index.is_some() {
@@ -34,9 +34,9 @@ impl Trial {
             End::NoKey
         };
         let store = &self.store;
-        match dice.below(16) {
+        match rng.below(16) {
             0..6 => {
-                let new = self.keys.value(dice, 2);
+                let new = self.keys.value(rng, 2);
                 let left = self.will_remove(open.as_deref_mut(), container, item);
                 let done = self.store.set(open, soon(), container, item, &value(&new));
                 if self.is_done(&done, End::Done, left) {
@@ -72,8 +72,8 @@ impl Trial {
                 );
             }
             14 => {
-                let by = match dice.below(2) {
-                    0 => Number::Int(dice.below(100) as i64 - 50),
+                let by = match rng.below(2) {
+                    0 => Number::Int(rng.below(100) as i64 - 50),
                     _ => Number::Float(0.25),
                 };
                 let new = index.map(|index| sum(&items[index].1, by));
@@ -89,7 +89,7 @@ impl Trial {
                     items[index.unwrap()].1 = new;
                 }
             }
-            _ => self.exceed_memory(open, container, Some(item), dice),
+            _ => self.exceed_memory(open, container, Some(item), rng),
         }
     }
 
@@ -98,13 +98,13 @@ impl Trial {
         mut open: Option<&mut OpenTransaction>,
         container: ContainerRef,
         part: &mut StoredValue,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) {
         let StoredValue::List(items) = part else {
             panic!()
         };
         let len = items.len() as i64;
-        let index = dice.below(2 * len as u64 + 3) as i64 - len - 1;
+        let index = rng.below(2 * len as u64 + 3) as i64 - len - 1;
         let found = if index < 0 { index + len } else { index };
         let (item, found) = (
             Item::Index(index),
@@ -115,9 +115,9 @@ impl Trial {
         } else {
             End::NoIndex
         };
-        match dice.below(16) {
+        match rng.below(16) {
             0..3 => {
-                let new = self.keys.value(dice, 2);
+                let new = self.keys.value(rng, 2);
                 let left = self.will_remove(open.as_deref_mut(), container, &item);
                 let done = self.store.set(open, soon(), container, &item, &value(&new));
                 if self.is_done(&done, there, left) {
@@ -125,19 +125,17 @@ impl Trial {
                 }
             }
             3..8 => {
-                let end = |dice: &mut Dice| match dice.below(4) {
+                let end = |rng: &mut TestRng| match rng.below(4) {
                     0 => 0,
                     1 => len as u64,
-                    _ => dice.below(len as u64 + 2),
+                    _ => rng.below(len as u64 + 2),
                 };
-                let (from, to) = (end(dice), end(dice));
-                let many = [3, 3, 3, 70, 200][dice.below(5) as usize];
-                let new: Vec<StoredValue> = match dice.below(3) {
-                    0 => (0..dice.below(4))
-                        .map(|_| self.keys.value(dice, 2))
-                        .collect(),
+                let (from, to) = (end(rng), end(rng));
+                let many = [3, 3, 3, 70, 200][rng.below(5) as usize];
+                let new: Vec<StoredValue> = match rng.below(3) {
+                    0 => (0..rng.below(4)).map(|_| self.keys.value(rng, 2)).collect(),
                     1 => Vec::new(),
-                    _ => (0..dice.below(many))
+                    _ => (0..rng.below(many))
                         .map(|each| values::int(each.into()))
                         .collect(),
                 };
@@ -166,9 +164,9 @@ impl Trial {
             12 => {
                 let mut order: Vec<u32> = (0..len as u32).collect();
                 for index in (1..order.len()).rev() {
-                    order.swap(index, dice.below(index as u64 + 1) as usize);
+                    order.swap(index, rng.below(index as u64 + 1) as usize);
                 }
-                let is_order = dice.below(8) > 0;
+                let is_order = rng.below(8) > 0;
                 if !is_order {
                     order.push(0);
                 }
@@ -182,7 +180,7 @@ impl Trial {
                 }
             }
             13 => {
-                let (from, to) = (dice.below(len as u64 + 2), dice.below(len as u64 + 2));
+                let (from, to) = (rng.below(len as u64 + 2), rng.below(len as u64 + 2));
                 let done = self.store.range(open, soon(), container, from, to).unwrap();
                 let to = (to as usize).min(items.len());
                 let from = (from as usize).min(to);
@@ -194,7 +192,7 @@ impl Trial {
                 let len = self.store.len(open, soon(), container).unwrap();
                 assert_eq!(len, items.len() as u64);
             }
-            _ => self.exceed_memory(open, container, None, dice),
+            _ => self.exceed_memory(open, container, None, rng),
         }
     }
 
@@ -203,20 +201,20 @@ impl Trial {
         open: Option<&mut OpenTransaction>,
         container: ContainerRef,
         part: &mut StoredValue,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) {
         let StoredValue::Set(items) = part else {
             panic!()
         };
-        let chosen = match dice.below(3) {
-            0 if !items.is_empty() => items[dice.below(items.len() as u64) as usize].clone(),
-            _ => self.keys.any(dice),
+        let chosen = match rng.below(3) {
+            0 if !items.is_empty() => items[rng.below(items.len() as u64) as usize].clone(),
+            _ => self.keys.any(rng),
         };
         let (key, index) = (
             key(&chosen),
             items.iter().position(|each| is_same(each, &chosen)),
         );
-        match dice.below(8) {
+        match rng.below(8) {
             0..3 => {
                 let done = self.store.insert(open, soon(), container, &key);
                 if self.is_done(&done, End::Done, None) {
@@ -252,26 +250,26 @@ impl Trial {
         mut open: Option<&mut OpenTransaction>,
         container: ContainerRef,
         part: &mut StoredValue,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) {
         let StoredValue::Record(_, fields, extra) = part else {
             panic!()
         };
-        if dice.below(3) == 0 {
-            let chosen = self.key_of(extra, dice);
+        if rng.below(3) == 0 {
+            let chosen = self.key_of(extra, rng);
             let key = key(&chosen);
-            return self.change_entries(open, container, extra, &chosen, &Item::Extra(&key), dice);
+            return self.change_entries(open, container, extra, &chosen, &Item::Extra(&key), rng);
         }
-        let index = dice.below(fields.len() as u64 + 1);
+        let index = rng.below(fields.len() as u64 + 1);
         let (item, found) = (Item::Field(index), index as usize);
         let there = if found < fields.len() {
             End::Done
         } else {
             End::NoIndex
         };
-        match dice.below(8) {
+        match rng.below(8) {
             0..4 => {
-                let new = self.keys.value(dice, 2);
+                let new = self.keys.value(rng, 2);
                 let left = self.will_remove(open.as_deref_mut(), container, &item);
                 let done = self.store.set(open, soon(), container, &item, &value(&new));
                 if self.is_done(&done, there, left) {
@@ -279,7 +277,7 @@ impl Trial {
                 }
             }
             4 => {
-                let by = Number::Int(1 << dice.below(48));
+                let by = Number::Int(1 << rng.below(48));
                 let new = fields.get(found).map(|old| sum(old, by));
                 let expected = match &new {
                     None => End::NoIndex,
@@ -301,7 +299,7 @@ impl Trial {
                 let done = take(&self.store, open, container, &item);
                 assert_eq!(end(&done), End::OtherType);
             }
-            _ if found < fields.len() => self.exceed_memory(open, container, Some(&item), dice),
+            _ if found < fields.len() => self.exceed_memory(open, container, Some(&item), rng),
             _ => {}
         }
     }
@@ -311,12 +309,12 @@ impl Trial {
         open: Option<&mut OpenTransaction>,
         container: ContainerRef,
         part: &mut StoredValue,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) {
         let StoredValue::Buffer(meta, bytes) = part else {
             panic!()
         };
-        if open.is_some() || dice.below(2) == 0 {
+        if open.is_some() || rng.below(2) == 0 {
             let len = self.store.len(open, soon(), container).unwrap();
             return assert_eq!(len, bytes.len() as u64);
         }
@@ -327,7 +325,7 @@ impl Trial {
         assert_eq!(found, *bytes);
         self.pins.push(block);
         if self.pins.len() > 20 {
-            let index = dice.below(self.pins.len() as u64) as usize;
+            let index = rng.below(self.pins.len() as u64) as usize;
             self.store
                 .unpin(soon(), self.pins.swap_remove(index))
                 .unwrap();

@@ -200,25 +200,25 @@ impl Trial {
     }
 
     /// Runs one operation, or one transaction of several.
-    pub(super) fn step(&mut self, dice: &mut Dice) {
-        if dice.below(8) > 0 {
-            return self.operate(None, dice);
+    pub(super) fn step(&mut self, rng: &mut TestRng) {
+        if rng.below(8) > 0 {
+            return self.operate(None, rng);
         }
         let before = (self.model.clone(), self.gone.clone());
         let mut open = self.store.begin(soon()).unwrap();
-        let most = if dice.below(10) == 0 { 100 } else { 8 };
-        for _ in 0..dice.below(most) {
-            match dice.below(8) {
-                0 => self.with_savepoint(&mut open, dice),
-                _ => self.operate(Some(&mut open), dice),
+        let most = if rng.below(10) == 0 { 100 } else { 8 };
+        for _ in 0..rng.below(most) {
+            match rng.below(8) {
+                0 => self.with_savepoint(&mut open, rng),
+                _ => self.operate(Some(&mut open), rng),
             }
         }
-        let is_kept = dice.below(3) > 0;
+        let is_kept = rng.below(3) > 0;
         if is_kept {
             self.store.commit(open).unwrap();
             return;
         }
-        if dice.below(8) > 0 {
+        if rng.below(8) > 0 {
             self.store.abandon(open);
             (self.model, self.gone) = before;
             return;
@@ -240,20 +240,20 @@ impl Trial {
     }
 
     /// Runs several operations between savepoints, also nested ones.
-    fn with_savepoint(&mut self, open: &mut OpenTransaction, dice: &mut Dice) {
+    fn with_savepoint(&mut self, open: &mut OpenTransaction, rng: &mut TestRng) {
         let before = (self.model.clone(), self.gone.clone());
         let part = self.store.begin_savepoint(open);
-        for _ in 0..dice.below(8) {
-            match dice.below(8) {
-                0 => self.with_savepoint(open, dice),
-                _ => self.operate(Some(open), dice),
+        for _ in 0..rng.below(8) {
+            match rng.below(8) {
+                0 => self.with_savepoint(open, rng),
+                _ => self.operate(Some(open), rng),
             }
         }
-        let is_kept = dice.below(2) == 0;
-        if dice.below(4) == 0 {
+        let is_kept = rng.below(2) == 0;
+        if rng.below(4) == 0 {
             self.store.begin_savepoint(open); // Ended by the end of the outer savepoint.
         }
-        let is_checked = !is_kept && dice.below(8) == 0;
+        let is_checked = !is_kept && rng.below(8) == 0;
         let within = is_checked.then(|| containers(&self.store, Some(open)));
         self.store.end_savepoint(open, part, is_kept);
         if !is_kept {
@@ -269,12 +269,12 @@ impl Trial {
         }
     }
 
-    fn operate(&mut self, mut open: Option<&mut OpenTransaction>, dice: &mut Dice) {
+    fn operate(&mut self, mut open: Option<&mut OpenTransaction>, rng: &mut TestRng) {
         if let Some(&container) = self.gone.last()
-            && dice.below(8) == 0
+            && rng.below(8) == 0
         {
-            let index = dice.below(self.gone.len() as u64) as usize;
-            let container = if dice.below(2) == 0 {
+            let index = rng.below(self.gone.len() as u64) as usize;
+            let container = if rng.below(2) == 0 {
                 container
             } else {
                 self.gone[index]
@@ -288,26 +288,26 @@ impl Trial {
             );
         }
         let mut model = std::mem::replace(&mut self.model, StoredValue::Dict(Vec::new()));
-        let is_large = dice.below(64) == 0 && size(&model) > 3000;
+        let is_large = rng.below(64) == 0 && size(&model) > 3000;
         let (mut container, mut part) = (root(&self.store), &mut model);
-        while !is_large && dice.below(4) > 0 {
+        while !is_large && rng.below(4) > 0 {
             let steps = steps(part);
             if steps.is_empty() {
                 break;
             }
-            let step = steps[dice.below(steps.len() as u64) as usize];
+            let step = steps[rng.below(steps.len() as u64) as usize];
             container = self.container(open.as_deref_mut(), container, part, step);
             part = at(part, step);
         }
-        if is_large || dice.below(300) == 0 {
+        if is_large || rng.below(300) == 0 {
             self.clear(open, container, part);
         } else {
             match part {
-                StoredValue::Dict(_) => self.change_dict(open, container, part, dice),
-                StoredValue::List(_) => self.change_list(open, container, part, dice),
-                StoredValue::Set(_) => self.change_set(open, container, part, dice),
-                StoredValue::Record(..) => self.change_record(open, container, part, dice),
-                _ => self.change_buffer(open, container, part, dice),
+                StoredValue::Dict(_) => self.change_dict(open, container, part, rng),
+                StoredValue::List(_) => self.change_list(open, container, part, rng),
+                StoredValue::Set(_) => self.change_set(open, container, part, rng),
+                StoredValue::Record(..) => self.change_record(open, container, part, rng),
+                _ => self.change_buffer(open, container, part, rng),
             }
         }
         self.model = model;
@@ -380,9 +380,9 @@ impl Trial {
         open: Option<&mut OpenTransaction>,
         container: ContainerRef,
         item: Option<&Item<'_>>,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) {
-        let first = self.keys.value(dice, 2);
+        let first = self.keys.value(rng, 2);
         let large = Value::Blob(Type::Bytes, value::Bytes::Borrowed(&TOO_MUCH));
         let new = Value::List(vec![value(&first), Value::Tuple(vec![large])]);
         let done = match item {
@@ -421,10 +421,10 @@ impl Trial {
     }
 
     /// Returns one of these keys, or a new one.
-    fn key_of(&self, items: &[(StoredValue, StoredValue)], dice: &mut Dice) -> StoredValue {
-        match dice.below(3) {
-            0 if !items.is_empty() => items[dice.below(items.len() as u64) as usize].0.clone(),
-            _ => self.keys.any(dice),
+    fn key_of(&self, items: &[(StoredValue, StoredValue)], rng: &mut TestRng) -> StoredValue {
+        match rng.below(3) {
+            0 if !items.is_empty() => items[rng.below(items.len() as u64) as usize].0.clone(),
+            _ => self.keys.any(rng),
         }
     }
 
@@ -449,9 +449,9 @@ fn a_store_equals_its_model_and_leaks_nothing() {
         let shared = shared(if seed % 2 == 0 { MIB / 2 } else { 8 * MIB });
         let mut trial = Trial::new(store(&shared, US));
         let empty = checked(&trial.store);
-        let mut dice = Dice(seed);
+        let mut rng = TestRng(seed);
         for number in 0..scaled(40_000, 100_000) {
-            trial.step(&mut dice);
+            trial.step(&mut rng);
             if number % 1000 == 0 {
                 trial.assert_same();
                 checked(&trial.store);

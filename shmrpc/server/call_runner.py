@@ -296,7 +296,7 @@ class CallRunner:
         if self._tells_of_holds and name not in self._reported:
             self._reported.add(name)
             logger.warning(
-                "%s() held the server's loop for %.0f ms: nobody else was served meanwhile. "
+                "%s() held the server's loop for %.0f ms: no other call was served meanwhile. "
                 "Give it @service.endpoint(run_in='thread'), or run_in='process' if it computes",
                 name,
                 seconds * 1e3,

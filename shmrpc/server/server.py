@@ -205,8 +205,8 @@ class Server:
     async def drain(self, grace: float = DEFAULT_GRACE) -> None:
         """Drain: reject new calls, give calls in flight ``grace`` seconds to end, then :meth:`close`.
 
-        Clients are told at once. A client with ``reconnect=True`` moves to the next server of the name and loses no
-        call.
+        Notifies the clients at once. A client with ``reconnect=True`` moves to the next server of the name and loses
+        no call.
         """
         check_seconds("grace", grace)
         for dispatcher in self._dispatchers:

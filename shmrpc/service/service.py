@@ -62,7 +62,7 @@ class Group:
         MessagePack supports. Context variables that a handler sets belong to its call.
 
         Clients offer the endpoint as an attribute. If its name is a keyword or that of a client's method, such as
-        ``close``, only ``client.call("close")`` reaches it, and a UserWarning says so.
+        ``close``, only ``client.call("close")`` reaches it; a UserWarning points it out.
 
         Raises TypeError for an object that cannot be an endpoint, such as a method without its object (mark it with
         :func:`shmrpc.endpoint`), or a function with a default of the wrong type; ValueError for an invalid or taken

@@ -36,7 +36,7 @@ class Signature:
         signature = _signature(function)
         declared = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
         result = hints.get("return", signature.empty)
-        result = None if result is type(None) else result  # As in the source code, for messages.
+        result = None if result is type(None) else result  # The notation of source code, for messages.
         self.signature = signature.replace(parameters=declared, return_annotation=result)
         #: Type of the result, or of each streamed item.
         self.result: Any = hints.get("return", Any)

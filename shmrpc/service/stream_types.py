@@ -73,7 +73,7 @@ def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
         return
     name = _origin(within).__name__
     if _origin(within) in _AWAITED:
-        advice = "callers cannot send what is to be awaited: declare what it gives"
+        advice = "callers cannot send an awaitable: declare the type of its result"
     elif is_input(kind):
         advice = f"the items of a stream have to be values, so that no {name} can be in them"
     elif _origin(kind) not in _UNSENDABLE_TYPES:

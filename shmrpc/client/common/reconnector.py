@@ -119,6 +119,6 @@ class Reconnector(ABC, Generic[_S]):
                     raise error from error.__cause__
 
     def may_retry(self, session: _S, error: BaseException) -> bool:
-        """Return True if a call that failed with this error on this session is to be repeated."""
+        """Return True if a call that failed with this error on this session can be repeated."""
         # Overtaken: another thread sent a call with a higher id first. The call is repeated with a new id.
         return isinstance(error, Overtaken) or (self.reconnect and was_not_executed(error))

@@ -31,7 +31,7 @@ class ThreadBatchFuture(concurrent.futures.Future[Any]):
         try:
             return super().result(timeout)
         finally:
-            del self  # As in BatchFuture.
+            del self  # The traceback refers to this frame; see BatchFuture.
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the exception of the call, or None. Raises LocalProtocolError within the block."""

@@ -103,7 +103,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         return session.is_draining()
 
     def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
-        """Return True if a call that failed with this error on this session is to be repeated."""
+        """Return True if a call that failed with this error on this session can be repeated."""
         again = super().may_retry(session, error)
         if again and isinstance(error, ServiceUnavailable):  # The server accepts no new calls.
             session.connection.draining = True

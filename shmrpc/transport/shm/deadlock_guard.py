@@ -9,7 +9,7 @@ from typing import Final
 
 from shmrpc.errors import LocalProtocolError
 
-#: How many times each loop serves a service.
+#: Number of times that each loop serves a service.
 _served: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[str]]] = weakref.WeakKeyDictionary()
 
 

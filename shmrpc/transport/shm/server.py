@@ -235,7 +235,7 @@ class ShmPeer(Peer):
         inbox = self._listener.inbox
         self._index = inbox.poller.add(self.channel, self.key, self.key.serving)
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
-        if self._listener.health == "draining":  # The others were told before.
+        if self._listener.health == "draining":  # drain() has notified the others.
             self.go_away()
         self._expect()  # Waits for the first call, because most clients connect to make one.
         self._listener.handshakes.remove(self)

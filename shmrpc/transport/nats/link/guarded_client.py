@@ -1,6 +1,6 @@
 """NATS's client with a robust parser.
 
-Anyone who may publish to a subject of this process chooses the headers and the reply subject of a message. nats-py
+Every user who may publish to a subject of this process chooses the headers and the reply subject of a message. nats-py
 fails on some of them, and then stops reading: on a header without fields, a reply subject that is not UTF-8, or one
 with a vertical tab. docs/upstream.md has the report. This parser therefore passes on only what is used here; of
 headers, only the status by which NATS reports a subject without subscribers.

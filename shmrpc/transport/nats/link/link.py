@@ -1,7 +1,7 @@
 """A process's connection to NATS: one for each event loop and address, shared by clients and servers.
 
 A broken link is not repaired: its connections end, and their users acquire a new link. A message that NATS's client
-kept to send later might be executed long after its caller was told that it failed.
+kept to send later might be executed long after its caller got an error.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ NATS keeps the order of messages to a subject, and may lose some of them: if the
 restarted. The numbers reveal the loss. The receiver limits the bytes in flight; further bytes wait at the sender for an
 acknowledgement.
 
-**Authentication.** A message is valid if it begins with this end's proof: a secret that only the peer was told, like
+**Authentication.** A message is valid if it begins with this end's proof: a secret that only the peer knows, like
 the subject. Each message names a reply subject, where NATS reports at once if the receiver's subject has no subscriber.
 The calls in the message were then certainly not executed. The only other message accepted there comes from the peer's
 process: it returns the proof of a message to a connection that it has forgotten.
@@ -291,7 +291,7 @@ class Pipe:
     def set_peer(self, peer: str, proof: bytes, window: int | None = None) -> None:
         """Set the other end's subject and proof, to which frames are sent from now on.
 
-        ``window``: bytes that may be in flight, unless a message of the other end has said so. Raises
+        ``window``: bytes that may be in flight, unless a message of the other end has set it. Raises
         RemoteProtocolError for an invalid subject.
         """
         if not subjects.is_end(peer):
@@ -459,7 +459,7 @@ class Pipe:
     def end(self, error: ShmrpcError, reached: int | None = None) -> None:
         """End the connection, and report the error to the layer above.
 
-        ``reached``: highest id of a call that the other side took, if it said so.
+        ``reached``: highest id of a call that the other side took, if it has reported one.
         """
         if self.is_open and not self._closing:
             if reached is None:

@@ -27,6 +27,7 @@ class _Handle(Protocol):
 
     def _encode_error(self, error: Exception) -> Exception:
         """Return the error for a value that cannot be encoded."""
+        raise NotImplementedError
 
 
 class _AsyncHandle(_Handle, Protocol[_R]):

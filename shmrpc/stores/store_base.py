@@ -65,7 +65,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     """The part of a store that is the same in loops and in threads."""
 
     #: The state of this store in this process.
-    _store_context: StoreContext
+    _store_context: StoreContext  # pyright: ignore[reportIncompatibleMethodOverride]
     #: The values of the store.
     _root_dict: SharedDict
 

@@ -114,8 +114,8 @@ if _typing.TYPE_CHECKING:
 
 __version__ = VERSION
 
-#: Where the names are that are imported once somebody asks for them: a program that serves or calls, and has neither
-#: stores nor pools, is not to wait for those.
+#: Modules of the names that are imported on first use, so that a program without stores and pools does not wait for
+#: their import.
 _LATER = {
     "shmrpc.client.aio.client": "Client connect",
     "shmrpc.client.aio.stream_call": "StreamCall",
@@ -148,7 +148,7 @@ _LATER = {
 _HOMES = {name: module for module, names in _LATER.items() for name in names.split()}
 
 
-# A server's processes are a pool, and a pool's workers are servers: each is made known to the other here.
+# A server's processes are a pool, and a pool's workers are servers: this connects the two without an import cycle.
 _set_process_factory(lambda: _importlib.import_module("shmrpc.pools.handler_processes").HandlerProcesses())
 
 __all__ = [
@@ -249,10 +249,10 @@ __all__ = [
     "worker",
 ]
 
-if not _typing.TYPE_CHECKING:  # Else no name would be unknown to a type checker.
+if not _typing.TYPE_CHECKING:  # A type checker would accept any name otherwise.
     _find, __dir__ = _lazy_attributes(__name__, globals(), __all__, _HOMES)
 
     def __getattr__(name: str) -> object:
         if name == "sync":
-            return _importlib.import_module("shmrpc.sync")  # Which is then an attribute of the package.
+            return _importlib.import_module("shmrpc.sync")  # The import sets the attribute of the package.
         return _find(name)

@@ -1,4 +1,4 @@
-"""``python -m shmrpc`` is ``shmrpc``."""
+"""Entry point of ``python -m shmrpc``, the same as ``shmrpc``."""
 
 from shmrpc.cli.commands import main
 

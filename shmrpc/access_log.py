@@ -26,7 +26,7 @@ __all__ = ["interceptor"]
 
 
 def interceptor(logger: logging.Logger | str = "shmrpc.access", level: int = logging.INFO) -> SyncInterceptor:
-    """Log one line for each call: service, endpoint, the peer's process and user, how long it took, its outcome.
+    """Log one line for each call: service, endpoint, the peer's process and user, duration and outcome.
 
     The outcome is ``ok``, ``cancelled``, ``deadline_exceeded`` or the name of the exception's class. A stream is one
     call, which takes as long as the stream lasts. Formatters find the fields in the record as ``rpc_service``,
@@ -59,7 +59,7 @@ def _log_end(log: logging.Logger, level: int, call: Call, seconds: float, outcom
         "%s.%s() pid=%s uid=%s %.3f ms %s",
         call.service,
         call.endpoint,
-        call.pid or "-",  # Nobody knows those of a caller on another host.
+        call.pid or "-",  # 0 and -1: unknown, for a caller on another host.
         call.uid if call.uid >= 0 else "-",
         seconds * 1e3,
         outcome,

@@ -55,7 +55,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 def client_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """An interceptor for :func:`shmrpc.connect` and :func:`shmrpc.sync.connect`. Default providers: the global ones."""
+    """Return an interceptor for clients of loops and threads. The default providers are the global ones."""
     calls = _Calls(trace.SpanKind.CLIENT, "rpc.client.call.duration", "outgoing", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
@@ -72,7 +72,7 @@ def client_interceptor(
 def server_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """An interceptor for :func:`shmrpc.serve`. The call's span is the current one in the handler."""
+    """Return an interceptor for :func:`shmrpc.serve`. The call's span is the current one in the handler."""
     calls = _Calls(trace.SpanKind.SERVER, "rpc.server.call.duration", "incoming", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
@@ -91,7 +91,7 @@ def server_interceptor(
 
 
 class _Calls:
-    """The calls of one side."""
+    """Tracing and measurement of the calls of one side."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class _Calls:
 
     @contextlib.contextmanager
     def observe(self, call: Call, parent: contexts.Context) -> Iterator[contexts.Context]:
-        """Trace and measure the call that runs inside. Gives the context with the span."""
+        """Trace and measure the call that runs inside. Yields the context with the span."""
         method = f"{call.service}/{call.endpoint}"
         attributes = {"rpc.system.name": "shmrpc", "rpc.method": method}
         address = {"server.address": call.service}
         began, clock = time.time_ns(), time.perf_counter_ns()
         span = self._tracer.start_span(method, parent, self._kind, {**attributes, **address}, start_time=began)
         context = trace.set_span_in_context(span, parent)
-        if self._kind is trace.SpanKind.CLIENT:  # At the server the conventions make it opt-in.
+        if self._kind is trace.SpanKind.CLIENT:  # The conventions make this attribute opt-in at the server.
             attributes |= address
         error: BaseException | None = None
         try:

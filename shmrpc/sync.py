@@ -1,4 +1,4 @@
-"""Calling from a program without an event loop; any number of threads may share a client."""
+"""Public API for programs without an event loop: everything blocks the calling thread, and threads may share it."""
 
 import typing as _typing
 
@@ -24,7 +24,7 @@ if _typing.TYPE_CHECKING:
     from shmrpc.topics.blocking_topic import BlockingTopic as Topic
     from shmrpc.topics.blocking_topic import blocking_topic as topic
 
-#: Where the names are: a program that only calls is not to wait for pools and stores.
+#: Modules of the names, imported on first use, so that a program that only calls does not wait for pools and stores.
 _HOMES = {
     "Client": "shmrpc.client.threads.client",
     "Event": "shmrpc.locks.event:BlockingEvent",
@@ -69,5 +69,5 @@ __all__ = [
     "topic",
 ]
 
-if not _typing.TYPE_CHECKING:  # Else no name would be unknown to a type checker.
+if not _typing.TYPE_CHECKING:  # A type checker would accept any name otherwise.
     __getattr__, __dir__ = _lazy_attributes(__name__, globals(), __all__, _HOMES)

@@ -346,7 +346,7 @@ def test_a_name_of_an_unknown_kind_is_left_alone_and_mentioned(gadget: list[Path
     text, status = cleanup.run(dry_run=False, as_json=False)
     assert status == 0
     assert f"left alone {gadget[0]}  (gadget, unknown, 0 bytes" in text
-    assert "not known to this version" in text
+    assert "this version does not know its kind" in text
 
 
 def test_a_name_of_another_kind_is_no_service(gadget: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Processes that stand still for a while, and answers that have come and were not taken yet."""
+"""Processes that are stopped for a while, and replies that arrived and were not read so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_stopped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process does nothing meanwhile; it goes on at the end."""
+    """Stop a process for the duration of a block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         assert eventually(lambda: is_stopped(pid), PATIENCE)

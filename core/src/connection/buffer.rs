@@ -63,7 +63,8 @@ impl Buffer {
 
     /// Copy the whole buffer.
     ///
-    /// # Safety `to` is writable for `len()` bytes.
+    /// # Safety
+    /// `to` is writable for `len()` bytes.
     pub unsafe fn read(&self, to: *mut u8) {
         // SAFETY: the caller's promise; the range was checked when the buffer was opened.
         unsafe { self.extent().read(self.offset, to, self.len) };

@@ -120,7 +120,8 @@ impl Loans {
     ///
     /// The loan belongs to the peer once the frame is sent; without that, [`Loans::cancel`] ends it.
     ///
-    /// # Safety `from` is readable for `len` bytes.
+    /// # Safety
+    /// `from` is readable for `len` bytes.
     pub unsafe fn lend(self: &Arc<Self>, from: *const u8, len: usize) -> Option<Entry> {
         let address = from.addr();
         let lent = |(place, start)| Entry {

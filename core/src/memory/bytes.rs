@@ -14,7 +14,8 @@ const PIECE: usize = 2048 - 64;
 
 /// Copy `len` bytes by C's memcpy. The compiler assumes nothing of the bytes: others may read and write them meanwhile.
 ///
-/// # Safety `from` is readable and `to` writable for `len` bytes, and the two do not overlap.
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes, and the two do not overlap.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     let mut done = 0;
@@ -29,7 +30,8 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 
 /// Append `len` bytes to a vector, as [`copy`] does.
 ///
-/// # Safety `from` is readable for `len` bytes, and none of them is in the spare capacity of `to`.
+/// # Safety
+/// `from` is readable for `len` bytes, and none of them is in the spare capacity of `to`.
 #[inline]
 pub unsafe fn append_from(to: &mut Vec<u8>, from: *const u8, len: usize) {
     to.reserve(len);

@@ -74,7 +74,8 @@ pub struct Copier {
 impl Copier {
     /// Copy `len` bytes. A later release makes them visible.
     ///
-    /// # Safety `from` is readable and `to` writable for `len` bytes, and the two do not overlap. Peers may read and
+    /// # Safety
+    /// `from` is readable and `to` writable for `len` bytes, and the two do not overlap. Peers may read and
     /// write either meanwhile: the compiler assumes nothing of their bytes.
     pub unsafe fn copy(&self, to: *mut u8, from: *const u8, len: usize) {
         if len < MIN_TIMED_LEN || cfg!(not(target_arch = "x86_64")) {
@@ -94,13 +95,15 @@ impl Copier {
     }
 }
 
-/// # Safety The same as [`Copier::copy`].
+/// # Safety
+/// The same as [`Copier::copy`].
 unsafe fn plain(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { bytes::copy(to, from, len) };
 }
 
-/// # Safety The same as [`Copier::copy`].
+/// # Safety
+/// The same as [`Copier::copy`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
     const LINE: usize = 64;

@@ -195,7 +195,8 @@ impl SharedMapping {
     /// Allocate memory for the pages of the `len` bytes from `start` on: they may have none, and an access would be a
     /// SIGBUS if none is left. After an error some of them may have it.
     ///
-    /// # Panics If they are not within the mapping.
+    /// # Panics
+    /// If they are not within the mapping.
     pub fn populate(&self, start: usize, len: usize) -> io::Result<()> {
         // SAFETY: no memory is involved.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
@@ -209,7 +210,8 @@ impl SharedMapping {
     /// Replace the mapping from `start` on, a multiple of the page, by the same part of another file of this size.
     /// Addresses stay the same.
     ///
-    /// # Panics If `start` is not within the mapping.
+    /// # Panics
+    /// If `start` is not within the mapping.
     pub fn exchange(&self, file: BorrowedFd<'_>, start: usize, access: Access) -> io::Result<()> {
         let (access, kind) = match access {
             Access::Shared => (WRITABLE, libc::MAP_SHARED),
@@ -241,7 +243,8 @@ impl SharedMapping {
     /// [`exchange`](Self::exchange) does, and unmap the rest of the other one: for a file that cannot be mapped in this
     /// way again.
     ///
-    /// # Panics If `start` is not within the mapping, or the other mapping has another size.
+    /// # Panics
+    /// If `start` is not within the mapping, or the other mapping has another size.
     pub fn adopt(&self, other: SharedMapping, start: usize) -> io::Result<()> {
         assert!(start < self.size() && other.size() == self.size());
         self.check_in_use()?;
@@ -286,7 +289,8 @@ impl SharedMapping {
     /// Return the address of the `len` bytes from `offset` on, valid as long as `self`. A peer may write them at any
     /// time.
     ///
-    /// # Panics If they are not within the mapping.
+    /// # Panics
+    /// If they are not within the mapping.
     pub fn address(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(
             offset

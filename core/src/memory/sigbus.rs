@@ -102,7 +102,8 @@ pub struct Guard(&'static Slot);
 impl Guard {
     /// Register the pages of `len` bytes from `base` on, before their first access.
     ///
-    /// # Safety The memory is a mapping of its own, and `base` its beginning. Its users accept zeros in its place. It
+    /// # Safety
+    /// The memory is a mapping of its own, and `base` its beginning. Its users accept zeros in its place. It
     /// stays mapped until the guard is dropped.
     pub unsafe fn new(base: *mut u8, len: usize) -> Self {
         static INSTALLED: Once = Once::new();
@@ -214,7 +215,8 @@ fn replace_with_zeros(address: usize) -> bool {
 
 /// Call the previous handler, or do what the default action does.
 ///
-/// # Safety The arguments are those that the kernel passes to a handler.
+/// # Safety
+/// The arguments are those that the kernel passes to a handler.
 unsafe fn call_previous_handler(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,

@@ -111,7 +111,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Open the queue that begins `start` bytes into `words`, which maps all of `file`. All members give the same
     /// `limits`.
     ///
-    /// # Panics If `start` is not a multiple of the page.
+    /// # Panics
+    /// If `start` is not a multiple of the page.
     pub fn new(
         words: W,
         file: &Arc<OwnedFd>,

@@ -52,7 +52,8 @@ impl Blocks {
     /// Opens the pages of a file of `size` bytes whose metadata and page map begin at these offsets. `max_memory`
     /// bounds the backed pages, in bytes.
     ///
-    /// # Panics If the file has no space for any page.
+    /// # Panics
+    /// If the file has no space for any page.
     pub(super) fn new(
         backing_file: BackingFile,
         metadata: u64,

@@ -77,7 +77,8 @@ pub struct SeqLock<W, M> {
 impl<W: Words, M: Members> SeqLock<W, M> {
     /// Opens the `size` bytes that begin `start` bytes into the memory. Zeros are valid and unused.
     ///
-    /// # Panics If these bytes are not aligned or not within the memory.
+    /// # Panics
+    /// If these bytes are not aligned or not within the memory.
     pub fn new(words: W, start: u64, size: u64, members: M) -> io::Result<Self> {
         assert!(start % 64 == 0 && start + size <= words.size() as u64);
         Ok(SeqLock {

@@ -33,7 +33,8 @@ pub struct UndoLog<W, M>(SeqLock<W, M>);
 impl<W: Words, M: Members> UndoLog<W, M> {
     /// Opens the log that begins `start` bytes into the memory. Zeros are a valid, unused log.
     ///
-    /// # Panics If the log is not aligned or not within the memory.
+    /// # Panics
+    /// If the log is not aligned or not within the memory.
     pub fn new(words: W, start: u64, members: M) -> io::Result<Self> {
         SeqLock::new(words, start, SIZE, members).map(UndoLog)
     }

@@ -67,7 +67,8 @@ fn size_and_log_offset(words: &impl Words) -> (u64, u64) {
 impl<W: Words, M: Members> Store<W, M> {
     /// Opens the store that begins `start` bytes into `words`, which map all of `file`, see [`sizes`].
     ///
-    /// # Panics If `start` is not a multiple of the page size.
+    /// # Panics
+    /// If `start` is not a multiple of the page size.
     pub fn new(
         words: W,
         file: &Arc<OwnedFd>,

@@ -41,7 +41,8 @@ impl<W: Words, M: Members> Store<W, M> {
     /// Opens the store that begins `start` bytes into `words` for reading only. `readers_at` is the offset of its
     /// reader table.
     ///
-    /// # Panics If `start` is not a multiple of the page size.
+    /// # Panics
+    /// If `start` is not a multiple of the page size.
     pub fn open_read_only(
         words: W,
         file: &Arc<OwnedFd>,

@@ -8,11 +8,13 @@ use std::io;
 pub trait LogMemory: Words {
     /// Copy `bytes` to the offset `at`, a multiple of 8.
     ///
-    /// # Panics If they are not within the memory.
+    /// # Panics
+    /// If they are not within the memory.
     fn write(&self, at: u64, bytes: &[u8]);
     /// Append `len` bytes from the offset `at`, a multiple of 8, to `out`.
     ///
-    /// # Panics If they are not within the memory.
+    /// # Panics
+    /// If they are not within the memory.
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>);
     /// Allocate memory for a part of the log that has none.
     fn populate(&self, at: u64, len: u64) -> io::Result<()>;

@@ -93,7 +93,8 @@ impl MappedLog {
     /// Return the address of bytes of the log, valid as long as `self`. Only the bytes of a log of this process may be
     /// written; those of another process's log may change at any time.
     ///
-    /// # Panics If they are not within the mapping.
+    /// # Panics
+    /// If they are not within the mapping.
     pub fn address(&self, at: u64, len: u64) -> *mut u8 {
         assert!(
             at.checked_add(len)

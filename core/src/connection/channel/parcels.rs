@@ -47,7 +47,8 @@ impl Channel {
     /// them. `keep` creates a payload that outlives the call, for a body alone in the frame; `role` is as in
     /// [`Channel::publish`].
     ///
-    /// # Safety Each of `buffers` is readable for its length.
+    /// # Safety
+    /// Each of `buffers` is readable for its length.
     pub unsafe fn send_parcel(
         &self,
         opcode: u32,

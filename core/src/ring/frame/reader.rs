@@ -199,7 +199,8 @@ impl<M: RingMemory> FrameReader<M> {
 
     /// Copy the payload of the frame that [`FrameReader::peek`] found, and free its room.
     ///
-    /// # Panics If no frame was found, the frame was dropped ([`FrameReader::is_lost`]), or `payload` does not have the
+    /// # Panics
+    /// If no frame was found, the frame was dropped ([`FrameReader::is_lost`]), or `payload` does not have the
     /// length of the frame.
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) {

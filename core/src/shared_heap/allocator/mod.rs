@@ -109,7 +109,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Opens the allocator that begins `start` bytes into `words`, which map all of `file`, see [`file_size`]. All
     /// members must pass the same `start` and `max_memory`, which bounds the pages without the metadata before them.
     ///
-    /// # Panics If `start` is not a multiple of the page size, or the file has no space for any page.
+    /// # Panics
+    /// If `start` is not a multiple of the page size, or the file has no space for any page.
     pub fn new(
         words: W,
         file: &Arc<OwnedFd>,

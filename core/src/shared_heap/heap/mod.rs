@@ -65,7 +65,8 @@ impl Heap {
     /// Opens the heap that begins `start` bytes into `file`, which has `size` bytes, see [`file_size`]. `max_memory`
     /// bounds the pages, without the metadata before them.
     ///
-    /// # Panics If `start` is not a multiple of the page size, or the file has no space for any page.
+    /// # Panics
+    /// If `start` is not a multiple of the page size, or the file has no space for any page.
     pub fn new(file: &Arc<OwnedFd>, start: u64, size: u64, max_memory: u64) -> io::Result<Self> {
         assert!(start % PAGE == 0);
         let heap = Heap::open(file, start, size, max_memory);

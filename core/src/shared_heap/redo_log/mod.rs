@@ -62,7 +62,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     /// Opens the log that begins `start` bytes into the memory. Zeros are a valid, unused log. Backs [`KEPT`] bytes of
     /// it.
     ///
-    /// # Panics If the log is not aligned or not within the memory.
+    /// # Panics
+    /// If the log is not aligned or not within the memory.
     pub fn new(words: W, backing_file: BackingFile, start: u64, members: M) -> io::Result<Self> {
         backing_file.allocate(start, KEPT)?;
         RedoLog::open(words, backing_file, start, members)
@@ -70,7 +71,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
 
     /// Opens the log in a process that only reads, until [`memory_replaced`](Self::memory_replaced).
     ///
-    /// # Panics As [`new`](Self::new).
+    /// # Panics
+    /// As [`new`](Self::new).
     pub fn open_read_only(
         words: W,
         backing_file: BackingFile,

@@ -45,7 +45,8 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
     /// Open the set of `slots` slots that begins `start` bytes into `mapping`. `stem` is the path of its doorbells,
     /// without their numbers; `is_alive` returns true if the process of a member is alive.
     ///
-    /// # Panics If the set is not within the mapping, not aligned to a cache line, or has no slots or too many.
+    /// # Panics
+    /// If the set is not within the mapping, not aligned to a cache line, or has no slots or too many.
     pub fn new(mapping: M, start: usize, slots: usize, stem: PathBuf, is_alive: L) -> Self {
         assert!((1..=MAX_SLOTS).contains(&slots) && start % 64 == 0);
         assert!(start + size_for(slots) <= mapping.as_ref().size());

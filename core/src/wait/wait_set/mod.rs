@@ -81,7 +81,8 @@ pub struct WaitSet<B> {
 impl<B: WaitSetMemory> WaitSet<B> {
     /// Open the set in `backing`, for the member of this number.
     ///
-    /// # Panics If the number is over [`MAX_MEMBER`], or there are no slots or too many.
+    /// # Panics
+    /// If the number is over [`MAX_MEMBER`], or there are no slots or too many.
     pub fn new(backing: B, member: u32) -> Arc<Self> {
         assert!(member <= MAX_MEMBER);
         assert!((1..=MAX_SLOTS).contains(&backing.slots()));

@@ -26,7 +26,7 @@ LOOM_TESTS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loo
 NATS_SERVER := v2.11.4
 GO := $(shell command -v go || echo /usr/local/go/bin/go)
 
-.PHONY: modules demo help test test-all test-rest test-one loom test-core test-core-build test-models test-models-build test-python test-python-rest test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
+.PHONY: modules demo help test test-all test-rest test-one loom test-core test-core-build test-models test-models-build test-python test-python-rest mark-slow test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -75,6 +75,10 @@ test-python: build compiled nats-server
 
 test-python-rest: build crashpoints compiled nats-server
 	$(BIN)/python $(PYTEST) -m "$(LATER)"
+
+mark-slow: build compiled nats-server  ## Measure the Python tests on an idle machine, and mark the slowest, which `make test` leaves to `make test-all`.
+	-$(BIN)/python $(PYTEST) -m "not (crashpoints or second_loop)" --junitxml=core/target/durations.xml
+	$(BIN)/python util/mark_slow.py core/target/durations.xml
 
 test-long: build nats-server  ## The long forms: 10 GiB through a stream with 256 MiB of memory, bodies of 200 MB; and tests on both loops that otherwise run on one.
 	SHMRPC_LONG=1 $(BIN)/python -m pytest $(LONG) tests/streams/test_large_streams.py $$(grep -rl --include='*.py' '^LOOP = "either"' tests)

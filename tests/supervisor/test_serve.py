@@ -370,7 +370,7 @@ def test_a_crash_loop_ends(app: Path, command: Sequence[str], code: int) -> None
         _, errors = server.process.communicate(timeout=120)
     assert server.process.returncode == 1
     when = "before they served or within 3 s after"
-    assert f"5 workers in a row died {when}, the last one exited with code {code}: given up" in errors
+    assert f"5 workers in a row died {when}, the last one exited with code {code}: giving up" in errors
     assert collect_reports() == []
 
 
@@ -461,7 +461,7 @@ def test_a_new_worker_that_fails_leaves_the_old_one_at_work(app: Path) -> None:
         assert eventually(tried.exists, 60)
         assert eventually(lambda: children(server.pid) == set(workers_of(server)), 60)
         assert client.pid() in workers_of(server)
-        assert "the new worker does not serve; the old ones go on" in server.stop()
+        assert "the new worker does not serve; the old workers continue" in server.stop()
 
 
 def test_sighup_without_workers_ends_nothing(app: Path) -> None:

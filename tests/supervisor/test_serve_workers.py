@@ -166,7 +166,7 @@ def test_five_workers_that_are_killed_before_they_serve_end_the_server(app: Path
             os.kill(latest, signal.SIGKILL)
         _, errors = server.communicate(timeout=STOPPING)
     assert server.returncode == 1
-    assert "5 workers in a row died" in errors and "the last one was killed by SIGKILL: given up" in errors
+    assert "5 workers in a row died" in errors and "the last one was killed by SIGKILL: giving up" in errors
 
 
 def test_numerical_libraries_in_workers_share_the_cpus(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:

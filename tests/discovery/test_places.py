@@ -66,10 +66,10 @@ async def test_each_loop_has_names_of_its_own() -> None:
     [
         (
             lambda: shmrpc.connect("http://host/shop"),
-            "'http://host/shop' is no place .*are shm:// and memory:// and nats://",
+            "'http://host/shop' is no address of a service: .* shm:// and memory:// and nats://",
         ),
-        (lambda: shmrpc.sync.connect("ftp://shop"), "'ftp://shop' is no place .*known ones are shm:// and"),
-        (lambda: shmrpc.serve(service, at="here"), "'here' is no place .*known ones are shm:// and memory://"),
+        (lambda: shmrpc.sync.connect("ftp://shop"), "'ftp://shop' is no address of a service: .* shm:// and"),
+        (lambda: shmrpc.serve(service, at="here"), "'here' is no address of a service: .* shm:// and memory://"),
         (
             lambda: shmrpc.serve(service, at="memory://shop"),
             "expected an address without a name, got 'memory://shop'; leave out 'shop'",
@@ -102,7 +102,7 @@ def test_a_place_of_another_type_is_refused() -> None:
 def test_a_command_takes_a_place_as_connect_does() -> None:
     done = cli_runner().invoke(main, ["describe", "http://host/shop"])
     assert done.exit_code == 2
-    assert "the known ones are shm:// and memory://" in done.output
+    assert "expected a URL with shm:// and memory://" in done.output
 
 
 @pytest.mark.parametrize("option", [("--workers", "2"), ("--reload",)])

@@ -43,7 +43,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 }
             };
             let claim = self.begin_claim(t, index, source, limit, now)?;
-            let news = Wakeups {
+            let wakeups = Wakeups {
                 items: match source {
                     Source::Queue => self.depth(t)? > 0 || limit != 0,
                     Source::DeadLetters => false,
@@ -51,7 +51,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 room: self.writers_to_wake(t, false)?,
                 ..Wakeups::default()
             };
-            Ok((ClaimOutcome::Item(claim), news))
+            Ok((ClaimOutcome::Item(claim), wakeups))
         });
         crash::point!(ItemClaimed);
         claimed
@@ -167,12 +167,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Release the memory of an acknowledged item, which its holder no longer reads.
     pub fn release_memory(&self, claim: &Claim, deadline: u64) -> Result<Wakeups, HeapError> {
         self.allocator.undo_log().transact(deadline, |t| {
-            let mut news = Wakeups::default();
+            let mut wakeups = Wakeups::default();
             if self.is_held(t, claim, ClaimState::Acknowledged)? {
-                news.freed = self.remove_claim(t, claim.index)?;
-                news.room = self.writers_to_wake(t, news.freed)?;
+                wakeups.freed = self.remove_claim(t, claim.index)?;
+                wakeups.room = self.writers_to_wake(t, wakeups.freed)?;
             }
-            Ok(news)
+            Ok(wakeups)
         })
     }
 
@@ -233,7 +233,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     /// Return the items of expired claims to the queue. Return the time of the next expiry, if there is one.
     pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, Wakeups), HeapError> {
-        let mut news = Wakeups::default();
+        let mut wakeups = Wakeups::default();
         loop {
             let (next, some, more) = self.allocator.undo_log().transact(deadline, |t| {
                 let expiry = self.get(t, EXPIRY)?;
@@ -257,9 +257,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 self.set(t, EXPIRY, next)?;
                 Ok((next, some, next != 0 && next <= now))
             })?;
-            news = news.and(some);
+            wakeups = wakeups.and(some);
             if !more {
-                return Ok(((next != 0).then_some(next), news));
+                return Ok(((next != 0).then_some(next), wakeups));
             }
         }
     }

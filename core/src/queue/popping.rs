@@ -150,12 +150,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             0 => PopOutcome::Empty,
             got => PopOutcome::Items(got),
         };
-        let news = Wakeups {
+        let wakeups = Wakeups {
             items: left > 0,
             room: self.writers_to_wake(t, freed > 0)?,
             freed: freed > 0,
             ..Wakeups::default()
         };
-        Ok((taken, news))
+        Ok((taken, wakeups))
     }
 }

@@ -38,7 +38,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         deadline: u64,
     ) -> Result<Wakeups, HeapError> {
         let journal = self.allocator.undo_log();
-        let mut news = Wakeups::default();
+        let mut wakeups = Wakeups::default();
         let mut from = 0;
         loop {
             let step = journal.transact(deadline, |t| {
@@ -54,7 +54,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 break;
             };
             crash::point!(ClaimRecovered);
-            news = news.and(some);
+            wakeups = wakeups.and(some);
             from = index + 1;
         }
         let done = journal.transact(deadline, |t| {
@@ -68,7 +68,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })?;
         self.allocator.recover(is_gone, deadline)?;
         self.note_freed_memory(deadline);
-        Ok(news.and(Wakeups {
+        Ok(wakeups.and(Wakeups {
             room: WritersToWake::All,
             done,
             freed: true,

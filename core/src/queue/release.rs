@@ -46,10 +46,10 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Finish the deferred releases. Fails with Busy if some are left.
-    pub fn finish_deferred(&self, deadline: u64, news: &mut Wakeups) -> Result<(), HeapError> {
+    pub fn finish_deferred(&self, deadline: u64, wakeups: &mut Wakeups) -> Result<(), HeapError> {
         if self.free_deferred_chunks(deadline) {
-            news.room = WritersToWake::All;
-            news.freed = true;
+            wakeups.room = WritersToWake::All;
+            wakeups.freed = true;
         }
         loop {
             let Some((claim, is_acknowledged)) = lock(&self.deferred.claims).pop() else {
@@ -62,7 +62,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 ended.map(Option::unwrap_or_default)
             };
             match ended {
-                Ok(some) => *news = news.and(some),
+                Ok(some) => *wakeups = wakeups.and(some),
                 Err(error) => {
                     if matches!(error, HeapError::Busy { .. }) {
                         self.defer_claim(claim, is_acknowledged);

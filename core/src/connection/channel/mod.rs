@@ -203,20 +203,20 @@ impl Channel {
         match how {
             flags::AWAKE => Ok(SendOutcome::PeerAwake),
             how => {
-                self.ring(how);
+                self.wake_peer(how);
                 Ok(SendOutcome::PeerWoken)
             }
         }
     }
 
     /// Wake the peer in the way that its flag named.
-    fn ring(&self, how: u32) {
+    fn wake_peer(&self, how: u32) {
         if how == flags::AWAKE {
             return;
         }
         // Relaxed: a hint.
-        let rung_at = self.segment.woken_at(!self.is_client);
-        rung_at.store(clock::now(), Ordering::Relaxed);
+        let woken_at = self.segment.woken_at(!self.is_client);
+        woken_at.store(clock::now(), Ordering::Relaxed);
         self.wakers.wake(how);
         if how == flags::ON_SEMAPHORE {
             self.check_semaphores();
@@ -225,7 +225,7 @@ impl Channel {
 
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
         let how = flags::take_wake_token(writer.memory().reader_waits());
-        self.ring(how);
+        self.wake_peer(how);
     }
 
     /// Wake the peer even if it is patient, because items wait for it.
@@ -277,7 +277,7 @@ impl Channel {
         if receiver.reader.is_half_empty() {
             let how = flags::take_seen_wake_token(receiver.reader.memory().writer_waits());
             if how != flags::AWAKE {
-                self.ring(how);
+                self.wake_peer(how);
             }
         }
     }

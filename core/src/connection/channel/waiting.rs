@@ -223,7 +223,7 @@ impl Channel {
     fn wake_writer(&self, receiver: &Receiver) {
         if receiver.reader.is_half_empty() {
             let how = flags::take_wake_token(receiver.reader.memory().writer_waits());
-            self.ring(how);
+            self.wake_peer(how);
         }
     }
 

@@ -93,7 +93,7 @@ impl TopicMembership {
         let directory = self.directory();
         let seen = |each: SeatInfo| {
             // A joining subscriber may begin behind the last record.
-            if each.claim.state() == SeatState::Joining {
+            if each.word.state() == SeatState::Joining {
                 return None;
             }
             let (mut lag, mut lost, mut held) = (None, 0_u64, 0_u64);
@@ -111,7 +111,7 @@ impl TopicMembership {
                 lag,
                 lost,
                 held,
-                policy: each.claim.policy()?,
+                policy: each.word.policy()?,
                 number: each.lag,
             })
         };

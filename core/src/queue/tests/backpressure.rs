@@ -21,10 +21,10 @@ fn full(memory: &Memory) -> Ours {
 
 /// Pop one item, and return the writers to wake.
 fn take_one(queue: &Ours) -> WritersToWake {
-    let (_, news) = queue
+    let (_, wakeups) = queue
         .pop(Source::Queue, 1, &mut Vec::new(), soon())
         .unwrap();
-    news.room
+    wakeups.room
 }
 
 fn refuse(queue: &Ours, count: u64) {

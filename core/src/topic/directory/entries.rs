@@ -69,7 +69,7 @@ pub struct SeatInfo {
     /// Member that has the seat.
     pub owner: u64,
     /// Word of the seat.
-    pub claim: SeatWord,
+    pub word: SeatWord,
     /// Number of records that the policy takes as its parameter.
     pub lag: u64,
 }

@@ -57,10 +57,10 @@ impl<W: Words> Directory<W> {
         // Relaxed, both: no other process writes them meanwhile, and the seat word publishes the rest.
         let last = SeatWord(self.seat_word_at(seat).load(Ordering::Relaxed)).generation();
         self.lag_word(seat).store(lag, Ordering::Relaxed);
-        let claim = SeatWord::new(last.wrapping_add(1), policy, SeatState::Joining);
-        self.set_seat_word(seat, claim);
+        let word = SeatWord::new(last.wrapping_add(1), policy, SeatState::Joining);
+        self.set_seat_word(seat, word);
         crash::point!(SeatJoining);
-        Ok(Some((seat, claim)))
+        Ok(Some((seat, word)))
     }
 
     pub(super) fn clear(&self, seat: usize) {
@@ -73,32 +73,32 @@ impl<W: Words> Directory<W> {
         }
     }
 
-    pub(super) fn set_seat_word(&self, seat: usize, claim: SeatWord) {
+    pub(super) fn set_seat_word(&self, seat: usize, word: SeatWord) {
         // Release: a reader of the seat word sees the cells.
-        self.seat_word_at(seat).store(claim.0, Ordering::Release);
+        self.seat_word_at(seat).store(word.0, Ordering::Release);
     }
 
     /// Mark the subscriber of a seat as active: it has attached itself and reads from now on.
-    pub(in crate::topic) fn activate(&self, seat: usize, claim: SeatWord) -> SeatWord {
-        let claim = SeatWord(claim.0 & !0xff | SeatState::Active as u64);
-        self.set_seat_word(seat, claim);
+    pub(in crate::topic) fn activate(&self, seat: usize, word: SeatWord) -> SeatWord {
+        let word = SeatWord(word.0 & !0xff | SeatState::Active as u64);
+        self.set_seat_word(seat, word);
         crash::point!(SeatActive);
         // Release: a process that sees the count sees the seat word. A subscriber that dies before costs its publishers
         // nothing.
         self.word(JOINED).fetch_add(1, Ordering::Release);
-        claim
+        word
     }
 
     /// Mark the subscriber of a seat as leaving. The caller wakes the publishers, which no longer wait for it.
-    pub(in crate::topic) fn mark_leaving(&self, seat: usize, claim: SeatWord) {
-        self.set_seat_word(seat, SeatWord(claim.0 & !0xff | SeatState::Leaving as u64));
+    pub(in crate::topic) fn mark_leaving(&self, seat: usize, word: SeatWord) {
+        self.set_seat_word(seat, SeatWord(word.0 & !0xff | SeatState::Leaving as u64));
     }
 
     /// Release a seat. The caller wakes the publishers, because its pins are gone.
     pub(in crate::topic) fn release_seat(&self, seat: usize) {
-        let claim = SeatWord(self.seat_word(seat).0 & !0xff);
+        let word = SeatWord(self.seat_word(seat).0 & !0xff);
         // Release: the reads of pinned blocks are before.
-        self.seat_word_at(seat).store(claim.0, Ordering::Release);
+        self.seat_word_at(seat).store(word.0, Ordering::Release);
         // Release: pairs with the Acquire of `acquire_seat`.
         self.owner_word(seat).store(0, Ordering::Release);
     }
@@ -114,11 +114,11 @@ impl<W: Words> Directory<W> {
     pub fn occupied_seats(&self) -> impl Iterator<Item = SeatInfo> {
         let seated = |seat| SeatInfo {
             seat,
-            claim: self.seat_word(seat),
+            word: self.seat_word(seat),
             owner: self.owner(seat),
             lag: self.lag(seat),
         };
-        let is_taken = |seated: &SeatInfo| seated.claim.state() != SeatState::Free;
+        let is_taken = |seated: &SeatInfo| seated.word.state() != SeatState::Free;
         (0..self.capacity.seats).map(seated).filter(is_taken)
     }
 

@@ -21,7 +21,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     }
 
     pub(super) fn write_limit(&self, heads: &[SubscriberHead]) -> u64 {
-        let may_lag = |head: &SubscriberHead| match head.claim.policy() {
+        let may_lag = |head: &SubscriberHead| match head.word.policy() {
             Some(Policy::Disconnect) => self.allowed_lag(head),
             _ => self.limits.high,
         };
@@ -48,11 +48,11 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     }
 
     pub(super) fn read_head(&mut self, seat: usize) -> Option<SubscriberHead> {
-        let claim = self.directory.seat_word(seat);
-        let state = claim.state();
+        let word = self.directory.seat_word(seat);
+        let state = word.state();
         if !matches!(state, SeatState::Joining | SeatState::Active)
-            || !claim.policy().is_some_and(Policy::is_respected)
-            || self.known[seat].cut == Some(claim.generation())
+            || !word.policy().is_some_and(Policy::is_respected)
+            || self.known[seat].cut == Some(word.generation())
         {
             return None;
         }
@@ -65,14 +65,14 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
             (_, Some(progress)) if progress.head == READS_NOTHING => return None,
             (_, Some(progress)) => {
                 let known = self.known[seat];
-                let is_back = known.claim == claim.0 && progress.head < known.head;
+                let is_back = known.word == word.0 && progress.head < known.head;
                 if is_back || progress.head > self.published {
-                    self.cut_off(seat, claim, CutReason::Corruption);
+                    self.cut_off(seat, word, CutReason::Corruption);
                     return None;
                 }
                 if state == SeatState::Active {
                     self.known[seat] = SubscriberState {
-                        claim: claim.0,
+                        word: word.0,
                         head: progress.head,
                         cut: None,
                     };
@@ -82,29 +82,29 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
                 progress.head.max(self.kept)
             }
         };
-        Some(SubscriberHead { seat, claim, at })
+        Some(SubscriberHead { seat, word, at })
     }
 
     /// Cut off the subscribers that are further behind than they have asked for, or whose unread records must go.
     pub(super) fn cut_off_slow(&mut self, heads: &mut Vec<SubscriberHead>, needed: u64) {
         heads.retain(|head| {
-            let is_slow = head.claim.policy() == Some(Policy::Disconnect)
+            let is_slow = head.word.policy() == Some(Policy::Disconnect)
                 && (self.next - head.at >= self.allowed_lag(head) || head.at < needed);
             if is_slow {
-                self.known[head.seat].cut = Some(head.claim.generation());
-                self.write_cut(head.seat, head.claim, CutReason::Lag);
+                self.known[head.seat].cut = Some(head.word.generation());
+                self.write_cut(head.seat, head.word, CutReason::Lag);
             }
             !is_slow
         });
     }
 
-    pub(super) fn cut_off(&mut self, seat: usize, claim: SeatWord, why: CutReason) {
-        self.known[seat].cut = Some(claim.generation());
-        self.write_cut(seat, claim, why);
+    pub(super) fn cut_off(&mut self, seat: usize, word: SeatWord, why: CutReason) {
+        self.known[seat].cut = Some(word.generation());
+        self.write_cut(seat, word, why);
     }
 
-    pub(super) fn write_cut(&self, seat: usize, claim: SeatWord, why: CutReason) {
-        let word = u64::from(claim.generation()) << 32 | why as u64;
+    pub(super) fn write_cut(&self, seat: usize, word: SeatWord, why: CutReason) {
+        let word = u64::from(word.generation()) << 32 | why as u64;
         // Relaxed: before the fence of `reclaim_up_to`, and so before anything is overwritten.
         self.log.cut(seat).store(word, Ordering::Relaxed);
         crash::point!(CutOff);

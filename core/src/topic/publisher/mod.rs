@@ -138,7 +138,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     /// the listing; the caller then asks again before it sleeps.
     pub fn is_attached_by_all(&mut self, on_full: OnFull) -> bool {
         let is_attached = |each: SeatInfo| {
-            each.claim.state() != SeatState::Active
+            each.word.state() != SeatState::Active
                 || self
                     .directory
                     .progress(each.seat, self.listing, self.generation)

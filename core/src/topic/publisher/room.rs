@@ -64,7 +64,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         self.cut_off_slow(&mut heads, needed);
         self.limit = self.write_limit(&heads);
         let is_behind = |head: &SubscriberHead| {
-            let is_waited_for = head.claim.policy() == Some(Policy::Block);
+            let is_waited_for = head.word.policy() == Some(Policy::Block);
             head.at < needed || is_waited_for && head.at < target
         };
         if self.next >= self.limit || heads.iter().any(is_behind) {

@@ -6,7 +6,7 @@ use crate::topic::directory::SeatWord;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SubscriberState {
     /// Seat word when the subscriber was last seen active and attached; 0: never.
-    pub(super) claim: u64,
+    pub(super) word: u64,
     pub(super) head: u64,
     /// Generation of the seat word that was cut off.
     pub(super) cut: Option<u32>,
@@ -16,6 +16,6 @@ pub(super) struct SubscriberState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SubscriberHead {
     pub(super) seat: usize,
-    pub(super) claim: SeatWord,
+    pub(super) word: SeatWord,
     pub(super) at: u64,
 }

@@ -38,7 +38,7 @@ pub enum History {
 pub struct Subscriber<L, D: Words> {
     directory: Directory<D>,
     seat: usize,
-    claim: SeatWord,
+    word: SeatWord,
     policy: Policy,
     /// Parameter of the policy, in records.
     lag: u64,
@@ -74,7 +74,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         prepare: impl FnOnce(u64, u64) -> io::Result<()>,
         open: &mut impl Opener<L>,
     ) -> io::Result<Option<(Self, Wakeups)>> {
-        let Some((seat, claim)) = directory.acquire_seat(me, policy, lag, prepare)? else {
+        let Some((seat, word)) = directory.acquire_seat(me, policy, lag, prepare)? else {
             return Ok(None);
         };
         let mut subscriber = Subscriber {
@@ -90,7 +90,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             unreadable: Vec::new(),
             directory,
             seat,
-            claim,
+            word,
             policy,
             lag,
             attached: Vec::new(),
@@ -99,9 +99,9 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             has_ended: false,
             lost_before: 0,
         };
-        let news = subscriber.attach_all(history, false, open);
-        subscriber.claim = subscriber.directory.activate(seat, claim);
-        Ok(Some((subscriber, news)))
+        let wakeups = subscriber.attach_all(history, false, open);
+        subscriber.word = subscriber.directory.activate(seat, word);
+        Ok(Some((subscriber, wakeups)))
     }
 
     /// Return the number of the seat.
@@ -156,7 +156,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         from_the_first: bool,
         open: &mut impl Opener<L>,
     ) -> Wakeups {
-        let mut news = Wakeups::default();
+        let mut wakeups = Wakeups::default();
         // Before the load of the listings: a later change is seen at the next call.
         self.version = self.directory.version();
         for listing in 0..self.directory.capacity().listings {
@@ -174,7 +174,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
                 log.ok_or_else(|| Some("its memory is no log of its own".to_owned()))
             });
             match opened {
-                Ok(log) => news.room |= self.attach(listed, log, history, from_the_first),
+                Ok(log) => wakeups.room |= self.attach(listed, log, history, from_the_first),
                 // A publisher that has ended cannot be read.
                 Err(None) => {}
                 Err(_) if !self.directory.is_listed(listing, listed.generation) => {}
@@ -182,12 +182,12 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
                     let source = PublisherId::of(listed);
                     self.finish(source, false);
                     self.unreadable.push((source, why));
-                    news.room = true;
+                    wakeups.room = true;
                 }
             }
         }
         self.has_ended = self.has_ended_source();
-        news
+        wakeups
     }
 
     fn reads(&self, listed: &ListingInfo) -> bool {
@@ -289,7 +289,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
     /// dropped.
     pub fn leave(&mut self) {
         if (self.pins.is_ours)() {
-            self.directory.mark_leaving(self.seat, self.claim);
+            self.directory.mark_leaving(self.seat, self.word);
         }
         self.attached.clear();
     }

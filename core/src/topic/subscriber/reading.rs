@@ -30,11 +30,11 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         out: &mut Vec<u8>,
         messages: &mut Vec<Message<L, D>>,
     ) -> (Received, Wakeups) {
-        let (mut news, begin) = (Wakeups::default(), messages.len());
+        let (mut wakeups, begin) = (Wakeups::default(), messages.len());
         if self.has_ended
             && let gone @ Received::PublisherGone(_) = self.poll_gone()
         {
-            return (gone, news);
+            return (gone, wakeups);
         }
         let count = self.attached.len();
         for step in 0..count {
@@ -47,25 +47,25 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             let attached = &self.attached[index];
             if messages.len() > begin + taken {
                 crash::point!(RecordsCopied);
-                news.room |= attached.publish_head(&self.directory, self.seat);
+                wakeups.room |= attached.publish_head(&self.directory, self.seat);
             }
             if let Err(trouble) = read {
                 if messages.len() > begin {
                     break; // The next call finds it again.
                 }
                 self.drop_attached(index);
-                news.room = true;
-                return (trouble, news);
+                wakeups.room = true;
+                return (trouble, wakeups);
             }
         }
         if count > 0 {
             self.next_index = (self.next_index + 1) % count;
         }
         // Relaxed: a hint of this process to itself.
-        news.room |= self.pins.is_waited_for.swap(false, Relaxed);
+        wakeups.room |= self.pins.is_waited_for.swap(false, Relaxed);
         match messages.len() - begin {
-            0 => (self.poll_gone(), news),
-            taken => (Received::Messages(taken), news),
+            0 => (self.poll_gone(), wakeups),
+            taken => (Received::Messages(taken), wakeups),
         }
     }
 
@@ -140,7 +140,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         fence(Ordering::Acquire);
         // Relaxed: ordered by the fence.
         let cut = attached.log.cut(self.seat).load(Ordering::Relaxed);
-        if cut >> 32 != u64::from(self.claim.generation()) || cut as u32 == 0 {
+        if cut >> 32 != u64::from(self.word.generation()) || cut as u32 == 0 {
             return None;
         }
         let why = match cut as u32 {

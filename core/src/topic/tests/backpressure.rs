@@ -329,8 +329,8 @@ fn a_lack_of_memory_names_its_holder_and_ends_with_the_pin() {
     let behind = full(write(&mut publisher, &payload(0, 2, len), WAITS));
     assert_eq!((behind.owner, behind.cause), (Some(2), NoRoomCause::Memory));
     let (mut out, mut messages) = (Vec::new(), Vec::new());
-    let (taken, news) = reader.receive(2, true, &mut out, &mut messages);
-    assert_eq!((taken, news.room), (Received::Messages(2), true));
+    let (taken, wakeups) = reader.receive(2, true, &mut out, &mut messages);
+    assert_eq!((taken, wakeups.room), (Received::Messages(2), true));
     // One of the two records was pinned, the other one copied.
     publish(&mut publisher, &payload(0, 2, len)).unwrap();
     let held = full(write(&mut publisher, &payload(0, 3, len), OnFull::Fail));

@@ -344,7 +344,7 @@ def test_ctrl_c_cancels_the_handler(sync_client: shmrpc.sync.Client) -> None:
     assert eventually(lambda: "sleep:cancelled" in sync_client.seen())
 
 
-@pytest.mark.parametrize("timeout", [None, 60.0], ids=["short way", "long way"])
+@pytest.mark.parametrize("timeout", [None, 60.0], ids=["fast path", "slow path"])
 def test_ctrl_c_cancels_the_handler_also_before_its_answer_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, sync_client: shmrpc.sync.Client, timeout: float | None
 ) -> None:

@@ -48,7 +48,7 @@ TOGETHER: Final = 20
 LATER, PAST = time.monotonic_ns() + 10**13, 1
 #: What each array has.
 DATA: Final = np.arange(3.0).tobytes()
-#: By who has called the handlers: the core, from the loop's pump, or Python's short way.
+#: By who has called the handlers: the core, from the loop's pump, or Python's fast path.
 called: Counter[str] = Counter()
 
 service = shmrpc.Service("tested")

@@ -137,7 +137,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         linked
     }
 
-    /// Return the reason why no items can be put now, regardless of free memory.
+    /// Return the reason why no items can be put now, regardless of free memory. At the limit of items, also request a
+    /// wake-up for room.
     fn refusal(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -154,6 +155,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(None)
     }
 
+    /// Count `count` items as put.
     fn add_put(&self, t: &mut impl WriteWords, count: u64) -> Result<(), HeapError> {
         let put = self.get(t, PUT)?;
         self.set(t, PUT, put.wrapping_add(count))

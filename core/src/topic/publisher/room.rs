@@ -9,7 +9,8 @@ use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Make room for one record of this length in the ring.
+    /// Make room for one record of this length in the ring. Fails with `Full` if there is none; a caller that waits is then
+    /// announced in the listing.
     #[cold]
     pub(super) fn make_room(
         &mut self,

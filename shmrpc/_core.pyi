@@ -20,38 +20,38 @@ from shmrpc.errors import DecodeError
 from shmrpc.topics.subscription_base import Publisher as _PublishedBy
 
 class ChannelError(Exception):
-    """The channel is closed, or the peer broke the rules; it must not be used any more."""
+    """The channel is closed, or the peer broke the rules. The channel must no longer be used."""
 
 class PeerLeft(ChannelError):
     """The peer has left: its end of the bell is closed. Nothing was sent."""
 
 class Overtaken(Exception):
-    """Another thread has begun a call with a higher id. Nothing was sent: it may go with a new id."""
+    """Another thread has begun a call with a higher id. Nothing was sent: send the request again with a new id."""
 
 class Oversize(Exception):
-    """The payload is over the channel's limit. Nothing was sent."""
+    """The payload exceeds the channel's limit. Nothing was sent."""
 
 class Backlog(Exception):
-    """Too much waits already for the peer to read. Nothing was sent."""
+    """Too many frames already wait for the peer to read them. Nothing was sent."""
 
 class NoMemory(Exception):
-    """There is no shared memory for this: what was asked for, and what there is."""
+    """There is no shared memory for the request. The text says what was requested, and what there is."""
 
-    #: The system's reason; None if it is not the system's.
+    #: The system's reason, None for any other reason.
     errno: int | None
 
 class Unheard(NoMemory):
-    """The peer cannot be told of new shared memory: it has closed its end, or is gone."""
+    """The message about new shared memory cannot reach the peer, which has closed its end or has ended."""
 
 class Unmapped(Exception):
-    """This process has no room to map the memory that a frame's body or buffers lie in."""
+    """This process has no room to map the memory of a frame's body or buffers."""
 
-    #: Of what there is no more.
+    #: The limit that this process has reached.
     errno: int
 
 @final
 class Buffer:
-    """A buffer in shared memory. As long as it lives, and any view of it, the memory is used for nothing else."""
+    """A buffer in shared memory. While it or a view of it lives, the memory is used for nothing else."""
 
     def to_bytes(self) -> bytes: ...
     def private(self) -> View: ...
@@ -72,7 +72,7 @@ class View:
 
 @final
 class Parcel:
-    """A body, and the buffers that it refers to by their places. Read as bytes it is its body."""
+    """A body and the buffers that it refers to by their indices. By the buffer protocol, a parcel is its body."""
 
     def __new__(cls, body: bytes, buffers: Iterable[Any], /) -> Parcel: ...
     @property
@@ -87,7 +87,7 @@ class Parcel:
 
 @final
 class Descriptor:
-    """An open file of this process. It is closed when this goes."""
+    """An open file of this process, which is closed when this object is dropped."""
 
     @staticmethod
     def pair() -> tuple[Descriptor, Descriptor]: ...
@@ -96,7 +96,7 @@ class Descriptor:
 
 @final
 class CallContexts:
-    """Enters copies of a context, one after the other, each until the next ``renew`` or ``leave``."""
+    """Copies of a context, of which a thread enters one after the other, until the next ``renew`` or ``leave``."""
 
     def __new__(cls, base: Context, /) -> CallContexts: ...
     def rebase(self, base: Context, /) -> None: ...
@@ -109,7 +109,7 @@ class CallContexts:
 
 @final
 class Encoder:
-    """Values to bytes: MessagePack's own types here, unless ``reference`` is said; other values by the functions."""
+    """Encoder of values: writes MessagePack's own types, unless ``reference`` is set, and others by the functions."""
 
     def __new__(
         cls,
@@ -128,39 +128,39 @@ class Encoder:
     def forget(self) -> None: ...
 
 @final
-class Expected:
-    """A declared type of the plain ones; see core/src/python/codec/msgpack/expected.rs."""
+class ExpectedType:
+    """A declared type that the core can read; see core/src/python/codec/msgpack/expected_type.rs."""
 
     def __new__(
         cls,
         scalars: Sequence[str],
         *,
         dtypes: Sequence[str] | None = None,
-        each: Expected | None = None,
+        each: ExpectedType | None = None,
         is_tuple: bool = False,
-        items: Sequence[Expected] | None = None,
-        keys: Expected | None = None,
-        values: Expected | None = None,
-    ) -> Expected: ...
+        items: Sequence[ExpectedType] | None = None,
+        keys: ExpectedType | None = None,
+        values: ExpectedType | None = None,
+    ) -> ExpectedType: ...
     def read(self, body: bytes | Parcel, /) -> Any: ...
 
 @final
 class CallIds:
-    """Counts up from 1."""
+    """A counter from 1 on: each call of it returns the next number."""
 
     def __new__(cls) -> CallIds: ...
     def __call__(self) -> int: ...
 
 @final
 class NativeCall:
-    """An endpoint of a connection, as the core calls it by itself; see core/src/python/rpc/client/native_call.rs."""
+    """An endpoint of a connection on the native path; see core/src/python/rpc/client/native_call.rs."""
 
     def __new__(
         cls,
         *,
         encoder: Encoder,
         ids: CallIds,
-        expected: Expected | None,
+        expected: ExpectedType | None,
         read: Callable[[bytes | Parcel], Any],
         positional: int,
         keywords: int,
@@ -173,7 +173,7 @@ class NativeCall:
 
 @final
 class CallCoroutine:
-    """One call of a LoopEndpoint; a collections.abc.Coroutine."""
+    """A call of a LoopEndpoint; a collections.abc.Coroutine."""
 
 @final
 class ItemStream:
@@ -182,11 +182,11 @@ class ItemStream:
     def __new__(cls, batches: AsyncGenerator[list[Any]], /) -> AsyncGenerator[Any]: ...  # type: ignore[misc]
 
 class Endpoint:
-    """Calls an endpoint, and looks like a function."""
+    """A callable that calls an endpoint and looks like a Python function."""
 
 @final
 class LoopEndpoint(Endpoint):
-    """Calls an endpoint in an event loop: ``function`` in the core, and ``rest`` for a call that has to wait."""
+    """A function that calls an endpoint and returns a coroutine; see core/src/python/rpc/client/loop_endpoint.rs."""
 
     def __new__(
         cls,
@@ -203,7 +203,7 @@ class LoopEndpoint(Endpoint):
 
 @final
 class ThreadEndpoint(Endpoint):
-    """Calls an endpoint and waits: ``function`` in the core, and ``rest`` for a call that has to wait."""
+    """A function that calls an endpoint and waits; see core/src/python/rpc/client/thread_endpoint.rs."""
 
     def __new__(
         cls,
@@ -220,7 +220,7 @@ class ThreadEndpoint(Endpoint):
 
 @final
 class CoroutineRunner:
-    """Runs coroutines, each in its first step and then as a task; see core/src/python/rpc/server/handler.rs."""
+    """Runner of coroutines, each in its first step and then as a task; see core/src/python/rpc/server/handler.rs."""
 
     def __new__(
         cls,
@@ -239,15 +239,15 @@ class Handler:
         name: str,
         function: Callable[..., Any],
         *,
-        by_count: Sequence[Expected | None],
-        parameters: Sequence[tuple[str, Expected, bool]],
+        by_count: Sequence[ExpectedType | None],
+        parameters: Sequence[tuple[str, ExpectedType, bool]],
         places: int,
         coroutines: CoroutineRunner | None,
     ) -> Handler: ...
 
 @final
 class HandlerTable:
-    """The endpoints whose calls the core runs, by number; see core/src/python/rpc/server/handler_table.rs."""
+    """The handlers that the core calls, by endpoint number; see core/src/python/rpc/server/handler_table.rs."""
 
     def __new__(
         cls,
@@ -269,22 +269,22 @@ class HandlerTable:
 
 @final
 class ClientRequests:
-    """The calls of one client that the core may run, until it is closed."""
+    """Requests of one client that the core may run, until this is closed."""
 
     def __new__(cls, handlers: HandlerTable, running: dict[int, Any], waiting: dict[int, Any], /) -> ClientRequests: ...
     def close(self) -> None: ...
 
 @final
 class CurrentCall:
-    """What a thread's loop runs between taking a frame and answering it."""
+    """The call that a thread's event loop runs, from its frame to its reply."""
 
-    #: What was set, or of a request that the core runs (key, opcode, id, deadline); None between frames.
+    #: (key, opcode, id, deadline) of a request that the core runs, else the object that was set; None between frames.
     frame: Any
     def __new__(cls) -> CurrentCall: ...
 
 @final
 class PostInit:
-    """Lets ``complete`` set what an instance has not of the fields ``names`` in its `__dict__`; then calls ``own``."""
+    """A ``__post_init__``: calls ``complete`` if an instance lacks fields of ``names``, and then ``own``."""
 
     def __new__(
         cls, names: Sequence[str], complete: Callable[[Any], None], own: Callable[[Any], object] | None
@@ -295,7 +295,7 @@ class PostInit:
 class Channel:
     """One side of a connection: frames to the peer and from it.
 
-    ``bell`` stays the caller's; ``loans`` does not.
+    The caller keeps ``bell``. The channel takes ``loans`` over.
     """
 
     def __new__(
@@ -341,7 +341,7 @@ class Channel:
 
 @final
 class ThreadCalls:
-    """What the threads that share a channel have under way on it. One of them receives for all."""
+    """Calls in flight of the threads that share a channel. One of the threads receives for all."""
 
     def __new__(
         cls,
@@ -366,7 +366,7 @@ class ThreadCalls:
 
 @final
 class PendingCall:
-    """A call that is under way. When it goes, nobody waits for the call any more."""
+    """A call in flight. Dropping it closes it."""
 
     @property
     def id(self) -> int: ...
@@ -387,54 +387,54 @@ class LockGuard:
     def release(self) -> None: ...
 
 @final
-class Progress:
-    """How far a worker of a pool is in what it was given: memory that both share, a file of ``SIZE`` bytes.
+class WorkerProgress:
+    """Progress of a pool's worker in its tasks: memory that the pool and the worker share, a file of ``SIZE`` bytes.
 
-    A chunk lies in one of ``SLOTS`` slots, a coroutine in one of ``SEATS`` seats. IndexError for another one; OSError
-    if the memory cannot be mapped.
+    A chunk has one of ``SLOTS`` slots, and a coroutine one of ``COROUTINES`` numbers. Methods raise IndexError for any
+    other one. The constructor raises OSError if the memory cannot be mapped.
     """
 
     SLOTS: Final[int]
-    SEATS: Final[int]
+    COROUTINES: Final[int]
     SIZE: Final[int]
 
-    def __new__(cls, file: int) -> Progress: ...
+    def __new__(cls, file: int) -> WorkerProgress: ...
     def open(self, slot: int, count: int) -> None:
-        """By the pool: so many tasks will come in this slot, and none of them is begun."""
+        """By the pool: announce a chunk of ``count`` tasks in this slot, none of which has begun."""
 
     def begin(self, slot: int) -> bool:
-        """By the worker: begins the next task; False if the chunk has ended."""
+        """By the worker: begin the next task. Return False if the chunk has ended."""
 
-    def take_back(self, slot: int, keep: int) -> int:
-        """By the pool: ends the chunk before task ``keep``, or the first that is not begun; where it ends now."""
+    def shorten(self, slot: int, keep: int) -> int:
+        """By the pool: end the chunk before task ``keep``, or the first task that has not begun. Return its new end."""
 
-    def begun(self, slot: int) -> int:
-        """How many tasks were begun."""
+    def count_begun(self, slot: int) -> int:
+        """Return the number of tasks that have begun."""
 
-    def took(self, slot: int, nanoseconds: int) -> None:
-        """By the worker: says how long the last task took."""
+    def record_duration(self, slot: int, nanoseconds: int) -> None:
+        """By the worker: record the duration of the last task."""
 
-    def time(self, slot: int) -> int:
-        """By the pool: how long the last task took, in nanoseconds, says the worker."""
+    def last_duration(self, slot: int) -> int:
+        """By the pool: return the duration of the last task that the worker has recorded, in nanoseconds."""
 
-    def seat(self, seat: int) -> None:
-        """By the pool: a coroutine will come in this seat, and is not begun."""
+    def clear_coroutine(self, coroutine: int) -> None:
+        """By the pool: announce a coroutine with this number, which has not begun."""
 
-    def claim(self, seat: int) -> bool:
-        """By the worker: begins the coroutine; by the pool: takes it back. False if the other side was first."""
+    def take_coroutine(self, coroutine: int) -> bool:
+        """By the worker: begin the coroutine. By the pool: take it back. Return False if the other side was first."""
 
-    def is_claimed(self, seat: int) -> bool:
-        """Whether the coroutine was begun, or taken back."""
+    def is_coroutine_taken(self, coroutine: int) -> bool:
+        """Return True if the coroutine was begun, or taken back."""
 
     def stop(self, slot: int) -> bool:
-        """By the pool: the task that the chunk is at is to be stopped; False if it is at none. Then send a signal."""
+        """By the pool: request a stop of the current task, and then send a signal. Return False if there is no task."""
 
     def is_stopped(self, slot: int) -> bool:
-        """By the worker: whether the task that the chunk is at is to be stopped."""
+        """By the worker: return True if the pool has requested a stop of the current task."""
 
 @final
 class StreamSender:
-    """The sending end of a stream: its frames, its credit, and its slice of the loop's time."""
+    """The sending end of a stream: its frames, its credit, and its slice of the event loop's time."""
 
     def __new__(cls, channel: Channel, opcode: int, id: int, credit: int, overhead: int, /) -> StreamSender: ...
     def send(self, item: bytes | Parcel, /) -> bool: ...
@@ -457,7 +457,7 @@ class StreamSender:
 
 @final
 class Poller:
-    """The receiving side of a server: the next frame on any of its channels."""
+    """Receiver of a server: returns the next frame of any of its channels."""
 
     def __new__(cls, *, spin: float, fault: int, reply_opcode: int) -> Poller: ...
     def add(self, channel: Channel, key: Any, requests: ClientRequests | None, /) -> int: ...
@@ -481,23 +481,23 @@ def receive_packet(
 ) -> tuple[bytes, list[Descriptor], bool, int]: ...
 def send_packet(socket: int, bytes: bytes, files: Sequence[Descriptor], /) -> None: ...
 def die_with(master: int, first: int | None = None, life: int | None = None) -> None:
-    """Kills this process as soon as the process of the pidfd ``master`` has ended: also while it holds the GIL.
+    """Kill this process as soon as the process of the pidfd ``master`` has ended, also while a thread holds the GIL.
 
-    The process of the pidfd ``first`` is killed before. The end of the pipe ``life`` counts like that of the
-    master. OSError if that cannot be watched.
+    The process of the pidfd ``first`` is killed before. The end of the pipe ``life`` counts as the end of the master.
+    Raises OSError if they cannot be watched.
     """
 
 def is_buffer(value: object, /) -> bool:
-    """Whether it has the buffer protocol."""
+    """Return True if a value has the buffer protocol."""
 
 def address_of(view: memoryview, /) -> int:
-    """Where its memory begins, which nothing in Python tells of memory that cannot be written."""
+    """Return the address of a view's memory, for which Python has no function if the memory is read-only."""
 
 def shorten_time_slice(nanoseconds: int, /) -> bool: ...
 
 @final
 class SharedObject:
-    """A semaphore, a lock, an event, a memory or a queue that this process has open."""
+    """A use of a shared object that this process has open."""
 
     def __new__(
         cls, name: str, lock_file: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False
@@ -541,17 +541,17 @@ class SharedObject:
     def sleeps_on(self) -> bool: ...
     def prepare(self) -> None: ...
     def sleeper(self, set: int, /) -> LoopWaiter: ...
-    def bytes(self) -> Bytes: ...
+    def bytes(self) -> MappedBytes: ...
 
 @final
-class Bytes:
-    """The bytes that the members of a name share, by the buffer protocol."""
+class MappedBytes:
+    """Bytes of a shared object, by the buffer protocol. They stay mapped while this object or a view of it lives."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class LoopWaiter:
-    """The place of an event loop among those that wait for what a name has."""
+    """The slot of an event loop in a wait set of a shared object."""
 
     def fileno(self) -> int: ...
     def draw_ticket(self) -> None: ...
@@ -562,7 +562,7 @@ class LoopWaiter:
 
 @final
 class YieldBudget:
-    """Until when a loop may go on without a turn."""
+    """The end of the time for which a task may go on without a turn of the event loop."""
 
     def __new__(cls) -> Self: ...
     def is_spent(self) -> bool: ...
@@ -571,7 +571,7 @@ class YieldBudget:
 
 @final
 class Queue:
-    """Values into a queue that members of a name share, and out of it."""
+    """A queue that this process has open."""
 
     def __new__(
         cls,
@@ -591,11 +591,11 @@ class Queue:
     def put_many_now(self, values: Iterable[Any], /) -> PendingItems | None: ...
     def get_now(self, default: Any, /) -> Any: ...
     def get_next(self, default: object, /) -> Any: ...
-    def get_many_now(self, most: int, dead: bool, /) -> list[Any]: ...
-    def take_into(self, got: list[Any], most: int, /) -> bool: ...
-    def wait_into(self, got: list[Any], most: int, timeout: float | None, /) -> bool | None: ...
+    def get_many_now(self, max_items: int, dead: bool, /) -> list[Any]: ...
+    def take_into(self, got: list[Any], max_items: int, /) -> bool: ...
+    def wait_into(self, got: list[Any], max_items: int, timeout: float | None, /) -> bool | None: ...
     def put_back(self, values: list[Any], /) -> None: ...
-    def peek(self, most: int, /) -> list[tuple[int, int, int, tuple[()] | tuple[Any], DecodeError | None]]: ...
+    def peek(self, max_items: int, /) -> list[tuple[int, int, int, tuple[()] | tuple[Any], DecodeError | None]]: ...
     def claim_now(self, limit: float, dead: bool, /) -> Claim | None: ...
     def wait_claim(self, limit: float, timeout: float | None, /) -> Claim | Literal[False] | None: ...
     def reserve_now(self, len: int, body: bytes | None = None) -> Reservation | None: ...
@@ -619,7 +619,7 @@ class Queue:
 
 @final
 class PendingItems:
-    """Values that wait for room in a queue."""
+    """Encoded values that wait for room in a queue."""
 
     def put_now(self) -> bool: ...
     def may_put(self) -> bool: ...
@@ -629,7 +629,7 @@ class PendingItems:
 
 @final
 class Publisher:
-    """Values that this process publishes in a topic."""
+    """The publishing end of a topic."""
 
     def __new__(
         cls,
@@ -651,14 +651,14 @@ class Publisher:
 
 @final
 class AttachWait:
-    """A wait until all that subscribe to a topic have attached themselves."""
+    """A wait until all subscribers of a topic have attached to the publisher."""
 
     def is_over(self) -> bool: ...
     def wait(self, timeout: float | None, /) -> bool | None: ...
 
 @final
 class PendingRecords:
-    """Values that wait for room in a topic, or one that this process fills."""
+    """Values that wait for room in a topic, or a record that the program fills in place."""
 
     def reserve_now(self) -> bool: ...
     def reserve_or_sleep(self) -> bool: ...
@@ -677,7 +677,7 @@ class PendingRecords:
 
 @final
 class Subscription:
-    """What this process reads of a topic."""
+    """The reading end of a topic."""
 
     def __new__(
         cls,
@@ -690,8 +690,8 @@ class Subscription:
         /,
     ) -> Subscription: ...
     def get_now(self) -> Message | None: ...
-    def take_into(self, got: list[Message], most: int, /) -> bool: ...
-    def wait_into(self, got: list[Message], most: int, timeout: float | None, /) -> bool | None: ...
+    def take_into(self, got: list[Message], max_messages: int, /) -> bool: ...
+    def wait_into(self, got: list[Message], max_messages: int, timeout: float | None, /) -> bool | None: ...
     def put_back(self, messages: list[Message], /) -> None: ...
     def may_wait(self) -> None: ...
     def may_receive(self) -> bool: ...
@@ -704,7 +704,7 @@ class Subscription:
 
 @final
 class Message:
-    """What one has published in a topic, and who has."""
+    """A message of a topic."""
 
     @property
     def value(self) -> Any: ...
@@ -715,7 +715,7 @@ class Message:
 
 @final
 class Claim:
-    """An item of a queue that this process holds."""
+    """An item of a queue that this process has claimed."""
 
     @property
     def value(self) -> Any: ...
@@ -729,8 +729,8 @@ class Claim:
     def give_back(self) -> bool: ...
 
 @final
-class Block:
-    """Bytes of an item or a message where they lie, read-only."""
+class InPlaceBytes:
+    """Read-only bytes of an item or a message, where they are."""
 
     def to_bytes(self) -> bytes: ...
     def private(self) -> bytearray: ...
@@ -740,7 +740,7 @@ class Block:
 
 @final
 class Reservation:
-    """Memory of a queue that this process fills."""
+    """Memory of a queue that the program fills in place."""
 
     def put_now(self) -> bool: ...
     def may_put(self) -> bool: ...
@@ -749,7 +749,7 @@ class Reservation:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Permits:
-    """What is acquired and released of a name."""
+    """Permits of a semaphore, or the single permit of a lock."""
 
     def __new__(cls, name: SharedObject, reentrant: bool) -> Self: ...
     def _owner(self) -> int: ...
@@ -761,27 +761,26 @@ class Permits:
     def _regain(self) -> bool: ...
     def _give_back(self, owner: int, /) -> None: ...
     def release(self) -> None:
-        """Releases it, to whoever has waited for it the longest.
+        """Release a permit, to the waiter that has waited for the longest time.
 
-        Raises LocalProtocolError if this process has no permit of the semaphore, or this task or thread does not hold
-        the lock.
+        Raises LocalProtocolError if this process has no permit of the semaphore, or if this task or thread does not
+        hold the lock.
         """
 
     def _acquire(self, timeout: float | None = None) -> Literal[True]:
-        """Waits until it is acquired, for ``timeout`` seconds at most. Returns True.
+        """Acquire a permit, and wait for it for at most ``timeout`` seconds. Returns True.
 
-        Raises WaitTimeout, which names who has it, and WaitStopped after ``stop()``.
+        Raises WaitTimeout, which names the holders, and WaitStopped after ``stop()``.
         """
 
     def _signal(self, count: int | None = None) -> None:
-        """Adds signals, each of which ends one ``wait()``, here or in another process, now or later.
+        """Add signals, each of which ends one ``wait()``, here or in another process, now or later.
 
-        Signals and permits have nothing to do with each other. Signals stay when their sender ends, as long as the
-        name has members.
+        Signals are independent of permits. They stay when their sender ends, as long as the semaphore has members.
         """
 
     def _wait_signal(self, timeout: float | None = None) -> Literal[True]:
-        """Waits for a signal, for ``timeout`` seconds at most, and takes it. Returns True.
+        """Wait for a signal for at most ``timeout`` seconds, and take it. Returns True.
 
         Raises WaitTimeout, and WaitStopped after ``stop()``.
         """
@@ -797,39 +796,33 @@ class Permits:
 
 @final
 class StoreRef:
-    """What a proxy is made of: what this process has of the store that it is of."""
+    """A weak reference to a store that this process has open, which proxies are made from."""
 
     def holder(self) -> int: ...
     def owner(self) -> int:
-        """The process that alone changes the store: 0 if there is none, -1 if it is one of another container."""
+        """Return the only process that may change the store; 0 if there is none, -1 if it runs in another container."""
 
     def may_write(self) -> bool:
-        """Whether this process can change the store."""
+        """Return True if this process may change the store."""
 
     def is_beside_sibling(self) -> bool:
-        """Whether another task of this thread is within a transaction."""
+        """Return True if another task of this thread is in a transaction."""
 
     def unwatch(self, watch: int, /) -> None:
-        """Ends a watch of one of its containers."""
+        """End a watch of one of its containers."""
 
     def has_class(self, number: int, /) -> bool: ...
     def class_number(self, name: str, said: object, /) -> int:
-        """The number of a class, of which this is said if there is none of this name."""
+        """Return the number of the class of this name, and add it with the description ``said`` if there is none."""
 
     def classes(self) -> dict[str, Any]:
-        """All classes, in the order of their numbers, with what is said of each."""
-
-@final
-class Pinned:
-    """Bytes of a buffer of a store, which stay where they are as long as this or a view of it is there."""
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+        """Return all classes in the order of their numbers, with their descriptions."""
 
 class Store:
-    """A handle of a store: all handles of a name have what this process has of it in common.
+    """A handle of a store. All handles of a store in this process share its state.
 
-    ``patience``: for how many seconds an operation waits for another process that changes the store. Raises StoreBusy,
-    StoreFull and Gone.
+    ``patience`` is the time in seconds for which an operation waits while another process changes the store. Methods
+    raise StoreBusy, StoreFull and Gone.
     """
 
     def __new__(cls, name: SharedObject, opened: object, patience: float) -> Self: ...
@@ -855,7 +848,7 @@ class Store:
     def _load(self, bytes: bytes, numbers: list[int], /) -> None: ...
 
 class Transaction:
-    """A transaction of a store: ``with`` begins and ends it in a thread."""
+    """A transaction of a store. ``with`` begins and ends it in a thread."""
 
     def __new__(cls, store_ref: StoreRef, name: SharedObject, joins: bool, /) -> Self: ...
     @property
@@ -871,7 +864,7 @@ class Transaction:
     def _end(self, is_kept: bool, /) -> None: ...
 
 class Proxy:
-    """A container of a store: where its head lies, and its number."""
+    """A container of a store, of any type."""
 
     def __new__(cls, store_ref: StoreRef, at: int, id: int) -> Self: ...
     def __len__(self) -> int: ...
@@ -903,7 +896,7 @@ class Proxy:
     def _watch(self) -> int: ...
     def _has_changed(self, watch: int, /) -> bool: ...
     def _wait(self, watch: int, timeout: float | None, /) -> bool | None: ...
-    def _pin(self) -> tuple[Pinned, bytes]: ...
+    def _pin(self) -> tuple[MappedBytes, bytes]: ...
 
 class DictProxy(Proxy):
     """A dict of a store."""
@@ -917,21 +910,21 @@ class ListProxy(Proxy):
     """A list of a store: its single items. ``_slice``, ``_set_slice`` and ``_delete_slice`` do the rest."""
 
     def append(self, value: Any, /) -> None:
-        """Adds a value at the end."""
+        """Add a value at the end."""
 
     def __getitem__(self, index: Any, /) -> Any: ...
     def __setitem__(self, index: Any, value: Any, /) -> None: ...
     def __delitem__(self, index: Any, /) -> None: ...
 
 class StructProxy(Proxy):
-    """A record whose fields are known by the members of an IntEnum."""
+    """A record whose fields are indexed by the members of an IntEnum."""
 
     def __getitem__(self, field: int, /) -> Any: ...
     def __setitem__(self, field: int, value: Any, /) -> None: ...
 
 @final
 class RecordField:
-    """A field of the records of a class: a descriptor."""
+    """A field of the records of a class: a Python descriptor."""
 
     def __new__(cls, number: int) -> Self: ...
     @property
@@ -940,8 +933,8 @@ class RecordField:
     def __set__(self, record: Any, value: Any, /) -> None: ...
 
 def add_to(container: Store | Proxy, key: Any, by: Any) -> Any:
-    """Adds to a number of a container, and returns the sum; None if that takes more than a cell.
+    """Add to a number in a container, and return the sum; None if the sum does not fit a cell.
 
-    ``key``: of a dict or a store a key, of a list an index, of a struct the number of a field, of an object the name of
-    one.
+    ``key`` is a key of a dict or a store, an index of a list, the number of a field of a struct, or the name of a field
+    of an object.
     """

@@ -47,11 +47,11 @@ class ArgumentDecoders:
             return self.positional(sub_body(body, args)), {}
         return self.keywords(sub_body(body, b"".join((_PAIR, args, kwargs))))
 
-    def expected_by_count(self) -> list[_core.Expected | None]:
+    def expected_by_count(self) -> list[_core.ExpectedType | None]:
         """Return the core's type of a positional array for each length; None where the core cannot decode it."""
         return [None if kind is None else self._codec.expected(kind) for kind in self._kinds_by_count(())]
 
-    def expected_by_name(self) -> tuple[list[tuple[str, _core.Expected, bool]], int]:
+    def expected_by_name(self) -> tuple[list[tuple[str, _core.ExpectedType, bool]], int]:
         """Return each parameter for the core, with its type and True if required, and the number of positional ones.
 
         Returns no parameters if the core cannot decode one of them, or if one is positional only.

@@ -36,7 +36,7 @@ _NUMBERS: Final = [
 _MAX_DEPTH: Final = 8
 
 
-def expected(kind: Any, depth: int = 0) -> _core.Expected | None:
+def expected(kind: Any, depth: int = 0) -> _core.ExpectedType | None:
     """Return the native decoder for a declared type, or None if the core does not support the type."""
     if depth == _MAX_DEPTH:
         return None
@@ -50,7 +50,7 @@ def expected(kind: Any, depth: int = 0) -> _core.Expected | None:
         except (KeyError, TypeError):  # TypeError: a part of the type cannot be hashed.
             containers.append(each)
     if not containers:
-        return _core.Expected(scalars)
+        return _core.ExpectedType(scalars)
     if len(containers) == 1 and _is_array(containers[0]):
         return _array(scalars, containers[0])
     if len(containers) > 1 or "any" in scalars:
@@ -62,24 +62,24 @@ def _is_array(kind: Any) -> bool:
     return (get_origin(kind) or kind) is imported("numpy.ndarray")
 
 
-def _array(scalars: list[str], kind: Any) -> _core.Expected | None:
+def _array(scalars: list[str], kind: Any) -> _core.ExpectedType | None:
     axes, elements = declared_array(kind)
     if axes is not None or "any" in scalars:
         return None
     np: Any = sys.modules["numpy"]
     fitting = [text for text in _NUMBERS if any(is_dtype(np, np.dtype(text), each) for each in elements)]
-    return _core.Expected([*scalars, "ndarray"], dtypes=fitting if elements else None)
+    return _core.ExpectedType([*scalars, "ndarray"], dtypes=fitting if elements else None)
 
 
-def _container(scalars: list[str], kind: Any, depth: int) -> _core.Expected | None:
+def _container(scalars: list[str], kind: Any, depth: int) -> _core.ExpectedType | None:
     origin, args = get_origin(kind), get_args(kind)
     if origin is tuple and args[-1:] != (Ellipsis,):
         items = [item for each in args if (item := expected(each, depth)) is not None]
-        return _core.Expected(scalars, items=items) if len(items) == len(args) else None
+        return _core.ExpectedType(scalars, items=items) if len(items) == len(args) else None
     if origin not in (list, tuple, dict) or not args:
         return None
     inner = expected(args[0], depth)
     if origin is dict:
         values = expected(args[1], depth)
-        return None if inner is None or values is None else _core.Expected(scalars, keys=inner, values=values)
-    return None if inner is None else _core.Expected(scalars, each=inner, is_tuple=origin is tuple)
+        return None if inner is None or values is None else _core.ExpectedType(scalars, keys=inner, values=values)
+    return None if inner is None else _core.ExpectedType(scalars, each=inner, is_tuple=origin is tuple)

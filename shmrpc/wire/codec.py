@@ -135,7 +135,7 @@ class Codec(ABC):
         for forget in (values.forget, encoder.forget, self._types.forget):
             registry.on_change(forget)
 
-    def expected(self, kind: Any) -> _core.Expected | None:
+    def expected(self, kind: Any) -> _core.ExpectedType | None:
         """Return the native decoder for a type, or None if only this codec can decode it."""
         return None if self._is_reference else expected(kind)
 
@@ -195,7 +195,7 @@ class Codec(ABC):
         except NeedsDeclaredType:
             return _UNREAD, True
 
-    def _whole(self, parcel: _core.Parcel, known: _core.Expected | None, convert: Callable[[Any], Any]) -> Any:
+    def _whole(self, parcel: _core.Parcel, known: _core.ExpectedType | None, convert: Callable[[Any], Any]) -> Any:
         """Decode a parcel, whose buffers then live as long as the value.
 
         The native decoder ``known`` reads it, if there is one; ``convert`` takes the values that it cannot read.

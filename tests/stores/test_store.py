@@ -731,7 +731,7 @@ def test_a_removed_object_raises_gone(s: shmrpc.sync.Store, other: MemberProcess
     uses: list[Operation] = [len, list, repr, lambda it: it.copy(), lambda it: it.clear(), lambda it: it == 1, bool]
     for proxy in each:
         for use in uses:
-            with pytest.raises(shmrpc.Gone, match=f"store '{OURS}' does not have this"):
+            with pytest.raises(shmrpc.Gone, match=f"store '{OURS}' no longer has this"):
                 use(proxy)
     for change in (_set("a", 1), _delete("a"), lambda it: it.update(a=1), lambda it: it["a"]):
         with pytest.raises(shmrpc.Gone):

@@ -232,7 +232,7 @@ def test_a_declared_array_is_read_if_it_fits(kind: Any, value: Any, fits: bool) 
     if fits:
         assert _same(_read(body, kind), REFERENCE.decoder(kind)(body))
         return
-    with pytest.raises(ValueError, match="not what is expected"):
+    with pytest.raises(ValueError, match="not of the expected type"):
         _read(body, kind)
     with pytest.raises(UNREADABLE):
         REFERENCE.decoder(kind)(body)
@@ -253,7 +253,7 @@ def test_nothing_is_kept_of_what_was_written_and_read() -> None:
         CODEC.encode([array, data, array[:4]])
         buffers = [bytes(memoryview(each)) for each in body.buffers]
         _read(_core.Parcel(body.body, buffers))
-        with pytest.raises(ValueError, match="not what is expected"):
+        with pytest.raises(ValueError, match="not of the expected type"):
             _read(bad)
 
     once()
@@ -278,7 +278,7 @@ def test_an_array_that_does_not_lie_in_its_buffer_is_refused(kind: Any, lie: str
     body = msgspec.msgpack.encode(Ext(ARRAY, msgspec.msgpack.encode(ARRAY_LIES[lie])))
     raw = b"\x91" + body if kind == list[np.ndarray] else body
     for buffers in ([bytes(BUFFER_SIZE)], [bytes(BUFFER_SIZE), bytes(8)]):
-        with pytest.raises(ValueError, match="not what is expected"):
+        with pytest.raises(ValueError, match="not of the expected type"):
             _read(_core.Parcel(raw, buffers), kind)
         with pytest.raises(UNREADABLE):
             REFERENCE.decoder(kind)(_core.Parcel(raw, buffers))

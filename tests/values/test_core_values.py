@@ -75,7 +75,7 @@ values = st.recursive(
 )
 
 
-def _any() -> _core.Expected:
+def _any() -> _core.ExpectedType:
     found = expected(Any)
     assert found is not None
     return found
@@ -129,7 +129,7 @@ def test_what_is_nested_deeper_than_the_core_goes_is_read_by_the_codec() -> None
     body = get_codec("msgspec").encode(deep)
     assert body == msgspec.msgpack.encode(deep)
     assert isinstance(body, bytes)
-    with pytest.raises(ValueError, match="not what is expected"):
+    with pytest.raises(ValueError, match="not of the expected type"):
         _any().read(body)
     assert get_codec("msgspec").decode(body) == deep
 
@@ -168,7 +168,7 @@ def test_containers_in_each_other_cannot_claim_the_same_bytes(kind: Any, depth: 
         body += b"\xdd" + struct.pack(">I", size - len(body) - 5)
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="not what is expected"):
+        with pytest.raises(ValueError, match="not of the expected type"):
             known.read(body.ljust(size, b"\xc1"))
         _, most = tracemalloc.get_traced_memory()
     finally:
@@ -271,7 +271,7 @@ def test_a_plain_type_is_read_by_the_core(kind: Any, value: Any) -> None:
 def test_what_is_not_of_the_declared_type_is_left_to_the_codec(kind: Any, value: Any) -> None:
     known = expected(kind)
     assert known is not None
-    with pytest.raises(ValueError, match="not what is expected"):
+    with pytest.raises(ValueError, match="not of the expected type"):
         known.read(msgspec.msgpack.encode(value))
 
 
@@ -299,4 +299,4 @@ def test_the_reference_codec_reads_and_writes_everything_itself() -> None:
 
 def test_an_unknown_name_of_a_type_is_refused() -> None:
     with pytest.raises(ValueError, match="'complex'|\"complex\""):
-        _core.Expected(["complex"])
+        _core.ExpectedType(["complex"])

@@ -5,14 +5,15 @@
 
 mod codec;
 mod objects;
-mod progress;
 mod rpc;
 mod support;
+mod worker_progress;
 
 use pyo3::prelude::*;
 
-/// The native core of shmrpc. What it does between two calls of Python's rests on the GIL, here and there; PyO3 tells a
-/// free-threaded Python that it does not, unless that is said.
+/// The native core of shmrpc.
+///
+/// It relies on the GIL in several places, which `gil_used` declares to a free-threaded Python.
 #[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
@@ -20,7 +21,7 @@ mod _core {
     #[pymodule_export]
     use super::codec::fields::PostInit;
     #[pymodule_export]
-    use super::codec::msgpack::expected::Expected;
+    use super::codec::msgpack::expected_type::ExpectedType;
     #[pymodule_export]
     use super::codec::parcel::Parcel;
     #[pymodule_export]
@@ -30,15 +31,23 @@ mod _core {
     #[pymodule_export]
     use super::objects::queues::claim::Claim;
     #[pymodule_export]
-    use super::objects::queues::queue::{PendingItems, Queue};
+    use super::objects::queues::pending_items::PendingItems;
+    #[pymodule_export]
+    use super::objects::queues::queue::Queue;
     #[pymodule_export]
     use super::objects::queues::reservation::Reservation;
     #[pymodule_export]
-    use super::objects::shared_object::{Bytes, SharedObject, watch_for_names};
+    use super::objects::shared_object::SharedObject;
     #[pymodule_export]
-    use super::objects::stores::store::{
-        DictProxy, ListProxy, Pinned, Proxy, RecordField, Store, StoreRef, StructProxy, add_to,
+    use super::objects::stores::containers::{
+        DictProxy, ListProxy, RecordField, StructProxy, add_to,
     };
+    #[pymodule_export]
+    use super::objects::stores::open_store::StoreRef;
+    #[pymodule_export]
+    use super::objects::stores::proxy::Proxy;
+    #[pymodule_export]
+    use super::objects::stores::store::Store;
     #[pymodule_export]
     use super::objects::stores::transaction::Transaction;
     #[pymodule_export]
@@ -48,7 +57,7 @@ mod _core {
     #[pymodule_export]
     use super::objects::topics::subscription::Subscription;
     #[pymodule_export]
-    use super::progress::Progress;
+    use super::objects::watch::watch_for_names;
     #[pymodule_export]
     use super::rpc::channel::Channel;
     #[pymodule_export]
@@ -82,8 +91,6 @@ mod _core {
     #[pymodule_export]
     use super::rpc::stream_sender::StreamSender;
     #[pymodule_export]
-    use super::support::block::Block;
-    #[pymodule_export]
     use super::support::buffer::{Buffer, View, address_of, is_buffer};
     #[pymodule_export]
     use super::support::descriptor::{Descriptor, receive_packet, send_packet};
@@ -92,11 +99,17 @@ mod _core {
         Backlog, ChannelError, NoMemory, Oversize, Overtaken, PeerLeft, Unheard, Unmapped,
     };
     #[pymodule_export]
+    use super::support::in_place_bytes::InPlaceBytes;
+    #[pymodule_export]
+    use super::support::mapped_bytes::MappedBytes;
+    #[pymodule_export]
     use super::support::parent_death::die_with;
     #[pymodule_export]
     use super::support::reentrant_lock::{LockGuard, ReentrantLock};
     #[pymodule_export]
     use super::support::yield_budget::YieldBudget;
+    #[pymodule_export]
+    use super::worker_progress::WorkerProgress;
 
     use super::{objects, rpc};
     #[cfg(feature = "crashpoints")]

@@ -95,7 +95,7 @@ class CallRunner:
                 raise
             except ConnectionLost:
                 self._workers.replace(worker)
-                begun = worker.progress.begun(0) > 0
+                begun = worker.progress.count_begun(0) > 0
                 unbegun_deaths += not begun and not worker.kill_reason
                 if (begun and not retries) or unbegun_deaths >= MAX_WORKER_DEATHS:
                     raise await self._workers.death_error(worker, known, begun=begun) from None

@@ -142,7 +142,7 @@ class ChunkDispatcher:
             logger.error("worker %d (process %d) %s: killing it", worker.number, worker.pid, error)
             await self._recover(worker, slot, chunk, received)
         except Exception as error:  # The arguments or the result of one task cannot be sent.
-            self._isolate_error(chunk, received, worker.progress.begun(slot), error)
+            self._isolate_error(chunk, received, worker.progress.count_begun(slot), error)
         finally:
             self._stealer.chunk_ended(chunk)
             self._scheduler.release_slot(worker, slot)
@@ -152,7 +152,7 @@ class ChunkDispatcher:
 
         The task that had begun runs again as often as ``retries`` allows, and fails otherwise.
         """
-        begun = worker.progress.begun(slot)
+        begun = worker.progress.count_begun(slot)
         self._workers.replace(worker)
         source = chunk.source
         if source.is_abandoned or received >= chunk.limit:
@@ -203,7 +203,7 @@ class ChunkDispatcher:
             for slot, chunk in worker.slots.items():
                 if chunk is None or not isinstance(chunk.source, SubmitSource):
                     continue
-                if (limit := worker.progress.take_back(slot, 0)) < chunk.limit:
+                if (limit := worker.progress.shorten(slot, 0)) < chunk.limit:
                     chunk.source.split(chunk, limit)
                     sources.add(chunk.source)
         for source in sources:
@@ -216,7 +216,7 @@ class ChunkDispatcher:
         for worker in self._workers.workers:
             for slot, chunk in list(worker.slots.items()):
                 if chunk is not None and chunk.source is source:
-                    chunk.limit = worker.progress.take_back(slot, 0)
+                    chunk.limit = worker.progress.shorten(slot, 0)
                     if chunk.limit > len(chunk.results):
                         worker.stopping_slots.add(slot)
                         self._lifecycle.start(self._stop_chunk(worker, slot, chunk))

@@ -44,7 +44,7 @@ class CoroutineSeats:
     The worker claims a seat to begin its coroutine; the pool claims a seat to take the coroutine back.
     """
 
-    def __init__(self, progress: _core.Progress) -> None:
+    def __init__(self, progress: _core.WorkerProgress) -> None:
         self._progress = progress
         #: Number of coroutines in the worker.
         self.count = 0
@@ -59,12 +59,12 @@ class CoroutineSeats:
         """Assign a seat to a coroutine for which ``task`` waits; return None if no seat is free."""
         if self._free:
             seat = self._free.pop()
-        elif self._next_seat < _core.Progress.SEATS:
+        elif self._next_seat < _core.WorkerProgress.COROUTINES:
             seat = self._next_seat
             self._next_seat += 1
         else:
             return None
-        self._progress.seat(seat)
+        self._progress.clear_coroutine(seat)
         call = PendingCall(task, seat)
         self._unbegun.append(call)
         self.count += 1
@@ -73,7 +73,7 @@ class CoroutineSeats:
     def has_begun(self, call: PendingCall) -> bool:
         """Return True if the worker has begun a coroutine; otherwise take it back, so that it never begins."""
         if not call.is_preempted:
-            call.is_preempted = self._progress.claim(call.seat)
+            call.is_preempted = self._progress.take_coroutine(call.seat)
         return not call.is_preempted
 
     def release(self, call: PendingCall, *, answered: bool) -> bool:
@@ -102,13 +102,13 @@ class CoroutineSeats:
     def has_unbegun(self) -> bool:
         """Return True if the worker has coroutines that it has not begun."""
         calls = self._unbegun
-        while calls and (calls[0].is_finished or self._progress.is_claimed(calls[0].seat)):
+        while calls and (calls[0].is_finished or self._progress.is_coroutine_taken(calls[0].seat)):
             calls.popleft()
         return bool(calls)
 
     def preempt_unbegun(self) -> None:
         """Take back the coroutines that have not begun, and wake the tasks that wait for them."""
         for call in self._unbegun:
-            if call.task is not None and not call.task.cancelling() and self._progress.claim(call.seat):
+            if call.task is not None and not call.task.cancelling() and self._progress.take_coroutine(call.seat):
                 call.preempt()
         self._unbegun.clear()

@@ -145,7 +145,7 @@ class RemoteWorker:
     def preempt_call(self, slot: int) -> None:
         """Take back the call in a slot and wake its caller, unless the call has begun."""
         caller, self.caller = self.caller, None
-        if caller is not None and not caller.cancelling() and not self.progress.take_back(slot, 0):
+        if caller is not None and not caller.cancelling() and not self.progress.shorten(slot, 0):
             self._preempted_call = PendingCall(caller)
             self._preempted_call.preempt()
 
@@ -167,7 +167,7 @@ class RemoteWorker:
 
     def has_unbegun(self) -> bool:
         """Return True if the worker has tasks that it has not begun."""
-        return self.coroutines.has_unbegun() or not all(map(self.progress.begun, self.slots))
+        return self.coroutines.has_unbegun() or not all(map(self.progress.count_begun, self.slots))
 
     async def run_chunk(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:
         """Have the worker run a chunk; yield batches of results, and after the last result the seconds it all took."""
@@ -196,9 +196,9 @@ class RemoteWorker:
         result = await self.run_timed(slot, source.function.number, args)
         if not chunk.limit:  # The task was taken back.
             return [0.0]
-        if not self.progress.begun(slot):  # A result without a beginning: the shared memory is corrupt.
+        if not self.progress.count_begun(slot):  # A result without a beginning: the shared memory is corrupt.
             return []
-        seconds = min(self.progress.time(slot) * 1e-9, time.monotonic() - sent)
+        seconds = min(self.progress.last_duration(slot) * 1e-9, time.monotonic() - sent)
         return [*read_results([result], source.function.name), seconds]
 
     async def forget_function(self, function: int) -> None:
@@ -258,13 +258,13 @@ class RemoteWorker:
             await asyncio.sleep(1e-3)
 
 
-def _share_progress(process: SpawnedProcess, log_socket: socket.socket) -> _core.Progress:
+def _share_progress(process: SpawnedProcess, log_socket: socket.socket) -> _core.WorkerProgress:
     """Create the memory that a pool and a worker share, and send it to the worker, with the worker's log socket."""
     file = os.memfd_create("shmrpc-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.posix_fallocate(file, 0, _core.Progress.SIZE)
+        os.posix_fallocate(file, 0, _core.WorkerProgress.SIZE)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         socket.send_fds(process.control, [b"p"], [file, log_socket.fileno()])
-        return _core.Progress(file)
+        return _core.WorkerProgress(file)
     finally:
         os.close(file)

@@ -92,7 +92,7 @@ class Scheduler:
         try:
             if worker.is_gone:
                 return
-            worker.progress.take_back(slot, 0)
+            worker.progress.shorten(slot, 0)
             try:
                 async with asyncio.timeout(self._workers.options.grace):
                     worker.interrupt(slot)

@@ -91,7 +91,7 @@ class WorkStealer:
         for slot, chunk in list(worker.slots.items()):
             if chunk is None:
                 worker.preempt_call(slot)
-            elif (limit := worker.progress.take_back(slot, 0)) < chunk.limit:
+            elif (limit := worker.progress.shorten(slot, 0)) < chunk.limit:
                 chunk.source.split(chunk, limit)
                 self._requeue(chunk.source)
 
@@ -117,20 +117,20 @@ class WorkStealer:
     def steal_tasks(self) -> None:
         """Take back a part of the chunk with the most tasks that have not begun, if a worker is idle."""
         candidates = [
-            (chunk.limit - worker.progress.begun(slot), worker, slot, chunk)
+            (chunk.limit - worker.progress.count_begun(slot), worker, slot, chunk)
             for worker in self._workers.workers
             for slot, chunk in worker.slots.items()
             # A chunk that has not begun waits behind another one, or is still on its way.
-            if chunk is not None and (len(worker.slots) > 1 or worker.progress.begun(slot))
+            if chunk is not None and (len(worker.slots) > 1 or worker.progress.count_begun(slot))
         ]
         if not self._scheduler.idle or not candidates:
             return
         unbegun, worker, slot, chunk = max(candidates, key=lambda each: each[0])
         if unbegun > 0:
-            begun = worker.progress.begun(slot)
+            begun = worker.progress.count_begun(slot)
             # A chunk behind another one waits as a whole; of a chunk that runs, the worker keeps one half.
             keep = begun + unbegun // 2 if begun else 0
-            limit = worker.progress.take_back(slot, keep)
+            limit = worker.progress.shorten(slot, keep)
             if limit < chunk.limit:
                 chunk.source.split(chunk, limit)
                 self._requeue(chunk.source)

@@ -169,7 +169,7 @@ class WorkerSet:
         """Remove a worker that has died or retired, and start another one in its place. Idempotent."""
         if worker.is_gone:
             return
-        worker.was_at_work = any(map(worker.progress.begun, worker.slots))
+        worker.was_at_work = any(map(worker.progress.count_begun, worker.slots))
         self._lifecycle.loop.remove_reader(worker.process.pidfd)
         self.workers.remove(worker)
         self._on_removed(worker)
@@ -235,7 +235,7 @@ class WorkerSet:
         for worker in self.workers:
             self._lifecycle.loop.remove_reader(worker.process.pidfd)
             for slot in worker.slots:
-                worker.progress.take_back(slot, 0)
+                worker.progress.shorten(slot, 0)
                 worker.interrupt(slot)
             self._shut_down(worker)
         self.workers.clear()

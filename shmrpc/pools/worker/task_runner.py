@@ -53,7 +53,9 @@ class TaskRunner:
     A task of a plain function runs in the main thread, outside the event loop, so that it may run a loop of its own.
     """
 
-    def __init__(self, progress: _core.Progress, log_socket: socket.socket, import_program: Callable[[], None]) -> None:
+    def __init__(
+        self, progress: _core.WorkerProgress, log_socket: socket.socket, import_program: Callable[[], None]
+    ) -> None:
         self._import_program, self._log_socket = import_program, log_socket
         self._progress = progress
         self._begin = progress.begin
@@ -155,7 +157,7 @@ class TaskRunner:
         """Do the same as :meth:`run`, and record the duration of the task."""
         began = time.monotonic_ns()
         result = self.run(slot, number, args)
-        self._progress.took(slot, time.monotonic_ns() - began)
+        self._progress.record_duration(slot, time.monotonic_ns() - began)
         return result
 
     def run_named(self, slot: int, number: int, arguments: Any) -> Any:
@@ -224,7 +226,7 @@ class TaskRunner:
 
     async def run_async(self, seat: int, number: int, arguments: Any) -> Any:
         """Run a task of an async function; return None if the pool has taken it back. Many may run at a time."""
-        if not self._progress.claim(seat):
+        if not self._progress.take_coroutine(seat):
             return None
         try:
             args, kwargs = self._read_arguments(number, arguments) if type(arguments) is LazyPickle else arguments

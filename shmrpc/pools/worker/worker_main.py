@@ -45,7 +45,10 @@ def run_worker(control: socket.socket, number: int, import_program: Callable[[],
         return
     progress_file, log_file = descriptors
     with contextlib.closing(progress_file), contextlib.closing(log_file):
-        progress, log_socket = _core.Progress(progress_file.fileno()), socket.socket(fileno=os.dup(log_file.fileno()))
+        progress, log_socket = (
+            _core.WorkerProgress(progress_file.fileno()),
+            socket.socket(fileno=os.dup(log_file.fileno())),
+        )
     runner = TaskRunner(progress, log_socket, import_program)
     signal.signal(INTERRUPT, runner.on_interrupt)
     os.register_at_fork(after_in_child=runner.on_fork)

@@ -122,13 +122,13 @@ PLAIN: Final = [
 def test_what_the_core_reads_of_mutated_bodies_is_what_the_codec_reads() -> None:
     dice, count, read = random.Random(4), scaled(10_000, 1_000_000), 0
 
-    def by_core(core: _core.Expected, body: bytes) -> tuple[Any] | None:
+    def by_core(core: _core.ExpectedType, body: bytes) -> tuple[Any] | None:
         try:
             return (core.read(body),)
         except ValueError:
             return None  # It is the codec's, which may still read it, or says what is wrong.
 
-    readers: list[tuple[_core.Expected, msgspec.msgpack.Decoder[Any], list[bytes]]] = []
+    readers: list[tuple[_core.ExpectedType, msgspec.msgpack.Decoder[Any], list[bytes]]] = []
     for kind in CORE_TYPES:
         core = expected(kind)
         assert core is not None

@@ -1,4 +1,4 @@
-//! `Encoder`: values to bytes, the short way for what MessagePack carries as it is.
+//! `Encoder`: values to bytes, natively for values that MessagePack carries as they are.
 
 use crate::sync::lock;
 use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError};
@@ -12,60 +12,60 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::python::codec::fields::Names;
+use crate::python::codec::fields::FieldNames;
 use crate::python::codec::msgpack::writer::{OutgoingBody, Rules, Unsupported, Writer};
 use crate::python::codec::numpy::NumPy;
 use crate::python::codec::parcel::{ByteView, Parcel};
 use crate::python::support::buffer::copy_of;
 
-/// By the address of a type, which is kept alive: what there is to look at in an instance.
+/// Kinds of types, by the addresses of the types, which are kept alive.
 type Types = HashMap<usize, (Py<PyType>, Kind)>;
 
-/// What there is to look at in an instance of a type.
+/// Check that the encoder makes of an instance of a type.
 enum Kind {
-    /// Nothing: it is plain.
+    /// Nothing, because the codec carries it as it is.
     Plain,
-    /// Nothing: it needs more than the codec.
-    Other,
-    /// Nothing: it needs more than the codec, and the core writes what is usual of it.
+    /// Nothing, because it needs more than the codec.
+    NotPlain,
+    /// Nothing, because it needs more than the codec, but the core writes its usual forms.
     Native,
     /// Its fields.
     Fields(Arc<Fields>),
 }
 
-/// When an instance of a class with fields is plain.
+/// Conditions under which an instance of a class with fields is plain.
 struct Fields {
-    /// These it must have itself: the codec does not ask the class.
-    own: Names,
-    /// The values of these must be plain.
-    open: Names,
+    /// Fields that the instance itself must have, because the codec does not ask the class.
+    own: FieldNames,
+    /// Fields whose values must be plain.
+    open: FieldNames,
 }
 
-/// An instance whose fields are to be looked at. That may run Python code.
-struct Met {
+/// An instance whose fields are still to be checked, which may run Python code.
+struct PendingInstance {
     instance: Py<PyAny>,
     fields: Arc<Fields>,
     depth: u32,
 }
 
-/// The greatest nesting of arrays and maps on the wire: a reader has stack for that.
+/// Greatest nesting of arrays and maps on the wire, for which a reader has enough stack.
 const MAX_DEPTH: u32 = 500;
-/// Types that are remembered: more than a program has, unless it makes them as it runs.
+/// Most cached types: more than a program has, unless it makes types as it runs.
 const MAX_TYPES: usize = 4096;
 
-/// Why a look at a value cannot say that it is plain.
+/// Reason for which a check cannot tell that a value is plain.
 enum Obstacle {
-    /// It goes on below the depth to which a look goes.
+    /// The value is nested deeper than the check goes.
     TooDeep,
-    /// Something that needs more than the codec.
-    Other,
-    /// A type that was not classified yet.
+    /// An object needs more than the codec.
+    NotPlain,
+    /// A type is not classified.
     Unknown(*mut ffi::PyTypeObject),
 }
 
-type Look = Result<(), Obstacle>;
+type Check = Result<(), Obstacle>;
 
-/// What was written, as Python has it: bytes, or a parcel.
+/// Returns a body in Python's form: bytes, or a parcel.
 #[inline]
 fn body_of(py: Python<'_>, written: OutgoingBody) -> PyResult<Bound<'_, PyAny>> {
     let body = copy_of(py, &written.bytes)?;
@@ -77,7 +77,7 @@ fn body_of(py: Python<'_>, written: OutgoingBody) -> PyResult<Bound<'_, PyAny>> 
     for flat in &written.buffers {
         let owner = flat.owner().bind(py);
         buffers.push(match owner.cast_exact::<PyMemoryView>() {
-            // One that the program does not release.
+            // A view of its own, which the program cannot release.
             Ok(_) => PyMemoryView::from(owner)?.into_any(),
             Err(_) => owner.clone(),
         });
@@ -86,16 +86,18 @@ fn body_of(py: Python<'_>, written: OutgoingBody) -> PyResult<Bound<'_, PyAny>> 
     Ok(Bound::new(py, Parcel::from_parts(body, buffers, bytes))?.into_any())
 }
 
-/// Turns values into bytes. A value of nothing but MessagePack's own types is written here, unless `reference` is said;
-/// one that the codec carries as it is goes to `encode_plain`, another one to `encode_value`, or `encode_values` for an
-/// array of values.
+/// Encoder of values. It writes a value of MessagePack's own types here, unless `reference` is set. `encode_plain`
+/// encodes a value that the codec carries as it is, `encode_value` any other one, and `encode_values` an array of
+/// values.
 ///
-/// `is_plain` is asked once for each further type whether `encode_plain` carries it as it is: yes, no, or if an
-/// instance has the first of two tuples of fields itself, and the values of the second are plain; or None if
-/// it does not, and what is usual of NumPy's arrays, or of memoryviews, is written here. Bytes from `large` on are
-/// not plain; they, and arrays from `large_array` on, travel beside the body. `whole`: what is shared within a value is to
-/// arrive shared; such values go to `encode_value` and `encode_values`, and to nothing else. An argument that is a tuple is
-/// then an array whose items are one value, and one that is a list holds a value in each item.
+/// `is_plain` is called once for each further type. It returns True if `encode_plain` carries the type as it is, and
+/// False if not; two tuples of fields if an instance is plain that has the fields of the first tuple itself, and plain
+/// values in those of the second; or None if the core writes the usual NumPy arrays, or memoryviews.
+///
+/// Bytes of at least `large` bytes are not plain. They, and arrays of at least `large_array` bytes, travel beside the
+/// body. With `whole`, objects that are shared within a value arrive shared: `encode_value` and `encode_values` alone
+/// encode such values. An argument that is a tuple is then an array whose items are one value, and an argument that is
+/// a list holds one value in each item.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode_plain: Py<PyAny>,
@@ -103,15 +105,15 @@ pub struct Encoder {
     encode_values: Py<PyAny>,
     is_plain: Py<PyAny>,
     rules: Rules,
-    /// Whether all is written by the codec.
+    /// True if the codec encodes every value.
     reference: bool,
     types: Mutex<Types>,
-    /// How often they were forgotten.
+    /// Number of times that the types were forgotten.
     changes: AtomicU64,
 }
 
 impl Encoder {
-    /// What writes MessagePack's own types; none if the codec is to write them.
+    /// Returns a writer of MessagePack's own types, and `Unsupported` if the codec has to encode every value.
     #[inline]
     pub(crate) fn writer<'a>(
         &'a self,
@@ -123,7 +125,7 @@ impl Encoder {
         Ok(Writer::new(to, &self.rules))
     }
 
-    /// Writes a value, if there is nothing foreign in it.
+    /// Writes a value. Returns `Unsupported` if the core cannot write a part of it.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -149,59 +151,65 @@ impl Encoder {
         lock(&self.types)
     }
 
-    /// Whether `value` is plain if all instances that are `met` are. No Python code runs in here, so nothing changes
-    /// meanwhile.
+    /// Checks that `value` is plain, if all instances that are added to `pending` are. Runs no Python code, so nothing
+    /// changes meanwhile.
     #[inline]
-    fn look(
+    fn check(
         &self,
         types: &Types,
         value: *mut ffi::PyObject,
         depth: u32,
-        met: &mut Vec<Met>,
-    ) -> Look {
-        // SAFETY: `value` is alive: the caller holds it, or what holds it, and the GIL is ours. The types are static,
-        // and the macros are used on what is exactly of their type.
+        pending: &mut Vec<PendingInstance>,
+    ) -> Check {
+        // SAFETY: `value` is alive, because the caller holds it or its container, and the GIL is held. The types are
+        // static, and the macros are used on objects of exactly their type.
         unsafe {
             let kind = ffi::Py_TYPE(value);
-            // An int may be too large: that is rare, and `encode_plain` says so.
+            // A too large int is rare, and `encode_plain` raises the error.
             if kind == &raw mut ffi::PyUnicode_Type
                 || kind == &raw mut ffi::PyLong_Type
                 || kind == &raw mut ffi::PyFloat_Type
             {
                 return Ok(());
             }
-            self.look_further(types, kind, value, depth, met)
+            self.check_uncommon(types, kind, value, depth, pending)
         }
     }
 
-    /// Whether `value`, which is of this type, is plain: all but the commonest.
-    ///
-    /// # Safety
-    /// As in `look`.
-    unsafe fn look_further(
+    /// Checks that `value` is plain, for all but the most common types; `kind` is its type.
+    unsafe fn check_uncommon(
         &self,
         types: &Types,
         kind: *mut ffi::PyTypeObject,
         value: *mut ffi::PyObject,
         depth: u32,
-        met: &mut Vec<Met>,
-    ) -> Look {
+        pending: &mut Vec<PendingInstance>,
+    ) -> Check {
         let is = |other: *mut ffi::PyTypeObject| kind == other;
-        // SAFETY: as in `look`.
+        // SAFETY: as in `check`.
         unsafe {
             if is(&raw mut ffi::PyBool_Type) || value == ffi::Py_None() {
                 return Ok(());
             }
             if is(&raw mut ffi::PyBytes_Type) {
                 let small = (ffi::PyBytes_Size(value) as usize) < self.rules.large;
-                return if small { Ok(()) } else { Err(Obstacle::Other) };
+                return if small {
+                    Ok(())
+                } else {
+                    Err(Obstacle::NotPlain)
+                };
             }
             if depth == MAX_DEPTH {
                 return Err(Obstacle::TooDeep);
             }
             if is(&raw mut ffi::PyList_Type) {
                 for index in 0..ffi::PyList_GET_SIZE(value) {
-                    self.look(types, ffi::PyList_GET_ITEM(value, index), depth + 1, met)?;
+                    self.check(
+                        types,
+                        ffi::PyList_GET_ITEM(value, index),
+                        depth + 1,
+                        pending,
+                    )?;
                 }
                 return Ok(());
             }
@@ -210,21 +218,21 @@ impl Encoder {
                 let mut key = std::ptr::null_mut();
                 let mut item = std::ptr::null_mut();
                 while ffi::PyDict_Next(value, &mut place, &mut key, &mut item) != 0 {
-                    self.look(types, key, depth + 1, met)?;
-                    self.look(types, item, depth + 1, met)?;
+                    self.check(types, key, depth + 1, pending)?;
+                    self.check(types, item, depth + 1, pending)?;
                 }
                 return Ok(());
             }
         }
         match types.get(&kind.addr()) {
             Some((_, Kind::Plain)) => Ok(()),
-            Some((_, Kind::Other | Kind::Native)) => Err(Obstacle::Other),
+            Some((_, Kind::NotPlain | Kind::Native)) => Err(Obstacle::NotPlain),
             Some((_, Kind::Fields(fields))) => {
-                // SAFETY: as in `look`.
+                // SAFETY: as in `check`.
                 let instance =
                     unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), value) }.unbind();
                 let fields = Arc::clone(fields);
-                met.push(Met {
+                pending.push(PendingInstance {
                     instance,
                     fields,
                     depth,
@@ -235,57 +243,57 @@ impl Encoder {
         }
     }
 
-    /// Looks again and again, until all types are classified. None if all is plain but for what is `met`; else the
-    /// answer.
-    fn look_known(
+    /// Repeats a check until all types are classified. Returns None if all values are plain except those in `pending`,
+    /// else the answer.
+    fn check_classified(
         &self,
         py: Python<'_>,
-        met: &mut Vec<Met>,
-        look: impl Fn(&Types, &mut Vec<Met>) -> Look,
+        pending: &mut Vec<PendingInstance>,
+        check: impl Fn(&Types, &mut Vec<PendingInstance>) -> Check,
     ) -> PyResult<Option<bool>> {
-        let before = met.len();
+        let before = pending.len();
         loop {
-            let looked = look(&self.types(), met);
-            match looked {
+            let checked = check(&self.types(), pending);
+            match checked {
                 Ok(()) => return Ok(None),
-                // Else it is pickled, or what pickles says that it is too deep.
-                Err(Obstacle::TooDeep) if self.rules.whole => return Ok(Some(true)),
+                // The value is pickled then, or pickling it raises the error.
+                Err(Obstacle::TooDeep) if self.rules.keeps_identity => return Ok(Some(true)),
                 Err(Obstacle::TooDeep) => {
                     return Err(PyRecursionError::new_err(format!(
                         "it contains itself, or lists and dicts are nested more than {MAX_DEPTH} deep"
                     )));
                 }
-                Err(Obstacle::Other) => return Ok(Some(false)),
+                Err(Obstacle::NotPlain) => return Ok(Some(false)),
                 Err(Obstacle::Unknown(kind)) => {
-                    met.truncate(before);
+                    pending.truncate(before);
                     self.classify(py, kind)?;
                 }
             }
         }
     }
 
-    /// Whether `look` finds nothing but plain values.
+    /// Returns true if `check` finds only plain values.
     fn all_plain(
         &self,
         py: Python<'_>,
-        look: impl Fn(&Types, &mut Vec<Met>) -> Look,
+        check: impl Fn(&Types, &mut Vec<PendingInstance>) -> Check,
     ) -> PyResult<bool> {
-        let mut met = Vec::new();
-        match self.look_known(py, &mut met, look)? {
+        let mut pending = Vec::new();
+        match self.check_classified(py, &mut pending, check)? {
             Some(answer) => Ok(answer),
-            None if met.is_empty() => Ok(true),
-            None => self.are_plain(py, met),
+            None if pending.is_empty() => Ok(true),
+            None => self.are_plain(py, pending),
         }
     }
 
-    /// Whether these instances are plain, and those that are met in them.
+    /// Returns true if these instances are plain, with all instances in them.
     #[cold]
-    fn are_plain(&self, py: Python<'_>, mut met: Vec<Met>) -> PyResult<bool> {
-        while let Some(Met {
+    fn are_plain(&self, py: Python<'_>, mut pending: Vec<PendingInstance>) -> PyResult<bool> {
+        while let Some(PendingInstance {
             instance,
             fields,
             depth,
-        }) = met.pop()
+        }) = pending.pop()
         {
             let instance = instance.bind(py);
             if !fields.own.all_in(instance) {
@@ -296,10 +304,10 @@ impl Encoder {
                 if is_plain_time(&value) {
                     continue;
                 }
-                let look = |types: &Types, met: &mut Vec<Met>| {
-                    self.look(types, value.as_ptr(), depth + 1, met)
+                let check = |types: &Types, pending: &mut Vec<PendingInstance>| {
+                    self.check(types, value.as_ptr(), depth + 1, pending)
                 };
-                if let Some(answer) = self.look_known(py, &mut met, look)? {
+                if let Some(answer) = self.check_classified(py, &mut pending, check)? {
                     return Ok(answer);
                 }
             }
@@ -307,15 +315,15 @@ impl Encoder {
         Ok(true)
     }
 
-    /// The bytes of `value` by `encode_plain` if it is plain, else by `otherwise`.
-    fn by<'py>(
+    /// Returns the bytes of `value`, by `encode_plain` if it is plain, else by `otherwise`.
+    fn encode_by<'py>(
         &self,
         value: &Bound<'py, PyAny>,
         plain: bool,
         otherwise: &Py<PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = value.py();
-        if plain && !self.rules.whole {
+        if plain && !self.rules.keeps_identity {
             match self.encode_plain.bind(py).call1((value,)) {
                 Err(error) if error.is_instance_of::<PyOverflowError>(py) => {}
                 done => return done,
@@ -324,7 +332,7 @@ impl Encoder {
         otherwise.bind(py).call1((value,))
     }
 
-    /// Values of a type are written here from now on.
+    /// Lets the writer write values of this type from now on.
     fn note_written(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) {
         if kind == &raw mut ffi::PyMemoryView_Type {
             self.rules.views.store(true, Ordering::Relaxed);
@@ -341,7 +349,7 @@ impl Encoder {
         let found = kind_of(&self.is_plain.bind(py).call1((&kind,))?)?;
         let mut types = self.types();
         if self.changes.load(Ordering::Relaxed) != before {
-            return Ok(()); // It may have been registered meanwhile: it is asked for again.
+            return Ok(()); // The type may have been registered meanwhile, and is classified again.
         }
         if matches!(found, Kind::Native) {
             self.note_written(py, kind.as_type_ptr());
@@ -352,12 +360,12 @@ impl Encoder {
         }
         types.insert(kind.as_ptr().addr(), (kind.unbind(), found));
         drop(types);
-        drop(dropped); // After the lock: it may run code.
+        drop(dropped); // After the lock, because a destructor may run any code.
         Ok(())
     }
 }
 
-/// Returns true if the codec carries a time in a field as it is: it converts a time of another zone to UTC.
+/// Returns true if the codec carries a time in a field as it is. The codec converts a time of another zone to UTC.
 fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
     let py = value.py();
     let (zone, fold) = if let Ok(time) = value.cast_exact::<PyDateTime>() {
@@ -370,7 +378,7 @@ fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
     !fold && zone.is_none_or(|zone| PyTzInfo::utc(py).is_ok_and(|utc| zone.is(&*utc)))
 }
 
-/// What `is_plain` says of a type.
+/// Returns the kind of a type by the answer of `is_plain`.
 fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if answer.is_none() {
         return Ok(Kind::Native);
@@ -378,13 +386,13 @@ fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if let Ok((own, open)) =
         answer.extract::<(Vec<Bound<'_, PyString>>, Vec<Bound<'_, PyString>>)>()
     {
-        let (own, open) = (Names::new(&own)?, Names::new(&open)?);
+        let (own, open) = (FieldNames::new(&own)?, FieldNames::new(&open)?);
         return Ok(Kind::Fields(Arc::new(Fields { own, open })));
     }
     Ok(if answer.is_truthy()? {
         Kind::Plain
     } else {
-        Kind::Other
+        Kind::NotPlain
     })
 }
 
@@ -413,7 +421,7 @@ impl Encoder {
                 large_array,
                 arrays: AtomicBool::new(false),
                 views: AtomicBool::new(false),
-                whole,
+                keeps_identity: whole,
             },
             reference,
             types: Mutex::new(HashMap::new()),
@@ -421,7 +429,7 @@ impl Encoder {
         }
     }
 
-    /// The bytes of one value, or its parcel.
+    /// Returns the bytes of one value, or its parcel.
     pub(crate) fn encode<'py>(
         &self,
         py: Python<'py>,
@@ -431,11 +439,13 @@ impl Encoder {
         if self.write(value, &mut written).is_ok() {
             return body_of(py, written);
         }
-        let plain = self.all_plain(py, |types, met| self.look(types, value.as_ptr(), 0, met))?;
-        self.by(value, plain, &self.encode_value)
+        let plain = self.all_plain(py, |types, pending| {
+            self.check(types, value.as_ptr(), 0, pending)
+        })?;
+        self.encode_by(value, plain, &self.encode_value)
     }
 
-    /// The bytes of an array of values, or its parcel. The array itself is no value.
+    /// Returns the bytes of an array of values, or its parcel. The array itself is no value.
     fn encode_all<'py>(
         &self,
         py: Python<'py>,
@@ -453,19 +463,21 @@ impl Encoder {
             return body_of(py, written);
         }
         let plain = if let Ok(values) = values.cast::<PyTuple>() {
-            self.all_plain(py, |types, met| {
+            self.all_plain(py, |types, pending| {
                 let mut values = values.as_slice().iter();
-                values.try_for_each(|item| self.look(types, item.as_ptr(), 0, met))
+                values.try_for_each(|item| self.check(types, item.as_ptr(), 0, pending))
             })?
         } else if values.is_exact_instance_of::<PyList>() {
-            self.all_plain(py, |types, met| self.look(types, values.as_ptr(), 0, met))?
+            self.all_plain(py, |types, pending| {
+                self.check(types, values.as_ptr(), 0, pending)
+            })?
         } else {
             return Err(PyTypeError::new_err("expected a tuple or a list of values"));
         };
-        self.by(values, plain, &self.encode_values)
+        self.encode_by(values, plain, &self.encode_values)
     }
 
-    /// Forgets all types, so that they are asked for anew: something has been registered.
+    /// Forgets all types, so that `is_plain` is called anew, because a type was registered.
     fn forget(&self) {
         let mut types = self.types();
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -473,6 +485,6 @@ impl Encoder {
         self.rules.views.store(false, Ordering::Relaxed);
         let forgotten = std::mem::take(&mut *types);
         drop(types);
-        drop(forgotten); // After the lock: it may run code.
+        drop(forgotten); // After the lock, because a destructor may run any code.
     }
 }

@@ -1,30 +1,32 @@
-//! Which fields of its class an instance has itself: others it may leave to the class, whose attribute is the default.
+//! Fields that an instance itself has. It may leave others to its class, whose attribute is the default.
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// Names of attributes, interned, as those in an instance's `__dict__` are.
-pub struct Names(Vec<Py<PyString>>);
+/// FieldNames of attributes, interned as the names in an instance's `__dict__`.
+pub struct FieldNames(Vec<Py<PyString>>);
 
-impl Names {
+impl FieldNames {
     pub fn new(names: &[Bound<'_, PyString>]) -> PyResult<Self> {
         let interned = |name: &Bound<'_, PyString>| {
             let name = PyString::intern(name.py(), name.to_str()?);
             Ok(name.unbind())
         };
-        Ok(Names(names.iter().map(interned).collect::<PyResult<_>>()?))
+        Ok(FieldNames(
+            names.iter().map(interned).collect::<PyResult<_>>()?,
+        ))
     }
 
-    /// Whether the `__dict__` of `instance` has all of them. False may be wrong for one that was given a name that is
-    /// not interned.
+    /// Returns true if the `__dict__` of `instance` has all of them. May return false for an instance that was given a
+    /// name that is not interned.
     pub fn all_in(&self, instance: &Bound<'_, PyAny>) -> bool {
         if self.0.is_empty() {
             return true;
         }
         let py = instance.py();
-        // SAFETY: the instance is alive; what comes is a reference of our own, or null with an exception.
+        // SAFETY: the instance is alive; the result is a new reference, or null with an exception.
         let own = unsafe {
             let own = ffi::PyObject_GenericGetDict(instance.as_ptr(), std::ptr::null_mut());
             Bound::from_owned_ptr_or_err(py, own)
@@ -32,16 +34,16 @@ impl Names {
         let Ok(own) = own else { return false };
         let mut place = 0;
         self.0.iter().all(|name| {
-            // As a rule they stand in order, so that the next one is found at once.
+            // They usually stand in order, so that the next one is found at once.
             let before = place;
-            seek(&own, name, &mut place, ffi::Py_ssize_t::MAX) || {
+            find_key(&own, name, &mut place, ffi::Py_ssize_t::MAX) || {
                 place = 0;
-                seek(&own, name, &mut place, before)
+                find_key(&own, name, &mut place, before)
             }
         })
     }
 
-    /// The values that an instance has for these, one after the other; None where it has none.
+    /// Iterates over the values of an instance for these names; None where it has none.
     pub fn values_in<'a, 'py>(
         &'a self,
         instance: &'a Bound<'py, PyAny>,
@@ -56,9 +58,9 @@ impl Names {
     }
 }
 
-/// Looks for this very name among the keys of a dict that lie from `place` on, and begin before `end`; `place` is
-/// behind it then.
-fn seek(
+/// Searches for this name object among the keys of a dict from position `place` on, before `end`. `place` is behind it
+/// then.
+fn find_key(
     dict: &Bound<'_, PyAny>,
     name: &Py<PyString>,
     place: &mut ffi::Py_ssize_t,
@@ -66,7 +68,8 @@ fn seek(
 ) -> bool {
     let mut key = std::ptr::null_mut();
     while *place < end {
-        // SAFETY: the dict is alive, and nothing runs in here that could change it; what is no dict has no keys.
+        // SAFETY: the dict is alive, and nothing runs here that could change it. `PyDict_Next` finds no keys in an
+        // object that is no dict.
         let found =
             unsafe { ffi::PyDict_Next(dict.as_ptr(), place, &mut key, std::ptr::null_mut()) };
         if found == 0 {
@@ -79,11 +82,11 @@ fn seek(
     false
 }
 
-/// A `__post_init__` for a decoder that leaves fields to the class: lets `complete` set those that an instance lacks,
-/// and then calls the class's own, if it has one.
+/// A `__post_init__` for a decoder that leaves fields to the class: calls `complete` to set the fields that an instance
+/// lacks, and then the class's own `__post_init__`, if it has one.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct PostInit {
-    names: Names,
+    names: FieldNames,
     complete: Py<PyAny>,
     own: Option<Py<PyAny>>,
 }
@@ -99,7 +102,7 @@ impl PostInit {
         own: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         Ok(PostInit {
-            names: Names::new(&names)?,
+            names: FieldNames::new(&names)?,
             complete,
             own,
         })

@@ -1,4 +1,4 @@
-//! Values as items of a queue: small ones as they lie in it, large ones to be copied once, into a chunk of their own.
+//! Values as items of a queue: small ones as they are stored, large ones to be copied once, into a chunk of their own.
 
 use crate::memory::bytes;
 use crate::objects::error::ObjectError;
@@ -10,39 +10,39 @@ use crate::queue::{Form, Head, PutOutcome};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Bytes from here on are copied without the GIL.
+/// Smallest number of bytes that are copied without the GIL.
 const LONG: u64 = 64 << 10;
 
-/// A large item that is put: copied once, into the queue.
-pub(crate) struct Large {
+/// A large item to be put, which is copied once, into the queue.
+pub(crate) struct LargeItem {
     form: Form,
     head: Head,
-    /// What comes before the buffers.
+    /// Bytes before the buffers.
     before: Vec<u8>,
     parts: Parts,
     buffers: Vec<ByteView>,
 }
 
 pub(crate) enum Piece {
-    /// This many bytes of the items that are small.
+    /// This many bytes of the small items.
     Small(usize),
-    Large(Large),
+    Large(LargeItem),
 }
 
-/// Values as items.
-pub(crate) struct Encoded {
+/// Encoded values.
+pub(crate) struct EncodedItems {
     pub(crate) count: u64,
-    /// The small items, as they lie in the queue.
+    /// The small items, as they are stored in the queue.
     pub(crate) small: OutgoingBody,
-    /// What they are among, if there are large ones.
+    /// The order of small and large items, if there are large ones.
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes of all.
+    /// Bytes of all items.
     pub(crate) len: u64,
 }
 
-impl Encoded {
+impl EncodedItems {
     pub(crate) fn new() -> Self {
-        Encoded {
+        EncodedItems {
             count: 0,
             small: OutgoingBody::new(),
             pieces: Vec::new(),
@@ -61,14 +61,15 @@ impl Encoded {
         membership.put_large(self.len, self.count, patience, |to, at| self.write(to, at))
     }
 
-    /// Writes all into a chunk that has room; the bytes used.
+    /// Writes all items into a chunk that has room. Returns the bytes used.
     pub(crate) fn write(&self, to: *mut u8, at: u64) -> u64 {
         let (mut done, mut used) = (0, 0);
         for piece in &self.pieces {
             match piece {
                 Piece::Small(len) => {
                     let from = self.small.bytes[done..done + len].as_ptr();
-                    // SAFETY: the chunk has room for all pieces with their gaps, see `add_large`; it is nobody else's.
+                    // SAFETY: the chunk has room for all pieces with their gaps, see `add_large`, and belongs to this
+                    // operation alone.
                     unsafe { bytes::copy(to.wrapping_add(used), from, *len) };
                     done += len;
                     used += len;
@@ -79,13 +80,13 @@ impl Encoded {
         used as u64
     }
 
-    pub(crate) fn add_large(&mut self, large: Large) {
+    pub(crate) fn add_large(&mut self, large: LargeItem) {
         self.end_small();
         self.len += large.room();
         self.pieces.push(Piece::Large(large));
     }
 
-    /// The small items so far are a piece before what comes.
+    /// Ends the run of small items, as a piece before the next item.
     pub(crate) fn end_small(&mut self) {
         let before = self.pieces.iter().map(|piece| match piece {
             Piece::Small(len) => *len,
@@ -98,39 +99,39 @@ impl Encoded {
         }
     }
 
-    /// Whether it takes long to copy.
+    /// Returns true if the copy takes long.
     pub(crate) fn is_long(&self) -> bool {
         self.small.bytes.len() as u64 >= LONG || self.len >= LONG
     }
 }
 
-impl Large {
-    /// A value of this body, with these buffers.
+impl LargeItem {
+    /// Returns an item of a value with this body and these buffers.
     pub(crate) fn parcel(body: &[u8], buffers: Vec<ByteView>) -> PyResult<Self> {
         let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
-        let parts = laid_out(body, lengths)?;
-        Ok(Large::new(Form::Parcel, parts, body, buffers))
+        let parts = layout_of(body, lengths)?;
+        Ok(LargeItem::new(Form::Parcel, parts, body, buffers))
     }
 
-    /// One whose only buffer, of `len` bytes, somebody else fills: of a value of this body, or no value.
+    /// Returns an item whose only buffer, of `len` bytes, the program fills: a value with this body, or raw bytes.
     pub(crate) fn to_fill(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
         Ok(match body {
             Some(body) => {
-                let parts = laid_out(body, std::iter::once(len))?;
-                Large::new(Form::Parcel, parts, body, Vec::new())
+                let parts = layout_of(body, std::iter::once(len))?;
+                LargeItem::new(Form::Parcel, parts, body, Vec::new())
             }
-            None => Large::raw(len, Vec::new()),
+            None => LargeItem::raw(len, Vec::new()),
         })
     }
 
-    /// Bytes that are no value.
+    /// Returns an item of raw bytes.
     pub(crate) fn raw(len: u64, buffers: Vec<ByteView>) -> Self {
         let parts = Parts {
             body: (0, 0),
             buffers: vec![(0, len)],
             len,
         };
-        Large::new(Form::Raw, parts, &[], buffers)
+        LargeItem::new(Form::Raw, parts, &[], buffers)
     }
 
     pub(crate) fn new(form: Form, parts: Parts, body: &[u8], buffers: Vec<ByteView>) -> Self {
@@ -139,7 +140,7 @@ impl Large {
             _ => Vec::new(),
         };
         before.extend_from_slice(body);
-        Large {
+        LargeItem {
             form,
             head: Head::new(parts.len, form),
             before,
@@ -148,27 +149,27 @@ impl Large {
         }
     }
 
-    /// The bytes that it takes at most, wherever it begins.
+    /// Returns the most bytes that the item takes, at any offset.
     pub(crate) fn room(&self) -> u64 {
         8 + 64 + self.parts.len.next_multiple_of(8)
     }
 
-    /// Where its first buffer is, and how long it is, if it begins at `at`.
+    /// Returns the offset and the length of its first buffer, if the item begins at `at`.
     pub(crate) fn first_buffer(&self, at: u64) -> (u64, u64) {
-        let (begin, len) = self.hole();
+        let (begin, len) = self.buffer_to_fill();
         (self.head.payload_from(at) + begin, len)
     }
 
-    /// The same, counted from where its payload begins.
-    pub(crate) fn hole(&self) -> (u64, u64) {
+    /// Returns the offset and the length of its first buffer, counted from the begin of its payload.
+    pub(crate) fn buffer_to_fill(&self) -> (u64, u64) {
         self.parts.buffers[0]
     }
 
-    /// Writes it `used` bytes into a chunk that has room, whose items begin at `to` in our memory and at `at` in the queue's;
-    /// the bytes used then.
+    /// Writes the item `used` bytes into a chunk that has room, whose items begin at `to` in this process and at `at`
+    /// in the queue. Returns the bytes used then.
     pub(crate) fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
         let begin = self.head.payload_from(at + used as u64) - at;
-        // SAFETY: the chunk has `room`, and is nobody else's.
+        // SAFETY: the chunk has `room`, and belongs to this operation alone.
         unsafe {
             let head = self.head.0.to_ne_bytes();
             bytes::copy(to.wrapping_add(used), head.as_ptr(), head.len());
@@ -177,18 +178,17 @@ impl Large {
         (begin + self.parts.len).next_multiple_of(8) as usize
     }
 
-    /// What its payload is, and the bytes of it.
+    /// Returns the form and the length of its payload.
     pub(crate) fn payload(&self) -> (Form, u64) {
         (self.form, self.parts.len)
     }
 
-    /// Writes its payload, but for buffers that somebody else fills.
+    /// Writes its payload, except buffers that the program fills.
     ///
-    /// # Safety
-    /// This many bytes from `to` on are writable, and nobody else's.
+    /// # Safety The bytes of the payload from `to` on are writable, and no other code uses them.
     pub(crate) unsafe fn write_payload(&self, to: *mut u8) {
         let place = |part: u64| to.wrapping_add(part as usize);
-        // SAFETY: the parts lie within the payload, and do not overlap.
+        // SAFETY: the parts are within the payload, and do not overlap.
         unsafe {
             let before = &self.before;
             bytes::copy(place(0), before.as_ptr(), before.len());
@@ -199,24 +199,25 @@ impl Large {
     }
 }
 
-/// What is written from `at` on is an item's payload: its head and its end.
+/// Completes the item whose payload was written from `at` on: writes its head and aligns its end.
 pub(crate) fn finish(items: &mut Vec<u8>, at: usize, form: Form) {
     let head = Head::new((items.len() - at - 8) as u64, form);
     items[at..at + 8].copy_from_slice(&head.0.to_ne_bytes());
     items.resize(items.len().next_multiple_of(8), 0);
 }
 
-/// Writes an item of these bytes.
+/// Appends an item of these bytes.
 pub(crate) fn append(items: &mut Vec<u8>, payload: &ByteView, form: Form) {
     let at = items.len();
     items.extend_from_slice(&[0; 8]);
-    // SAFETY: they are elsewhere; a buffer of Python's that another thread writes meanwhile is its user's affair.
+    // SAFETY: the bytes are elsewhere. A buffer of Python's that another thread writes meanwhile is its program's
+    // affair.
     unsafe { bytes::append_from(items, payload.as_ptr(), payload.len()) };
     finish(items, at, form);
 }
 
-/// Where the parts of a value go.
-pub(crate) fn laid_out(
+/// Returns the layout of the parts of a value. Raises ValueError if the value is too large.
+pub(crate) fn layout_of(
     body: &[u8],
     lengths: impl ExactSizeIterator<Item = u64>,
 ) -> PyResult<Parts> {
@@ -228,4 +229,14 @@ pub(crate) fn laid_out(
         let text = "the value is too large for a queue: it has over 4 GiB, or 65536 buffers";
         PyValueError::new_err(text)
     })
+}
+
+/// Returns the form that this number stands for in a record.
+pub(crate) fn form_of(number: u8) -> Option<Form> {
+    match number {
+        0 => Some(Form::Value),
+        1 => Some(Form::Raw),
+        2 => Some(Form::Parcel),
+        _ => None,
+    }
 }

@@ -1,8 +1,8 @@
-//! NumPy's arrays by its C interface: looked at, and made over memory of ours, in a tenth of the time that its functions for
-//! Python take.
+//! NumPy arrays, by NumPy's C interface. This reads and makes them in a tenth of the time that NumPy's Python functions
+//! take.
 //!
-//! NumPy is never imported here. What this relies on is what every extension module that was built for NumPy 2 relies on:
-//! the table of functions in `_ARRAY_API`, and the first fields of an array.
+//! NumPy is never imported here. This relies on what every extension module built for NumPy 2 relies on: the table of
+//! functions in `_ARRAY_API`, and the first fields of an array.
 
 use crate::memory::bytes;
 use crate::python::support::buffer::LONG;
@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// What every array begins with.
+/// The first fields of every array.
 #[repr(C)]
 struct Fields {
     head: ffi::PyObject,
@@ -26,14 +26,14 @@ struct Fields {
     flags: c_int,
 }
 
-/// In `flags`: the elements lie in C order, without gaps.
+/// Bit of `flags`: the elements are in C order, without gaps.
 const C_CONTIGUOUS: c_int = 1;
-/// The ABI that is known here, of NumPy 2.
+/// The supported ABI, that of NumPy 2.
 const ABI: c_uint = 0x0200_0000;
-/// Arrays with more axes are left to NumPy's own functions.
+/// Most axes; NumPy's own functions handle arrays with more.
 pub(crate) const MAX_AXES: usize = 32;
 
-/// The places in the table of functions.
+/// Indices in the table of functions.
 const ABI_VERSION: usize = 0;
 const ARRAY_TYPE: usize = 2;
 const DESCR_FROM_TYPE: usize = 45;
@@ -54,13 +54,13 @@ type NewFromDescr = unsafe extern "C" fn(
 ) -> *mut ffi::PyObject;
 type SetBaseObject = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
 
-/// The numbers of the types of elements that are bool, integers, floats or complex, of the machine's byte order.
+/// Type numbers of bool, integers, floats and complex numbers, in the machine's byte order.
 const NUMBERS: [c_int; 18] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 23];
 
-/// A type of elements, of which NumPy has one object.
+/// An element type, for which NumPy has one object.
 pub(crate) struct Dtype {
     descr: Py<PyAny>,
-    /// What travels for it, such as `<f8`.
+    /// Its text on the wire, such as `<f8`.
     text: Box<str>,
     /// Bytes of an element.
     size: usize,
@@ -80,14 +80,14 @@ pub(crate) struct NumPy {
     dtypes: Vec<Dtype>,
 }
 
-// SAFETY: used with the GIL alone, which whoever looks at an array or makes one holds.
+// SAFETY: every use has the GIL, which the code that reads or makes an array holds.
 unsafe impl Send for NumPy {}
 // SAFETY: as above.
 unsafe impl Sync for NumPy {}
 
 static NUMPY: PyOnceLock<NumPy> = PyOnceLock::new();
 
-/// An array whose elements are numbers and lie in C order.
+/// An array whose elements are numbers in C order.
 pub(crate) struct Array<'a> {
     pub(crate) dtype: &'static Dtype,
     pub(crate) shape: &'a [ffi::Py_ssize_t],
@@ -96,15 +96,16 @@ pub(crate) struct Array<'a> {
     pub(crate) len: usize,
 }
 
-/// Whose memory an array looks at.
-pub(crate) enum Memory {
-    Own,
-    /// What an object of this type has.
-    Of(*mut ffi::PyTypeObject),
+/// Owner of the memory that an array refers to.
+pub(crate) enum MemoryOwner {
+    /// The array itself.
+    Array,
+    /// An object of this type.
+    Object(*mut ffi::PyTypeObject),
 }
 
 impl NumPy {
-    /// NumPy, if the program has imported it and this knows its ABI. Runs no Python code.
+    /// Returns NumPy, if the program has imported it with the supported ABI. Runs no Python code.
     #[inline]
     pub(crate) fn known(py: Python<'_>) -> Option<&'static NumPy> {
         NUMPY.get(py).or_else(|| {
@@ -115,13 +116,13 @@ impl NumPy {
 
     #[cold]
     fn find(py: Python<'_>) -> Option<NumPy> {
-        // SAFETY: the dict of the interpreter, which lives as long as it does.
+        // SAFETY: the dict of the interpreter, which lives as long as the interpreter.
         let modules = unsafe { Bound::from_borrowed_ptr(py, ffi::PyImport_GetModuleDict()) };
         let modules = modules.cast_into_exact::<PyDict>().ok()?;
         let module = modules.get_item("numpy._core._multiarray_umath").ok()??;
         let module = module.cast_into::<pyo3::types::PyModule>().ok()?;
         let capsule = module.dict().get_item("_ARRAY_API").ok()??;
-        // SAFETY: the GIL is ours; it is checked that it is a capsule without a name.
+        // SAFETY: the GIL is held; the object was checked to be a capsule without a name.
         let table = unsafe {
             if ffi::PyCapsule_CheckExact(capsule.as_ptr()) == 0
                 || ffi::PyCapsule_IsValid(capsule.as_ptr(), std::ptr::null()) == 0
@@ -130,13 +131,13 @@ impl NumPy {
             }
             ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()).cast::<*mut c_void>()
         };
-        // SAFETY: NumPy's table, which has a function that tells its version in this place in every version of NumPy.
+        // SAFETY: the table of every version of NumPy has a function that returns the version at this index.
         let version =
             unsafe { std::mem::transmute::<*mut c_void, AbiVersion>(*table.add(ABI_VERSION))() };
         if version != ABI {
             return None;
         }
-        // SAFETY: in this ABI the table has a type and functions of these types in these places.
+        // SAFETY: in this ABI the table has a type and functions of these types at these indices.
         let (array, descr_from_type, new_from_descr, set_base_object) = unsafe {
             (
                 (*table.add(ARRAY_TYPE)).cast::<ffi::PyTypeObject>(),
@@ -163,25 +164,27 @@ impl NumPy {
         })
     }
 
-    /// Whether this is the type of arrays.
+    /// Returns true for the type of arrays.
     #[inline]
     pub(crate) fn is_array(&self, kind: *mut ffi::PyTypeObject) -> bool {
         self.array == kind
     }
 
-    /// The type of elements that travels as `text`.
+    /// Returns the element type with this text.
     #[inline]
     pub(crate) fn dtype(&self, text: &[u8]) -> Option<&Dtype> {
         self.dtypes.iter().find(|each| each.text.as_bytes() == text)
     }
 
-    /// What there is to say of an array; None if its elements are no numbers, or have gaps or another order.
+    /// Describes an array; None if its elements are no numbers, or have gaps or another order.
     ///
-    /// # Safety
-    /// `array` is alive and exactly of the type of arrays, the GIL is ours, and nothing changes it for as long as the
-    /// result is used: no Python code runs.
+    /// # Safety `array` is alive and exactly of the type of arrays, the GIL is held, and nothing changes the array
+    /// while the result is used: no Python code runs.
     #[inline]
-    pub(crate) unsafe fn look<'a>(&'static self, array: *mut ffi::PyObject) -> Option<Array<'a>> {
+    pub(crate) unsafe fn describe<'a>(
+        &'static self,
+        array: *mut ffi::PyObject,
+    ) -> Option<Array<'a>> {
         // SAFETY: as above, and every array begins with these fields.
         let fields = unsafe { &*array.cast::<Fields>() };
         let axes = fields.nd as usize;
@@ -198,7 +201,7 @@ impl NumPy {
             // SAFETY: as above; with axes there are as many dimensions.
             unsafe { std::slice::from_raw_parts(fields.dimensions, axes) }
         };
-        // It is the length of memory that there is, unless an axis has no length.
+        // This is the length of the memory, unless an axis has no length.
         let count = shape
             .iter()
             .fold(1, |all: usize, &each| all.wrapping_mul(each as usize));
@@ -210,33 +213,61 @@ impl NumPy {
         })
     }
 
-    /// Whose memory an array looks at, through all arrays between.
+    /// Returns the owner of the memory that an array refers to, through all arrays between.
     ///
-    /// # Safety
-    /// `array` is alive and exactly of the type of arrays, and the GIL is ours.
+    /// # Safety `array` is alive and exactly of the type of arrays, and the GIL is held.
     #[inline]
-    pub(crate) unsafe fn memory(&self, mut array: *mut ffi::PyObject) -> Memory {
+    pub(crate) unsafe fn memory_owner(&self, mut array: *mut ffi::PyObject) -> MemoryOwner {
         loop {
-            // SAFETY: as above: an array keeps what it looks at alive.
+            // SAFETY: as above; an array keeps its base alive.
             unsafe {
                 let base = (*array.cast::<Fields>()).base;
                 if base.is_null() {
-                    return Memory::Own;
+                    return MemoryOwner::Array;
                 }
                 if ffi::Py_TYPE(base) != self.array {
-                    return Memory::Of(ffi::Py_TYPE(base));
+                    return MemoryOwner::Object(ffi::Py_TYPE(base));
                 }
                 array = base;
             }
         }
     }
 
-    /// A read-only array over the `len` bytes at `data`; None if they are not of this shape.
+    /// Returns a new array over the elements at `data`, or over memory of its own if that is null; None if there is no memory.
     ///
     /// # Safety
-    /// They are readable for as long as `owner` lives.
+    /// The elements are readable for as long as the array lives.
     #[inline]
-    pub(crate) unsafe fn make<'py>(
+    unsafe fn new_array<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: &Dtype,
+        shape: &[ffi::Py_ssize_t],
+        data: *mut c_void,
+    ) -> Option<Bound<'py, PyAny>> {
+        // SAFETY: the type and the function are NumPy's own. The function takes over a reference to the element type, and
+        // returns a new array, or null with an exception.
+        unsafe {
+            let array = (self.new_from_descr)(
+                self.array,
+                dtype.descr.clone_ref(py).into_ptr(),
+                shape.len() as c_int,
+                shape.as_ptr(),
+                std::ptr::null(),
+                data,
+                0,
+                std::ptr::null_mut(),
+            );
+            Bound::from_owned_ptr_or_err(py, array).ok()
+        }
+    }
+
+    /// Returns a read-only array over the `len` bytes at `data`; None if the bytes do not have this shape.
+    ///
+    /// # Safety
+    /// The bytes are readable for as long as `owner` lives.
+    #[inline]
+    pub(crate) unsafe fn view_of<'py>(
         &self,
         dtype: &Dtype,
         shape: &[ffi::Py_ssize_t],
@@ -248,33 +279,23 @@ impl NumPy {
         if self.size(dtype, shape)? != len {
             return None;
         }
-        // SAFETY: the type and the functions are NumPy's own. The one takes a reference to the type of the elements, and gives
-        // a new array or null with an exception; the other one takes a reference to the owner, also if it fails.
+        // SAFETY: the array keeps `owner`, which keeps the bytes. NumPy's function takes over the reference, also if it fails.
         unsafe {
-            let made = (self.new_from_descr)(
-                self.array,
-                dtype.descr.clone_ref(py).into_ptr(),
-                shape.len() as c_int,
-                shape.as_ptr(),
-                std::ptr::null(),
-                data.cast_mut().cast(),
-                0,
-                std::ptr::null_mut(),
-            );
-            let made = Bound::from_owned_ptr_or_err(py, made).ok()?;
-            if (self.set_base_object)(made.as_ptr(), owner.into_ptr()) != 0 {
+            let array = self.new_array(py, dtype, shape, data.cast_mut().cast())?;
+            if (self.set_base_object)(array.as_ptr(), owner.into_ptr()) != 0 {
                 ffi::PyErr_Clear();
                 return None;
             }
-            Some(made)
+            Some(array)
         }
     }
 
-    /// An array with memory of its own, to which the `len` bytes at `data` are copied; None if they are not of this shape.
+    /// Returns an array with memory of its own and a copy of the `len` bytes at `data`; None if the bytes do not have this
+    /// shape.
     ///
     /// # Safety
-    /// They are readable meanwhile.
-    pub(crate) unsafe fn copied<'py>(
+    /// The bytes are readable for the time of the call.
+    pub(crate) unsafe fn copy_of<'py>(
         &self,
         py: Python<'py>,
         dtype: &Dtype,
@@ -285,32 +306,22 @@ impl NumPy {
         if self.size(dtype, shape)? != len {
             return None;
         }
-        // SAFETY: as in `make`; with no data NumPy takes memory for all elements, of which there are `len` bytes.
+        // SAFETY: without data NumPy allocates memory for all elements, which have `len` bytes.
         unsafe {
-            let made = (self.new_from_descr)(
-                self.array,
-                dtype.descr.clone_ref(py).into_ptr(),
-                shape.len() as c_int,
-                shape.as_ptr(),
-                std::ptr::null(),
-                std::ptr::null_mut(),
-                0,
-                std::ptr::null_mut(),
-            );
-            let made = Bound::from_owned_ptr_or_err(py, made).ok()?;
-            let to = (*made.as_ptr().cast::<Fields>()).data.addr();
+            let array = self.new_array(py, dtype, shape, std::ptr::null_mut())?;
+            let to = (*array.as_ptr().cast::<Fields>()).data.addr();
             let from = data.addr();
-            // No other code has the array so far, and the caller keeps the data that is copied.
+            // No other code knows the array, and the caller keeps the bytes.
             let copy = move || bytes::copy(to as *mut u8, from as *const u8, len);
             match len < LONG {
                 true => copy(),
                 false => py.detach(copy),
             }
-            Some(made)
+            Some(array)
         }
     }
 
-    /// Bytes of the elements of an array of this shape; None if there can be none such.
+    /// Returns the bytes of the elements of an array of this shape; None if there is no such array.
     fn size(&self, dtype: &Dtype, shape: &[ffi::Py_ssize_t]) -> Option<usize> {
         let count = shape.iter().try_fold(1usize, |all, &each| {
             all.checked_mul(usize::try_from(each).ok()?)
@@ -319,15 +330,15 @@ impl NumPy {
         (shape.len() <= MAX_AXES).then_some(size)
     }
 
-    /// A read-only array of the elements in `bytes`.
-    pub(crate) fn of_bytes<'py>(
+    /// Returns a read-only array of the elements in `bytes`.
+    pub(crate) fn view_of_bytes<'py>(
         &self,
         dtype: &Dtype,
         shape: &[ffi::Py_ssize_t],
         bytes: Bound<'py, PyBytes>,
     ) -> Option<Bound<'py, PyAny>> {
         let (data, len) = (bytes.as_bytes().as_ptr(), bytes.as_bytes().len());
-        // SAFETY: the bytes live as long as their object, and nobody changes them.
-        unsafe { self.make(dtype, shape, data, len, bytes.into_any()) }
+        // SAFETY: the bytes live as long as their object, and never change.
+        unsafe { self.view_of(dtype, shape, data, len, bytes.into_any()) }
     }
 }

@@ -10,29 +10,30 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::os::raw::c_int;
 use std::sync::{Mutex, MutexGuard};
 
-/// How many bytes of a buffer count for a stream's credit as one of a body: they take no room in the ring.
+/// Bytes of a buffer that weigh as much as one byte of a body in a stream's credit, because buffers take no room in the
+/// ring.
 const BUFFER_BYTES_PER_BYTE: usize = 16;
 
-/// A body and the buffers that it refers to by their places in a list. Read as bytes, a parcel is its body.
+/// A body and the buffers that it refers to by their indices. By the buffer protocol, a parcel is its body.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Parcel {
     #[pyo3(get)]
     body: Py<PyBytes>,
     /// None once they were dropped by `drop_buffers`.
     buffers: Mutex<Option<Py<PyTuple>>>,
-    /// What it counts for.
+    /// Its weight in a stream's credit.
     weight: usize,
-    /// Why there is nothing to read, if so: this process has no room for it.
+    /// The reason for which the parcel cannot be read, if so: this process has no room for it.
     lost: Option<Violation>,
 }
 
-/// What a body counts for in a stream's credit, with `bytes` of buffers beside it.
+/// Returns the weight of a body in a stream's credit, with `bytes` of buffers beside it.
 pub(crate) fn weight(body: usize, bytes: usize) -> usize {
     body.saturating_add(bytes / BUFFER_BYTES_PER_BYTE)
 }
 
 impl Parcel {
-    /// One that came, and cannot be read: whoever tries is told why. All else that came is not harmed.
+    /// Returns a parcel that cannot be read. Every reader of it raises the reason; other frames are not affected.
     pub(crate) fn lost(py: Python<'_>, why: Violation) -> Self {
         Parcel {
             body: PyBytes::new(py, b"").unbind(),
@@ -64,10 +65,10 @@ impl Parcel {
         self.body.bind(py)
     }
 
-    /// Other objects with the same bytes, in the places of the buffers.
+    /// Replaces the buffers by other objects with the same bytes.
     pub(crate) fn set_buffers(&self, buffers: Bound<'_, PyTuple>) {
         let before = self.lock().replace(buffers.unbind());
-        drop(before); // Not under the lock: it may run code.
+        drop(before); // Not under the lock, because a destructor may run any code.
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Py<PyTuple>>> {
@@ -77,7 +78,7 @@ impl Parcel {
 
 #[pymethods]
 impl Parcel {
-    /// `buffers`: objects with the buffer protocol, contiguous.
+    /// Makes a parcel. `buffers` are objects with the buffer protocol, contiguous.
     #[new]
     fn new(py: Python<'_>, body: Bound<'_, PyBytes>, buffers: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffers = PyTuple::new(py, buffers.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
@@ -88,7 +89,7 @@ impl Parcel {
         Ok(Parcel::from_parts(body, buffers, bytes))
     }
 
-    /// The buffers; none once they were dropped. Raises Unmapped if they cannot be looked at.
+    /// The buffers; none once they were dropped. Raises Unmapped if this process has no room for them.
     #[getter]
     pub(crate) fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.check(py)?;
@@ -96,13 +97,13 @@ impl Parcel {
         Ok(buffers.map_or_else(|| PyTuple::empty(py), |buffers| buffers.into_bound(py)))
     }
 
-    /// Lets the buffers go: what has been made of them keeps those that it needs.
+    /// Drops the buffers. Values that were made of the parcel keep those that they need.
     fn drop_buffers(&self) {
         let buffers = self.lock().take();
-        drop(buffers); // Not under the lock: it may run code.
+        drop(buffers); // Not under the lock, because a destructor may run any code.
     }
 
-    /// Another body that refers to the same buffers.
+    /// Returns a parcel with another body and the same buffers.
     fn with_body(&self, py: Python<'_>, body: Bound<'_, PyBytes>) -> PyResult<Self> {
         let buffers = self.buffers(py)?;
         let weight = self.weight - self.body(py).as_bytes().len() + body.as_bytes().len();
@@ -112,12 +113,12 @@ impl Parcel {
         })
     }
 
-    /// What it counts for in a stream's credit, in bytes: its body, and a small part of its buffers.
+    /// Weight in a stream's credit, in bytes: that of the body, and a small part of the buffers.
     ///
-    /// It has no `len()`: that would be taken for the size of its body, which `max_frame` limits.
+    /// There is no `len()`, because that would be taken for the size of the body, which `max_frame` limits.
     #[getter]
     #[pyo3(name = "weight")]
-    fn counts_for(&self) -> usize {
+    fn weight_in_credit(&self) -> usize {
         self.weight
     }
 
@@ -127,7 +128,7 @@ impl Parcel {
         flags: c_int,
     ) -> PyResult<()> {
         if let Err(lost) = slf.check(slf.py()) {
-            // SAFETY: `view` is the caller's to be filled; without an owner nothing is to be released.
+            // SAFETY: `view` is the caller's to be filled; a view without an owner is not released.
             unsafe { (*view).obj = std::ptr::null_mut() };
             return Err(lost);
         }
@@ -137,25 +138,25 @@ impl Parcel {
     }
 }
 
-/// The bytes of an object, for as long as this lives. Whoever drops it holds the GIL.
+/// The bytes of an object, for as long as this lives. It is dropped with the GIL.
 pub(crate) struct ByteView {
     owner: Py<PyAny>,
     start: *const u8,
     len: usize,
-    /// What was filled by the buffer protocol, and has to be released.
+    /// The view to release, if the buffer protocol filled one.
     view: Option<ffi::Py_buffer>,
 }
 
-// SAFETY: only its address and length are used without the GIL; it is dropped with it.
+// SAFETY: only its address and its length are used without the GIL; it is dropped with the GIL.
 unsafe impl Send for ByteView {}
 // SAFETY: as above.
 unsafe impl Sync for ByteView {}
 
 impl ByteView {
-    /// The bytes that an object gives by the buffer protocol.
+    /// Returns the bytes that an object exports by the buffer protocol. Raises TypeError if it exports none.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = ffi::Py_buffer::new();
-        // SAFETY: `view` is ours to be filled, and is released once.
+        // SAFETY: this fills `view`, which is released once.
         let failed =
             unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view, ffi::PyBUF_SIMPLE) != 0 };
         if failed {
@@ -172,10 +173,9 @@ impl ByteView {
         })
     }
 
-    /// Bytes that `owner` has for as long as it lives.
+    /// Returns bytes that `owner` has.
     ///
-    /// # Safety
-    /// So it is.
+    /// # Safety `owner` has these bytes for as long as it lives.
     pub(crate) unsafe fn of(owner: Bound<'_, PyAny>, start: *const u8, len: usize) -> Self {
         ByteView {
             owner: owner.unbind(),
@@ -185,7 +185,7 @@ impl ByteView {
         }
     }
 
-    /// The object whose bytes they are.
+    /// Returns the object that has the bytes.
     pub(crate) fn owner(&self) -> &Py<PyAny> {
         &self.owner
     }

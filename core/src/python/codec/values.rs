@@ -1,10 +1,10 @@
-//! Values as items of a queue or records of a topic: written into shared memory, and read out of it.
+//! Values as items of a queue or records of a topic: written to shared memory, and read from it.
 
 use crate::bytes::u64_at;
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::items::{Large, append, finish};
-use crate::python::codec::msgpack::expected::Expected;
+use crate::python::codec::items::{LargeItem, append, finish};
 use crate::python::codec::msgpack::reader::{Buffers, Reader};
+use crate::python::codec::msgpack::type_spec::TypeSpec;
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::codec::parcel::{ByteView, Parcel};
 use crate::python::support::buffer::copy_of;
@@ -14,12 +14,12 @@ use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-/// How a name's values are written and read.
+/// Functions that write and read the values of a queue or a topic.
 ///
-/// `encoder` writes plain values, `encode` makes the body of any other, `decode` the value of a body. What these raise is
-/// raised as what `unencodable` makes of it, with the value's index among those that are written together, and
-/// `undecodable`, with its number; None for what is not known. `raw`: they are bytes. `decode_own`
-/// makes values whose arrays can be written.
+/// `encoder` writes plain values, `encode` returns the body of any other, and `decode` the value of a body. For an
+/// exception of these, `unencodable` and `undecodable` return the one to raise: they take the exception, and the index
+/// of the value among those that are written together, or the number of the value; None if that is not known. With
+/// `raw`, values are bytes.
 pub(crate) struct Values {
     pub(crate) encoder: Py<Encoder>,
     pub(crate) encode: Py<PyAny>,
@@ -27,7 +27,7 @@ pub(crate) struct Values {
     pub(crate) unencodable: Py<PyAny>,
     pub(crate) undecodable: Py<PyAny>,
     pub(crate) raw: bool,
-    /// The same as `decode`, for values that are the receiver's own; None where there are none.
+    /// Returns the value of a body, whose arrays can be written; None where no receiver owns the values.
     pub(crate) decode_own: Option<Py<PyAny>>,
 }
 
@@ -46,23 +46,23 @@ pub(crate) fn is_from_signal_handler(py: Python<'_>, error: &PyErr) -> PyResult<
         .extract()
 }
 
-/// What is raised in the place of an exception: what this function makes of that, and of the number of an item.
+/// Returns the exception to raise for an exception and the number of an item, as `function` returns it.
 #[cold]
-fn told_as(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Option<u64>) -> PyErr {
+fn exception_for(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Option<u64>) -> PyErr {
     match is_from_signal_handler(py, &error) {
         Ok(false) => {}
         Ok(true) => return error,
         Err(error) => return error,
     }
     match function.bind(py).call1((error.into_value(py), number)) {
-        Ok(told) => PyErr::from_value(told),
+        Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
     }
 }
 
-/// The error for what is not bytes, of a name that has nothing else: with what to do.
+/// Returns the error for a value that is not bytes, of an object opened with raw=True.
 #[cold]
-fn no_bytes(py: Python<'_>, error: PyErr) -> PyErr {
+fn not_bytes_error(py: Python<'_>, error: PyErr) -> PyErr {
     let why = error.value(py);
     let text = format!(
         "{why}; a name that was opened with raw=True has bytes alone: make bytes of it, or say raw=False everywhere"
@@ -71,7 +71,7 @@ fn no_bytes(py: Python<'_>, error: PyErr) -> PyErr {
 }
 
 impl Values {
-    /// Writes a value as an item behind the others, unless it is large: then it comes back. `index`: its place among those
+    /// Appends a value to the small items, or returns it as an item if it is large. `index` is its place among values
     /// that are written together.
     pub(crate) fn write(
         &self,
@@ -79,10 +79,11 @@ impl Values {
         value: &Bound<'_, PyAny>,
         small: &mut OutgoingBody,
         index: Option<u64>,
-    ) -> PyResult<Option<Large>> {
-        let unencodable = |error| told_as(py, &self.unencodable, error, index);
+    ) -> PyResult<Option<LargeItem>> {
+        let unencodable = |error| exception_for(py, &self.unencodable, error, index);
         if self.raw {
-            let bytes = ByteView::new(value).map_err(|error| unencodable(no_bytes(py, error)))?;
+            let bytes =
+                ByteView::new(value).map_err(|error| unencodable(not_bytes_error(py, error)))?;
             return Ok(write_raw(bytes, small));
         }
         let at = small.bytes.len();
@@ -95,7 +96,7 @@ impl Values {
         }
         if !small.buffers.is_empty() {
             let buffers = std::mem::take(&mut small.buffers);
-            let large = Large::parcel(&small.bytes[at + 8..], buffers)?;
+            let large = LargeItem::parcel(&small.bytes[at + 8..], buffers)?;
             small.bytes.truncate(at);
             return Ok(Some(large));
         }
@@ -103,7 +104,7 @@ impl Values {
         Ok(None)
     }
 
-    /// The value of an item's body. `owns`: its arrays are the receiver's own.
+    /// Returns the value of an item's body. With `owns`, its arrays belong to the receiver.
     pub(crate) fn read<'py>(
         &self,
         py: Python<'py>,
@@ -113,7 +114,7 @@ impl Values {
     ) -> PyResult<Bound<'py, PyAny>> {
         let read = match owns {
             true => Reader::decode_owned(py, body, None),
-            false => Reader::decode(py, body, None, &Expected::ANY),
+            false => Reader::decode(py, body, None, &TypeSpec::ANY),
         };
         match read {
             Ok(value) => Ok(value),
@@ -130,10 +131,10 @@ impl Values {
     ) -> PyResult<Bound<'py, PyAny>> {
         let own = self.decode_own.as_ref().filter(|_| owns);
         let value = own.unwrap_or(&self.decode).bind(py).call1((body,));
-        value.map_err(|error| told_as(py, &self.undecodable, error, number))
+        value.map_err(|error| exception_for(py, &self.undecodable, error, number))
     }
 
-    /// The value of an item whose payload was copied; None of a payload that no item has.
+    /// Returns the value of a payload that was copied; None if no item has such a payload.
     #[inline]
     pub(crate) fn read_copied<'py>(
         &self,
@@ -166,8 +167,8 @@ impl Values {
         value.map(Some)
     }
 
-    /// The value of an item's body with buffers, if the core can read it, without a reference to a buffer.
-    pub(crate) fn read_own<'py>(
+    /// Returns the value of an item's body with buffers, without a reference to a buffer, if the core can read it.
+    pub(crate) fn read_owned<'py>(
         py: Python<'py>,
         body: &Bound<'py, PyBytes>,
         buffers: Vec<Bound<'py, PyAny>>,
@@ -175,7 +176,7 @@ impl Values {
         Reader::decode_owned(py, body.as_bytes(), Some(&Buffers::new(buffers))).ok()
     }
 
-    /// The value of an item's body with buffers. `owns`: its arrays are the receiver's own.
+    /// Returns the value of an item's body with buffers. With `owns`, its arrays belong to the receiver.
     pub(crate) fn read_parcel<'py>(
         &self,
         py: Python<'py>,
@@ -184,10 +185,10 @@ impl Values {
         number: Option<u64>,
         owns: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let beside = Buffers::new(buffers.iter().collect());
+        let buffers_beside = Buffers::new(buffers.iter().collect());
         let read = match owns {
-            true => Reader::decode_owned(py, body.as_bytes(), Some(&beside)),
-            false => Reader::decode(py, body.as_bytes(), Some(&beside), &Expected::ANY),
+            true => Reader::decode_owned(py, body.as_bytes(), Some(&buffers_beside)),
+            false => Reader::decode(py, body.as_bytes(), Some(&buffers_beside), &TypeSpec::ANY),
         };
         if let Ok(value) = read {
             return Ok(value);
@@ -197,13 +198,13 @@ impl Values {
     }
 }
 
-/// Writes a value of this body.
+/// Appends a value with this body, or returns it as an item if it has buffers.
 #[cold]
 fn write_body(
     py: Python<'_>,
     body: &Bound<'_, PyAny>,
     small: &mut OutgoingBody,
-) -> PyResult<Option<Large>> {
+) -> PyResult<Option<LargeItem>> {
     let Ok(parcel) = body.cast::<Parcel>() else {
         append(&mut small.bytes, &ByteView::new(body)?, Form::Value);
         return Ok(None);
@@ -212,19 +213,19 @@ fn write_body(
     let buffers = parcel.get().buffers(py)?;
     let buffers = buffers.iter().map(|buffer| ByteView::new(&buffer));
     let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
-    Large::parcel(body, buffers).map(Some)
+    LargeItem::parcel(body, buffers).map(Some)
 }
 
-fn write_raw(bytes: ByteView, small: &mut OutgoingBody) -> Option<Large> {
+fn write_raw(bytes: ByteView, small: &mut OutgoingBody) -> Option<LargeItem> {
     if bytes.len() as u64 + 8 <= crate::queue::SMALL {
         append(&mut small.bytes, &bytes, Form::Raw);
         return None;
     }
-    Some(Large::raw(bytes.len() as u64, vec![bytes]))
+    Some(LargeItem::raw(bytes.len() as u64, vec![bytes]))
 }
 
-/// The item that begins there, if there is one: its head may have been written over after it was checked, before it was
-/// copied.
+/// Returns the head and the payload of the item at `at`; None if there is none. A member may have overwritten its head
+/// after the check and before the copy.
 #[inline]
 pub(crate) fn item_at(items: &[u8], at: usize) -> Option<(Head, &[u8])> {
     let head = Head(u64_at(items.get(at..at + 8)?, 0));

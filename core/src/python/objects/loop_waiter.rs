@@ -1,21 +1,21 @@
-//! `LoopWaiter`: the place of an event loop among those that wait for what a name has.
+//! `LoopWaiter`: an event loop's slot in a wait set.
 
 use crate::objects::error::ObjectError;
 use crate::objects::membership::LoopSlot;
 use crate::objects::object::Object;
-use crate::python::objects::shared_object::failed;
+use crate::python::objects::error::object_error;
 use crate::sync::lock;
 use crate::wait::wait_set::WaitSetError;
 use pyo3::prelude::*;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
-/// The place of an event loop, whose descriptor is readable once it was woken.
+/// The slot of an event loop in a wait set. Its descriptor is readable once the loop was woken.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct LoopWaiter {
     sleeper: Mutex<Option<LoopSlot>>,
     descriptor: i32,
-    /// Which wait set of the name it is in.
+    /// The wait set of the object that the slot is in.
     set: usize,
     object: Arc<dyn Object>,
 }
@@ -33,26 +33,26 @@ impl LoopWaiter {
     fn with(
         &self,
         py: Python<'_>,
-        use_it: impl FnOnce(&mut LoopSlot) -> Result<(), WaitSetError>,
+        operate: impl FnOnce(&mut LoopSlot) -> Result<(), WaitSetError>,
     ) -> PyResult<()> {
         let used = match &mut *lock(&self.sleeper) {
             _ if !self.object.membership().is_here() => Err(ObjectError::Forked),
-            Some(sleeper) => use_it(sleeper)
+            Some(sleeper) => operate(sleeper)
                 .map_err(|error| self.object.membership().slot_error(self.set, error)),
             None => Ok(()),
         };
-        used.map_err(|error| failed(py, self.object.membership(), error))
+        used.map_err(|error| object_error(py, self.object.membership(), error))
     }
 }
 
 impl LoopWaiter {
-    /// Lets the descriptor be readable once there is something, and at once if there is: `is_there` is asked after it was
-    /// announced that the loop sleeps.
-    pub(crate) fn arm(&self, py: Python<'_>, is_there: impl Fn() -> bool) -> PyResult<()> {
+    /// Makes the descriptor readable once there is something, and at once if `is_ready` returns true after the
+    /// announcement.
+    pub(crate) fn arm(&self, py: Python<'_>, is_ready: impl Fn() -> bool) -> PyResult<()> {
         self.with(py, |sleeper| {
             sleeper.withdraw()?;
             sleeper.announce()?;
-            if is_there() {
+            if is_ready() {
                 sleeper.ring();
             }
             Ok(())
@@ -66,7 +66,7 @@ impl LoopWaiter {
         self.descriptor
     }
 
-    /// Takes a place at the end of the line.
+    /// Takes a place at the end of the wait queue.
     pub(crate) fn draw_ticket(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |sleeper| {
             sleeper.draw_ticket();
@@ -74,26 +74,26 @@ impl LoopWaiter {
         })
     }
 
-    /// Says that the loop is about to sleep: look once more afterwards.
+    /// Announces that the loop is about to sleep. The caller checks once more afterwards.
     fn announce(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, LoopSlot::announce)
     }
 
-    /// The loop is awake, and about to look.
+    /// Withdraws the announcement, because the loop is awake and about to check.
     fn withdraw(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, LoopSlot::withdraw)
     }
 
-    /// The loop waits no more: a wake-up that came meanwhile is handed on.
+    /// Ends the wait. A wake-up that came meanwhile is passed on.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, LoopSlot::cancel)
     }
 
-    /// Gives the place back. Again: nothing.
+    /// Frees the slot. Idempotent.
     pub(crate) fn close(&self) {
         let sleeper = lock(&self.sleeper).take();
         if !self.object.membership().is_here() {
-            std::mem::forget(sleeper); // It is the parent's, as its doorbell is.
+            std::mem::forget(sleeper); // The slot belongs to the parent, as its doorbell does.
         }
     }
 }

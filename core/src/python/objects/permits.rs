@@ -1,9 +1,10 @@
-//! `Permits`: what semaphores and locks have in common, which is that they are acquired and released.
+//! `Permits`: acquire and release, for semaphores and locks.
 
 use crate::memory::region::Kind;
 use crate::objects::semaphore::{PERMITS, Reentry, SIGNALS, SemaphoreMembership};
-use crate::python::objects::shared_object::{SharedObject, seconds};
+use crate::python::objects::shared_object::SharedObject;
 use crate::python::support::owner::{current_owner, is_in_loop};
+use crate::python::support::timeout::parse_timeout;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -11,11 +12,12 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 
-/// Permits of a semaphore, the permit of a lock, or of a memory's lock: `with` acquires and releases it in a thread.
+/// Permits of a semaphore, or the single permit of a lock or of a memory's lock. `with` acquires and releases it in a
+/// thread.
 ///
-/// A lock is held by a task or a thread: with an event loop, by the task that runs in it. In the methods that take an
-/// `owner`, that is its number; a semaphore has no owners. `with` takes it in one native step: where a frame of Python lay
-/// between, a signal handler that raises there would leave it taken. Where `with` would block a loop, it calls
+/// A lock belongs to a task or a thread: in an event loop, to the running task. Methods that take an `owner` take its
+/// number; a semaphore has no owners. `with` acquires in one native step, because a signal handler that raises in a
+/// Python frame between would leave the permit acquired. Where `with` would block an event loop, it calls
 /// `_refuse_to_block`.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Permits {
@@ -25,12 +27,12 @@ pub struct Permits {
     reentrant: bool,
 }
 
-/// An awaitable that has nothing to wait for.
+/// An awaitable that is ready.
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Done;
+pub struct ReadyAwaitable;
 
 #[pymethods]
-impl Done {
+impl ReadyAwaitable {
     fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -45,12 +47,12 @@ impl Done {
 }
 
 fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    static DONE: PyOnceLock<Py<Done>> = PyOnceLock::new();
-    let done = DONE.get_or_try_init(py, || Py::new(py, Done))?;
+    static DONE: PyOnceLock<Py<ReadyAwaitable>> = PyOnceLock::new();
+    let done = DONE.get_or_try_init(py, || Py::new(py, ReadyAwaitable))?;
     Ok(done.bind(py).clone().into_any())
 }
 
-/// Takes what was not there, however long that takes; `_raise_wait_failed` raises what is to be raised if it was not to be had.
+/// Waits in this thread for a permit or a signal, and takes it. Calls `_raise_wait_failed` if the wait fails.
 fn wait(slf: &Bound<'_, Permits>, set: usize, timeout: Option<f64>) -> PyResult<()> {
     let semaphore = &slf.get().semaphore;
     let take = |is_long| match set {
@@ -67,17 +69,18 @@ fn wait(slf: &Bound<'_, Permits>, set: usize, timeout: Option<f64>) -> PyResult<
 }
 
 #[cold]
-fn no_count(name: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
+fn not_a_count_error(name: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
     let text = format!(
         "{}: expected a number of signals, got {count}",
-        name.words()
+        name.describe()
     );
     PyValueError::new_err(text)
 }
 
-/// Refuse what a method does not take, such as the `blocking` of threading's locks, in the words of its caller.
+/// Raises TypeError for arguments that a method does not take, such as the `blocking` of threading's locks; `remedy` is
+/// the text.
 #[inline]
-fn refuse(
+fn check_no_further_arguments(
     name: &SharedObject,
     others: &Bound<'_, PyTuple>,
     options: Option<&Bound<'_, PyDict>>,
@@ -86,7 +89,10 @@ fn refuse(
     if others.is_empty() && options.is_none() {
         return Ok(());
     }
-    Err(PyTypeError::new_err(format!("{}: {remedy}", name.words())))
+    Err(PyTypeError::new_err(format!(
+        "{}: {remedy}",
+        name.describe()
+    )))
 }
 
 impl Permits {
@@ -105,7 +111,7 @@ impl Permits {
             (false, true) => semaphore.try_acquire_reserved(),
             (false, false) => semaphore.try_acquire(),
         };
-        let taken = name.told(py, taken)?;
+        let taken = name.map_error(py, taken)?;
         name.count_acquired(i64::from(taken));
         Ok(taken)
     }
@@ -113,7 +119,7 @@ impl Permits {
 
 #[pymethods]
 impl Permits {
-    /// Holds of this name. `reentrant`: a lock may be acquired by its holder again.
+    /// Makes permits of this object. With `reentrant`, the owner of a lock may acquire it again.
     #[new]
     fn new(py: Python<'_>, name: Bound<'_, SharedObject>, reentrant: bool) -> PyResult<Self> {
         let semaphore = name.get().open_as::<SemaphoreMembership>(py)?;
@@ -133,10 +139,10 @@ impl Permits {
             name.open(py)?;
             self.semaphore.free_permits()
         };
-        Ok(name.told(py, free)? == 0)
+        Ok(name.map_error(py, free)? == 0)
     }
 
-    /// Who acquires or releases here and now.
+    /// Returns the owner that acquires or releases here and now; 0 for a semaphore.
     #[inline]
     fn _owner(&self, py: Python<'_>) -> PyResult<u64> {
         if self.is_owned {
@@ -146,20 +152,22 @@ impl Permits {
         }
     }
 
-    /// Acquires it; False if it is not free. LocalProtocolError if this owner has it already and may not have it twice.
-    /// `is_apart`: another task waits for its owner, which may release it meanwhile.
+    /// Acquires a permit. Returns False if none is free.
+    ///
+    /// Raises LocalProtocolError if this owner has the lock and may not acquire it again. `is_apart`: another task
+    /// waits on behalf of the owner, which may release the lock meanwhile.
     #[inline]
     fn _try(&self, py: Python<'_>, owner: u64, is_apart: bool) -> PyResult<bool> {
         self.take(py, owner, is_apart, false)
     }
 
-    /// The same for a task that has waited for long.
+    /// Does what `_try` does, for a task that has waited for long.
     fn _insist(&self, py: Python<'_>, owner: u64, is_apart: bool) -> PyResult<bool> {
         self.take(py, owner, is_apart, true)
     }
 
-    /// Takes up again a permit that the running task or thread has left behind with an earlier handle, and returns true if
-    /// there was one. Else the caller would wait for itself.
+    /// Takes over a permit that the running task or thread has left behind with an earlier handle, and returns True if
+    /// there was one. Otherwise the caller would wait for itself.
     fn _regain(&self, py: Python<'_>) -> PyResult<bool> {
         let name = self.name.get();
         name.open(py)?;
@@ -169,14 +177,14 @@ impl Permits {
         Ok(regained)
     }
 
-    /// Releases what this owner has acquired. LocalProtocolError if it has not.
+    /// Releases a permit that this owner has acquired. Raises LocalProtocolError if it has none.
     #[inline]
     fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {
         let name = self.name.get();
         name.open(py)?;
         let semaphore = &self.semaphore;
         if !self.is_owned && !name.has_acquired() && semaphore.has_abandoned_permits() {
-            // It is one that was acquired by another handle, which may be gone.
+            // Another handle, which may be closed, has acquired this permit.
             semaphore.forget_abandoned_permit(current_owner(py)?);
         }
         let released = if self.is_owned {
@@ -184,22 +192,22 @@ impl Permits {
         } else {
             semaphore.release()
         };
-        name.told(py, released)?;
+        name.map_error(py, released)?;
         name.count_acquired(-1);
         Ok(())
     }
 
-    /// Releases it, to whoever has waited for it the longest.
+    /// Release a permit, to the waiter that has waited for the longest time.
     ///
-    /// Raises LocalProtocolError if this process has no permit of the semaphore, or this task or thread does not hold the
-    /// lock.
+    /// Raises LocalProtocolError if this process has no permit of the semaphore, or if this task or thread does not
+    /// hold the lock.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self._give_back(py, self._owner(py)?)
     }
 
-    /// Waits until it is acquired, for ``timeout`` seconds at most. Returns True.
+    /// Acquire a permit, and wait for it for at most ``timeout`` seconds. Returns True.
     ///
-    /// Raises WaitTimeout, which names who has it, and WaitStopped after ``stop()``.
+    /// Raises WaitTimeout, which names the holders, and WaitStopped after ``stop()``.
     #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
     fn _acquire(
         slf: &Bound<'_, Self>,
@@ -207,27 +215,26 @@ impl Permits {
         others: &Bound<'_, PyTuple>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<bool> {
-        let (us, py) = (slf.get(), slf.py());
+        let (this, py) = (slf.get(), slf.py());
         let remedy = "acquire() takes a timeout in seconds alone; acquire(timeout=0) does not wait";
-        refuse(us.name.get(), others, options, remedy)?;
-        let timeout = timeout.as_ref().map(seconds).transpose()?;
-        let owner = us._owner(py)?;
-        if us._try(py, owner, false)? || us._regain(py)? {
+        check_no_further_arguments(this.name.get(), others, options, remedy)?;
+        let timeout = timeout.as_ref().map(parse_timeout).transpose()?;
+        let owner = this._owner(py)?;
+        if this._try(py, owner, false)? || this._regain(py)? {
             return Ok(true);
         }
         wait(slf, PERMITS, timeout)?;
-        let name = us.name.get();
+        let name = this.name.get();
         name.count_acquired(1);
-        if us.is_owned {
-            us.semaphore.set_lock_owner(owner);
+        if this.is_owned {
+            this.semaphore.set_lock_owner(owner);
         }
         Ok(true)
     }
 
-    /// Adds signals, each of which ends one ``wait()``, here or in another process, now or later.
+    /// Add signals, each of which ends one ``wait()``, here or in another process, now or later.
     ///
-    /// Signals and permits have nothing to do with each other. Signals stay when their sender ends, as long as the name
-    /// has members.
+    /// Signals are independent of permits. They stay when their sender ends, as long as the semaphore has members.
     #[pyo3(signature = (count=None, *others, **options), text_signature = "($self, count=None)")]
     fn _signal(
         &self,
@@ -237,7 +244,7 @@ impl Permits {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let name = self.name.get();
-        refuse(
+        check_no_further_arguments(
             name,
             others,
             options,
@@ -245,14 +252,16 @@ impl Permits {
         )?;
         let count = match count {
             None => 1,
-            Some(count) => count.extract().map_err(|_| no_count(name, &count))?,
+            Some(count) => count
+                .extract()
+                .map_err(|_| not_a_count_error(name, &count))?,
         };
         name.open(py)?;
         let signalled = self.semaphore.signal(count);
-        name.told(py, signalled)
+        name.map_error(py, signalled)
     }
 
-    /// Waits for a signal, for ``timeout`` seconds at most, and takes it. Returns True.
+    /// Wait for a signal for at most ``timeout`` seconds, and take it. Returns True.
     ///
     /// Raises WaitTimeout, and WaitStopped after ``stop()``.
     #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
@@ -264,27 +273,27 @@ impl Permits {
     ) -> PyResult<bool> {
         let name = slf.get().name.get();
         let remedy = "wait() takes a timeout in seconds alone; wait(timeout=0) does not wait";
-        refuse(name, others, options, remedy)?;
-        let timeout = timeout.as_ref().map(seconds).transpose()?;
+        check_no_further_arguments(name, others, options, remedy)?;
+        let timeout = timeout.as_ref().map(parse_timeout).transpose()?;
         name.open(slf.py())?;
         let taken = slf.get().semaphore.try_take_signal();
-        if !name.told(slf.py(), taken)? {
+        if !name.map_error(slf.py(), taken)? {
             wait(slf, SIGNALS, timeout)?;
         }
         Ok(true)
     }
 
-    /// For ``async with``. Nothing comes between this and the first step of what it returns.
+    /// Implements ``async with``. No code runs between this call and the first step of the awaitable that it returns.
     fn _aenter<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let (us, py) = (slf.get(), slf.py());
-        let owner = us._owner(py)?;
-        if us._try(py, owner, false)? {
+        let (this, py) = (slf.get(), slf.py());
+        let owner = this._owner(py)?;
+        if this._try(py, owner, false)? {
             return done(py);
         }
         slf.call_method1(intern!(py, "_enter"), (owner,))
     }
 
-    /// For ``async with``.
+    /// Implements ``async with``.
     fn _aexit<'py>(
         &self,
         py: Python<'py>,
@@ -297,8 +306,8 @@ impl Permits {
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let (us, py) = (slf.get(), slf.py());
-        if !us._try(py, us._owner(py)?, false)? {
+        let (this, py) = (slf.get(), slf.py());
+        if !this._try(py, this._owner(py)?, false)? {
             if is_in_loop(py)? {
                 slf.call_method0(intern!(py, "_refuse_to_block"))?;
             }

@@ -1,13 +1,10 @@
-//! `Name`: a semaphore, a lock, an event or a memory that this process has open.
+//! `SharedObject`: a shared object that this process has open.
 
-use crate::memory::mapping::MappingView;
 use crate::memory::region::Kind;
-use crate::objects::discovery;
 use crate::objects::error::ObjectError;
 use crate::objects::event::{EventMembership, WAITERS};
-use crate::objects::kinds::{self, Report};
+use crate::objects::kinds;
 use crate::objects::lifecycle;
-use crate::objects::members::Holder;
 use crate::objects::membership::Membership;
 use crate::objects::memory::ObjectAddress;
 use crate::objects::memory::shape::{OWNED, Shape};
@@ -15,41 +12,37 @@ use crate::objects::object::{Object, downcast, downcast_ref};
 use crate::objects::queue::take_dropped;
 use crate::objects::registry::Handle;
 use crate::objects::semaphore::SemaphoreMembership;
-use crate::objects::topic::Overview;
 use crate::objects::waiting::{self, WaitError, WaitOutcome};
+use crate::python::objects::error::{named_error, object_error};
 use crate::python::objects::loop_waiter::LoopWaiter;
-use crate::python::objects::topics::publisher::seen_subscribers;
-use crate::python::support::buffer::fill;
-use crate::python::support::descriptor::Descriptor;
-use crate::python::support::errors::{os_error, preserving_exception};
+use crate::python::objects::report::report_dict;
+use crate::python::support::errors::preserving_exception;
+use crate::python::support::mapped_bytes::MappedBytes;
 use crate::python::support::owner::{current_owner, this_thread};
+use crate::python::support::timeout::{deadline, sleep_until};
 use crate::queue::Limits;
 use crate::sync::lock;
-use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::ffi;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList};
-use std::os::raw::c_int;
+use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// A name that this process has open: a member's part of it. Closed when it goes, or by `close`.
+/// A use of a shared object that this process has open. It is closed by `close`, or when it is dropped.
 ///
-/// All its methods raise the exceptions of `shmrpc.errors`: LocalProtocolError where it is closed, or was opened by the
-/// process from which this one was forked; RemoteProtocolError where its memory holds what cannot be true.
+/// All methods raise exceptions of `shmrpc.errors`: LocalProtocolError if the use is closed, or was opened by the
+/// process from which this one was forked; RemoteProtocolError if the object's memory holds an impossible value.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct SharedObject {
     object: Arc<dyn Object>,
     handle: Mutex<Option<Arc<Handle>>>,
     closed: AtomicBool,
-    /// Whether its waits are to end: they were stopped, or it is closed.
+    /// True if its waits have to end, because they were stopped or the use is closed.
     stopped: AtomicBool,
-    /// The permits acquired by this handle, less those released.
+    /// Permits acquired by this handle, less those released.
     acquired: AtomicI64,
-    /// The number of the thread that has acquired the last one.
+    /// Number of the thread that has acquired the last one.
     acquired_in: AtomicU64,
 }
 
@@ -69,17 +62,17 @@ impl SharedObject {
         }
     }
 
-    /// What keeps this process a member though this is closed; None if it is.
-    pub(crate) fn stay(&self) -> Option<Arc<Handle>> {
+    /// Returns the handle that keeps this process a member; None once this use is closed.
+    pub(crate) fn handle(&self) -> Option<Arc<Handle>> {
         lock(&self.handle).clone()
     }
 
-    /// What it is, and its name, as errors begin with them.
-    pub(crate) fn words(&self) -> String {
+    /// Returns its kind and its name, with which errors begin.
+    pub(crate) fn describe(&self) -> String {
         format!("{} '{}'", self.kind(), self.name())
     }
 
-    /// Permits were acquired by it, or, if it is less than 0, released.
+    /// Counts permits that were acquired, or released if `change` is negative.
     #[inline]
     pub(crate) fn count_acquired(&self, change: i64) {
         // Relaxed, both: under the GIL.
@@ -102,40 +95,44 @@ impl SharedObject {
     /// Returns the object as one of a certain kind, or an error if the handle is closed.
     pub(crate) fn open_as<O: Object>(&self, py: Python<'_>) -> PyResult<Arc<O>> {
         let object = downcast(self.open(py)?);
-        object.ok_or_else(|| self.failed(py, OTHER_KIND))
+        object.ok_or_else(|| self.error(py, OTHER_KIND))
     }
 
     /// Borrows the object as one of a certain kind, or returns an error if the handle is closed.
     #[inline]
     fn borrow_as<O: Object>(&self, py: Python<'_>) -> PyResult<&O> {
         let object = downcast_ref(&**self.open(py)?);
-        object.ok_or_else(|| self.failed(py, OTHER_KIND))
+        object.ok_or_else(|| self.error(py, OTHER_KIND))
     }
 
     pub(crate) fn shape_kind(&self) -> Kind {
         self.object.membership().shape().kind
     }
 
-    /// What it is a handle of.
+    /// Returns the object. Raises LocalProtocolError if this use is closed.
     #[inline]
     pub(crate) fn open(&self, py: Python<'_>) -> PyResult<&Arc<dyn Object>> {
         // Relaxed: under the GIL.
         if self.closed.load(Ordering::Relaxed) {
-            return Err(self.failed(py, ObjectError::Left));
+            return Err(self.error(py, ObjectError::Left));
         }
         Ok(&self.object)
     }
 
-    fn failed(&self, py: Python<'_>, error: ObjectError) -> PyErr {
-        failed(py, self.object.membership(), error)
+    fn error(&self, py: Python<'_>, error: ObjectError) -> PyErr {
+        object_error(py, self.object.membership(), error)
     }
 
     #[inline]
-    pub(crate) fn told<T>(&self, py: Python<'_>, result: Result<T, ObjectError>) -> PyResult<T> {
-        result.map_err(|error| self.failed(py, error))
+    pub(crate) fn map_error<T>(
+        &self,
+        py: Python<'_>,
+        result: Result<T, ObjectError>,
+    ) -> PyResult<T> {
+        result.map_err(|error| self.error(py, error))
     }
 
-    /// Blocks this thread until `take` is true: True, False if the timeout is over, None if waits were stopped.
+    /// Blocks this thread until `take` returns true: returns true, false after the timeout, None if waits were stopped.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,
@@ -148,9 +145,9 @@ impl SharedObject {
         let interrupted = || {
             Python::attach(|py| {
                 py.check_signals()?;
-                // Relaxed: whoever closes it wakes the sleepers afterwards.
+                // Relaxed: the thread that closes it wakes the waiters afterwards.
                 match self.closed.load(Ordering::Relaxed) {
-                    true => Err(self.failed(py, ObjectError::Left)),
+                    true => Err(self.error(py, ObjectError::Left)),
                     false => Ok(()),
                 }
             })
@@ -169,130 +166,29 @@ impl SharedObject {
             Ok(WaitOutcome::Succeeded) => Ok(Some(true)),
             Ok(WaitOutcome::TimedOut) => Ok(Some(false)),
             Ok(WaitOutcome::Stopped) if self.closed.load(Ordering::Relaxed) => {
-                Err(self.failed(py, ObjectError::Left))
+                Err(self.error(py, ObjectError::Left))
             }
             Ok(WaitOutcome::Stopped) => Ok(None),
-            Err(WaitError::Object(error)) => Err(self.failed(py, error)),
+            Err(WaitError::Object(error)) => Err(self.error(py, error)),
             Err(WaitError::Caller(error)) => Err(error),
         }
     }
 
-    /// Looks for a moment, before a loop sleeps, whether `is_there`: whether it was.
+    /// Spins for a moment before an event loop sleeps. Returns true if `is_ready` did.
     pub(crate) fn glance(
         &self,
         py: Python<'_>,
-        is_there: impl Fn() -> bool + Send,
+        is_ready: impl Fn() -> bool + Send,
     ) -> PyResult<bool> {
         let object = self.open(py)?;
         let looked =
-            py.detach(|| waiting::spin_before_loop_sleep(&**object, &self.stopped, is_there));
-        looked.map_err(|error| self.failed(py, error))
+            py.detach(|| waiting::spin_before_loop_sleep(&**object, &self.stopped, is_ready));
+        looked.map_err(|error| self.error(py, error))
     }
 }
 
 /// Error raised by an operation of another kind of object.
 const OTHER_KIND: ObjectError = ObjectError::NotHeld("the operation is for another kind of object");
-
-/// Sleeps until then; None: for as long as the process lives.
-fn sleep_until(deadline: Option<Instant>) {
-    loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match left {
-            Some(Duration::ZERO) => return,
-            Some(left) => thread::park_timeout(left),
-            None => thread::park(),
-        }
-    }
-}
-
-/// The exception for what went wrong with a name that is open.
-#[cold]
-pub(crate) fn failed(py: Python<'_>, membership: &Membership, error: ObjectError) -> PyErr {
-    raised(py, membership.shape().kind.word(), membership.name(), error)
-}
-
-/// When this many seconds from now are over; None: never.
-fn deadline(timeout: Option<f64>) -> Option<Instant> {
-    let limit = Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?;
-    Instant::now().checked_add(limit)
-}
-
-/// The seconds of a timeout that a user gave.
-pub(crate) fn seconds(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
-    let seconds = match timeout.is_instance_of::<PyBool>() {
-        true => None,
-        false => timeout.extract().ok(),
-    };
-    match seconds {
-        Some(seconds) if f64::is_nan(seconds) || seconds < 0.0 => {
-            let given = timeout.repr()?;
-            let text =
-                format!("timeout: expected seconds, 0 or more (None: no limit), got {given}");
-            Err(PyValueError::new_err(text))
-        }
-        Some(seconds) => Ok(seconds),
-        None => {
-            let given = timeout.repr()?;
-            let text =
-                format!("timeout: expected a number of seconds (None: no limit), got {given}");
-            Err(PyTypeError::new_err(text))
-        }
-    }
-}
-
-/// The name of a user, as the system has it.
-fn name_of_user(py: Python<'_>, user: libc::uid_t) -> PyResult<String> {
-    let entry = py.import("pwd")?.call_method1("getpwuid", (user,))?;
-    entry.getattr("pw_name")?.extract()
-}
-
-/// The exception of `shmrpc.errors` for what went wrong with a name.
-fn raised(py: Python<'_>, kind: &str, name: &str, error: ObjectError) -> PyErr {
-    let class = match &error {
-        ObjectError::Os { .. }
-        | ObjectError::Full(_)
-        | ObjectError::Crowded
-        | ObjectError::Claimed { .. } => "SharedMemoryError",
-        ObjectError::Mismatch { .. }
-        | ObjectError::LeftOver { .. }
-        | ObjectError::Limits { .. } => "NameInUse",
-        ObjectError::Foreign(_) | ObjectError::Poisoned(_) => "RemoteProtocolError",
-        ObjectError::Busy { .. } => "WaitTimeout",
-        ObjectError::Restless { .. } => "StoreBusy",
-        ObjectError::Changing { .. } if kind == Kind::Store.word() => "StoreBusy",
-        ObjectError::Changing { .. } => "QueueBusy",
-        ObjectError::TooLarge(_) => {
-            return PyValueError::new_err(format!("{kind} '{name}': {error}"));
-        }
-        ObjectError::Fenced
-        | ObjectError::OfUser(_)
-        | ObjectError::Left
-        | ObjectError::Forked
-        | ObjectError::ReadOnly { .. }
-        | ObjectError::NotHeld(_) => "LocalProtocolError",
-    };
-    let joint = if error.is_predicate() { " " } else { ": " };
-    let mut text = format!("{kind} {name:?}{joint}{error}").replace('"', "'");
-    if let ObjectError::OfUser(user) = error
-        && let Ok(called) = name_of_user(py, user)
-    {
-        let number = format!("user {user};");
-        text = text.replace(&number, &format!("user {user} ({called});"));
-    }
-    let made = || {
-        let class = py.import("shmrpc.errors")?.getattr(class)?;
-        match error {
-            ObjectError::Os { error, .. } => {
-                class.call1((error.raw_os_error().unwrap_or(libc::EIO), text))
-            }
-            ObjectError::Full(_) | ObjectError::Crowded | ObjectError::Claimed { .. } => {
-                class.call1((libc::EUSERS, text))
-            }
-            _ => class.call1((text,)),
-        }
-    };
-    made().map_or_else(|error| error, PyErr::from_value)
-}
 
 fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -> Option<Shape> {
     if kind == Kind::Queue.word() {
@@ -317,9 +213,9 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
 
 #[pymethods]
 impl SharedObject {
-    /// Opens a name: makes it if it has no members. `lock_file`: its path, which ends with ".lock". `bounds`: of a queue the
-    /// items that may wait, and how often one is delivered, of a store (1, 0) if one process alone changes it; `raw`: whether
-    /// they are bytes.
+    /// Opens an object, and creates it if it has no members. `lock_file` is the path of its lock file, which ends with
+    /// ".lock". `bounds` are, of a queue, the most items and the most deliveries of an item; of a store (1, 0) if a
+    /// single process changes it. `raw`: its values are bytes.
     #[new]
     #[pyo3(signature = (name, lock_file, kind, amount, bounds = [0; 2], raw = false))]
     fn make(
@@ -341,20 +237,20 @@ impl SharedObject {
         match opened {
             Ok(Some(handle)) => Ok(SharedObject::new(handle)),
             Ok(None) => Err(PyValueError::new_err("a name is made, and not there")),
-            Err(error) => Err(raised(py, kind, &address.name, error)),
+            Err(error) => Err(named_error(py, kind, &address.name, error)),
         }
     }
 
-    /// Opens a name that has members; None if it has none.
+    /// Opens an object that has members. Returns None if it has none.
     #[staticmethod]
     fn attach(py: Python<'_>, name: String, lock_file: PathBuf) -> PyResult<Option<Self>> {
         let address = ObjectAddress { name, lock_file };
         let opened = py.detach(|| kinds::open(&address, None));
-        let opened = opened.map_err(|error| raised(py, "name", &address.name, error))?;
+        let opened = opened.map_err(|error| named_error(py, "name", &address.name, error))?;
         Ok(opened.map(SharedObject::new))
     }
 
-    /// What can be seen of a name without opening it, as `report` has it; None if it has no members.
+    /// Returns the state of an object without opening it, as `report` does; None if it has no members.
     #[staticmethod]
     fn inspect<'py>(
         py: Python<'py>,
@@ -363,27 +259,27 @@ impl SharedObject {
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let address = ObjectAddress { name, lock_file };
         let found = py.detach(|| kinds::inspect(&address));
-        let found = found.map_err(|error| raised(py, "name", &address.name, error))?;
-        found.map(|report| reported(py, report)).transpose()
+        let found = found.map_err(|error| named_error(py, "name", &address.name, error))?;
+        found.map(|report| report_dict(py, report)).transpose()
     }
 
-    /// Leaves all names of this process.
+    /// Leaves all objects of this process.
     #[staticmethod]
     fn leave_all(py: Python<'_>) {
         py.detach(kinds::leave_all);
     }
 
-    /// The queues that went with items in them since the last call, when this process left as their last member: their names,
-    /// and how many items.
+    /// Returns the names of the queues that were lost with items in them since the last call, because this process was
+    /// their last member, and the number of these items.
     #[staticmethod]
     fn take_dropped() -> Vec<(String, u64)> {
         take_dropped()
     }
 
-    /// Closes it. This process leaves the name with the last of its handles, and gives back all that it holds. Again:
-    /// nothing.
+    /// Closes this use. This process leaves the object with the last of its uses, and releases all that it holds.
+    /// Idempotent.
     fn close(&self, py: Python<'_>) {
-        // Relaxed, both: whoever sleeps looks at `stopped` after it was woken, and once more before it sleeps.
+        // Relaxed, both: a waiter reads `stopped` after it was woken, and once more before it sleeps.
         self.closed.store(true, Ordering::Relaxed);
         self.stopped.store(true, Ordering::Relaxed);
         let handle = lock(&self.handle).take();
@@ -398,15 +294,15 @@ impl SharedObject {
         });
     }
 
-    /// Another use of the same name, to be closed by itself.
+    /// Returns a further use of the same object, which is closed by itself.
     fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
-        match self.stay() {
+        match self.handle() {
             Some(handle) => Ok(SharedObject::sharing(handle)),
-            None => Err(self.failed(py, ObjectError::Left)),
+            None => Err(self.error(py, ObjectError::Left)),
         }
     }
 
-    /// Whether both are uses of the name by which this process has become a member once.
+    /// Returns True if both are uses by the same membership of this process.
     fn has_same_membership(&self, other: &Bound<'_, SharedObject>) -> bool {
         Arc::ptr_eq(&self.object, &other.get().object)
     }
@@ -433,57 +329,57 @@ impl SharedObject {
         self.object.membership().shape().amount
     }
 
-    /// Of a queue the items that may wait, and how often one is delivered.
+    /// Of a queue the most waiting items, and the most deliveries of an item.
     #[getter]
     fn bounds(&self) -> [u64; 2] {
         let limits = self.object.membership().shape().limits();
         [limits.items, limits.deliveries]
     }
 
-    /// Whether the items of a queue, or the records of a topic, are bytes.
+    /// True if the items of a queue, or the records of a topic, are bytes.
     #[getter]
     fn is_raw(&self) -> bool {
         self.object.membership().shape().is_raw()
     }
 
-    /// What its members are, what each holds, and who waits.
+    /// Returns its members, what each holds, and its waiters.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let object = self.open(py)?;
         let report = py.detach(|| kinds::report(&**object));
-        reported(py, self.told(py, report)?)
+        report_dict(py, self.map_error(py, report)?)
     }
 
     /// Adds signals.
     fn signal(&self, py: Python<'_>, count: u64) -> PyResult<()> {
         let signalled = self.borrow_as::<SemaphoreMembership>(py)?.signal(count);
-        self.told(py, signalled)
+        self.map_error(py, signalled)
     }
 
-    /// Takes a signal; False if none is there.
+    /// Takes a signal. Returns False if none is there.
     fn try_signal(&self, py: Python<'_>) -> PyResult<bool> {
         let taken = self.borrow_as::<SemaphoreMembership>(py)?.try_take_signal();
-        self.told(py, taken)
+        self.map_error(py, taken)
     }
 
-    /// Drops the signals that nobody has waited for; how many.
+    /// Discards pending signals, and returns how many.
     fn drain(&self, py: Python<'_>) -> PyResult<u64> {
         let dropped = self.borrow_as::<SemaphoreMembership>(py)?.drain();
-        self.told(py, dropped)
+        self.map_error(py, dropped)
     }
 
-    /// The word of the event: odd while it is set.
+    /// Returns the word of the event, which is odd while the event is set.
     fn event(&self, py: Python<'_>) -> PyResult<u64> {
         let word = self.borrow_as::<EventMembership>(py)?.word();
-        self.told(py, word)
+        self.map_error(py, word)
     }
 
-    /// Whether the event is set, or was since its word was this.
+    /// Returns True if the event is set, or was set since its word was `since`.
     fn has_passed(&self, py: Python<'_>, since: u64) -> PyResult<bool> {
         let passed = self.borrow_as::<EventMembership>(py)?.was_set_since(since);
-        self.told(py, passed)
+        self.map_error(py, passed)
     }
 
-    /// Waits until the event is set: True, False if the timeout is over, None if waits were stopped.
+    /// Waits until the event is set: returns True, False after the timeout, None if waits were stopped.
     fn wait_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let since = self.event(py)?;
         if since & 1 == 1 {
@@ -496,19 +392,19 @@ impl SharedObject {
     /// Sets the event.
     fn set(&self, py: Python<'_>) -> PyResult<()> {
         let set = self.borrow_as::<EventMembership>(py)?.set();
-        self.told(py, set)
+        self.map_error(py, set)
     }
 
     /// Clears the event.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cleared = self.borrow_as::<EventMembership>(py)?.clear();
-        self.told(py, cleared)
+        self.map_error(py, cleared)
     }
 
-    /// Ends the waits of this handle, and those that it begins, until it is called with False.
+    /// Ends the waits of this handle, and all later ones until this is called with False.
     fn stop(&self, py: Python<'_>, stopped: bool) -> PyResult<()> {
         let membership = self.membership(py)?;
-        // Relaxed: whoever sleeps looks at it after it was woken.
+        // Relaxed: a waiter reads it after it was woken.
         self.stopped.store(stopped, Ordering::Relaxed);
         if stopped && membership.is_here() {
             membership.wake_all_sets();
@@ -516,8 +412,8 @@ impl SharedObject {
         Ok(())
     }
 
-    /// Whether a wait of this thread is to go on sleeping, as a lock of `threading` does: the process ends, and has left
-    /// the name meanwhile.
+    /// Returns True if a wait of this thread has to go on sleeping, as a lock of `threading` does, because the process
+    /// exits and has left the object meanwhile.
     fn sleeps_on(&self) -> bool {
         self.object.membership().has_left() && kinds::is_exiting_elsewhere()
     }
@@ -527,47 +423,43 @@ impl SharedObject {
         self.stopped.load(Ordering::Relaxed) && !self.closed.load(Ordering::Relaxed)
     }
 
-    /// Seconds for which a permit is kept for those that have waited for long; 0: it is not.
+    /// Returns the seconds for which a permit is reserved for tasks that have waited for long; 0 if it is not.
     fn kept_for(&self, py: Python<'_>) -> PyResult<f64> {
         let semaphore = downcast_ref::<SemaphoreMembership>(&**self.open(py)?);
         let left = semaphore.and_then(SemaphoreMembership::reserved_for);
         Ok(left.map_or(0.0, |left| left.as_secs_f64()))
     }
 
-    /// Gives back what dead members hold, and watches the living: what is done before a sleep.
+    /// Releases what dead members hold, and watches living members, before a sleep.
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
         let object = self.open(py)?;
         let prepared = py.detach(|| lifecycle::prepare_to_sleep(&**object));
-        self.told(py, prepared)
+        self.map_error(py, prepared)
     }
 
-    /// A address for an event loop among those that wait, in one of the name's wait sets: 0 for a permit, the event or an
-    /// item, 1 for a signal or for room, 2 until all items are done.
+    /// Returns a slot for an event loop in a wait set of the object: 0 for a permit, the event or an item, 1 for a
+    /// signal or for room, 2 for all items to be done.
     fn sleeper(slf: &Bound<'_, Self>, set: usize) -> PyResult<LoopWaiter> {
-        let us = slf.get();
-        let sleeper = us.membership(slf.py())?.loop_slot(set);
+        let this = slf.get();
+        let sleeper = this.membership(slf.py())?.loop_slot(set);
         Ok(LoopWaiter::new(
-            us.told(slf.py(), sleeper)?,
+            this.map_error(slf.py(), sleeper)?,
             set,
-            us.object.clone(),
+            this.object.clone(),
         ))
     }
 
-    /// The bytes of a memory, by the buffer protocol.
-    fn bytes(&self, py: Python<'_>) -> PyResult<Bytes> {
-        let (view, address, len) = self.told(py, self.membership(py)?.data())?;
-        Ok(Bytes {
-            _view: view,
-            address: address.addr(),
-            len,
-        })
+    /// Returns the bytes of a memory, by the buffer protocol.
+    fn bytes(&self, py: Python<'_>) -> PyResult<MappedBytes> {
+        let (view, address, len) = self.map_error(py, self.membership(py)?.data())?;
+        Ok(MappedBytes::new(view, (address.addr(), len), true))
     }
 }
 
 impl Drop for SharedObject {
     fn drop(&mut self) {
         if self.object.membership().is_here() {
-            // A task or thread that still holds a permit does not refer to the handle by which it has acquired that.
+            // A task or thread that still holds a permit does not refer to the handle that has acquired it.
             if *self.acquired.get_mut() > 0 && lock(&self.handle).is_some() {
                 // The garbage collector may drop it in another thread, to which the permit does not belong.
                 let owner = match *self.acquired_in.get_mut() == this_thread() {
@@ -580,68 +472,7 @@ impl Drop for SharedObject {
             }
             return;
         }
-        // A forked child has copies of the parent's places and doorbells, and must take none of them down.
+        // A forked child has copies of its parent's slots and doorbells, and must close none of them.
         std::mem::forget(self.object.clone());
-    }
-}
-
-fn reported<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>> {
-    let members = PyList::empty(py);
-    for (member, held) in report.members {
-        let pid = match member.holder {
-            Some(Holder::Process(pid)) => pid,
-            _ => 0,
-        };
-        members.append((pid, member.since, held))?;
-    }
-    let found = PyDict::new(py);
-    found.set_item("kind", report.shape.kind.word())?;
-    found.set_item("amount", report.shape.amount)?;
-    found.set_item("size", report.size)?;
-    found.set_item("depth", report.depth)?;
-    found.set_item("members", members)?;
-    found.set_item("waiters", report.waiters)?;
-    found.set_item("raw", report.shape.is_raw())?;
-    let topic = report.topic.map(|topic| seen_topic(py, topic));
-    found.set_item("topic", topic.transpose()?)?;
-    Ok(found)
-}
-
-/// Those that publish, each with its process, its number, and how many messages and bytes that were; those that
-/// subscribe.
-fn seen_topic(py: Python<'_>, topic: Overview) -> PyResult<(Bound<'_, PyList>, Bound<'_, PyList>)> {
-    let publishers = PyList::empty(py);
-    for each in topic.publishers {
-        publishers.append((each.pid, each.source.number(), each.published))?;
-    }
-    Ok((publishers, seen_subscribers(py, topic.subscribers)?))
-}
-
-/// Watches directories for names: what comes back is readable once one may have appeared. Then look, and watch anew. Raises
-/// OSError if the system does not let it.
-#[pyfunction]
-pub fn watch_for_names(directories: Vec<PathBuf>) -> PyResult<Descriptor> {
-    let watched = discovery::watch(&directories).map_err(|error| os_error(&error))?;
-    Ok(Descriptor::new(watched))
-}
-
-/// The bytes that the members of a name share. They stay mapped as long as this, or a view of it, is there.
-#[pyclass(frozen, module = "shmrpc._core")]
-pub struct Bytes {
-    _view: MappingView,
-    address: usize,
-    len: usize,
-}
-
-#[pymethods]
-impl Bytes {
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        let us = slf.get();
-        // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
-        unsafe { fill(view, slf.as_any(), us.address, us.len, true, flags) }
     }
 }

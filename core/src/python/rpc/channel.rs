@@ -406,7 +406,7 @@ impl Channel {
 
     /// Allocates a block of shared memory, to be written and then sent.
     ///
-    /// Raises NoMemory if there is none, and Unheard if the peer cannot be told of it.
+    /// Raises NoMemory if there is none, and Unheard if the message about it cannot reach the peer.
     fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Buffer>> {
         let channel = self.open()?;
         // First frees what the peer has released since.

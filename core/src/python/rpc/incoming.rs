@@ -107,7 +107,7 @@ pub(crate) struct Frame {
 enum FramePayload {
     /// The body itself.
     Plain(Py<PyBytes>),
-    /// That of a parcel.
+    /// Payload of a parcel, with its buffers opened.
     Parcel(Vec<u8>, OpenedBuffers),
     /// This process has no room for the payload, for this reason. The call that it belongs to raises it.
     Lost(Violation),

@@ -1,11 +1,11 @@
-//! What a request gets while the caller looks for its reply, and the ways to send one.
+//! Replies that come while the caller of a request looks for them, and the ways to send a request.
 
 use crate::python::rpc::body::Body;
 use crate::python::rpc::payload::Payload;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// What has come for a request while it paid to look.
+/// Result of a request while it paid to look for its reply.
 pub(crate) enum Reply<'py> {
     /// A plain reply of a few bytes, in the caller's buffer.
     Short,

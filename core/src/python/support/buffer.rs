@@ -4,46 +4,47 @@ use crate::connection::buffer;
 use crate::memory::bytes;
 use crate::memory::extent::Extent;
 use crate::memory::view::{self, Mode};
-use crate::python::support::errors::{check_status, unmapped_error};
+use crate::python::support::errors::unmapped_error;
+use crate::python::support::export::{Export, Memory, export};
 use crate::sync::lock;
 use crate::violation::Violation;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
-use std::os::raw::{c_char, c_int, c_void};
+use std::os::raw::{c_char, c_int};
 use std::sync::{Arc, Mutex, Once};
 
-/// Bytes from here on are copied without the GIL.
+/// Smallest number of bytes that are copied without the GIL.
 pub(crate) const LONG: usize = 64 << 10;
 
 const GIVEN_BACK: &str = "this memory was given back by release()";
 
-/// A buffer in shared memory, by the buffer protocol. As long as it lives, and any view of it, the memory is not used
-/// for anything else.
+/// A buffer in shared memory, by the buffer protocol. While it or a view of it lives, the memory is used for nothing
+/// else.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Buffer {
-    /// None once it was given back by `release`.
+    /// None once `release` has given the memory back.
     memory: Mutex<Option<buffer::Buffer>>,
-    /// Stays mapped for as long as there are views, whatever becomes of the buffer.
+    /// Stays mapped while views exist, even if the buffer is released.
     _extent: Arc<Extent>,
     address: usize,
     len: usize,
-    writable: bool,
+    is_writable: bool,
 }
 
-/// Lets the C library keep the memory of large objects that are freed, for the next ones.
+/// Lets the C library keep the memory of large objects that are freed, for later ones.
 ///
-/// It learns from what is freed how much to keep: at first nothing of 128 KiB or more. Then each bytes object of a
-/// megabyte is a new mapping, and filling it costs a page fault for every page, several times as much as the copy. One
-/// free of its largest measure, which is never touched, teaches it.
+/// The library learns from frees how much to keep: at first it keeps no block of 128 KiB or more. Then each bytes
+/// object of a megabyte is a new mapping, and filling it costs a page fault for every page, several times as much as
+/// the copy. A single free of the largest size that the library learns from, whose memory is never touched, teaches it.
 fn keep_freed_memory() {
-    /// What glibc learns from at most, without its own header.
-    const MOST: usize = (32 << 20) - (64 << 10);
+    /// The largest size that glibc learns from, without its own header.
+    const MAX_LEARNED: usize = (32 << 20) - (64 << 10);
     static ONCE: Once = Once::new();
-    // SAFETY: what is allocated is freed. The volatile write keeps both from being left out.
+    // SAFETY: the block that is allocated is freed. The volatile write keeps the compiler from removing both.
     ONCE.call_once(|| unsafe {
-        let memory = libc::malloc(MOST);
+        let memory = libc::malloc(MAX_LEARNED);
         if !memory.is_null() {
             memory.cast::<u8>().write_volatile(0);
             libc::free(memory);
@@ -51,18 +52,18 @@ fn keep_freed_memory() {
     });
 }
 
-/// Whether a value has the buffer protocol.
+/// Returns True if a value has the buffer protocol.
 #[pyfunction]
 pub fn is_buffer(value: &Bound<'_, PyAny>) -> bool {
-    // SAFETY: the GIL is ours.
+    // SAFETY: the GIL is held.
     unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) != 0 }
 }
 
-/// Where the memory of a view begins, which nothing in Python tells of memory that cannot be written.
+/// Returns the address of a view's memory. Python has no function for that if the memory is read-only.
 #[pyfunction]
 pub fn address_of(view: &Bound<'_, PyMemoryView>) -> PyResult<usize> {
     let mut found = ffi::Py_buffer::new();
-    // SAFETY: the GIL is ours; `found` is ours to be filled, and is released if it was.
+    // SAFETY: the GIL is held; this fills `found`, and releases it if that succeeded.
     unsafe {
         if ffi::PyObject_GetBuffer(view.as_ptr(), &mut found, ffi::PyBUF_FULL_RO) != 0 {
             return Err(PyErr::fetch(view.py()));
@@ -73,13 +74,13 @@ pub fn address_of(view: &Bound<'_, PyMemoryView>) -> PyResult<usize> {
     }
 }
 
-/// A new bytes object, to be filled.
-pub(crate) fn bytes_of<'py>(
+/// Returns a new bytes object of `len` bytes that `fill` writes.
+pub(crate) fn new_bytes<'py>(
     py: Python<'py>,
     len: usize,
     fill: impl FnOnce(*mut u8) + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let (bytes, to) = unfilled(py, len)?;
+    let (bytes, to) = new_unfilled_bytes(py, len)?;
     let to = to.addr();
     if len < LONG {
         fill(to as *mut u8);
@@ -89,12 +90,13 @@ pub(crate) fn bytes_of<'py>(
     Ok(bytes)
 }
 
-/// A new bytes object that nobody else has seen, and where its bytes are to be written: also without the GIL.
-fn unfilled(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyBytes>, *mut u8)> {
+/// Returns a new bytes object that no other code has seen, and the address to which its bytes may be written, also
+/// without the GIL.
+fn new_unfilled_bytes(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyBytes>, *mut u8)> {
     if len >= LONG {
         keep_freed_memory();
     }
-    // SAFETY: a new object of this length, or an error.
+    // SAFETY: the result is a new object of this length, or null with an exception.
     unsafe {
         let made =
             ffi::PyBytes_FromStringAndSize(std::ptr::null::<c_char>(), len as ffi::Py_ssize_t);
@@ -103,27 +105,27 @@ fn unfilled(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyBytes>, *mut u8
     }
 }
 
-/// A bytes object that is a copy of private bytes.
+/// Returns a bytes object with a copy of private bytes.
 pub(crate) fn copy_of<'py>(py: Python<'py>, from: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    let (made, to) = unfilled(py, from.len())?;
-    // SAFETY: it is as long, and nobody else has it; of an empty one nothing is written.
+    let (made, to) = new_unfilled_bytes(py, from.len())?;
+    // SAFETY: the object is as long, and no other code has it; of an empty one nothing is written.
     unsafe { bytes::copy(to, from.as_ptr(), from.len()) };
     Ok(made)
 }
 
 impl Buffer {
-    pub(crate) fn new(memory: buffer::Buffer, writable: bool) -> Self {
+    pub(crate) fn new(memory: buffer::Buffer, is_writable: bool) -> Self {
         Buffer {
             _extent: memory.extent().clone(),
             address: memory.address().addr(),
             len: memory.len(),
-            writable,
+            is_writable,
             memory: Mutex::new(Some(memory)),
         }
     }
 
-    /// Where it is mapped, and its length; None once it was given back.
-    pub(crate) fn place(&self) -> Option<(*const u8, usize)> {
+    /// Returns its address and its length; None once it was released.
+    pub(crate) fn location(&self) -> Option<(*const u8, usize)> {
         (!self.released()).then_some((self.address as *const u8, self.len))
     }
 
@@ -157,45 +159,59 @@ impl Buffer {
     }
 }
 
-/// Copies out of shared memory into a new bytes object.
+/// Copies a buffer of shared memory into a new bytes object.
 pub(crate) fn copy_out<'py>(
     py: Python<'py>,
     memory: &buffer::Buffer,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    // SAFETY: it is as long as the memory.
-    bytes_of(py, memory.len(), |to| unsafe { memory.read(to) })
+    // SAFETY: the object is as long as the memory.
+    new_bytes(py, memory.len(), |to| unsafe { memory.read(to) })
+}
+
+// SAFETY: mapped for as long as the buffer.
+unsafe impl Export for Buffer {
+    fn memory(&self) -> PyResult<Memory> {
+        if self.released() {
+            return Err(PyBufferError::new_err(GIVEN_BACK));
+        }
+        Ok(Memory {
+            address: self.address,
+            len: self.len,
+            is_writable: self.is_writable,
+        })
+    }
 }
 
 #[pymethods]
 impl Buffer {
-    /// A copy.
+    /// Returns a copy.
     pub(crate) fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        // Not under the lock: it must not be held while the GIL is waited for.
+        // Not under the lock, which must not be held while the thread waits for the GIL.
         self.with(|_| Ok(()))?;
         let (from, len) = (self.address, self.len);
-        bytes_of(py, len, move |to| {
+        new_bytes(py, len, move |to| {
             // SAFETY: mapped for as long as this object, which the caller holds; `to` is as long.
             unsafe { bytes::copy(to, from as *const u8, len) }
         })
     }
 
-    /// The same bytes, writable: what is written stays in this process. Raises Unmapped if there is no room for that.
+    /// Returns a writable view whose changes stay in this process. Raises Unmapped if there is no room for it.
     fn private(slf: &Bound<'_, Self>) -> PyResult<View> {
         Buffer::map(slf, Mode::Private)
     }
 
-    /// The same bytes, writable: what is written is seen by the process that sent them. Raises Unmapped as above.
+    /// Returns a writable view whose changes the sender of the buffer sees. Raises Unmapped if there is no room for it.
     fn shared(slf: &Bound<'_, Self>) -> PyResult<View> {
         Buffer::map(slf, Mode::Shared)
     }
 
-    /// Gives the memory back now. Views of it must not be used any more: what they show may change.
+    /// Gives the memory back now. Views of it must no longer be used, because their contents may change.
     fn release(&self) {
         let memory = lock(&self.memory).take();
         drop(memory);
     }
 
-    /// Whether it was given back.
+    /// True once the memory was given back.
     #[getter]
     fn released(&self) -> bool {
         lock(&self.memory).is_none()
@@ -210,63 +226,35 @@ impl Buffer {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let buffer = slf.get();
-        if buffer.released() {
-            return Err(PyBufferError::new_err(GIVEN_BACK));
-        }
-        // SAFETY: mapped for as long as the buffer, which the view keeps alive.
-        unsafe {
-            fill(
-                view,
-                slf.as_any(),
-                buffer.address,
-                buffer.len,
-                buffer.writable,
-                flags,
-            )
-        }
+        // SAFETY: `view` is the caller's to be filled.
+        unsafe { export(&slf, view, flags) }
     }
-}
-
-/// Fills a view with memory that `owner` keeps.
-///
-/// # Safety
-/// The memory is readable, and writable if so said, for as long as `owner` lives; `view` is to be filled.
-pub(crate) unsafe fn fill(
-    view: *mut ffi::Py_buffer,
-    owner: &Bound<'_, PyAny>,
-    address: usize,
-    len: usize,
-    writable: bool,
-    flags: c_int,
-) -> PyResult<()> {
-    // SAFETY: the caller's promise.
-    let failed = unsafe {
-        ffi::PyBuffer_FillInfo(
-            view,
-            owner.as_ptr(),
-            address as *mut c_void,
-            len as ffi::Py_ssize_t,
-            c_int::from(!writable),
-            flags,
-        )
-    };
-    check_status(owner.py(), failed)
 }
 
 /// A writable mapping of a buffer, by the buffer protocol.
 #[pyclass(frozen, weakref, module = "shmrpc._core")]
 pub struct View {
     mapping: view::View,
-    /// Where the buffer begins in it, in bytes.
+    /// Offset of the buffer in the mapping, in bytes.
     start: usize,
     len: usize,
     _buffer: Py<Buffer>,
 }
 
+// SAFETY: mapped and writable for as long as this object.
+unsafe impl Export for View {
+    fn memory(&self) -> PyResult<Memory> {
+        Ok(Memory {
+            address: self.mapping.base().addr() + self.start,
+            len: self.len,
+            is_writable: true,
+        })
+    }
+}
+
 #[pymethods]
 impl View {
-    /// Keeps what is written from now on in this process.
+    /// Keeps later changes in this process.
     fn detach(&self) -> PyResult<()> {
         self.mapping.detach().map_err(PyOSError::new_err)
     }
@@ -280,9 +268,7 @@ impl View {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let us = slf.get();
-        let address = us.mapping.base().addr() + us.start;
-        // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
-        unsafe { fill(view, slf.as_any(), address, us.len, true, flags) }
+        // SAFETY: `view` is the caller's to be filled.
+        unsafe { export(&slf, view, flags) }
     }
 }

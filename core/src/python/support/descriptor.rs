@@ -1,5 +1,6 @@
-//! Descriptors that belong to an object: whoever loses it, as by the exception of a signal's handler between two
-//! instructions, has closed them.
+//! File descriptors that belong to an object.
+//!
+//! If an exception of a signal's handler comes between two instructions, the object is dropped, and so is closed.
 
 use crate::own_fd::OwnFd;
 use crate::packet;
@@ -15,7 +16,7 @@ fn closed() -> PyErr {
     os_error(&io::Error::from_raw_os_error(libc::EBADF))
 }
 
-/// An open file of this process. It is closed when this goes.
+/// An open file of this process, which is closed when this object is dropped.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Descriptor(Mutex<Option<OwnFd>>);
 
@@ -28,17 +29,17 @@ impl Descriptor {
         lock(&self.0)
     }
 
-    /// What this comes to for the file; an error if it is closed.
+    /// Returns the result of `operate` for the file. Raises OSError if the file is closed.
     pub(crate) fn with<T>(
         &self,
-        use_it: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+        operate: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
     ) -> PyResult<T> {
         let file = self.file();
         let file = file.as_ref().ok_or_else(closed)?;
-        use_it(file.as_fd()).map_err(|error| os_error(&error))
+        operate(file.as_fd()).map_err(|error| os_error(&error))
     }
 
-    /// The file itself. This is closed then.
+    /// Returns the file itself. This object is closed then.
     pub(crate) fn take(&self) -> PyResult<OwnedFd> {
         self.file().take().map(OwnFd::into_inner).ok_or_else(closed)
     }
@@ -46,30 +47,33 @@ impl Descriptor {
 
 #[pymethods]
 impl Descriptor {
-    /// The two ends of a pair of local sockets of packets.
+    /// Returns the two ends of a pair of local packet sockets.
     #[staticmethod]
     fn pair() -> PyResult<(Self, Self)> {
         let [one, other] = packet::pair().map_err(|error| os_error(&error))?;
         Ok((Descriptor::new(one), Descriptor::new(other)))
     }
 
-    /// Its number; -1 once it is closed.
+    /// Returns the number of the descriptor; -1 once it is closed.
     fn fileno(&self) -> i32 {
         self.file().as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Closes it. Again: nothing.
+    /// Closes the file. Idempotent.
     fn close(&self) {
         let file = self.file().take();
         drop(file);
     }
 }
 
-/// Takes the next packet of up to ``size`` bytes out of a socket, without a wait: its bytes, none at the end; the
-/// descriptors that came along, eight at least if there are as many; whether there were more, or this process could not
-/// take them; and the id of the process that sent it, 0 if it has none here or the socket does not ask (SO_PASSCRED).
+/// Receives the next packet of up to ``size`` bytes from a socket.
 ///
-/// ``patience``: nanoseconds for which it waits for one; ``spin``: for how many of them it looks again and again.
+/// Returns its bytes, empty at the end of the stream; its descriptors, at least eight if there are as many; True if
+/// there were more descriptors, or this process could not take them; and the id of the process that sent the packet, 0
+/// if that has no id here or the socket does not have SO_PASSCRED.
+///
+/// ``patience`` is the time in nanoseconds for which the call waits for a packet, and ``spin`` the part of that time
+/// for which it spins.
 #[pyfunction]
 #[pyo3(signature = (socket, size, patience=0, spin=0, /))]
 pub fn receive_packet(
@@ -84,7 +88,7 @@ pub fn receive_packet(
     if patience > 0 {
         py.detach(|| packet::wait(socket, spin, patience));
     }
-    // Most packets are small, and a large buffer would be filled with zeros first.
+    // Most packets are small, and a large buffer would have to be filled with zeros first.
     let len = packet::next_len(socket).map_err(|error| os_error(&error))?;
     let (mut bytes, mut room) = (vec![0; len.min(size)], [0; packet::ROOM]);
     let packet =

@@ -54,7 +54,7 @@ pyo3::create_exception!(
     _core,
     Unheard,
     NoMemory,
-    "The peer cannot be told of new shared memory, because it has closed its end or has ended."
+    "The message about new shared memory cannot reach the peer, which has closed its end or has ended."
 );
 
 pyo3::create_exception!(

@@ -53,9 +53,9 @@ impl Traverse for () {
 pub(crate) trait NativeCoroutine:
     PyClass<Frozen = pyo3::pyclass::boolean_struct::True> + Sync
 {
-    /// What its first step needs.
+    /// State that its first step needs.
     type Start: Traverse;
-    /// What the step after a `yield` of its own needs.
+    /// State that the step after a `yield` of its own needs.
     type Suspended: Traverse;
 
     /// State once it has ended: `New` for a coroutine that can be awaited again.

@@ -1,6 +1,7 @@
-//! Owners: numbers of tasks and threads, by which a lock or a transaction knows its holder. No number is given twice.
+//! Owners: numbers of tasks and threads, by which a lock or a transaction identifies its holder. No number is given
+//! twice.
 //!
-//! An address of a task, or the ident of a thread, belongs to another one as soon as the first has ended.
+//! The address of a task, or the ident of a thread, belongs to another one as soon as the first has ended.
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::intern;
@@ -10,14 +11,14 @@ use pyo3::types::PyDict;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that no task or thread of this process has had.
+/// Returns a number that no task or thread of this process has had.
 fn new_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: each caller gets another one.
+    // Relaxed: each caller gets a different number.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The number of this thread.
+/// Returns the number of this thread.
 pub(crate) fn this_thread() -> u64 {
     thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
     NUMBER.with(|number| {
@@ -28,10 +29,10 @@ pub(crate) fn this_thread() -> u64 {
     })
 }
 
-/// The objects of asyncio by which the running task is found.
+/// Functions of asyncio that find the running task.
 struct Asyncio {
     running_loop: Py<PyAny>,
-    /// A function; before CPython 3.12, where it is slow, the dictionary that it looks into.
+    /// A function; before CPython 3.12, where the function is slow, the dictionary that it reads.
     current_task: Result<Py<PyAny>, Py<PyDict>>,
 }
 
@@ -52,7 +53,7 @@ fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
     })
 }
 
-/// The event loop that runs in this thread.
+/// Returns the event loop that runs in this thread.
 fn running_loop(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     let running = asyncio(py)?.running_loop.bind(py).call0()?;
     Ok(Some(running).filter(|running| !running.is_none()))
@@ -63,7 +64,7 @@ pub(crate) fn is_in_loop(py: Python<'_>) -> PyResult<bool> {
     Ok(running_loop(py)?.is_some())
 }
 
-/// The number of the task that runs here, or of the thread.
+/// Returns the number of the task that runs here, or of the thread.
 #[inline]
 pub(crate) fn current_owner(py: Python<'_>) -> PyResult<u64> {
     if let Some(running) = running_loop(py)? {
@@ -78,7 +79,7 @@ pub(crate) fn current_owner(py: Python<'_>) -> PyResult<u64> {
     Ok(this_thread())
 }
 
-/// The number of a task: an attribute of it, given when it first asks.
+/// Returns the number of a task, an attribute that is set when it is first needed.
 #[inline]
 fn number_of(task: &Bound<'_, PyAny>) -> PyResult<u64> {
     let attribute = intern!(task.py(), "_shmrpc_owner");
@@ -94,7 +95,7 @@ fn give_number(task: &Bound<'_, PyAny>) -> PyResult<u64> {
     let number = new_number();
     match task.setattr(intern!(py, "_shmrpc_owner"), number) {
         Ok(()) => Ok(number),
-        // A task of another library's, which has room for no attribute.
+        // A task of another library, which accepts no attribute.
         Err(error)
             if error.is_instance_of::<PyAttributeError>(py)
                 || error.is_instance_of::<PyTypeError>(py) =>
@@ -106,7 +107,7 @@ fn give_number(task: &Bound<'_, PyAny>) -> PyResult<u64> {
     }
 }
 
-/// The numbers of tasks that have no room for an attribute: a `WeakKeyDictionary`.
+/// Returns the numbers of tasks that accept no attribute: a `WeakKeyDictionary`.
 fn numbers(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static NUMBERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let numbers = NUMBERS.get_or_try_init(py, || {

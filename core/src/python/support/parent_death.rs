@@ -6,9 +6,11 @@ use pyo3::prelude::*;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Kills this process as soon as the process `master`, a pidfd, has ended: by a thread of the core's, which needs no GIL.
-/// `first`: the pidfd of a process that is killed before. `life`: a pipe that `master` holds the other end of; its end is
-/// that of the master too, which may have become another program.
+/// Kills this process as soon as the process `master`, a pidfd, has ended. A thread of the core that needs no GIL does
+/// that.
+///
+/// `first` is the pidfd of a process that is killed before. `life` is a pipe whose other end `master` holds: its end
+/// counts as the end of `master`, which may have become another program.
 #[pyfunction]
 #[pyo3(signature = (master, first = None, life = None))]
 pub fn die_with(master: i32, first: Option<i32>, life: Option<i32>) -> PyResult<()> {
@@ -18,7 +20,7 @@ pub fn die_with(master: i32, first: Option<i32>, life: Option<i32>) -> PyResult<
 fn own(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     let fd = check_syscall(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
-    // SAFETY: it is new, so it is ours alone.
+    // SAFETY: the descriptor is new, so no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -26,7 +28,7 @@ fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
     let process = own(master)?;
     let first = first.map(own).transpose()?;
     let life = life.map(own).transpose()?;
-    let blocked = AllBlocked::new();
+    let blocked = BlockedSignals::new();
     let watcher = std::thread::Builder::new().name("shmrpc-orphan".into());
     watcher.spawn(move || {
         // poll() ignores a descriptor below zero.
@@ -40,7 +42,7 @@ fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
             revents: 0,
         });
         loop {
-            // SAFETY: two structures, which live.
+            // SAFETY: both structures live.
             if unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) } > 0 {
                 end(first.as_ref());
             }
@@ -50,9 +52,9 @@ fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this process, as nothing else could keep it from, and another one before.
+/// Kills this process, which nothing can prevent, and another one before.
 fn end(first: Option<&OwnedFd>) -> ! {
-    // SAFETY: no memory is involved; a null pointer stands for what `kill` would send along.
+    // SAFETY: no memory is involved; a null pointer stands for the details of the signal.
     unsafe {
         if let Some(first) = first {
             let none = std::ptr::null::<libc::siginfo_t>();
@@ -69,24 +71,24 @@ fn end(first: Option<&OwnedFd>) -> ! {
     }
 }
 
-/// All signals are blocked in this thread, and in those that it starts, for as long as this lives.
-struct AllBlocked(libc::sigset_t);
+/// Blocks all signals in this thread, and in those that it starts, while this lives.
+struct BlockedSignals(libc::sigset_t);
 
-impl AllBlocked {
+impl BlockedSignals {
     fn new() -> Self {
-        // SAFETY: both sets are ours.
+        // SAFETY: both sets are local.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            AllBlocked(before)
+            BlockedSignals(before)
         }
     }
 }
 
-impl Drop for AllBlocked {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set that there was.
+        // SAFETY: the set that was in force before.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
         }

@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// More than this, in bytes, is not kept for the next time.
-const KEPT: usize = 256 << 10;
-/// As many as a call has at a time: its request and its answer.
-const SPARES: usize = 2;
+/// Largest capacity, in bytes, that is kept for the next call.
+const MAX_KEPT: usize = 256 << 10;
+/// Buffers that a thread keeps: a call uses one for its request and one for its reply.
+const MAX_SPARES: usize = 2;
 
 thread_local!(static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) });
 
-/// An empty buffer. If this thread already has those that are kept, as code that the garbage collector runs may, it is a
-/// new one.
+/// An empty buffer. It is newly allocated if this thread already uses those that it keeps, as code run by the garbage
+/// collector may.
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {
@@ -24,10 +24,10 @@ impl Scratch {
 impl Drop for Scratch {
     #[inline]
     fn drop(&mut self) {
-        if self.0.capacity() <= KEPT {
+        if self.0.capacity() <= MAX_KEPT {
             self.0.clear();
             SPARE.with_borrow_mut(|spare| {
-                if spare.len() < SPARES {
+                if spare.len() < MAX_SPARES {
                     spare.push(std::mem::take(&mut self.0));
                 }
             });

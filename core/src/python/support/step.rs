@@ -46,7 +46,7 @@ pub(crate) fn throw<'py>(
     exception: ThrowArguments<'py>,
 ) -> PyResult<Step<'py>> {
     let Some(throw) = awaitable.getattr_opt("throw")? else {
-        return Err(exception.into_error()?); // As `await` does.
+        return Err(exception.into_error()?); // `await` does the same.
     };
     let thrown = match exception {
         ThrowArguments(kind, None, None) => throw.call1((kind,)),

@@ -1,20 +1,15 @@
-//! MessagePack for Python's own values: None, bool, int, float, str, bytes, list and dict; and three extensions of ours, for
-//! arrays of numbers, large bytes and views of bytes, with the buffers that they refer to beside the body.
+//! MessagePack for Python's own values: None, bool, int, float, str, bytes, list and dict; and three extensions, for arrays of
+//! numbers, large bytes and views of bytes, whose buffers travel beside the body.
 //!
-//! One pass each way, in which no Python code runs. What needs more, such as a dataclass, a tuple, an array of texts or an
-//! int of more than 64 bits, is neither written nor read here: the caller hands the whole over to the codec, which also has
-//! the words for what is wrong.
+//! Each direction is a single pass that runs no Python code. A value that needs more, such as a dataclass, a tuple, an array
+//! of texts or an int of more than 64 bits, is neither written nor read here: the caller leaves the whole value to the codec
+//! in Python, which also has the error messages.
 
-pub(crate) mod expected;
-mod int;
-mod keys;
+pub(crate) mod expected_type;
+mod format;
+mod key_cache;
 pub(crate) mod reader;
 mod seen;
+mod small_int;
+pub(crate) mod type_spec;
 pub(crate) mod writer;
-
-/// How deep containers may lie in each other. What is deeper is for the codec to say.
-const MAX_DEPTH: u32 = 64;
-/// The codes of the extensions, as in docs/wire.md.
-const BYTES: u8 = 1;
-const MEMORYVIEW: u8 = 3;
-const ARRAY: u8 = 5;

@@ -1,13 +1,15 @@
-//! Bytes to values, which may refer to buffers beside them.
+//! Reader of values, which may refer to buffers beside the bytes.
 
-use super::expected::{
-    ANY, Array, BOOL, BYTES, Expected, FLOAT, INT, MEMORYVIEW, NDARRAY, NONE, STR, Scalars,
+use crate::python::codec::msgpack::format::{
+    ARRAY_EXTENSION, BYTES_EXTENSION, MAX_DEPTH, MEMORYVIEW_EXTENSION,
 };
-use super::keys::{key, text};
-use super::{ARRAY, BYTES as BYTES_CODE, MAX_DEPTH, MEMORYVIEW as MEMORYVIEW_CODE};
+use crate::python::codec::msgpack::key_cache::{new_text, text_of_key};
+use crate::python::codec::msgpack::type_spec::{
+    ANY, Array, BOOL, BYTES, FLOAT, INT, MEMORYVIEW, NDARRAY, NONE, STR, Scalars, TypeSpec,
+};
 use crate::python::codec::numpy::{MAX_AXES, NumPy};
-use crate::python::support::block::Block;
 use crate::python::support::buffer::Buffer;
+use crate::python::support::in_place_bytes::InPlaceBytes;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -15,13 +17,14 @@ use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// The bytes are not what was expected, or need more than MessagePack's own types. The codec says which, and why.
+/// The bytes are not of the expected type, or need more than MessagePack's own types. The codec in Python tells which,
+/// and why.
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
 type Read<T> = Result<T, Unreadable>;
 
-/// What makes a sequence of a length, and what sets one of its places.
+/// Functions that make a sequence of a length and set one of its items.
 type Sequence = (
     unsafe extern "C" fn(ffi::Py_ssize_t) -> *mut ffi::PyObject,
     unsafe fn(*mut ffi::PyObject, ffi::Py_ssize_t, *mut ffi::PyObject),
@@ -30,20 +33,20 @@ type Sequence = (
 const LIST: Sequence = (ffi::PyList_New, ffi::PyList_SET_ITEM);
 const TUPLE: Sequence = (ffi::PyTuple_New, ffi::PyTuple_SET_ITEM);
 
-/// Where a value lies.
+/// Position of a value in its containers.
 #[derive(Clone, Copy, Default)]
-struct Place {
-    /// How many containers it is in.
+struct Position {
+    /// Number of containers around the value.
     depth: u32,
-    /// How many values are to follow it in these containers: no less than as many bytes.
+    /// Number of values that follow it in these containers: there are at least as many bytes.
     owed: usize,
 }
 
-impl Place {
-    /// The place of a value in a container that lies here, with `after` more to follow it there.
+impl Position {
+    /// Returns the position of a value in a container at this position, with `after` more values behind it there.
     #[inline]
     fn within(self, after: usize) -> Self {
-        Place {
+        Position {
             depth: self.depth + 1,
             owed: self.owed + after,
         }
@@ -53,16 +56,16 @@ impl Place {
 /// Reads values from private bytes, one after the other.
 pub(crate) struct Reader<'a, 'py> {
     bytes: &'a [u8],
-    /// What is beside them, if anything is.
+    /// The buffers beside the bytes, if there are any.
     buffers: Option<&'a Buffers<'py>>,
-    /// True if the values must refer to no buffer, so that their arrays may be written.
+    /// True if the values must not refer to a buffer, so that their arrays can be written.
     owns: bool,
 }
 
-/// The buffers beside a body, each a `Buffer`, a `Block` or bytes.
+/// The buffers beside a body, each a `Buffer`, `InPlaceBytes` or bytes.
 pub(crate) struct Buffers<'py> {
     all: Vec<Bound<'py, PyAny>>,
-    /// By its place, what was copied of each: one that is named twice is copied once.
+    /// Copies of buffers by their indices: a buffer that is named twice is copied once.
     copies: RefCell<HashMap<u64, Bound<'py, PyAny>>>,
 }
 
@@ -74,29 +77,29 @@ impl<'py> Buffers<'py> {
         }
     }
 
-    /// For Python, which does not copy again what was copied here.
+    /// Returns the buffers for Python, with the copies in their places.
     pub(crate) fn into_tuple(mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        for (place, copy) in self.copies.into_inner() {
-            self.all[place as usize] = copy;
+        for (index, copy) in self.copies.into_inner() {
+            self.all[index as usize] = copy;
         }
         PyTuple::new(py, self.all)
     }
 
-    fn get(&self, place: u64) -> Read<&Bound<'py, PyAny>> {
-        let place = usize::try_from(place).map_err(|_| Unreadable)?;
-        self.all.get(place).ok_or(Unreadable)
+    fn get(&self, index: u64) -> Read<&Bound<'py, PyAny>> {
+        let index = usize::try_from(index).map_err(|_| Unreadable)?;
+        self.all.get(index).ok_or(Unreadable)
     }
 
-    /// The bytes of one of them.
-    fn copy(&self, place: u64) -> Read<Bound<'py, PyAny>> {
-        let buffer = self.get(place)?;
+    /// Returns the bytes of a buffer.
+    fn copy(&self, index: u64) -> Read<Bound<'py, PyAny>> {
+        let buffer = self.get(index)?;
         if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
             return Ok(bytes.clone().into_any());
         }
-        if let Some(copy) = self.copies.borrow().get(&place) {
+        if let Some(copy) = self.copies.borrow().get(&index) {
             return Ok(copy.clone());
         }
-        let copied = match buffer.cast_exact::<Block>() {
+        let copied = match buffer.cast_exact::<InPlaceBytes>() {
             Ok(block) => block.get().to_bytes(buffer.py()),
             Err(_) => {
                 let memory = buffer.cast_exact::<Buffer>().map_err(|_| Unreadable)?;
@@ -104,7 +107,7 @@ impl<'py> Buffers<'py> {
             }
         };
         let copy = copied.map_err(|_| Unreadable)?.into_any();
-        self.copies.borrow_mut().insert(place, copy.clone());
+        self.copies.borrow_mut().insert(index, copy.clone());
         Ok(copy)
     }
 }
@@ -118,13 +121,13 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// The one value that the bytes are.
+    /// Returns the only value in these bytes.
     #[inline]
     pub(crate) fn decode(
         py: Python<'py>,
         bytes: &'a [u8],
         buffers: Option<&'a Buffers<'py>>,
-        expected: &Expected,
+        expected: &TypeSpec,
     ) -> Read<Bound<'py, PyAny>> {
         let mut reader = Reader::new(bytes, buffers);
         let value = reader.value(py, expected)?;
@@ -132,7 +135,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(value)
     }
 
-    /// The same for a receiver that may write the arrays in it: nothing in it refers to a buffer.
+    /// Does what `decode` does, for a receiver that may write the arrays: no part of the value refers to a buffer.
     pub(crate) fn decode_owned(
         py: Python<'py>,
         bytes: &'a [u8],
@@ -140,22 +143,22 @@ impl<'a, 'py> Reader<'a, 'py> {
     ) -> Read<Bound<'py, PyAny>> {
         let mut reader = Reader::new(bytes, buffers);
         reader.owns = true;
-        let value = reader.value(py, &Expected::ANY)?;
+        let value = reader.value(py, &TypeSpec::ANY)?;
         reader.end()?;
         Ok(value)
     }
 
-    /// The next value.
+    /// Reads the next value.
     #[inline]
     pub(crate) fn value(
         &mut self,
         py: Python<'py>,
-        expected: &Expected,
+        expected: &TypeSpec,
     ) -> Read<Bound<'py, PyAny>> {
-        self.read(py, expected, Place::default())
+        self.read(py, expected, Position::default())
     }
 
-    /// Nothing is left.
+    /// Checks that no bytes are left.
     #[inline]
     pub(crate) fn end(&self) -> Read<()> {
         if self.bytes.is_empty() {
@@ -165,20 +168,20 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// The length of the array that comes next.
+    /// Reads the length of an array.
     #[inline]
     pub(crate) fn array(&mut self) -> Read<usize> {
         self.container(0x90, 0xdc, 1)
     }
 
-    /// The length of the map that comes next.
+    /// Reads the length of a map.
     #[inline]
     pub(crate) fn map(&mut self) -> Read<usize> {
         self.container(0x80, 0xde, 2)
     }
 
-    /// The length of a container: with up to 15 entries its tag is one of 16 from `short` on, with more it is `wide`, or
-    /// the next. Each entry has this many values.
+    /// Reads the length of a container. A container of up to 15 entries has one of the 16 tags from `short` on, a
+    /// longer one has the tag `wide` or the next. Each entry has this many values.
     #[inline(always)]
     fn container(&mut self, short: u8, wide: u8, values: usize) -> Read<usize> {
         let tag = self.byte()?;
@@ -194,7 +197,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         self.holds(len, values, 0)
     }
 
-    /// The integer that comes next, which is no negative one.
+    /// Reads an integer that is not negative.
     #[inline]
     pub(crate) fn unsigned(&mut self) -> Read<u64> {
         let tag = self.byte()?;
@@ -208,7 +211,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
-    /// The bool that comes next.
+    /// Reads a bool.
     #[inline]
     pub(crate) fn bool(&mut self) -> Read<bool> {
         match self.byte()? {
@@ -218,7 +221,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// The bytes of the str that comes next.
+    /// Reads the bytes of a str.
     #[inline]
     pub(crate) fn str(&mut self) -> Read<&'a [u8]> {
         let tag = self.byte()?;
@@ -232,8 +235,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         self.run(len)
     }
 
-    /// A length that a container claims to have, if there are enough bytes for it besides the `owed` ones: so containers
-    /// in each other do not claim the same bytes, and together have no more places than there are bytes.
+    /// Returns the length that a container claims, if enough bytes are left besides the `owed` ones. So nested
+    /// containers do not claim the same bytes, and together have no more items than there are bytes.
     #[inline]
     fn holds(&self, len: usize, least: usize, owed: usize) -> Read<usize> {
         if len <= self.bytes.len().saturating_sub(owed) / least {
@@ -280,8 +283,8 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn read(
         &mut self,
         py: Python<'py>,
-        expected: &Expected,
-        place: Place,
+        expected: &TypeSpec,
+        position: Position,
     ) -> Read<Bound<'py, PyAny>> {
         let tag = self.byte()?;
         let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
@@ -289,10 +292,10 @@ impl<'a, 'py> Reader<'a, 'py> {
             0x00..=0x7f => unsigned(py, expected, u64::from(tag)),
             0xe0..=0xff => signed(py, expected, i64::from(tag as i8)),
             0xa0..=0xbf if is(STR) => {
-                text(py, self.run(usize::from(tag & 0x1f))?).ok_or(Unreadable)
+                new_text(py, self.run(usize::from(tag & 0x1f))?).ok_or(Unreadable)
             }
-            0x90..=0x9f => self.items(py, expected, usize::from(tag & 0x0f), place),
-            0x80..=0x8f => self.pairs(py, expected, usize::from(tag & 0x0f), place),
+            0x90..=0x9f => self.items(py, expected, usize::from(tag & 0x0f), position),
+            0x80..=0x8f => self.pairs(py, expected, usize::from(tag & 0x0f), position),
             0xc0 if is(NONE) => Ok(py.None().into_bound(py)),
             0xc2 | 0xc3 if is(BOOL) => Ok((tag == 0xc3)
                 .into_pyobject(py)
@@ -320,7 +323,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             0xd3 => signed(py, expected, i64::from_be_bytes(self.take()?)),
             0xd9..=0xdb if is(STR) => {
                 let len = self.wide(tag - 0xd9)?;
-                text(py, self.run(len)?).ok_or(Unreadable)
+                new_text(py, self.run(len)?).ok_or(Unreadable)
             }
             0xc4..=0xc6 if is(BYTES) => {
                 let len = self.wide(tag - 0xc4)?;
@@ -328,11 +331,11 @@ impl<'a, 'py> Reader<'a, 'py> {
             }
             0xdc | 0xdd => {
                 let len = self.wide(tag - 0xdb)?;
-                self.items(py, expected, len, place)
+                self.items(py, expected, len, position)
             }
             0xde | 0xdf => {
                 let len = self.wide(tag - 0xdd)?;
-                self.pairs(py, expected, len, place)
+                self.pairs(py, expected, len, position)
             }
             0xc7 => {
                 let len = usize::from(self.byte()?);
@@ -347,12 +350,12 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// An extension, whose code comes next, with a payload of this length.
+    /// Reads the code and the payload, of this length, of an extension.
     #[inline(never)]
     fn extension(
         &mut self,
         py: Python<'py>,
-        expected: &Expected,
+        expected: &TypeSpec,
         len: usize,
     ) -> Read<Bound<'py, PyAny>> {
         let code = self.byte()?;
@@ -360,17 +363,17 @@ impl<'a, 'py> Reader<'a, 'py> {
         payload.owns = self.owns;
         let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
         match code {
-            BYTES_CODE if is(BYTES) => {
-                let place = payload.unsigned()?;
+            BYTES_EXTENSION if is(BYTES) => {
+                let index = payload.unsigned()?;
                 payload.end()?;
-                self.buffers.ok_or(Unreadable)?.copy(place)
+                self.buffers.ok_or(Unreadable)?.copy(index)
             }
-            MEMORYVIEW_CODE if is(MEMORYVIEW) => {
+            MEMORYVIEW_EXTENSION if is(MEMORYVIEW) => {
                 let view = payload.memoryview(py)?;
                 payload.end()?;
                 Ok(view)
             }
-            ARRAY if is(NDARRAY) => {
+            ARRAY_EXTENSION if is(NDARRAY) => {
                 let made = payload.ndarray(py, expected)?;
                 payload.end()?;
                 Ok(made)
@@ -379,16 +382,16 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// A read-only view of bytes in a row, of which this is the payload.
+    /// Reads a read-only view of contiguous bytes, whose payload these bytes are.
     fn memoryview(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
         let owner = match self.bytes.first() {
             Some(0xc4..=0xc6) => self.bin(py)?,
             _ => {
-                let place = self.unsigned()?;
+                let index = self.unsigned()?;
                 let buffers = self.buffers.ok_or(Unreadable)?;
                 match self.owns {
-                    true => buffers.copy(place)?,
-                    false => buffers.get(place)?.clone(),
+                    true => buffers.copy(index)?,
+                    false => buffers.get(index)?.clone(),
                 }
             }
         };
@@ -397,15 +400,15 @@ impl<'a, 'py> Reader<'a, 'py> {
             .map_err(|_| Unreadable)
     }
 
-    /// The bytes that come next, whose tag was looked at.
+    /// Reads bytes, whose tag the caller has checked.
     fn bin(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
         let tag = self.byte()?;
         let len = self.wide(tag - 0xc4)?;
         bytes_of(py, self.run(len)?)
     }
 
-    /// An array of NumPy's in C order, of which this is the payload.
-    fn ndarray(&mut self, py: Python<'py>, expected: &Expected) -> Read<Bound<'py, PyAny>> {
+    /// Reads a NumPy array in C order, whose payload these bytes are.
+    fn ndarray(&mut self, py: Python<'py>, expected: &TypeSpec) -> Read<Bound<'py, PyAny>> {
         if self.array()? != 3 {
             return Err(Unreadable);
         }
@@ -427,44 +430,44 @@ impl<'a, 'py> Reader<'a, 'py> {
                 let len = self.wide(tag - 0xc4)?;
                 let run = self.run(len)?;
                 // SAFETY: a slice is readable.
-                let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), len) };
+                let made = unsafe { numpy.copy_of(py, dtype, shape, run.as_ptr(), len) };
                 return made.ok_or(Unreadable);
             }
             let bytes = self.bin(py)?;
             let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unreadable)?;
-            return numpy.of_bytes(dtype, shape, bytes).ok_or(Unreadable);
+            return numpy.view_of_bytes(dtype, shape, bytes).ok_or(Unreadable);
         }
-        let place = self.unsigned()?;
-        let buffer = self.buffers.ok_or(Unreadable)?.get(place)?;
+        let index = self.unsigned()?;
+        let buffer = self.buffers.ok_or(Unreadable)?.get(index)?;
         if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
             if self.owns {
                 let run = bytes.as_bytes();
                 // SAFETY: a slice is readable.
-                let made = unsafe { numpy.copied(py, dtype, shape, run.as_ptr(), run.len()) };
+                let made = unsafe { numpy.copy_of(py, dtype, shape, run.as_ptr(), run.len()) };
                 return made.ok_or(Unreadable);
             }
             return numpy
-                .of_bytes(dtype, shape, bytes.clone())
+                .view_of_bytes(dtype, shape, bytes.clone())
                 .ok_or(Unreadable);
         }
-        let place = match buffer.cast_exact::<Block>() {
-            Ok(block) => Some(block.get().place()),
+        let location = match buffer.cast_exact::<InPlaceBytes>() {
+            Ok(block) => Some(block.get().location()),
             Err(_) => buffer
                 .cast_exact::<Buffer>()
                 .map_err(|_| Unreadable)?
                 .get()
-                .place(),
+                .location(),
         };
-        let (data, len) = place.ok_or(Unreadable)?;
+        let (data, len) = location.ok_or(Unreadable)?;
         if self.owns {
             // SAFETY: as below.
-            return unsafe { numpy.copied(py, dtype, shape, data, len) }.ok_or(Unreadable);
+            return unsafe { numpy.copy_of(py, dtype, shape, data, len) }.ok_or(Unreadable);
         }
-        // SAFETY: the memory is mapped for as long as its `Buffer` or `Block` lives.
-        unsafe { numpy.make(dtype, shape, data, len, buffer.clone()) }.ok_or(Unreadable)
+        // SAFETY: the memory is mapped for as long as its `Buffer` or `InPlaceBytes` lives.
+        unsafe { numpy.view_of(dtype, shape, data, len, buffer.clone()) }.ok_or(Unreadable)
     }
 
-    /// A length of one, two or four bytes.
+    /// Reads a length of one, two or four bytes.
     #[inline]
     fn wide(&mut self, width: u8) -> Read<usize> {
         match width {
@@ -477,46 +480,46 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn items(
         &mut self,
         py: Python<'py>,
-        expected: &Expected,
+        expected: &TypeSpec,
         len: usize,
-        place: Place,
+        position: Position,
     ) -> Read<Bound<'py, PyAny>> {
-        let len = self.holds(len, 1, place.owed)?;
-        if place.depth == MAX_DEPTH {
+        let len = self.holds(len, 1, position.owed)?;
+        if position.depth == MAX_DEPTH {
             return Err(Unreadable);
         }
         match &expected.array {
-            Some(Array::Each { of, list: true }) => {
-                self.sequence(py, LIST, len, |_| of.get(), place)
+            Some(Array::Each { of, is_list: true }) => {
+                self.sequence(py, LIST, len, |_| of, position)
             }
-            Some(Array::Each { of, list: false }) => {
-                self.sequence(py, TUPLE, len, |_| of.get(), place)
+            Some(Array::Each { of, is_list: false }) => {
+                self.sequence(py, TUPLE, len, |_| of, position)
             }
             Some(Array::Fixed(items)) if items.len() == len => {
-                self.sequence(py, TUPLE, len, |index| items[index].get(), place)
+                self.sequence(py, TUPLE, len, |index| &*items[index], position)
             }
             None if expected.scalars & ANY != 0 => {
-                self.sequence(py, LIST, len, |_| expected, place)
+                self.sequence(py, LIST, len, |_| expected, position)
             }
             _ => Err(Unreadable),
         }
     }
 
-    /// A list or a tuple, as `make` makes one and `set` sets a place of it.
+    /// Reads a list or a tuple, made by `make`, whose items `set` sets.
     fn sequence<'e>(
         &mut self,
         py: Python<'py>,
         (make, set): Sequence,
         len: usize,
-        of: impl Fn(usize) -> &'e Expected,
-        place: Place,
+        spec_of: impl Fn(usize) -> &'e TypeSpec,
+        position: Position,
     ) -> Read<Bound<'py, PyAny>> {
-        // SAFETY: the GIL is ours. A new reference comes, or null with an exception. Each place is set once, and gets the
-        // reference. Nobody else knows the sequence, and with places that are not set it can be freed.
+        // SAFETY: the GIL is held. The result is a new reference, or null with an exception. Each item is set once, and
+        // takes over the reference. No other code knows the sequence, which can be freed with items that are not set.
         unsafe {
             let made = owned(py, make(len as isize))?;
             for index in 0..len {
-                let item = self.read(py, of(index), place.within(len - index - 1))?;
+                let item = self.read(py, spec_of(index), position.within(len - index - 1))?;
                 set(made.as_ptr(), index as isize, item.into_ptr());
             }
             Ok(made)
@@ -526,50 +529,49 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn pairs(
         &mut self,
         py: Python<'py>,
-        expected: &Expected,
+        expected: &TypeSpec,
         len: usize,
-        place: Place,
+        position: Position,
     ) -> Read<Bound<'py, PyAny>> {
-        let len = self.holds(len, 2, place.owed)?;
-        if place.depth == MAX_DEPTH {
+        let len = self.holds(len, 2, position.owed)?;
+        if position.depth == MAX_DEPTH {
             return Err(Unreadable);
         }
         let (keys, values) = match &expected.map {
-            Some((keys, values)) => (keys.get(), values.get()),
+            Some((keys, values)) => (&**keys, &**values),
             None if expected.scalars & ANY != 0 => (expected, expected),
             None => return Err(Unreadable),
         };
-        // SAFETY: the GIL is ours.
+        // SAFETY: the GIL is held.
         let dict = unsafe { owned(py, ffi::PyDict_New())? };
         let dict = dict.cast_into::<PyDict>().map_err(|_| Unreadable)?;
         for index in 0..len {
             let after = 2 * (len - index - 1);
             let name = match self.bytes.first() {
                 Some(0xa0..=0xbf | 0xd9) if keys.scalars & (STR | ANY) != 0 => {
-                    key(py, self.str()?).ok_or(Unreadable)?
+                    text_of_key(py, self.str()?).ok_or(Unreadable)?
                 }
-                // What is an array or a map cannot be a key as it is.
+                // An array or a map is no valid key.
                 Some(0x80..=0x9f | 0xdc..=0xdf) | None => return Err(Unreadable),
-                Some(_) => self.read(py, keys, place.within(after + 1))?,
+                Some(_) => self.read(py, keys, position.within(after + 1))?,
             };
-            let value = self.read(py, values, place.within(after))?;
+            let value = self.read(py, values, position.within(after))?;
             dict.set_item(name, value).map_err(|_| Unreadable)?;
         }
         Ok(dict.into_any())
     }
 }
 
-/// What the interpreter has made; Unreadable if it had no memory.
+/// Returns an object that the interpreter has made, and Unreadable if it had no memory.
 ///
-/// # Safety
-/// A new reference, or null with an exception.
+/// # Safety `made` is a new reference, or null with an exception.
 unsafe fn owned(py: Python<'_>, made: *mut ffi::PyObject) -> Read<Bound<'_, PyAny>> {
     // SAFETY: as above.
     unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unreadable)
 }
 
 #[inline]
-fn unsigned<'py>(py: Python<'py>, expected: &Expected, number: u64) -> Read<Bound<'py, PyAny>> {
+fn unsigned<'py>(py: Python<'py>, expected: &TypeSpec, number: u64) -> Read<Bound<'py, PyAny>> {
     if expected.scalars & (INT | ANY) == 0 {
         return if expected.scalars & FLOAT != 0 {
             float(py, number as f64)
@@ -577,12 +579,12 @@ fn unsigned<'py>(py: Python<'py>, expected: &Expected, number: u64) -> Read<Boun
             Err(Unreadable)
         };
     }
-    // SAFETY: the GIL is ours.
+    // SAFETY: the GIL is held.
     unsafe { owned(py, ffi::PyLong_FromUnsignedLongLong(number)) }
 }
 
 #[inline]
-fn signed<'py>(py: Python<'py>, expected: &Expected, number: i64) -> Read<Bound<'py, PyAny>> {
+fn signed<'py>(py: Python<'py>, expected: &TypeSpec, number: i64) -> Read<Bound<'py, PyAny>> {
     if expected.scalars & (INT | ANY) == 0 {
         return if expected.scalars & FLOAT != 0 {
             float(py, number as f64)
@@ -590,20 +592,20 @@ fn signed<'py>(py: Python<'py>, expected: &Expected, number: i64) -> Read<Bound<
             Err(Unreadable)
         };
     }
-    // SAFETY: the GIL is ours.
+    // SAFETY: the GIL is held.
     unsafe { owned(py, ffi::PyLong_FromLongLong(number)) }
 }
 
 #[inline]
 fn float(py: Python<'_>, number: f64) -> Read<Bound<'_, PyAny>> {
-    // SAFETY: the GIL is ours.
+    // SAFETY: the GIL is held.
     unsafe { owned(py, ffi::PyFloat_FromDouble(number)) }
 }
 
-/// A copy of these bytes.
+/// Returns a copy of these bytes.
 fn bytes_of<'py>(py: Python<'py>, bytes: &[u8]) -> Read<Bound<'py, PyAny>> {
     let start = bytes.as_ptr().cast();
-    // SAFETY: the GIL is ours, and the bytes are there.
+    // SAFETY: the GIL is held, and the bytes live for the time of the call.
     unsafe {
         owned(
             py,

@@ -1,23 +1,23 @@
-//! `Seen`: the objects that were met, by their addresses.
+//! `SeenObjects`: the objects that the writer has met, by their addresses.
 
 use std::collections::HashSet;
 
-/// Up to so many are looked through one by one, and nothing is allocated.
+/// Number of addresses that are searched one by one, without an allocation.
 const FEW: usize = 8;
 
 /// Addresses of living objects.
-pub(super) struct Seen {
+pub(super) struct SeenObjects {
     few: [usize; FEW],
-    /// How many of `few` there are.
+    /// Number of used entries of `few`.
     count: usize,
-    /// The others.
+    /// All further addresses.
     many: HashSet<usize>,
 }
 
-impl Seen {
+impl SeenObjects {
     #[inline]
     pub(super) fn new() -> Self {
-        Seen {
+        SeenObjects {
             few: [0; FEW],
             count: 0,
             many: HashSet::new(),
@@ -32,7 +32,7 @@ impl Seen {
         }
     }
 
-    /// Adds an address; false if it is there already.
+    /// Adds an address. Returns false if it is there already.
     #[inline]
     pub(super) fn add(&mut self, address: usize) -> bool {
         if self.few[..self.count].contains(&address) {
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn each_is_new_once() {
-        let mut seen = Seen::new();
+        let mut seen = SeenObjects::new();
         for _ in 0..2 {
             assert!((0..100).all(|address| seen.add(address)));
             assert!(!(0..100).any(|address| seen.add(address)));

@@ -1,9 +1,12 @@
-//! Values to bytes, with large buffers beside them.
+//! Writer of values, with large buffers beside the bytes.
 
-use super::seen::Seen;
-use super::{ARRAY, BYTES, MAX_DEPTH, MEMORYVIEW};
 use crate::memory::bytes::{append, append_from};
-use crate::python::codec::numpy::{Array, Memory, NumPy};
+use crate::python::codec::msgpack::format::{
+    ARRAY_EXTENSION, BYTES_EXTENSION, MAX_DEPTH, MEMORYVIEW_EXTENSION,
+};
+use crate::python::codec::msgpack::seen::SeenObjects;
+use crate::python::codec::msgpack::small_int::small_int;
+use crate::python::codec::numpy::{Array, MemoryOwner, NumPy};
 use crate::python::codec::parcel::ByteView;
 use crate::python::support::buffer::{Buffer, View};
 use crate::python::support::scratch::Scratch;
@@ -14,30 +17,31 @@ use pyo3::types::{PyList, PyTuple};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The value has something in it that is not written here.
+/// The value contains an object that the core does not write.
 #[derive(Debug)]
 pub(crate) struct Unsupported;
 
 type Result<T = ()> = std::result::Result<T, Unsupported>;
 
-/// Buffers beside a body up to which each is looked for among those that are there: one that stands twice in a value
+/// Most buffers beside a body. Each new one is compared with all of them, so that a buffer that occurs twice in a value
 /// travels once.
-const MOST_BESIDE: usize = 64;
+const MAX_BUFFERS: usize = 64;
 
-/// How values are written.
+/// Options of the writer.
 pub(crate) struct Rules {
-    /// Bytes from this length on travel beside the body.
+    /// Smallest length of bytes, in bytes, that travel beside the body.
     pub(crate) large: usize,
-    /// The same for an array, in bytes.
+    /// The same for an array.
     pub(crate) large_array: usize,
-    /// Whether NumPy's arrays are written here, and memoryviews. Relaxed, as all that read and write these have the GIL.
+    /// True if the core writes NumPy arrays, and memoryviews. Relaxed, because every access has the GIL.
     pub(crate) arrays: AtomicBool,
     pub(crate) views: AtomicBool,
-    /// Whether a list, a dict or an array that stands twice in a value makes it foreign: it is to arrive as one.
-    pub(crate) whole: bool,
+    /// True if values keep their identity: a list, a dict or an array that occurs twice in a value makes it
+    /// unsupported.
+    pub(crate) keeps_identity: bool,
 }
 
-/// A body that is written, and the buffers that it refers to. Whoever drops it holds the GIL.
+/// A body that was written, and its buffers. It is dropped with the GIL.
 pub(crate) struct OutgoingBody {
     pub(crate) bytes: Scratch,
     pub(crate) buffers: Vec<ByteView>,
@@ -59,13 +63,13 @@ impl OutgoingBody {
     }
 }
 
-/// Writes values behind what is there. After `Unsupported` there may be part of one.
+/// Writes values at the end of a body. After `Unsupported`, the body may end with a part of a value.
 pub(crate) struct Writer<'a> {
     out: &'a mut Vec<u8>,
     buffers: &'a mut Vec<ByteView>,
     rules: &'a Rules,
-    /// What may stand a second time in the value that is being written.
-    seen: Seen,
+    /// Objects that may occur a second time in the current value.
+    seen: SeenObjects,
 }
 
 impl<'a> Writer<'a> {
@@ -75,7 +79,7 @@ impl<'a> Writer<'a> {
             out: &mut to.bytes,
             buffers: &mut to.buffers,
             rules,
-            seen: Seen::new(),
+            seen: SeenObjects::new(),
         }
     }
 
@@ -87,11 +91,11 @@ impl<'a> Writer<'a> {
         unsafe { self.put(value.as_ptr(), 0) }
     }
 
-    /// Writes an argument. Where values are kept whole, the items of a tuple are one value, and those of a list are
-    /// one each.
+    /// Writes an argument. Where values keep their identity, the items of a tuple are one value, and those of a list
+    /// are one value each.
     #[inline]
     pub(crate) fn argument(&mut self, value: &Bound<'_, PyAny>) -> Result {
-        if self.rules.whole {
+        if self.rules.keeps_identity {
             if let Ok(items) = value.cast_exact::<PyTuple>() {
                 return self.items(items.as_slice());
             }
@@ -113,27 +117,30 @@ impl<'a> Writer<'a> {
             .try_for_each(|item| unsafe { self.put(item.as_ptr(), 1) })
     }
 
-    /// Unsupported if `value`, which can be changed, stands a second time in a value that is to be kept whole.
+    /// Returns `Unsupported` if `value`, which is mutable, occurs a second time in a value that keeps its identity.
     ///
     /// # Safety
-    /// As in `put`.
+    /// The conditions of `put`.
     #[inline]
-    unsafe fn first(&mut self, value: *mut ffi::PyObject) -> Result {
-        // SAFETY: as above. What stands twice is referred to twice.
-        if self.rules.whole && unsafe { ffi::Py_REFCNT(value) } > 1 && !self.seen.add(value.addr())
-        {
+    unsafe fn check_first_occurrence(&mut self, value: *mut ffi::PyObject) -> Result {
+        if !self.rules.keeps_identity {
+            return Ok(());
+        }
+        // SAFETY: as above. An object that occurs twice has two references.
+        let has_references = unsafe { ffi::Py_REFCNT(value) } > 1;
+        if has_references && !self.seen.add(value.addr()) {
             return Err(Unsupported);
         }
         Ok(())
     }
 
-    /// Writes the first bytes of an array, whose items are to follow.
+    /// Writes the head of an array, whose items follow.
     #[inline]
     pub(crate) fn array(&mut self, len: usize) -> Result {
         self.head(len, 0x90, 16, 0xdc)
     }
 
-    /// Writes the first bytes of a map, whose keys and values are to follow.
+    /// Writes the head of a map, whose keys and values follow.
     #[inline]
     pub(crate) fn map(&mut self, len: usize) -> Result {
         self.head(len, 0x80, 16, 0xde)
@@ -162,7 +169,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A tag and the `N` bytes behind it, `M` in all, in one go.
+    /// Writes a tag and the `N` bytes behind it, `M` bytes in all, at once.
     #[inline]
     fn tagged<const N: usize, const M: usize>(&mut self, tag: u8, bytes: [u8; N]) {
         let mut all = [tag; M];
@@ -170,7 +177,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(&all);
     }
 
-    /// The first bytes of a container: `short` with the length in it, if that is below `bound`; else `wide` or the tag
+    /// Writes the head of a container: `short` with the length in it, if that is below `bound`; else `wide` or the tag
     /// after it.
     #[inline]
     fn head(&mut self, len: usize, short: u8, bound: usize, wide: u8) -> Result {
@@ -185,7 +192,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The first bytes of str (`wide` 0xd9) or bin (0xc4), and the bytes.
+    /// Writes the head of a str (`wide` is 0xd9) or a bin (0xc4), and its bytes.
     #[inline]
     fn blob(&mut self, bytes: &[u8], wide: u8) -> Result {
         self.out.reserve(bytes.len() + 5);
@@ -207,9 +214,10 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Writes a value.
+    ///
     /// # Safety
-    /// `value` is alive, and the GIL is ours. So are the values in it for as long as no Python code runs, and in here
-    /// none does.
+    /// `value` is alive, and the GIL is held. The values in it stay alive while no Python code runs, and the writer runs none.
     #[inline]
     unsafe fn put(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         // SAFETY: as above; the types are static.
@@ -223,7 +231,7 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`.
+    /// The conditions of `put`.
     unsafe fn put_other(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         // SAFETY: as above; the types are static, and the macros are used on what is exactly of their type.
         unsafe {
@@ -247,17 +255,17 @@ impl<'a> Writer<'a> {
             } else if kind == &raw mut ffi::PyBytes_Type {
                 self.bytes(value)
             } else {
-                self.put_also(value, kind)
+                self.put_array_or_view(value, kind)
             }
         }
     }
 
     /// # Safety
-    /// As in `put`; `value` is an int.
+    /// The conditions of `put`; `value` is an int.
     #[inline]
     unsafe fn integer(&mut self, value: *mut ffi::PyObject) -> Result {
         // SAFETY: as above.
-        match unsafe { super::int::small(value) } {
+        match unsafe { small_int(value) } {
             Some(number @ 0..) => self.unsigned(number as u64),
             Some(number) => self.negative(number),
             // SAFETY: as above.
@@ -267,7 +275,7 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`; `value` is an int.
+    /// The conditions of `put`; `value` is an int.
     #[cold]
     unsafe fn large_integer(&mut self, value: *mut ffi::PyObject) -> Result {
         let mut overflow = 0;
@@ -279,9 +287,9 @@ impl<'a> Writer<'a> {
             1 => {
                 // SAFETY: as above.
                 let number = unsafe { ffi::PyLong_AsUnsignedLongLong(value) };
-                // SAFETY: the GIL is ours.
+                // SAFETY: the GIL is held.
                 if number == u64::MAX && unsafe { !ffi::PyErr_Occurred().is_null() } {
-                    // SAFETY: the GIL is ours.
+                    // SAFETY: the GIL is held.
                     unsafe { ffi::PyErr_Clear() };
                     return Err(Unsupported);
                 }
@@ -293,18 +301,18 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`; `value` is a str.
+    /// The conditions of `put`; `value` is a str.
     #[inline]
     unsafe fn text(&mut self, value: *mut ffi::PyObject) -> Result {
         let mut len = 0;
         // SAFETY: as above.
         let start = unsafe { ffi::PyUnicode_AsUTF8AndSize(value, &mut len) };
         if start.is_null() {
-            // SAFETY: the GIL is ours. It has lone surrogates, or there is no memory.
+            // SAFETY: the GIL is held. The str has lone surrogates, or there is no memory.
             unsafe { ffi::PyErr_Clear() };
             return Err(Unsupported);
         }
-        // SAFETY: the bytes are the str's, which nobody changes.
+        // SAFETY: the bytes belong to the str, which never changes.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len as usize) };
         if bytes.len() < 32 {
             self.out.reserve(32);
@@ -316,35 +324,35 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`; `value` is of type bytes.
+    /// The conditions of `put`; `value` is of type bytes.
     #[inline]
     unsafe fn bytes(&mut self, value: *mut ffi::PyObject) -> Result {
-        // SAFETY: as above; nobody changes its bytes.
+        // SAFETY: as above; its bytes never change.
         let bytes = unsafe {
             let start = ffi::PyBytes_AS_STRING(value).cast::<u8>();
             std::slice::from_raw_parts(start, ffi::PyBytes_Size(value) as usize)
         };
         if bytes.len() >= self.rules.large {
-            let flat = |owner: Bound<'_, PyAny>| {
+            let view_of = |owner: Bound<'_, PyAny>| {
                 // SAFETY: the bytes are those of `value`.
                 Ok(unsafe { ByteView::of(owner, bytes.as_ptr(), bytes.len()) })
             };
             // SAFETY: as above.
-            let place = unsafe { self.place(value, flat)? };
-            return self.extension(BYTES, |writer| writer.reference(place));
+            let index = unsafe { self.add_buffer(value, view_of)? };
+            return self.extension(BYTES_EXTENSION, |writer| writer.reference(index));
         }
         self.blob(bytes, 0xc4)
     }
 
     /// # Safety
-    /// As in `put`; `kind` is the type of `value`.
+    /// The conditions of `put`; `kind` is the type of `value`.
     #[inline(never)]
-    unsafe fn put_also(
+    unsafe fn put_array_or_view(
         &mut self,
         value: *mut ffi::PyObject,
         kind: *mut ffi::PyTypeObject,
     ) -> Result {
-        // SAFETY: the GIL is ours.
+        // SAFETY: the GIL is held.
         let py = unsafe { Python::assume_attached() };
         if self.rules.arrays.load(Ordering::Relaxed) {
             let numpy = NumPy::known(py).ok_or(Unsupported)?;
@@ -361,25 +369,25 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`; `value` is an array of NumPy's.
+    /// The conditions of `put`; `value` is an array of NumPy's.
     unsafe fn ndarray(&mut self, numpy: &'static NumPy, value: *mut ffi::PyObject) -> Result {
         // SAFETY: as above.
-        unsafe { self.first(value)? };
+        unsafe { self.check_first_occurrence(value)? };
         // SAFETY: as above.
-        let array = unsafe { numpy.look(value) }.ok_or(Unsupported)?;
+        let array = unsafe { numpy.describe(value) }.ok_or(Unsupported)?;
         // SAFETY: as above.
         let by_reference = array.len >= self.rules.large_array
-            || array.len > 0 && unsafe { is_ours(numpy.memory(value))? };
+            || array.len > 0 && unsafe { is_shared(numpy.memory_owner(value))? };
         if by_reference {
-            let flat = |owner: Bound<'_, PyAny>| {
+            let view_of = |owner: Bound<'_, PyAny>| {
                 // SAFETY: the bytes are those of the array.
                 Ok(unsafe { ByteView::of(owner, array.data, array.len) })
             };
             // SAFETY: as above.
-            let place = unsafe { self.place(value, flat)? };
-            return self.described(&array, |writer| writer.reference(place));
+            let index = unsafe { self.add_buffer(value, view_of)? };
+            return self.array_extension(&array, |writer| writer.reference(index));
         }
-        self.described(&array, |writer| {
+        self.array_extension(&array, |writer| {
             writer.blob_head(array.len, 0xc4)?;
             // SAFETY: the bytes are those of the array.
             unsafe { append_from(writer.out, array.data, array.len) };
@@ -387,9 +395,13 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// The extension for an array, whose last item `data` writes.
-    fn described(&mut self, array: &Array<'_>, data: impl FnOnce(&mut Self) -> Result) -> Result {
-        self.extension(ARRAY, |writer| {
+    /// Writes the extension for an array, whose last item `data` writes.
+    fn array_extension(
+        &mut self,
+        array: &Array<'_>,
+        data: impl FnOnce(&mut Self) -> Result,
+    ) -> Result {
+        self.extension(ARRAY_EXTENSION, |writer| {
             writer.array(3)?;
             let text = array.dtype.text().as_bytes();
             writer.out.push(0xa0 | text.len() as u8);
@@ -403,16 +415,16 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`; `value` is a memoryview.
+    /// The conditions of `put`; `value` is a memoryview.
     unsafe fn memoryview(&mut self, value: *mut ffi::PyObject) -> Result {
         let mut view = ffi::Py_buffer::new();
         // SAFETY: as above; `view` is ours to be filled.
         if unsafe { ffi::PyObject_GetBuffer(value, &mut view, ffi::PyBUF_FULL_RO) } != 0 {
-            // SAFETY: the GIL is ours. It was released.
+            // SAFETY: the GIL is held. The view was released.
             unsafe { ffi::PyErr_Clear() };
             return Err(Unsupported);
         }
-        // SAFETY: a format is text that ends with 0; with an axis there is a stride.
+        // SAFETY: a format is a C string; with an axis there is a stride.
         let plain = unsafe {
             view.ndim == 1
                 && view.itemsize == 1
@@ -428,44 +440,44 @@ impl<'a> Writer<'a> {
             return Err(Unsupported);
         }
         // SAFETY: as above.
-        let place = unsafe {
-            self.place(value, |owner| {
+        let index = unsafe {
+            self.add_buffer(value, |owner| {
                 ByteView::new(&owner).map_err(|_| Unsupported)
             })?
         };
-        self.extension(MEMORYVIEW, |writer| writer.reference(place))
+        self.extension(MEMORYVIEW_EXTENSION, |writer| writer.reference(index))
     }
 
-    /// Puts what `flat` makes of `owner` beside the body, unless it is there already: its place.
+    /// Adds the view that `view_of` returns for `owner` to the buffers, unless that owner is there already. Returns its
+    /// index.
     ///
-    /// # Safety
-    /// As in `put`.
-    unsafe fn place(
+    /// # Safety The conditions of `put`.
+    unsafe fn add_buffer(
         &mut self,
         owner: *mut ffi::PyObject,
-        flat: impl FnOnce(Bound<'_, PyAny>) -> Result<ByteView>,
+        view_of: impl FnOnce(Bound<'_, PyAny>) -> Result<ByteView>,
     ) -> Result<u64> {
         let mut known = self.buffers.iter();
-        if let Some(place) = known.position(|each| each.owner().as_ptr() == owner) {
-            return Ok(place as u64);
+        if let Some(index) = known.position(|each| each.owner().as_ptr() == owner) {
+            return Ok(index as u64);
         }
         let count = self.buffers.len();
-        if count == MOST_BESIDE {
+        if count == MAX_BUFFERS {
             return Err(Unsupported);
         }
         // SAFETY: as above.
         let owner = unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), owner) };
-        self.buffers.push(flat(owner)?);
+        self.buffers.push(view_of(owner)?);
         Ok(count as u64)
     }
 
-    /// The place of a buffer.
-    fn reference(&mut self, place: u64) -> Result {
-        self.unsigned(place);
+    /// Writes a reference to a buffer.
+    fn reference(&mut self, index: u64) -> Result {
+        self.unsigned(index);
         Ok(())
     }
 
-    /// An extension, whose payload `write` writes.
+    /// Writes an extension, whose payload `write` writes.
     #[inline]
     fn extension(&mut self, code: u8, write: impl FnOnce(&mut Self) -> Result) -> Result {
         let start = self.out.len();
@@ -486,13 +498,13 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`; `value` is a list.
+    /// The conditions of `put`; `value` is a list.
     unsafe fn list(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         if depth == MAX_DEPTH {
             return Err(Unsupported);
         }
         // SAFETY: as above.
-        unsafe { self.first(value)? };
+        unsafe { self.check_first_occurrence(value)? };
         // SAFETY: as above.
         let len = unsafe { ffi::PyList_GET_SIZE(value) };
         self.array(len as usize)?;
@@ -504,13 +516,13 @@ impl<'a> Writer<'a> {
     }
 
     /// # Safety
-    /// As in `put`; `value` is a dict.
+    /// The conditions of `put`; `value` is a dict.
     unsafe fn dict(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         if depth == MAX_DEPTH {
             return Err(Unsupported);
         }
         // SAFETY: as above.
-        unsafe { self.first(value)? };
+        unsafe { self.check_first_occurrence(value)? };
         // SAFETY: as above.
         self.map(unsafe { ffi::PyDict_Size(value) } as usize)?;
         let mut place: ffi::Py_ssize_t = 0;
@@ -527,13 +539,13 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether an array looks at memory that both sides have mapped; Unsupported if that is for Python to say.
-fn is_ours(memory: Memory) -> Result<bool> {
-    // SAFETY: the GIL is ours, or nobody could have looked at the array.
+/// Returns true if an array refers to memory that both sides have mapped, and `Unsupported` if Python has to decide.
+fn is_shared(memory: MemoryOwner) -> Result<bool> {
+    // SAFETY: the GIL is held, because the caller has read the array.
     let py = unsafe { Python::assume_attached() };
     match memory {
-        Memory::Own => Ok(false),
-        Memory::Of(kind) => {
+        MemoryOwner::Array => Ok(false),
+        MemoryOwner::Object(kind) => {
             if kind == Buffer::type_object_raw(py) || kind == View::type_object_raw(py) {
                 return Ok(true);
             }

@@ -1,12 +1,13 @@
-//! `Reservation`: memory of a queue that this process fills.
+//! `Reservation`: memory of a queue that a program fills in place.
 
 use crate::memory::mapping::MappingView;
 use crate::objects::error::ObjectError;
 use crate::objects::queue::QueueMembership;
-use crate::python::codec::items::Large;
-use crate::python::objects::queues::queue::{PATIENCE, attempt, told, wait_to_put};
-use crate::python::objects::shared_object::{SharedObject, failed};
-use crate::python::support::buffer::fill;
+use crate::python::codec::items::LargeItem;
+use crate::python::objects::error::object_error;
+use crate::python::objects::queues::waiting::{PATIENCE, attempt, wait_to_put, was_put};
+use crate::python::objects::shared_object::SharedObject;
+use crate::python::support::export::{Export, Memory, export};
 use crate::queue::Chunk;
 use crate::sync::lock;
 use pyo3::exceptions::PyValueError;
@@ -15,7 +16,7 @@ use pyo3::prelude::*;
 use std::os::raw::c_int;
 use std::sync::{Arc, Mutex};
 
-/// Memory of a queue, writable by the buffer protocol, which is to be an item: put by `put_now`, or given up.
+/// Memory of a queue, writable by the buffer protocol, for one item. It is put by `put_now`, or freed.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Reservation {
     name: Py<SharedObject>,
@@ -29,22 +30,23 @@ pub struct Reservation {
     len: usize,
 }
 
-/// What memory is asked for, and what is in it besides what its user fills.
-pub(crate) struct Plan(Large);
+/// A request for memory, with the part of the item that the program does not fill.
+pub(crate) struct ReservationRequest(LargeItem);
 
-impl Plan {
-    /// For `len` bytes; `body`, if there is one, is that of a value with this one buffer.
+impl ReservationRequest {
+    /// Requests `len` bytes; with `body`, that is the body of a value with this one buffer. Raises ValueError for more
+    /// bytes than any queue may hold.
     pub(crate) fn new(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
-        // What no queue can hold; so that nothing below is more than there are addresses.
+        // So that no sum below exceeds the address space.
         let most = *crate::objects::memory::shape::QUEUE_BYTES.end();
         if len > most {
             let text = format!("{len} bytes are more than a queue may ever hold: {most}");
             return Err(PyValueError::new_err(text));
         }
-        Large::to_fill(len, body).map(Plan)
+        LargeItem::to_fill(len, body).map(ReservationRequest)
     }
 
-    /// Memory for it; None if there is none now.
+    /// Reserves the memory; None if there is none now.
     pub(crate) fn reserve(
         &self,
         membership: &QueueMembership,
@@ -53,7 +55,7 @@ impl Plan {
         membership.reserve_chunk(self.0.room(), patience)
     }
 
-    /// Begins to fill it.
+    /// Writes the part of the item that the program does not fill.
     pub(crate) fn begin(
         self,
         py: Python<'_>,
@@ -62,9 +64,9 @@ impl Plan {
     ) -> PyResult<Reservation> {
         let at = chunk.items();
         let to = membership.address_of(at, self.0.room());
-        let to = to.map_err(|error| failed(py, membership, error))?;
+        let to = to.map_err(|error| object_error(py, membership, error))?;
         let view = membership.view();
-        let view = view.map_err(|error| failed(py, membership, error))?;
+        let view = view.map_err(|error| object_error(py, membership, error))?;
         let (begin, len) = self.0.first_buffer(at);
         Ok(Reservation {
             name: name.clone_ref(py),
@@ -78,34 +80,47 @@ impl Plan {
     }
 }
 
+// SAFETY: mapped and writable for as long as this object.
+unsafe impl Export for Reservation {
+    fn memory(&self) -> PyResult<Memory> {
+        Ok(Memory {
+            address: self.address,
+            len: self.len,
+            is_writable: true,
+        })
+    }
+}
+
 #[pymethods]
 impl Reservation {
-    /// Puts it; False if there is no room for another item.
+    /// Puts the item. Returns False if there is no room for another one.
     fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = &self.membership;
-        let put = attempt(py, membership, |patience| {
+        let outcome = attempt(py, membership, |patience| {
             membership.link_chunk(&mut lock(&self.chunk), self.used, patience)
         })?;
-        told(py, membership, put)
+        was_put(py, membership, outcome)
     }
 
-    /// Whether there may be room for another item: a hint.
+    /// Returns True if there may be room for another item. A hint.
     fn may_put(&self) -> bool {
         self.membership.may_put(1)
     }
 
-    /// Waits until it is put, in a thread. False if the timeout is over, None if waits were stopped.
+    /// Waits in a thread until the item is put: returns True, False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let us = (self.name.get(), &*self.membership);
-        wait_to_put(py, us, 1, timeout, || {
-            us.1.link_chunk(&mut lock(&self.chunk), self.used, PATIENCE)
+        let queue = (self.name.get(), &*self.membership);
+        wait_to_put(py, queue, 1, timeout, || {
+            queue
+                .1
+                .link_chunk(&mut lock(&self.chunk), self.used, PATIENCE)
         })
     }
 
-    /// Gives the memory up. Again, or once it was put: nothing.
+    /// Frees the memory. Does nothing once the item was put. Idempotent.
     fn give_up(&self, py: Python<'_>) {
         if let Some(chunk) = lock(&self.chunk).take() {
-            // What is wrong, whoever uses the queue next reads.
+            // The next operation on the queue raises any error.
             let _ = py.detach(|| self.membership.free_chunk(chunk, PATIENCE));
         }
     }
@@ -115,16 +130,15 @@ impl Reservation {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let us = slf.get();
-        // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
-        unsafe { fill(view, slf.as_any(), us.address, us.len, true, flags) }
+        // SAFETY: `view` is the caller's to be filled.
+        unsafe { export(&slf, view, flags) }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.membership.is_here() {
-            std::mem::forget(self.membership.clone()); // A forked child takes nothing of the parent's down.
+            std::mem::forget(self.membership.clone()); // A forked child must release nothing of its parent's.
             return;
         }
         if let Some(chunk) = lock(&self.chunk).take() {

@@ -1,9 +1,9 @@
-//! `Transaction`: many operations of a store that are one.
+//! `Transaction`: several operations on a store that take effect together.
 
 use crate::objects::deadline::OWNER_LOCK_TIMEOUT;
 use crate::objects::store::{BeginOutcome, OPERATION_TIMEOUT, TRANSACTIONS};
 use crate::python::objects::shared_object::SharedObject;
-use crate::python::objects::stores::store::{Inner, StoreRef};
+use crate::python::objects::stores::open_store::{OpenStore, StoreRef};
 use crate::python::support::errors::preserving_exception;
 use crate::python::support::owner::{current_owner, is_in_loop, this_thread};
 use pyo3::intern;
@@ -13,33 +13,33 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-/// For how long, in nanoseconds, a loop that tries again looks whether a single operation has ended.
+/// Time, in nanoseconds, for which an event loop that tries again waits for the end of a single operation.
 const AGAIN: u64 = 200_000;
 
-/// A transaction of a store: `with` begins and ends it in a thread, each in one native step: where a frame of Python lay
-/// between, a signal handler that raises there would leave it open. Where `with` would block a loop, it calls
-/// `_refuse_to_block`, and where the wait for `_timeout` seconds was in vain, `_raise_wait_failed`. One that goes while it is open
-/// comes to nothing.
+/// A transaction of a store: `with` begins and ends it in a thread, each in one native step, because a signal handler
+/// that raises in a Python frame between would leave the transaction open. Where `with` would block an event loop, it
+/// calls `_refuse_to_block`, and after a failed wait of `_timeout` seconds `_raise_wait_failed`. A transaction that is
+/// dropped while it is open is rolled back.
 ///
-/// `name`: the use of the name whose it is. `joins`: within a transaction of this task or thread it is a part of that, which
-/// is undone alone if its block raises.
+/// `name`: the handle's use of the store. `joins`: within a transaction of the same task or thread, this one becomes a
+/// part of it, which is rolled back alone if its block raises.
 #[pyclass(frozen, subclass, module = "shmrpc._core")]
 pub struct Transaction {
-    inner: Arc<Inner>,
+    inner: Arc<OpenStore>,
     name: Py<SharedObject>,
     joins: bool,
     /// The task or thread that begins it.
     owner: AtomicU64,
     is_open: AtomicBool,
-    /// A block has it, or waits for it: the owner is that of the block.
+    /// True while a block uses it, or waits for it. The owner is that of the block.
     is_used: AtomicBool,
-    /// A single operation that does not end was in the way when it was last tried.
+    /// True if a single operation that did not end was in the way at the last try.
     is_late: AtomicBool,
-    /// The number of the part that it is of another transaction, while its block runs; 0 if it is none.
+    /// Number of the part that it is of another transaction, while its block runs; 0 if it is no part.
     part: AtomicU64,
 }
 
-// Relaxed, all: what Python calls is under the GIL.
+// Relaxed, all: Python calls these methods under the GIL.
 impl Transaction {
     fn begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
@@ -50,31 +50,32 @@ impl Transaction {
             self.part.store(part, Relaxed);
             return Ok(true);
         }
-        // The first time it waits for a moment; a loop that tries again has others to serve.
+        // The first try waits for a moment; an event loop that tries again has other tasks to run.
         let patience = match self.is_late.load(Relaxed) {
             true => AGAIN,
             false => OPERATION_TIMEOUT,
         };
         let begun = members.begin_transaction(owner, owner != this_thread(), patience);
-        let begun = begun.map_err(|error| self.inner.refused(py, error))?;
+        let begun = begun.map_err(|error| self.inner.refusal_error(py, error))?;
         self.is_late
             .store(begun == BeginOutcome::MustRetry, Relaxed);
         self.is_open.store(begun == BeginOutcome::Begun, Relaxed);
         Ok(begun == BeginOutcome::Begun)
     }
 
-    /// Begins it for its owner, and waits in this thread: False if the timeout is over, None if waits were stopped.
-    /// `only_late`: for a single operation that does not end, and for no other transaction; `is_late` says which was in the way.
+    /// Begins the transaction for its owner, and waits in this thread: returns true, false after the timeout, None if
+    /// waits were stopped. With `only_late`, waits for a single operation that does not end, but not for another
+    /// transaction; `is_late` tells which of them was in the way.
     fn wait(
         &self,
         py: Python<'_>,
         timeout: Option<f64>,
         only_late: bool,
     ) -> PyResult<Option<bool>> {
-        let (us, owner) = (&*self.inner, self.owner.load(Relaxed));
+        let (this, owner) = (&*self.inner, self.owner.load(Relaxed));
         let is_task = owner != this_thread();
-        let may_block = us.membership.check_may_block(owner);
-        may_block.map_err(|error| us.refused(py, error))?;
+        let may_block = this.membership.check_may_block(owner);
+        may_block.map_err(|error| this.refusal_error(py, error))?;
         let end = timeout.and_then(|timeout| {
             Instant::now().checked_add(Duration::try_from_secs_f64(timeout).ok()?)
         });
@@ -86,8 +87,10 @@ impl Transaction {
             });
             let mut tried = BeginOutcome::MustWait;
             let left = left.map(|left| left.as_secs_f64());
-            let waited = us.wait_in(py, self.name.get(), TRANSACTIONS, left, || {
-                tried = us.membership.begin_transaction(owner, is_task, patience)?;
+            let waited = this.wait_in(py, self.name.get(), TRANSACTIONS, left, || {
+                tried = this
+                    .membership
+                    .begin_transaction(owner, is_task, patience)?;
                 Ok(tried != BeginOutcome::MustWait || only_late)
             });
             self.is_late
@@ -103,7 +106,7 @@ impl Transaction {
             if waited != Some(true) || tried != BeginOutcome::MustRetry {
                 return Ok(waited.map(|_| tried == BeginOutcome::Begun));
             }
-            // The end of a single operation wakes no waiter: try again, until the time is over.
+            // The end of a single operation wakes no waiter, so this tries again until the timeout.
             py.check_signals()?;
             if self.name.get().is_stopped() {
                 return Ok(None);
@@ -114,23 +117,23 @@ impl Transaction {
         }
     }
 
-    /// Begins it, and waits in this thread if that has to be.
+    /// Begins the transaction, and waits in this thread if it has to.
     fn enter(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
-        let (us, py) = (self, slf.py());
-        if us.begin(py)? {
+        let (this, py) = (self, slf.py());
+        if this.begin(py)? {
             return Ok(());
         }
         let mut timeout: Option<f64> = slf.getattr(intern!(py, "_timeout"))?.extract()?;
-        // In a loop it waits as a single operation does, for a single operation of another process alone.
-        let in_loop = !us.joins && is_in_loop(py)?;
+        // In an event loop it waits as a single operation does, and only for a single operation of another process.
+        let in_loop = !this.joins && is_in_loop(py)?;
         if in_loop {
-            let patience = us.inner.patience() as f64 / 1e9;
+            let patience = this.inner.patience() as f64 / 1e9;
             timeout = Some(timeout.map_or(patience, |timeout| timeout.min(patience)));
         }
-        let is_late = || us.is_late.load(Relaxed);
+        let is_late = || this.is_late.load(Relaxed);
         let waited = match in_loop && !is_late() {
             true => Some(false),
-            false => us.wait(py, timeout, in_loop)?,
+            false => this.wait(py, timeout, in_loop)?,
         };
         if waited == Some(true) {
             return Ok(());
@@ -138,7 +141,7 @@ impl Transaction {
         if in_loop && waited.is_some() && !is_late() {
             slf.call_method0(intern!(py, "_refuse_to_block"))?;
         }
-        let is_single = us.joins || in_loop;
+        let is_single = this.joins || in_loop;
         slf.call_method1(
             intern!(py, "_raise_wait_failed"),
             (waited, timeout, is_single),
@@ -159,7 +162,7 @@ impl Transaction {
             let forget = || opened.call_method0(intern!(py, "forget_classes")).map(drop);
             forgotten = forget();
             if forgotten.is_err() {
-                // The handler of a signal has raised before anything was forgotten. The transaction ends all the same.
+                // A signal handler has raised before anything was forgotten. The transaction ends all the same.
                 let _ = forget();
             }
         }
@@ -168,7 +171,7 @@ impl Transaction {
             return forgotten;
         }
         let ended = self.inner.membership.end_transaction(owner, is_kept);
-        ended.map_err(|error| self.inner.refused(py, error))?;
+        ended.map_err(|error| self.inner.refusal_error(py, error))?;
         forgotten
     }
 }
@@ -190,11 +193,11 @@ impl Transaction {
     }
 
     fn __enter__(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let us = slf.get();
-        us._own(slf.py())?;
-        let entered = us.enter(slf);
+        let this = slf.get();
+        this._own(slf.py())?;
+        let entered = this.enter(slf);
         if entered.is_err() {
-            us.is_used.store(false, Relaxed);
+            this.is_used.store(false, Relaxed);
         }
         entered
     }
@@ -209,11 +212,11 @@ impl Transaction {
         self.end(py, error.is_none())
     }
 
-    /// It is to be that of the task or thread that runs here, whichever task begins it.
+    /// Makes the running task or thread the owner, whichever task begins the transaction.
     fn _own(&self, py: Python<'_>) -> PyResult<()> {
         let owner = current_owner(py)?;
         if self.is_used.swap(true, Relaxed) {
-            return Err(self.inner.error(
+            return Err(self.inner.named_error(
                 py,
                 "LocalProtocolError",
                 "has this transaction in use: call transaction() for each block, in each task and thread"
@@ -240,7 +243,7 @@ impl Transaction {
         self.is_open.load(Relaxed)
     }
 
-    /// Ends it, if it was begun.
+    /// Ends the transaction, if it was begun.
     fn _end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
         self.end(py, is_kept)
     }

@@ -1,7 +1,7 @@
-//! `Message`: what one has published in a topic, and who has.
+//! `Message`: a message of a topic.
 //!
-//! Its class is made by hand. Those of PyO3 are all followed by the garbage collector, which then runs after each 700
-//! messages, and making one of their instances takes twice as long as all else that is done for a small message.
+//! Its class is made by hand. The garbage collector tracks every class of PyO3, and would run after each 700 messages;
+//! and making an instance of such a class takes twice as long as everything else that is done for a small message.
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
@@ -13,21 +13,21 @@ use std::mem::offset_of;
 use std::os::raw::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// An instance.
+/// Fields of an instance.
 #[repr(C)]
 struct Fields {
     base: ffi::PyObject,
-    /// What was published.
+    /// The value.
     value: *mut ffi::PyObject,
-    /// Who has published it: its `pid`, and a `number` that no other publisher of the topic has.
+    /// The publisher: its `pid`, and a `number` that no other publisher of the topic has.
     publisher: *mut ffi::PyObject,
-    /// Its number among the messages of its publisher, from 0 on.
+    /// Position among the messages of the publisher, from 0 on.
     seq: u64,
 }
 
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// The class.
+/// Returns the class.
 pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     let class = CLASS.get_or_try_init(py, || make_class(py))?;
     Ok(class.bind(py))
@@ -42,8 +42,8 @@ pub(crate) fn make<'py>(
     seq: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = class.py();
-    // SAFETY: the memory is new, and as large as `Fields`, all of which are set before anybody sees it; the class is that of
-    // such objects.
+    // SAFETY: the memory is new, and as large as `Fields`, all of which are set before other code sees the object; the
+    // class is that of such objects.
     unsafe {
         let memory = ffi::PyObject_Malloc(size_of::<Fields>()).cast::<Fields>();
         if memory.is_null() {
@@ -57,10 +57,10 @@ pub(crate) fn make<'py>(
     }
 }
 
-/// Called by Python with an instance that nobody refers to.
+/// Frees an instance. Python calls this when the last reference is dropped.
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     let fields = object.cast::<Fields>();
-    // SAFETY: it is an instance, whose references are ours to give back, as are its memory and its reference to its class.
+    // SAFETY: it is an instance, whose references, memory and reference to its class are released here.
     unsafe {
         let class = ffi::Py_TYPE(object);
         ffi::Py_DECREF((*fields).value);
@@ -70,7 +70,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-/// Called by Python with an instance.
+/// Returns the representation of an instance.
 unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     let fields = object.cast::<Fields>();
     let format = c"Message(value=%R, seq=%llu, publisher=%R)";
@@ -81,7 +81,7 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     }
 }
 
-/// For `copy` and `pickle`: it is of this process, and what it has looks at shared memory. Called by Python with an instance.
+/// Raises TypeError for `copy` and `pickle`, because a message belongs to this process and may refer to shared memory.
 unsafe extern "C" fn reduce(
     object: *mut ffi::PyObject,
     _none: *mut ffi::PyObject,
@@ -107,16 +107,21 @@ fn make_class(py: Python<'_>) -> PyResult<Py<PyType>> {
     };
     let object = ffi::Py_T_OBJECT_EX;
     let members = [
-        member(c"value", c"What was published.", object, offset_of!(Fields, value)),
+        member(
+            c"value",
+            c"The value that was published.",
+            object,
+            offset_of!(Fields, value),
+        ),
         member(
             c"publisher",
-            c"Who has published it: its `pid`, and a `number` that no other publisher of the topic has.",
+            c"The publisher: its `pid`, and a `number` that no other publisher of the topic has.",
             object,
             offset_of!(Fields, publisher),
         ),
         member(
             c"seq",
-            c"Its number among the messages of its publisher, from 0 on.",
+            c"Position among the messages of its publisher, from 0 on.",
             ffi::Py_T_ULONGLONG,
             offset_of!(Fields, seq),
         ),
@@ -134,10 +139,10 @@ fn make_class(py: Python<'_>) -> PyResult<Py<PyType>> {
         ffi::PyMethodDef::zeroed(),
     ];
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
-    // Python refers to both as long as the class is there, which is for ever.
+    // Python refers to both while the class lives, which is for ever.
     let members = Box::leak(Box::new(members)).as_mut_ptr();
     let methods = Box::leak(Box::new(methods)).as_mut_ptr();
-    let doc = c"What one has published in a topic, and who has.";
+    let doc = c"A message of a topic.";
     let mut slots = [
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
         slot(ffi::Py_tp_repr, repr as *mut c_void),
@@ -156,8 +161,8 @@ fn make_class(py: Python<'_>) -> PyResult<Py<PyType>> {
         flags: flags as u32,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the specification is complete, and what it refers to lives for as long as it is needed. It returns a new
-    // class, or has raised.
+    // SAFETY: the specification is complete, and what it refers to lives for as long as it is needed. The result is a
+    // new class, or null with an exception.
     unsafe {
         let made = ffi::PyType_FromSpec(&mut spec);
         let made = Bound::from_owned_ptr_or_err(py, made)?;

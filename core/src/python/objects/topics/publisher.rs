@@ -1,24 +1,24 @@
-//! `Publisher`: what Python publishes in a topic.
+//! `Publisher`: the publishing end of a topic.
 
 use crate::objects::error::ObjectError;
-use crate::objects::topic::{Publication, ROOM, RoomWait, SubscriberSeen, TopicMembership};
+use crate::objects::topic::{Publication, ROOM, RoomWait, TopicMembership};
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::items::Large;
+use crate::python::codec::items::LargeItem;
 use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::codec::values::{Values, item_at};
-use crate::python::objects::shared_object::{SharedObject, failed};
+use crate::python::objects::error::object_error;
+use crate::python::objects::report::subscriber_dicts;
+use crate::python::objects::shared_object::SharedObject;
 use crate::python::objects::topics::records::{PendingRecords, Record};
 use crate::python::support::scratch::Scratch;
-use crate::queue::Form;
 use crate::sync::lock;
-use crate::topic::Policy;
 use crate::topic::log_layout::PublisherLimits as Limits;
 use crate::topic::publisher::OnFull;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 use std::sync::{Arc, Mutex};
 
-/// What a handle of a topic publishes: values, or bytes. The functions are those of [`Values`].
+/// A publisher of values, or of bytes. The functions are those of [`Values`].
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Publisher {
     name: Py<SharedObject>,
@@ -28,7 +28,7 @@ pub struct Publisher {
     values: Values,
 }
 
-/// A wait until all that subscribe have attached themselves. As long as it is there, those are asked to wake us.
+/// A wait until all subscribers have attached to the publisher. While it lives, they are asked to wake this process.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct AttachWait {
     name: Py<SharedObject>,
@@ -37,14 +37,14 @@ pub struct AttachWait {
 
 #[pymethods]
 impl AttachWait {
-    /// Whether they have; if not, one may sleep until it is asked again.
+    /// Returns True if all have attached. If not, the caller may sleep until the next check.
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = self.name.get().membership(py)?;
         let attached = self.is_attached();
-        attached.map_err(|error| failed(py, membership, error))
+        attached.map_err(|error| object_error(py, membership, error))
     }
 
-    /// Waits in a thread: False if the timeout is over, None if waits were stopped.
+    /// Waits in a thread: returns True, False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let name = self.name.get();
         name.wait_in(py, ROOM, timeout, |_| self.is_attached())
@@ -62,10 +62,10 @@ impl Publisher {
     fn publishing(&self, py: Python<'_>) -> PyResult<Arc<Publication>> {
         self.name.get().open(py)?;
         let publishing = lock(&self.publishing).clone();
-        publishing.ok_or_else(|| failed(py, &self.membership, ObjectError::Left))
+        publishing.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
     }
 
-    /// Before anything of what it is published with is: whether there can ever be room for it.
+    /// Raises ValueError if there can never be room for a record, before any record of its batch is published.
     fn check_size(
         &self,
         py: Python<'_>,
@@ -73,7 +73,7 @@ impl Publisher {
         record: &Record,
     ) -> PyResult<()> {
         let checked = publishing.check_size(record.len());
-        checked.map_err(|error| failed(py, &self.membership, error))
+        checked.map_err(|error| object_error(py, &self.membership, error))
     }
 
     fn or_wait(
@@ -113,7 +113,7 @@ fn add(
 
 #[pymethods]
 impl Publisher {
-    /// `limits`: high and low, in records, and bytes of large ones.
+    /// Opens a publisher. `limits` are the high and the low watermark, in records, and the bytes of large records.
     #[new]
     fn new(
         py: Python<'_>,
@@ -127,7 +127,7 @@ impl Publisher {
         let [high, low, memory] = limits;
         let limits = Limits { high, low, memory };
         let publishing = py.detach(|| membership.publish(limits));
-        let publishing = publishing.map_err(|error| failed(py, &membership, error))?;
+        let publishing = publishing.map_err(|error| object_error(py, &membership, error))?;
         Ok(Publisher {
             name,
             values: Values {
@@ -144,7 +144,7 @@ impl Publisher {
         })
     }
 
-    /// Publishes a value; what waits for room if there is none.
+    /// Publishes a value. Returns it encoded if it has to wait for room.
     fn publish_now(
         &self,
         py: Python<'_>,
@@ -161,7 +161,7 @@ impl Publisher {
         let form = (head.0 >> 40) as u8;
         let record = std::iter::once((form, payload, false));
         let published = publishing.publish(record, OnFull::Fail);
-        let published = published.map_err(|error| failed(py, &self.membership, error))?;
+        let published = published.map_err(|error| object_error(py, &self.membership, error))?;
         if published.refused.is_none() {
             return Ok(None);
         }
@@ -169,7 +169,7 @@ impl Publisher {
         self.or_wait(py, publishing, small.bytes, vec![record])
     }
 
-    /// Publishes values one after the other; those that wait for room if there is none for all.
+    /// Publishes values one after the other. Returns those that have to wait for room, encoded.
     fn publish_many_now(
         &self,
         py: Python<'_>,
@@ -191,8 +191,8 @@ impl Publisher {
         self.or_wait(py, publishing, small.bytes, records)
     }
 
-    /// A record of `size` bytes that are to be filled in place; `body`, if there is one, is that of a value with this one
-    /// buffer. None if it is a small one, which is copied. Raises ValueError if there can be no room for it.
+    /// Returns a record of `size` bytes to be filled in place. With `body`, that is the body of a value with this one
+    /// buffer. Returns None for a small record, which is copied. Raises ValueError if there can be no room for it.
     #[pyo3(signature = (size, body, /))]
     fn reserve(
         &self,
@@ -201,7 +201,7 @@ impl Publisher {
         body: Option<&[u8]>,
     ) -> PyResult<Option<PendingRecords>> {
         let publishing = self.publishing(py)?;
-        let large = Large::to_fill(size, body)?;
+        let large = LargeItem::to_fill(size, body)?;
         if !publishing.is_large(large.payload().1) {
             return Ok(None);
         }
@@ -211,13 +211,13 @@ impl Publisher {
         Ok(Some(records))
     }
 
-    /// Whether all that subscribe read what is published from now on.
+    /// Returns True if all subscribers read what is published from now on.
     fn is_attached(&self, py: Python<'_>) -> PyResult<bool> {
         let attached = self.publishing(py)?.is_attached_by_all(OnFull::Fail);
-        attached.map_err(|error| failed(py, &self.membership, error))
+        attached.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// A wait for that.
+    /// Returns a wait for that.
     fn attaching(&self, py: Python<'_>) -> PyResult<AttachWait> {
         Ok(AttachWait {
             name: self.name.clone_ref(py),
@@ -225,8 +225,8 @@ impl Publisher {
         })
     }
 
-    /// Publishes nothing more. Idempotent. With `waits`, the last handle of this process waits for a while until all that
-    /// subscribe have attached themselves; without, the caller has done so.
+    /// Closes the publisher. Idempotent. With `waits`, the last handle of this process waits for a while until all
+    /// subscribers have attached; without, the caller has waited.
     #[pyo3(signature = (waits = true))]
     fn close(&self, py: Python<'_>, waits: bool) {
         let publishing = lock(&self.publishing).take();
@@ -236,65 +236,29 @@ impl Publisher {
         py.detach(|| drop(publishing));
     }
 
-    /// How many messages this process has published; bytes of large ones that are held; bytes of memory that these have.
+    /// Returns the number of messages that this process has published, the bytes of large messages that are held, and
+    /// the bytes of memory that these take.
     fn stats(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let stats = self.publishing(py)?.stats();
-        stats.map_err(|error| failed(py, &self.membership, error))
+        stats.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// Those that subscribe: their processes, how many messages they are behind, or None if they read nothing of this
-    /// publisher; how many they have missed; bytes of large ones that they look at; their policies: "block", "keep_last"
-    /// or "disconnect", and its number.
+    /// Returns a dictionary for each subscriber: its process; the number of messages that it is behind, or None if it
+    /// reads nothing of this publisher; the number of messages that it has missed; bytes of large messages that it
+    /// reads in place; its policy, "block", "keep_last" or "disconnect", and the number of that.
     fn subscribers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let seen = self.publishing(py)?.subscribers();
-        let seen = seen.map_err(|error| failed(py, &self.membership, error))?;
-        seen_subscribers(py, seen)
+        let seen = seen.map_err(|error| object_error(py, &self.membership, error))?;
+        subscriber_dicts(py, seen)
     }
 }
 
 impl Drop for Publisher {
     fn drop(&mut self) {
         let publishing = lock(&self.publishing).take();
-        // It may wait for those that subscribe.
+        // This may wait for subscribers.
         if publishing.is_some() {
             Python::attach(|py| py.detach(|| drop(publishing)));
         }
-    }
-}
-
-/// What is seen of those that subscribe.
-pub(crate) fn seen_subscribers(
-    py: Python<'_>,
-    seen: Vec<SubscriberSeen>,
-) -> PyResult<Bound<'_, PyList>> {
-    let found = PyList::empty(py);
-    for each in seen {
-        let subscriber = PyDict::new(py);
-        subscriber.set_item("pid", each.pid)?;
-        subscriber.set_item("lag", each.lag)?;
-        subscriber.set_item("lost", each.lost)?;
-        subscriber.set_item("kept", each.held)?;
-        subscriber.set_item("policy", word_for(each.policy))?;
-        subscriber.set_item("number", each.number)?;
-        found.append(subscriber)?;
-    }
-    Ok(found)
-}
-
-fn word_for(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Block => "block",
-        Policy::KeepLast => "keep_last",
-        Policy::Disconnect => "disconnect",
-    }
-}
-
-/// The form of a record's number.
-pub(crate) fn form_of(number: u8) -> Option<Form> {
-    match number {
-        0 => Some(Form::Value),
-        1 => Some(Form::Raw),
-        2 => Some(Form::Parcel),
-        _ => None,
     }
 }

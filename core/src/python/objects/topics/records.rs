@@ -2,9 +2,10 @@
 
 use crate::objects::error::ObjectError;
 use crate::objects::topic::{Publication, ROOM, RoomWait};
-use crate::python::codec::items::Large;
-use crate::python::objects::shared_object::{SharedObject, failed};
-use crate::python::support::buffer::fill;
+use crate::python::codec::items::LargeItem;
+use crate::python::objects::error::object_error;
+use crate::python::objects::shared_object::SharedObject;
+use crate::python::support::export::{Export, Memory, export};
 use crate::python::support::scratch::Scratch;
 use crate::sync::lock;
 use crate::topic::publisher::{Block, NoRoom, NoRoomCause, OnFull};
@@ -14,18 +15,18 @@ use pyo3::prelude::*;
 use std::os::raw::c_int;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Bytes from here on are copied without the GIL.
+/// Smallest number of bytes that are copied without the GIL.
 const LONG: usize = 64 << 10;
 
-/// A value that is to be published.
+/// A value to be published.
 pub(crate) enum Record {
-    /// A small one: its form, and where its payload is among the small ones.
+    /// A small record: its form, and the offset and the length of its payload among the small ones.
     Small(u8, usize, usize),
-    Large(Large),
+    Large(LargeItem),
 }
 
 impl Record {
-    /// Bytes of its payload.
+    /// Returns the bytes of its payload.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Record::Small(_, _, len) => *len as u64,
@@ -34,27 +35,27 @@ impl Record {
     }
 }
 
-/// How far a batch is published.
+/// Progress of a batch.
 struct Progress {
-    /// This many of its records are.
+    /// Number of its records that are published.
     done: usize,
-    /// The block of the next one, which is filled, or is to be.
+    /// The block of the next record, which is filled or has to be.
     filled: Option<Block>,
     /// Whom the next one waits for.
     slowest: Option<NoRoom>,
 }
 
-/// Values that wait for room, or those of them that were not published at once; or one that is filled in place, by the
-/// buffer protocol, between `reserve` and `publish`.
+/// Values that wait for room, or those of them that were not published at once; or a record that the program fills in
+/// place, by the buffer protocol, between `reserve` and `publish`.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct PendingRecords {
     name: Py<SharedObject>,
     publishing: Arc<Publication>,
-    /// The small ones, one behind the other, each with its head.
+    /// The small records, one behind the other, each with its head.
     small: Scratch,
     records: Vec<Record>,
     progress: Mutex<Progress>,
-    /// Once they wait.
+    /// Set once they wait.
     waiting: OnceLock<RoomWait>,
 }
 
@@ -84,11 +85,11 @@ impl PendingRecords {
         waiting.on_full()
     }
 
-    fn told<T>(&self, py: Python<'_>, result: Result<T, ObjectError>) -> PyResult<T> {
-        result.map_err(|error| failed(py, self.publishing.membership(), error))
+    fn map_error<T>(&self, py: Python<'_>, result: Result<T, ObjectError>) -> PyResult<T> {
+        result.map_err(|error| object_error(py, self.publishing.membership(), error))
     }
 
-    /// Publishes on; whether all are.
+    /// Publishes further records. Returns true if all are published.
     pub(crate) fn advance(&self, py: Python<'_>, on_full: OnFull) -> PyResult<bool> {
         let is_long = self.small.len() >= LONG
             || (self.records.iter()).any(|record| matches!(record, Record::Large(_)));
@@ -96,7 +97,7 @@ impl PendingRecords {
             true => py.detach(|| self.publish(on_full)),
             false => self.publish(on_full),
         };
-        self.told(py, done)
+        self.map_error(py, done)
     }
 
     fn publish(&self, on_full: OnFull) -> Result<bool, ObjectError> {
@@ -114,7 +115,7 @@ impl PendingRecords {
         Ok(true)
     }
 
-    /// Publishes the small ones that follow.
+    /// Publishes the small records that follow.
     fn publish_small(
         &self,
         progress: &mut Progress,
@@ -132,7 +133,7 @@ impl PendingRecords {
 
     fn publish_large(
         &self,
-        large: &Large,
+        large: &LargeItem,
         progress: &mut Progress,
         on_full: OnFull,
     ) -> Result<Option<NoRoom>, ObjectError> {
@@ -140,7 +141,7 @@ impl PendingRecords {
         let form = form as u8;
         if !self.publishing.is_large(len) {
             let mut payload = vec![0; len as usize];
-            // SAFETY: it is as long as the payload.
+            // SAFETY: the vector is as long as the payload.
             unsafe { large.write_payload(payload.as_mut_ptr()) };
             let record = std::iter::once((form, &payload[..], true));
             let published = self.publishing.publish(record, on_full)?;
@@ -160,10 +161,11 @@ impl PendingRecords {
         }
     }
 
-    /// Sees to it that there is a block with the next record, but for what somebody else fills; or who has the memory.
+    /// Provides a block with the next record, except for a buffer that the program fills. Returns the subscriber that
+    /// keeps the memory, if there is none.
     fn fill(
         &self,
-        large: &Large,
+        large: &LargeItem,
         progress: &mut Progress,
         on_full: OnFull,
     ) -> Result<Option<NoRoom>, ObjectError> {
@@ -176,13 +178,14 @@ impl PendingRecords {
             Err(slowest) => return Ok(Some(slowest)),
         };
         let (_log, to) = self.publishing.address(&block);
-        // SAFETY: the block is as long, mapped as long as its log, and nobody's until it is published.
+        // SAFETY: the block is as long, stays mapped as long as its log, and belongs to this record until it is
+        // published.
         unsafe { large.write_payload(to) };
         progress.filled = Some(block);
         Ok(None)
     }
 
-    /// The same for the only record, which somebody else fills; whether there is one.
+    /// Does what `fill` does, for the only record, which the program fills. Returns true if there is a block.
     fn reserve_with(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         let progress = &mut *lock(&self.progress);
         if let (0, [Record::Large(large)]) = (progress.done, &self.records[..]) {
@@ -191,59 +194,74 @@ impl PendingRecords {
         Ok(progress.filled.is_some())
     }
 
-    /// Where the bytes are that somebody else fills, and how many; as long as this is there.
+    /// Returns the address and the length of the bytes that the program fills. They stay mapped while this lives.
     fn to_fill(&self) -> Option<(usize, usize)> {
         let progress = lock(&self.progress);
         let [Record::Large(large)] = &self.records[..] else {
             return None;
         };
         let (_log, begin) = self.publishing.address(progress.filled.as_ref()?);
-        let (at, len) = large.hole();
+        let (at, len) = large.buffer_to_fill();
         Some((begin.addr() + at as usize, len as usize))
+    }
+}
+
+// SAFETY: mapped and writable for as long as this object.
+unsafe impl Export for PendingRecords {
+    fn memory(&self) -> PyResult<Memory> {
+        let Some((address, len)) = self.to_fill() else {
+            return Err(PyBufferError::new_err("there is nothing to be filled"));
+        };
+        Ok(Memory {
+            address,
+            len,
+            is_writable: true,
+        })
     }
 }
 
 #[pymethods]
 impl PendingRecords {
-    /// Finds memory that is to be filled; False if there is none now.
+    /// Reserves the memory to be filled. Returns False if there is none now.
     fn reserve_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
         let reserved = py.detach(|| self.reserve_with(OnFull::Fail));
-        self.told(py, reserved)
+        self.map_error(py, reserved)
     }
 
-    /// The same for one that is about to sleep until there is some.
+    /// Does what `reserve_now` does, for a caller that is about to sleep until there is memory.
     fn reserve_or_sleep(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
         let reserved = py.detach(|| self.reserve_with(self.waits()));
-        self.told(py, reserved)
+        self.map_error(py, reserved)
     }
 
-    /// Waits for it in a thread. False if the timeout is over, None if waits were stopped.
+    /// Waits for the memory in a thread: returns True, False after the timeout, None if waits were stopped.
     fn wait_reserved(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let reserve = |_| self.reserve_with(self.waits());
         self.name.get().wait_in(py, ROOM, timeout, reserve)
     }
 
-    /// Publishes on; False if there is no room for the others.
+    /// Publishes further records. Returns False if there is no room for the others.
     fn publish_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
         self.advance(py, OnFull::Fail)
     }
 
-    /// The same for one that is about to sleep until there is room: it is woken when the slowest is at low water.
+    /// Does what `publish_now` does, for a caller that is about to sleep until there is room: it is woken when the
+    /// slowest subscriber has read down to the low watermark.
     fn publish_or_sleep(&self, py: Python<'_>) -> PyResult<bool> {
         self.name.get().open(py)?;
         self.advance(py, self.waits())
     }
 
-    /// Waits until all are published, in a thread. False if the timeout is over, None if waits were stopped.
+    /// Waits in a thread until all are published: returns True, False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let publish = |_| self.publish(self.waits());
         self.name.get().wait_in(py, ROOM, timeout, publish)
     }
 
-    /// Frees the memory of one that is not published. Again, or once it was published: nothing.
+    /// Frees the memory of a record that is not published. Does nothing for a published one. Idempotent.
     fn give_up(&self) {
         let filled = lock(&self.progress).filled.take();
         if let Some(block) = filled
@@ -253,7 +271,7 @@ impl PendingRecords {
         }
     }
 
-    /// How many were published.
+    /// Number of published records.
     #[getter]
     fn done(&self) -> usize {
         lock(&self.progress).done
@@ -264,8 +282,8 @@ impl PendingRecords {
         self.records.len()
     }
 
-    /// Whom the next one waits for: the process, 0 if it is none; how many messages that is behind; and for what there is
-    /// no room: "records", "memory" or "filling".
+    /// Returns the subscriber that the next record waits for: its process, 0 if there is none; the number of messages
+    /// that it is behind; and the resource that is short: "records", "memory" or "filling".
     fn slowest(&self) -> (i32, u64, &'static str) {
         let Some(slowest) = lock(&self.progress).slowest else {
             return (0, 0, "records");
@@ -293,11 +311,8 @@ impl PendingRecords {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let Some((address, len)) = slf.get().to_fill() else {
-            return Err(PyBufferError::new_err("there is nothing to be filled"));
-        };
-        // SAFETY: mapped and writable for as long as this object, which the view keeps alive.
-        unsafe { fill(view, slf.as_any(), address, len, true, flags) }
+        // SAFETY: `view` is the caller's to be filled.
+        unsafe { export(&slf, view, flags) }
     }
 }
 

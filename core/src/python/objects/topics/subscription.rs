@@ -1,4 +1,4 @@
-//! `Subscription`: what Python reads of a topic.
+//! `Subscription`: the reading end of a topic.
 
 use crate::memory::bytes;
 use crate::objects::error::ObjectError;
@@ -6,13 +6,14 @@ use crate::objects::lifecycle::prepare_to_sleep;
 use crate::objects::registry::Handle;
 use crate::objects::topic::{self, ITEMS, Payload, Pin, ReceiveOutcome, TopicMembership};
 use crate::python::codec::encoder::Encoder;
+use crate::python::codec::items::form_of;
 use crate::python::codec::values::{Values, is_from_signal_handler};
+use crate::python::objects::error::object_error;
 use crate::python::objects::loop_waiter::LoopWaiter;
-use crate::python::objects::shared_object::{SharedObject, failed};
+use crate::python::objects::shared_object::SharedObject;
 use crate::python::objects::topics::message;
-use crate::python::objects::topics::publisher::form_of;
-use crate::python::support::block::Block;
-use crate::python::support::buffer::bytes_of;
+use crate::python::support::buffer::new_bytes;
+use crate::python::support::in_place_bytes::InPlaceBytes;
 use crate::queue::Form;
 use crate::queue::parcel::Parts;
 use crate::sync::lock;
@@ -27,8 +28,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// What a handle reads: values, or bytes. The functions are those of [`Values`]; `publisher` makes of a process and a
-/// number what a message says of its publisher.
+/// A subscription to values, or to bytes. The functions are those of [`Values`]; `publisher` takes a process and a
+/// number, and returns the publisher of a message.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Subscription {
     name: Py<SharedObject>,
@@ -37,29 +38,30 @@ pub struct Subscription {
     subscription: Mutex<Option<Arc<topic::Subscription>>>,
     values: Values,
     publisher: Py<PyAny>,
-    /// Those that messages have named.
+    /// Publishers of messages that were read.
     publishers: Mutex<Vec<(PublisherId, Py<PyAny>)>>,
-    /// What was taken, and not read so far, in the order in which it is read. The last one may be empty: memory for the next.
-    left: Mutex<VecDeque<Batch>>,
+    /// Batches that were taken and not read, in the order in which they are read. The last one may be empty: its memory
+    /// is reused for the next.
+    unread: Mutex<VecDeque<Batch>>,
     /// Messages that were read before those, and reached no caller: see `put_back`.
     returned: Mutex<VecDeque<Py<PyAny>>>,
     has_returned: AtomicBool,
-    /// Whether it is said that a publisher has ended.
-    hears_of_ends: bool,
-    /// The publishers that have cut this off, and why.
-    cut_off: Mutex<Vec<(Ended, CutReason)>>,
-    /// For a loop of its user, if there is one.
+    /// True if the end of a publisher is raised.
+    raises_ends: bool,
+    /// Publishers that have cut off this subscriber, and their reasons.
+    cut_off: Mutex<Vec<(EndedPublisher, CutReason)>>,
+    /// The bell of an event loop that uses this, if one does.
     bell: OnceLock<LoopWaiter>,
 }
 
-/// Messages that were taken.
+/// Messages that were taken from a log.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
     messages: Vec<topic::Message>,
-    /// The block of the first message, if that was read in place and a signal handler interrupted it.
-    interrupted: Option<Arc<Held>>,
-    /// Why the message before them could not be read, if nobody was told.
+    /// The block of the first message, if a signal handler interrupted its reading in place.
+    interrupted: Option<Arc<MessageInPlace>>,
+    /// The error of the message before them, if no call has raised it.
     failed: Option<Box<PyErr>>,
 }
 
@@ -69,36 +71,36 @@ impl Batch {
     }
 }
 
-/// The most messages for which room is made before any is read.
+/// Most messages for which room is made before any is read.
 const USUAL: usize = 256;
-/// More bytes are not kept for the next time.
+/// Largest capacity, in bytes, that is kept for the next batch.
 const KEPT: usize = 256 << 10;
 
-/// What there is instead of messages.
-enum Found {
+/// Result of taking messages.
+enum TakeOutcome {
     Messages,
-    /// None is there.
+    /// No message is there.
     Nothing,
-    /// A publisher is not read any more: the class of the exception, and why.
-    Ended(&'static str, Ended, String),
+    /// A publisher is no longer read: the class of the exception, the publisher and the reason.
+    Ended(&'static str, EndedPublisher, String),
 }
 
-/// A publisher that is not read any more, and its process.
+/// A publisher that is no longer read, and its process.
 #[derive(Clone, Copy)]
-struct Ended {
+struct EndedPublisher {
     source: PublisherId,
     pid: libc::pid_t,
 }
 
-/// A block that is looked at until nobody refers to it.
-struct Held {
+/// A message's block that is read in place, until the last reference to it is dropped.
+struct MessageInPlace {
     subscription: Arc<topic::Subscription>,
     pin: Mutex<Box<Pin>>,
-    /// The pin is a member's: this process leaves the name when nothing is looked at any more.
+    /// The pin belongs to a member, so this process leaves the topic when the last message in place is dropped.
     _name: Option<Arc<Handle>>,
 }
 
-impl Drop for Held {
+impl Drop for MessageInPlace {
     fn drop(&mut self) {
         self.subscription.unpin(&mut lock(&self.pin));
     }
@@ -108,35 +110,35 @@ impl Subscription {
     fn subscription(&self, py: Python<'_>) -> PyResult<Arc<topic::Subscription>> {
         self.name.get().open(py)?;
         let subscription = lock(&self.subscription).clone();
-        subscription.ok_or_else(|| failed(py, &self.membership, ObjectError::Left))
+        subscription.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
     }
 
     fn take(
         &self,
         subscription: &topic::Subscription,
-        most: usize,
+        max_messages: usize,
         batch: &mut Batch,
-    ) -> Result<Found, ObjectError> {
-        let ended = |source| Ended {
+    ) -> Result<TakeOutcome, ObjectError> {
+        let ended = |source| EndedPublisher {
             source,
             pid: subscription.process_of(source),
         };
         let taken = loop {
-            match subscription.receive(most, &mut batch.bytes, &mut batch.messages)? {
-                ReceiveOutcome::Received(Received::PublisherGone(_)) if !self.hears_of_ends => {}
+            match subscription.receive(max_messages, &mut batch.bytes, &mut batch.messages)? {
+                ReceiveOutcome::Received(Received::PublisherGone(_)) if !self.raises_ends => {}
                 ReceiveOutcome::Received(taken) => break taken,
                 ReceiveOutcome::Unreachable(source, why) => {
                     let why = format!("cannot be read: {why}");
-                    return Ok(Found::Ended("SharedMemoryError", ended(source), why));
+                    return Ok(TakeOutcome::Ended("SharedMemoryError", ended(source), why));
                 }
             }
         };
         Ok(match taken {
-            Received::Messages(_) => Found::Messages,
-            Received::Empty => Found::Nothing,
+            Received::Messages(_) => TakeOutcome::Messages,
+            Received::Empty => TakeOutcome::Nothing,
             Received::PublisherGone(source) => {
                 let why = "has ended, and all of its messages are read".to_owned();
-                Found::Ended("PublisherGone", ended(source), why)
+                TakeOutcome::Ended("PublisherGone", ended(source), why)
             }
             Received::CutOff(source, why) => {
                 let ended = ended(source);
@@ -145,14 +147,16 @@ impl Subscription {
             }
             Received::Corrupt(source, corruption) => {
                 let why = format!("has published what cannot be true: {corruption:?}");
-                Found::Ended("RemoteProtocolError", ended(source), why)
+                TakeOutcome::Ended("RemoteProtocolError", ended(source), why)
             }
         })
     }
 
-    /// What there is instead of a wait: a publisher that has cut this off is the only one that there is, and is not heard of
-    /// any more.
-    fn in_vain(&self, subscription: &topic::Subscription) -> Result<Option<Found>, ObjectError> {
+    /// Returns the end of the only publisher, if that has cut off this subscriber: a wait would never end.
+    fn cut_off_by_all(
+        &self,
+        subscription: &topic::Subscription,
+    ) -> Result<Option<TakeOutcome>, ObjectError> {
         for &(ended, why) in &*lock(&self.cut_off) {
             if subscription.is_last_source(ended.source)? {
                 return Ok(Some(cut_off(ended, why)));
@@ -165,7 +169,7 @@ impl Subscription {
     fn ended(
         &self,
         py: Python<'_>,
-        (class, Ended { source, pid }, why): (&str, Ended, String),
+        (class, EndedPublisher { source, pid }, why): (&str, EndedPublisher, String),
     ) -> PyErr {
         let topic = self.membership.name();
         let number = source.number();
@@ -181,83 +185,84 @@ impl Subscription {
         raised().map_or_else(|error| error, PyErr::from_value)
     }
 
-    /// Hands up to `most` messages that are there to `hand_on`; how many. Raises once what there is to be told instead.
+    /// Passes up to `max_messages` messages that are there to `accept`, and returns how many. Raises the end of a
+    /// publisher once.
     fn get_some<'py>(
         &self,
         py: Python<'py>,
-        most: usize,
-        mut hand_on: impl FnMut(Bound<'py, PyAny>),
+        max_messages: usize,
+        mut accept: impl FnMut(Bound<'py, PyAny>),
     ) -> PyResult<usize> {
         let subscription = self.subscription(py)?;
-        // Relaxed, here and below: the thread that sets the flag wakes the sleepers afterwards.
+        // Relaxed, here and below: the thread that sets the flag wakes the waiters afterwards.
         if self.has_returned.load(Relaxed) {
-            let returned = self.take_returned(most);
+            let returned = self.take_returned(max_messages);
             let count = returned.len();
             returned
                 .into_iter()
-                .for_each(|message| hand_on(message.into_bound(py)));
+                .for_each(|message| accept(message.into_bound(py)));
             if count > 0 {
                 return Ok(count);
             }
         }
-        // Another thread may take, and leave, what comes next while Python code reads a value of this.
-        let mut batch = lock(&self.left).pop_front().unwrap_or_default();
+        // Another thread may take, and leave, the next messages while Python code reads a value of this batch.
+        let mut batch = lock(&self.unread).pop_front().unwrap_or_default();
         if let Some(error) = batch.failed.take() {
             self.keep(batch);
             return Err(*error);
         }
         if batch.messages.is_empty() {
-            let found = self.take(&subscription, most, &mut batch);
-            match found.map_err(|error| failed(py, &self.membership, error))? {
-                Found::Messages => {}
-                Found::Nothing => {
+            let found = self.take(&subscription, max_messages, &mut batch);
+            match found.map_err(|error| object_error(py, &self.membership, error))? {
+                TakeOutcome::Messages => {}
+                TakeOutcome::Nothing => {
                     self.keep(batch);
                     if let Some(bell) = self.bell.get() {
                         bell.arm(py, || subscription.may_receive())?;
                     }
                     return Ok(0);
                 }
-                Found::Ended(class, who, why) => {
+                TakeOutcome::Ended(class, who, why) => {
                     return Err(self.ended(py, (class, who, why)));
                 }
             }
         }
-        self.read_all(py, &subscription, batch, most, hand_on)
+        self.read_all(py, &subscription, batch, max_messages, accept)
     }
 
     #[cold]
-    fn take_returned(&self, most: usize) -> Vec<Py<PyAny>> {
+    fn take_returned(&self, max_messages: usize) -> Vec<Py<PyAny>> {
         let mut returned = lock(&self.returned);
-        let count = most.min(returned.len());
+        let count = max_messages.min(returned.len());
         let taken = returned.drain(..count).collect();
         self.has_returned.store(!returned.is_empty(), Relaxed);
         taken
     }
 
-    /// Keeps what is not read so far before all that is left, and else its memory for the next time.
+    /// Keeps the unread messages of a batch before all that is unread, or else its memory for the next batch.
     fn keep(&self, mut batch: Batch) {
-        let mut left = lock(&self.left);
+        let mut unread = lock(&self.unread);
         if !batch.is_empty() {
-            left.push_front(batch);
-        } else if left.is_empty() {
+            unread.push_front(batch);
+        } else if unread.is_empty() {
             if batch.bytes.capacity() > KEPT {
                 batch.bytes = Vec::new();
             }
             batch.bytes.clear();
-            left.push_back(batch);
+            unread.push_back(batch);
         }
     }
 
-    /// Reads up to `most` messages. Those that are not read, since there are more, or one before cannot be, are kept.
+    /// Reads up to `max_messages` messages, and keeps all others, including those behind a message that cannot be read.
     fn read_all<'py>(
         &self,
         py: Python<'py>,
         subscription: &Arc<topic::Subscription>,
         mut batch: Batch,
-        most: usize,
-        mut hand_on: impl FnMut(Bound<'py, PyAny>),
+        max_messages: usize,
+        mut accept: impl FnMut(Bound<'py, PyAny>),
     ) -> PyResult<usize> {
-        let count = batch.messages.len().min(most);
+        let count = batch.messages.len().min(max_messages);
         let (mut read, mut failed) = (0, None);
         let class = match message::class(py) {
             Ok(class) => class,
@@ -278,7 +283,7 @@ impl Subscription {
             ) {
                 Ok(message) => {
                     held = None;
-                    hand_on(message);
+                    accept(message);
                 }
                 Err(error) => {
                     failed = Some(error);
@@ -287,12 +292,13 @@ impl Subscription {
             }
             read += 1;
         }
-        // What a signal handler raises meanwhile, as KeyboardInterrupt, says nothing of the message: that stays the next one.
+        // An exception of a signal handler, such as KeyboardInterrupt, says nothing of the message, which stays the
+        // next one.
         let is_gone = |error: &PyErr| !is_from_signal_handler(py, error).unwrap_or(true);
         let is_gone = failed.as_ref().is_some_and(is_gone);
         batch.messages.drain(..read + usize::from(is_gone));
         batch.interrupted = held.filter(|_| !is_gone);
-        // Those before it are not lost for it: the next one is told.
+        // The messages before it are not lost: the next call raises the error.
         if read > 0 {
             batch.failed = failed.take().map(Box::new);
         }
@@ -308,7 +314,7 @@ impl Subscription {
         bytes: &[u8],
         message: &mut topic::Message,
         last: &mut Option<(PublisherId, Py<PyAny>)>,
-        held: &mut Option<Arc<Held>>,
+        held: &mut Option<Arc<MessageInPlace>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = class.py();
         let (source, seq, form) = (message.source, message.seq, form_of(message.form));
@@ -324,15 +330,15 @@ impl Subscription {
             && let Payload::Pinned(pin) =
                 std::mem::replace(&mut message.payload, Payload::Copied(0, 0))
         {
-            *held = Some(Arc::new(Held {
+            *held = Some(Arc::new(MessageInPlace {
                 subscription: subscription.clone(),
                 pin: Mutex::new(pin),
-                _name: self.name.get().stay(),
+                _name: self.name.get().handle(),
             }));
         }
-        // Either may be read again: the bytes stay where they are, and the block is the caller's.
+        // Either may be read again: the bytes stay where they are, and the caller keeps the block.
         let value = match (&*held, &message.payload) {
-            (Some(held), _) => self.looked_at(py, form, held, seq)?,
+            (Some(held), _) => self.read_in_place(py, form, held, seq)?,
             (None, &Payload::Copied(at, len)) => {
                 self.copied(py, form, &bytes[at..at + len], seq)?
             }
@@ -353,17 +359,17 @@ impl Subscription {
         value.ok_or_else(|| self.unreadable(py, seq))
     }
 
-    fn looked_at<'py>(
+    fn read_in_place<'py>(
         &self,
         py: Python<'py>,
         form: Option<Form>,
-        held: &Arc<Held>,
+        held: &Arc<MessageInPlace>,
         seq: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (from, len) = held.bytes();
         let copy = |at: u64, len: u64| {
-            bytes_of(py, len as usize, |to| {
-                // SAFETY: within the payload, which is mapped as long as it is held; `to` is as long.
+            new_bytes(py, len as usize, |to| {
+                // SAFETY: within the payload, which is mapped while the message is held; `to` is as long.
                 unsafe {
                     let from = (from as *const u8).wrapping_add(at as usize);
                     bytes::copy(to, from, len as usize);
@@ -377,7 +383,7 @@ impl Subscription {
             Some(Form::Raw) => Ok(copy(0, len)?.into_any()),
             Some(Form::Parcel) => {
                 let parts = Parts::read(len, |at, to| {
-                    // SAFETY: `read` asks for bytes within the payload alone.
+                    // SAFETY: `read` asks only for bytes within the payload.
                     unsafe {
                         let from = (from as *const u8).wrapping_add(at as usize);
                         bytes::copy(to.as_mut_ptr(), from, to.len());
@@ -386,7 +392,10 @@ impl Subscription {
                 let parts = parts.ok_or_else(|| self.unreadable(py, seq))?;
                 let views = parts.buffers.iter().map(|&(at, len)| {
                     let bytes = (from + at as usize, len as usize);
-                    Bound::new(py, Block::new(held.clone(), bytes, "a message of a topic"))
+                    Bound::new(
+                        py,
+                        InPlaceBytes::new(held.clone(), bytes, "a message of a topic"),
+                    )
                 });
                 let views = views.collect::<PyResult<Vec<_>>>()?;
                 let body = copy(parts.body.0, parts.body.1)?;
@@ -432,11 +441,11 @@ impl Subscription {
     }
 }
 
-/// What a publisher that has cut a subscriber off means to that.
-fn cut_off(ended: Ended, why: CutReason) -> Found {
+/// Returns the end of a publisher that has cut off this subscriber.
+fn cut_off(ended: EndedPublisher, why: CutReason) -> TakeOutcome {
     let why = match why {
         CutReason::Lag => {
-            "has cut this subscriber off, which was too slow, and is not heard of any more: subscribe again, and read \
+            "has cut this subscriber off, which was too slow, and sends it nothing more: subscribe again, and read \
              faster, or with a larger disconnect(n), up to the publisher's high, or with keep_last(n), which skips \
              messages instead"
         }
@@ -444,11 +453,11 @@ fn cut_off(ended: Ended, why: CutReason) -> Found {
             "has cut this subscriber off: a member has written where it must not"
         }
     };
-    Found::Ended("CutOff", ended, why.to_owned())
+    TakeOutcome::Ended("CutOff", ended, why.to_owned())
 }
 
-impl Held {
-    /// Where the bytes of the block begin, and how many they are. They are mapped as long as this is there.
+impl MessageInPlace {
+    /// Returns the address and the length of the block, which is mapped while this lives.
     fn bytes(&self) -> (usize, u64) {
         let pin = lock(&self.pin);
         let from = pin.log().space().address(pin.at, pin.len);
@@ -458,8 +467,8 @@ impl Held {
 
 #[pymethods]
 impl Subscription {
-    /// `how`: the policy, 1 block, 2 keep_last, 3 disconnect, and its number; then the history, the last ones, or None:
-    /// the oldest that is there; and whether PublisherGone is raised.
+    /// Subscribes. `how` is the policy, 1 for block, 2 for keep_last, 3 for disconnect, and its number; the number of
+    /// last messages to begin with, or None for the oldest one; and True if the end of a publisher is raised.
     #[new]
     fn new(
         py: Python<'_>,
@@ -470,13 +479,13 @@ impl Subscription {
         publisher: Py<PyAny>,
         how: (u8, u64, Option<u64>, bool),
     ) -> PyResult<Self> {
-        let (which, number, history, hears_of_ends) = how;
+        let (which, number, history, raises_ends) = how;
         let membership = name.get().open_as::<TopicMembership>(py)?;
         let which = Policy::of(which);
         let which = which.ok_or_else(|| PyValueError::new_err("no such policy"))?;
         let history = history.map_or(History::Oldest, History::Last);
         let subscription = py.detach(|| membership.subscribe((which, number), history));
-        let subscription = subscription.map_err(|error| failed(py, &membership, error))?;
+        let subscription = subscription.map_err(|error| object_error(py, &membership, error))?;
         Ok(Subscription {
             name,
             values: Values {
@@ -492,46 +501,46 @@ impl Subscription {
             subscription: Mutex::new(Some(subscription)),
             publisher,
             publishers: Mutex::default(),
-            left: Mutex::default(),
+            unread: Mutex::default(),
             returned: Mutex::default(),
             has_returned: AtomicBool::new(false),
-            hears_of_ends,
+            raises_ends,
             cut_off: Mutex::default(),
             bell: OnceLock::new(),
         })
     }
 
-    /// The next message; None if there is none.
+    /// Returns the next message; None if there is none.
     fn get_now<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut found = None;
         self.get_some(py, 1, |message| found = Some(message))?;
         Ok(found)
     }
 
-    /// Appends up to `most` messages that are there to `got`, and returns true if there were any. Where a signal handler raises
+    /// Appends up to `max_messages` messages that are there to `got`, and returns true if there were any. Where a signal handler raises
     /// as soon as this call is back in Python, the caller has the messages, and returns them by `put_back`.
-    fn take_into(&self, got: &Bound<'_, PyList>, most: usize) -> PyResult<bool> {
-        let mut found = Vec::with_capacity(most.min(USUAL));
-        let taken = self.get_some(got.py(), most, |message| found.push(message))?;
+    fn take_into(&self, got: &Bound<'_, PyList>, max_messages: usize) -> PyResult<bool> {
+        let mut found = Vec::with_capacity(max_messages.min(USUAL));
+        let taken = self.get_some(got.py(), max_messages, |message| found.push(message))?;
         found.iter().try_for_each(|message| got.append(message))?;
         Ok(taken > 0)
     }
 
-    /// The same, and waits in a thread, for at least one unless others were quicker. False if the timeout is over, None if
-    /// waits were stopped.
+    /// Does what `take_into` does, and waits in a thread for at least one message, unless other takers were quicker.
+    /// Returns False after the timeout, None if waits were stopped.
     fn wait_into(
         &self,
         got: &Bound<'_, PyList>,
-        most: usize,
+        max_messages: usize,
         timeout: Option<f64>,
     ) -> PyResult<Option<bool>> {
         let py = got.py();
-        if self.take_into(got, most)? {
+        if self.take_into(got, max_messages)? {
             return Ok(Some(true));
         }
         self.may_wait(py)?;
         let subscription = self.subscription(py)?;
-        let (mut batch, mut found) = (Batch::default(), Found::Nothing);
+        let (mut batch, mut found) = (Batch::default(), TakeOutcome::Nothing);
         let waited = self.name.get().wait_in(py, ITEMS, timeout, |_| {
             if self.has_returned.load(Relaxed) {
                 return Ok(true);
@@ -539,28 +548,32 @@ impl Subscription {
             if !subscription.may_receive() {
                 return Ok(false);
             }
-            found = self.take(&subscription, most, &mut batch)?;
-            if matches!(found, Found::Nothing)
-                && let Some(vain) = self.in_vain(&subscription)?
+            found = self.take(&subscription, max_messages, &mut batch)?;
+            if matches!(found, TakeOutcome::Nothing)
+                && let Some(vain) = self.cut_off_by_all(&subscription)?
             {
                 found = vain;
             }
-            Ok(!matches!(found, Found::Nothing))
+            Ok(!matches!(found, TakeOutcome::Nothing))
         })?;
         match found {
-            Found::Nothing if waited == Some(true) => self.take_into(got, most).map(Some),
-            Found::Nothing => Ok(waited),
-            Found::Messages => {
+            TakeOutcome::Nothing if waited == Some(true) => {
+                self.take_into(got, max_messages).map(Some)
+            }
+            TakeOutcome::Nothing => Ok(waited),
+            TakeOutcome::Messages => {
                 let mut read = Vec::new();
-                self.read_all(py, &subscription, batch, most, |message| read.push(message))?;
+                self.read_all(py, &subscription, batch, max_messages, |message| {
+                    read.push(message)
+                })?;
                 read.iter().try_for_each(|message| got.append(message))?;
                 Ok(Some(true))
             }
-            Found::Ended(class, who, why) => Err(self.ended(py, (class, who, why))),
+            TakeOutcome::Ended(class, who, why) => Err(self.ended(py, (class, who, why))),
         }
     }
 
-    /// Puts back messages that were taken and reached no caller: they are the next ones that are got.
+    /// Puts back messages that were taken and reached no caller: they are read next.
     fn put_back(&self, messages: Vec<Bound<'_, PyAny>>) {
         {
             let mut returned = lock(&self.returned);
@@ -574,33 +587,33 @@ impl Subscription {
         }
     }
 
-    /// Raises CutOff again if the only publisher that there is has cut this off: a wait would be in vain.
+    /// Raises CutOff again if the only publisher has cut off this subscriber: a wait would never end.
     fn may_wait(&self, py: Python<'_>) -> PyResult<()> {
-        let vain = self.in_vain(&*self.subscription(py)?);
-        match vain.map_err(|error| failed(py, &self.membership, error))? {
-            Some(Found::Ended(class, who, why)) => Err(self.ended(py, (class, who, why))),
+        let vain = self.cut_off_by_all(&*self.subscription(py)?);
+        match vain.map_err(|error| object_error(py, &self.membership, error))? {
+            Some(TakeOutcome::Ended(class, who, why)) => Err(self.ended(py, (class, who, why))),
             _ => Ok(()),
         }
     }
 
-    /// Whether there may be something to get, or to hear of: a hint that is right once it was announced that somebody
-    /// sleeps.
+    /// Returns True if there may be something to read, or an end to raise. A hint, which is right after the
+    /// announcement of a sleep.
     fn may_receive(&self, py: Python<'_>) -> PyResult<bool> {
-        let is_left = lock(&self.left)
+        let is_left = lock(&self.unread)
             .front()
             .is_some_and(|batch| !batch.is_empty());
         let is_left = is_left || self.has_returned.load(Relaxed);
         Ok(is_left || self.subscription(py)?.may_receive())
     }
 
-    /// Looks for a moment, before a loop sleeps, whether there may be something to take.
+    /// Spins for a moment before an event loop sleeps. Returns True if there may be something to read.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let subscription = self.subscription(py)?;
         self.name.get().glance(py, || subscription.may_receive())
     }
 
-    /// A descriptor that is readable when there may be something to get, until nothing was found. `is_left`: whether there
-    /// is something anyhow.
+    /// Returns a descriptor that is readable when there may be something to read, until nothing was found. `is_left`:
+    /// there is something anyhow.
     fn fileno(&self, py: Python<'_>, is_left: bool) -> PyResult<i32> {
         let subscription = self.subscription(py)?;
         if let Some(bell) = self.bell.get() {
@@ -611,43 +624,43 @@ impl Subscription {
             prepare_to_sleep(&**membership)?;
             membership.loop_slot(set)
         });
-        let sleeper = sleeper.map_err(|error| failed(py, membership, error))?;
+        let sleeper = sleeper.map_err(|error| object_error(py, membership, error))?;
         let sleeper = LoopWaiter::new(sleeper, set, membership.clone());
         sleeper.draw_ticket(py)?;
         // Another thread may have been quicker.
         let bell = self.bell.get_or_init(|| sleeper);
-        let is_there = is_left || self.may_receive(py)?;
-        bell.arm(py, || is_there || subscription.may_receive())?;
+        let is_ready = is_left || self.may_receive(py)?;
+        bell.arm(py, || is_ready || subscription.may_receive())?;
         Ok(bell.fileno())
     }
 
-    /// Messages that were missed.
+    /// Number of missed messages.
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<u64> {
         let lost = self.subscription(py)?.lost();
-        lost.map_err(|error| failed(py, &self.membership, error))
+        lost.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// The processes of the publishers that are read.
+    /// Returns the processes of the publishers that are read.
     fn publishers(&self, py: Python<'_>) -> PyResult<Vec<i32>> {
         let subscription = self.subscription(py)?;
         let sources = subscription.sources();
-        let sources = sources.map_err(|error| failed(py, &self.membership, error))?;
+        let sources = sources.map_err(|error| object_error(py, &self.membership, error))?;
         let pids = sources
             .into_iter()
             .map(|source| subscription.process_of(source));
         Ok(pids.collect())
     }
 
-    /// Reads nothing more. What looks at messages in place may go on to do so. Again: nothing.
+    /// Closes the subscription. Messages in place may still be read. Idempotent.
     fn close(&self, py: Python<'_>) {
         let subscription = lock(&self.subscription).take();
-        let left = std::mem::take(&mut *lock(&self.left));
+        let unread = std::mem::take(&mut *lock(&self.unread));
         if let Some(bell) = self.bell.get() {
             bell.close();
         }
         py.detach(|| {
-            drop(left);
+            drop(unread);
             if let Some(subscription) = subscription {
                 subscription.leave();
             }

@@ -7,7 +7,7 @@
 use crate::clock;
 use crate::crash;
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::msgpack::expected::Expected;
+use crate::python::codec::msgpack::expected_type::ExpectedType;
 use crate::python::codec::msgpack::reader::{Buffers, Reader};
 use crate::python::codec::msgpack::writer::{OutgoingBody, Unsupported};
 use crate::python::rpc::body::Body;
@@ -22,7 +22,7 @@ pub struct NativeCall {
     encoder: Py<Encoder>,
     ids: Py<CallIds>,
     /// Type of the result, if the core can read it.
-    expected: Option<Py<Expected>>,
+    expected: Option<Py<ExpectedType>>,
     /// Reads the body of a result, and raises the error for a body that it cannot read.
     read: Py<PyAny>,
     /// Opcodes of a request with positional arguments alone, with keyword arguments, and with a deadline.
@@ -156,7 +156,7 @@ impl NativeCall {
         body: &[u8],
         buffers: Option<&Buffers<'py>>,
     ) -> Option<Bound<'py, PyAny>> {
-        Reader::decode(py, body, buffers, self.expected.as_ref()?.get()).ok()
+        Reader::decode(py, body, buffers, self.expected.as_ref()?.get().spec()).ok()
     }
 
     fn read_slowly<'py>(&self, body: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -172,7 +172,7 @@ impl NativeCall {
     fn new(
         encoder: Py<Encoder>,
         ids: Py<CallIds>,
-        expected: Option<Py<Expected>>,
+        expected: Option<Py<ExpectedType>>,
         read: Py<PyAny>,
         positional: u32,
         keywords: u32,

@@ -17,7 +17,7 @@ pub(crate) enum RequestOutcome<'py> {
     Written(Option<Bound<'py, PyAny>>),
     /// The body of the reply.
     Encoded(Bound<'py, PyAny>),
-    /// Nothing is left to do: the reply comes later, the call has none, or the call has failed and the reply says so.
+    /// Nothing is left to do: the reply comes later, the call has none, or the call has failed and its reply was sent.
     Finished,
 }
 

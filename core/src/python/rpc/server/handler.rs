@@ -1,6 +1,6 @@
 //! `Handler`: a function that the core calls by itself, and `CoroutineRunner`: what runs the coroutine that it may return.
 
-use crate::python::codec::msgpack::expected::Expected;
+use crate::python::codec::msgpack::expected_type::ExpectedType;
 use crate::python::codec::msgpack::reader::{Reader, Unreadable};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -13,7 +13,7 @@ const MAX_ARGUMENTS: usize = 24;
 /// A parameter that can be given by name.
 struct Parameter {
     name: Py<PyString>,
-    expected: Py<Expected>,
+    expected: Py<ExpectedType>,
     required: bool,
 }
 
@@ -27,7 +27,7 @@ struct Parameter {
 pub struct Handler {
     name: Py<PyString>,
     function: Py<PyAny>,
-    by_count: Vec<Option<Py<Expected>>>,
+    by_count: Vec<Option<Py<ExpectedType>>>,
     parameters: Vec<Parameter>,
     places: usize,
     coroutines: Option<Py<CoroutineRunner>>,
@@ -91,8 +91,8 @@ impl Handler {
     fn new(
         name: Py<PyString>,
         function: Py<PyAny>,
-        by_count: Vec<Option<Py<Expected>>>,
-        parameters: Vec<(Py<PyString>, Py<Expected>, bool)>,
+        by_count: Vec<Option<Py<ExpectedType>>>,
+        parameters: Vec<(Py<PyString>, Py<ExpectedType>, bool)>,
         places: usize,
         coroutines: Option<Py<CoroutineRunner>>,
     ) -> Self {
@@ -196,11 +196,11 @@ impl Handler {
     ) -> Result<Arguments, Unreadable> {
         let expected = self.by_count.get(count).and_then(Option::as_ref);
         let kinds = expected
-            .and_then(|array| array.get().items())
+            .and_then(|array| array.get().spec().items())
             .ok_or(Unreadable)?;
         let mut arguments = Arguments::new();
         for kind in kinds {
-            arguments.push(reader.value(py, kind.get())?)?;
+            arguments.push(reader.value(py, kind)?)?;
         }
         Ok(arguments)
     }
@@ -223,7 +223,7 @@ impl Handler {
         let mut given = [false; MAX_ARGUMENTS];
         for (index, parameter) in parameters[..places].iter().enumerate() {
             given[index] = true;
-            arguments.push(reader.value(py, parameter.expected.get())?)?;
+            arguments.push(reader.value(py, parameter.expected.get().spec())?)?;
         }
         let count = reader.map()?;
         let mut names = Vec::with_capacity(count.min(MAX_ARGUMENTS));
@@ -237,7 +237,7 @@ impl Handler {
             if std::mem::replace(&mut given[index], true) {
                 return Err(Unreadable);
             }
-            arguments.push(reader.value(py, parameters[index].expected.get())?)?;
+            arguments.push(reader.value(py, parameters[index].expected.get().spec())?)?;
             names.push(parameters[index].name.bind(py));
         }
         let is_missing = |(index, each): (usize, &Parameter)| each.required && !given[index];

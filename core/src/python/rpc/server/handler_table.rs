@@ -247,7 +247,7 @@ impl HandlerTable {
     ) -> PyResult<WrittenResult<'py>> {
         reply.clear();
         let written = if self.encoder.get().write(&result, reply).is_err() {
-            reply.clear(); // It may hold buffers of the result.
+            reply.clear(); // The reply may hold buffers of the result.
             let encode = self.encode.bind(result.py());
             WrittenResult::Encoded(encode.call1((handler.name(), result))?)
         } else {

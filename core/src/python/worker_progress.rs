@@ -1,4 +1,4 @@
-//! `Progress`: how far a worker of a pool is in its chunks of tasks.
+//! `WorkerProgress`: the state of a pool's worker in its chunks of tasks.
 
 use crate::pool::progress;
 use pyo3::exceptions::PyIndexError;
@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 /// The memory that a pool and one of its workers share: see [`progress`].
 #[pyclass(frozen, module = "shmrpc._core")]
-pub struct Progress(progress::Progress);
+pub struct WorkerProgress(progress::Progress);
 
 fn check(slot: usize) -> PyResult<usize> {
     if slot < progress::SLOTS {
@@ -17,21 +17,21 @@ fn check(slot: usize) -> PyResult<usize> {
     }
 }
 
-fn check_seat(seat: usize) -> PyResult<usize> {
-    if seat < progress::COROUTINES {
-        Ok(seat)
+fn check_coroutine(coroutine: usize) -> PyResult<usize> {
+    if coroutine < progress::COROUTINES {
+        Ok(coroutine)
     } else {
-        Err(PyIndexError::new_err(seat))
+        Err(PyIndexError::new_err(coroutine))
     }
 }
 
 #[pymethods]
-impl Progress {
-    /// Chunks and coroutines that a worker has at a time, and bytes of the memory.
+impl WorkerProgress {
+    /// Most chunks and coroutines that a worker has at a time, and bytes of the memory.
     #[classattr]
     const SLOTS: usize = progress::SLOTS;
     #[classattr]
-    const SEATS: usize = progress::COROUTINES;
+    const COROUTINES: usize = progress::COROUTINES;
     #[classattr]
     const SIZE: usize = progress::SIZE;
 
@@ -39,7 +39,7 @@ impl Progress {
     fn new(file: i32) -> PyResult<Self> {
         // SAFETY: the caller keeps `file` open during the call; a closed one is an error.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
-        Ok(Progress(progress::Progress::new(file)?))
+        Ok(WorkerProgress(progress::Progress::new(file)?))
     }
 
     fn open(&self, slot: usize, count: u32) -> PyResult<()> {
@@ -51,11 +51,11 @@ impl Progress {
         Ok(self.0.begin(check(slot)?))
     }
 
-    fn take_back(&self, slot: usize, keep: u32) -> PyResult<u32> {
+    fn shorten(&self, slot: usize, keep: u32) -> PyResult<u32> {
         Ok(self.0.shorten(check(slot)?, keep).limit)
     }
 
-    fn begun(&self, slot: usize) -> PyResult<u32> {
+    fn count_begun(&self, slot: usize) -> PyResult<u32> {
         Ok(self.0.begun(check(slot)?))
     }
 
@@ -67,25 +67,25 @@ impl Progress {
         Ok(self.0.is_stopped(check(slot)?))
     }
 
-    fn took(&self, slot: usize, nanoseconds: u64) -> PyResult<()> {
+    fn record_duration(&self, slot: usize, nanoseconds: u64) -> PyResult<()> {
         self.0.record_duration(check(slot)?, nanoseconds);
         Ok(())
     }
 
-    fn time(&self, slot: usize) -> PyResult<u64> {
+    fn last_duration(&self, slot: usize) -> PyResult<u64> {
         Ok(self.0.last_duration(check(slot)?))
     }
 
-    fn seat(&self, seat: usize) -> PyResult<()> {
-        self.0.clear_coroutine(check_seat(seat)?);
+    fn clear_coroutine(&self, coroutine: usize) -> PyResult<()> {
+        self.0.clear_coroutine(check_coroutine(coroutine)?);
         Ok(())
     }
 
-    fn claim(&self, seat: usize) -> PyResult<bool> {
-        Ok(self.0.take_coroutine(check_seat(seat)?))
+    fn take_coroutine(&self, coroutine: usize) -> PyResult<bool> {
+        Ok(self.0.take_coroutine(check_coroutine(coroutine)?))
     }
 
-    fn is_claimed(&self, seat: usize) -> PyResult<bool> {
-        Ok(self.0.is_coroutine_taken(check_seat(seat)?))
+    fn is_coroutine_taken(&self, coroutine: usize) -> PyResult<bool> {
+        Ok(self.0.is_coroutine_taken(check_coroutine(coroutine)?))
     }
 }

@@ -1,18 +1,19 @@
-//! Small ints, read where the interpreter keeps them: a call into it for each would take twice as long as all the rest.
+//! Small ints, read from the memory of the interpreter: a call into it for each int would take twice as long as
+//! everything else.
 
 use pyo3::ffi;
 
-/// An int of up to one digit of 30 bits, as CPython has it from 3.12 on.
+/// An int of up to one digit of 30 bits, in the layout of CPython 3.12 and later.
 #[cfg(Py_3_12)]
 #[repr(C)]
 struct Int {
     base: ffi::PyObject,
-    /// The sign in the lowest two bits: 0 is positive, 1 zero, 2 negative. From the fourth bit on the number of digits.
+    /// The sign in the lowest two bits: 0 is positive, 1 zero, 2 negative. The number of digits from the fourth bit on.
     tag: usize,
     digit: u32,
 }
 
-/// The same before 3.12.
+/// The same in the layout before CPython 3.12.
 #[cfg(not(Py_3_12))]
 #[repr(C)]
 struct Int {
@@ -22,14 +23,13 @@ struct Int {
     digit: u32,
 }
 
-/// The value of an int that has no more than one digit.
+/// Returns the value of an int that has at most one digit.
 ///
-/// # Safety
-/// `value` is an int and alive.
+/// # Safety `value` is an int and alive.
 #[inline]
-pub(super) unsafe fn small(value: *mut ffi::PyObject) -> Option<i64> {
+pub(super) unsafe fn small_int(value: *mut ffi::PyObject) -> Option<i64> {
     let value = value.cast::<Int>();
-    // SAFETY: as above; nobody changes an int. Its digit is looked at only if it has one.
+    // SAFETY: as above; an int never changes. Its digit is read only if it has one.
     unsafe {
         #[cfg(Py_3_12)]
         let sign = match (*value).tag {

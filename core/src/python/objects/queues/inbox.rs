@@ -1,0 +1,279 @@
+//! `Inbox`: the taking end of a queue.
+
+use crate::objects::error::ObjectError;
+use crate::objects::queue::ITEMS;
+use crate::objects::queue::QueueMembership;
+use crate::python::codec::values::{Values, is_from_signal_handler, item_at};
+use crate::python::objects::error::object_error;
+use crate::python::objects::queues::claimed_item::ClaimedItem;
+use crate::python::objects::queues::waiting::{
+    FailedWait, PATIENCE, attempt, corruption_error, first_word, shut_down_error, wait_for,
+};
+use crate::python::objects::shared_object::SharedObject;
+use crate::python::support::scratch::Scratch;
+use crate::queue::{ClaimEnd, ClaimOutcome, PopOutcome, Source};
+use crate::shared_heap::Field;
+use crate::sync::lock;
+use pyo3::prelude::*;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+/// The taking end of a queue, with the items that this process has taken from it and not handed over.
+pub(crate) struct Inbox {
+    membership: Arc<QueueMembership>,
+    values: Arc<Values>,
+    /// Items that this process has taken and not read.
+    unread: Mutex<Vec<u8>>,
+    /// Values that were taken before those and did not reach their thread: see [`put_back`](Self::put_back).
+    returned: Mutex<VecDeque<Py<PyAny>>>,
+    has_returned: AtomicBool,
+}
+
+impl Inbox {
+    pub(crate) fn new(membership: Arc<QueueMembership>, values: Arc<Values>) -> Self {
+        Inbox {
+            membership,
+            values,
+            unread: Mutex::default(),
+            returned: Mutex::default(),
+            has_returned: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes up to `max_items` items as they are in the queue, and appends them to `items`.
+    fn take(
+        &self,
+        py: Python<'_>,
+        source: Source,
+        max_items: usize,
+        items: &mut Vec<u8>,
+    ) -> PyResult<PopOutcome> {
+        let membership = &self.membership;
+        let mut outcome = membership.pop(source, max_items, items, 0);
+        if let Err(ObjectError::Changing { .. }) = outcome {
+            outcome = py.detach(|| {
+                membership.with_lock_timeout(|patience| {
+                    membership.pop(source, max_items, items, patience)
+                })
+            });
+        }
+        outcome.map_err(|error| object_error(py, membership, error))
+    }
+
+    /// Reads the item at offset `at` and moves `at` behind it. `number` is that of the item, if it is known.
+    pub(crate) fn read_first<'py>(
+        &self,
+        py: Python<'py>,
+        items: &[u8],
+        at: &mut usize,
+        number: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let corrupt = |found| corruption_error(py, &self.membership, Field::Copied, 0, found);
+        let Some((head, payload)) = item_at(items, *at) else {
+            let found = first_word(items.get(*at..).unwrap_or_default());
+            *at = items.len();
+            return Err(corrupt(found));
+        };
+        *at = (*at + 8 + payload.len()).next_multiple_of(8);
+        let value = self.values.read_copied(py, head.form(), payload, number)?;
+        value.ok_or_else(|| corrupt(head.form().map_or(head.0, |_| first_word(payload))))
+    }
+
+    /// Takes up to `max_items` values: those that were taken before, else what is there.
+    pub(crate) fn get_some<'py>(
+        &self,
+        py: Python<'py>,
+        source: Source,
+        max_items: usize,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        // Relaxed: the thread that sets the flag wakes the waiters afterwards.
+        if source == Source::Queue && self.has_returned.load(Relaxed) {
+            let returned = self.take_returned(py, max_items);
+            if !returned.is_empty() {
+                return Ok(returned);
+            }
+        }
+        let mut items = Scratch::new();
+        if source == Source::Queue {
+            std::mem::swap(&mut *lock(&self.unread), &mut *items);
+        }
+        if items.is_empty() {
+            match self.take(py, source, max_items, &mut items)? {
+                PopOutcome::Items(_) => {}
+                PopOutcome::Large => {
+                    let large = self.take_large(py, source)?;
+                    return Ok(large.into_iter().collect());
+                }
+                PopOutcome::Empty => return Ok(Vec::new()),
+                PopOutcome::Finished => return Err(shut_down_error(py, &self.membership)),
+            }
+        }
+        self.read_all(py, &items, max_items)
+    }
+
+    #[cold]
+    fn take_returned<'py>(&self, py: Python<'py>, max_items: usize) -> Vec<Bound<'py, PyAny>> {
+        let mut returned = lock(&self.returned);
+        let count = max_items.min(returned.len());
+        let taken = returned.drain(..count);
+        let taken = taken.map(|value| value.into_bound(py)).collect();
+        self.has_returned.store(!returned.is_empty(), Relaxed);
+        taken
+    }
+
+    /// Waits in a thread for up to `max_items` values. Returns none of them if other takers were quicker, or the reason for
+    /// which the wait has failed.
+    pub(crate) fn wait_some<'py>(
+        &self,
+        py: Python<'py>,
+        queue: &SharedObject,
+        max_items: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Result<Vec<Bound<'py, PyAny>>, FailedWait>> {
+        let values = self.get_some(py, Source::Queue, max_items)?;
+        if !values.is_empty() {
+            return Ok(Ok(values));
+        }
+        let mut items = Scratch::new();
+        let membership = &*self.membership;
+        let waited = wait_for(py, (queue, membership), ITEMS, timeout, || {
+            // Relaxed: as above.
+            if self.has_returned.load(Relaxed) {
+                return Ok(Some(PopOutcome::Empty));
+            }
+            if !membership.may_pop() {
+                return Ok(None);
+            }
+            let outcome = membership.pop(Source::Queue, max_items, &mut items, PATIENCE)?;
+            Ok(Some(outcome).filter(|&outcome| outcome != PopOutcome::Empty))
+        })?;
+        match waited {
+            Err(reason) => Ok(Err(reason)),
+            Ok(PopOutcome::Items(_)) => self.read_all(py, &items, max_items).map(Ok),
+            Ok(PopOutcome::Finished) => Err(shut_down_error(py, membership)),
+            // Values that have come back to this process.
+            Ok(PopOutcome::Empty) => Ok(Ok(self.take_returned(py, max_items))),
+            // A large item is taken without a wait.
+            Ok(PopOutcome::Large) => {
+                let large = self.take_large(py, Source::Queue)?;
+                Ok(Ok(large.into_iter().collect()))
+            }
+        }
+    }
+
+    /// Reads up to `max_items` items, and keeps all others, including those behind an item that cannot be read.
+    fn read_all<'py>(
+        &self,
+        py: Python<'py>,
+        items: &[u8],
+        max_items: usize,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (mut at, mut values) = (0, Vec::new());
+        let mut failed = None;
+        while at < items.len() && values.len() < max_items {
+            let before = at;
+            match self.read_first(py, items, &mut at, None) {
+                Ok(value) => values.push(value),
+                // An exception of a signal handler, such as KeyboardInterrupt, says nothing of the item: all items stay.
+                Err(error) if is_from_signal_handler(py, &error).unwrap_or(true) => {
+                    (at, failed) = (0, Some(error));
+                    break;
+                }
+                Err(_) if !values.is_empty() => {
+                    at = before; // The next call raises the error.
+                    break;
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if at < items.len() {
+            lock(&self.unread).splice(0..0, items[at..].iter().copied());
+        }
+        failed.map_or(Ok(values), Err)
+    }
+
+    /// Takes the first item, which is large; None if another taker was quicker.
+    fn take_large<'py>(
+        &self,
+        py: Python<'py>,
+        source: Source,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(item) = self.claim_now(py, source, 0)? else {
+            return Ok(None);
+        };
+        let item = Arc::new(item);
+        let value = item.read_owned(py, &self.values, None);
+        if let Err(error) = &value
+            && is_from_signal_handler(py, error).unwrap_or(true)
+        {
+            return value.map(Some); // The item returns to the queue, as in `read_all`.
+        }
+        item.acknowledge(py, ClaimEnd::HandedOver, false)?;
+        value.map(Some)
+    }
+
+    /// Claims the next item, for `limit` nanoseconds if that is not 0; None if there is none.
+    pub(crate) fn claim_now(
+        &self,
+        py: Python<'_>,
+        source: Source,
+        limit: u64,
+    ) -> PyResult<Option<ClaimedItem>> {
+        let membership = &self.membership;
+        let claim = |patience| membership.claim(source, limit, patience);
+        self.claimed_item(py, attempt(py, membership, claim)?)
+    }
+
+    /// Returns the item of a claim; None if there was nothing to claim.
+    pub(crate) fn claimed_item(
+        &self,
+        py: Python<'_>,
+        outcome: ClaimOutcome,
+    ) -> PyResult<Option<ClaimedItem>> {
+        let membership = &self.membership;
+        match outcome {
+            ClaimOutcome::Item(claim) => Ok(Some(ClaimedItem::new(membership.clone(), claim))),
+            ClaimOutcome::Empty => Ok(None),
+            ClaimOutcome::Finished => Err(shut_down_error(py, membership)),
+            ClaimOutcome::TableFull => {
+                Err(object_error(py, membership, membership.too_many_claims()))
+            }
+        }
+    }
+
+    /// Puts back values that were taken and reached no caller: this process gets them next.
+    pub(crate) fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
+        {
+            let mut returned = lock(&self.returned);
+            for value in values.into_iter().rev() {
+                returned.push_front(value.unbind());
+            }
+            self.has_returned.store(!returned.is_empty(), Relaxed);
+        }
+        if self.membership.is_here() {
+            self.membership.wake_all_sets(); // Other threads of this process among them.
+        }
+    }
+
+    /// Returns the number of items that this process has taken and not handed over.
+    pub(crate) fn len(&self) -> u64 {
+        let (unread, mut at, mut count) = (lock(&self.unread), 0, 0);
+        while let Some((_, payload)) = item_at(&unread, at) {
+            at = (at + 8 + payload.len()).next_multiple_of(8);
+            count += 1;
+        }
+        drop(unread);
+        count + lock(&self.returned).len() as u64
+    }
+
+    /// Returns true if this process has such items.
+    pub(crate) fn has_any(&self) -> bool {
+        // Relaxed: a hint.
+        self.has_returned.load(Relaxed) || !lock(&self.unread).is_empty()
+    }
+}

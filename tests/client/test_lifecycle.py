@@ -625,7 +625,7 @@ async def test_a_forked_child_is_told_to_connect_again() -> None:
                 assert len(refused) == 4
                 for text in refused:
                     assert text.startswith("LocalProtocolError"), text
-                    assert f"process {os.getpid()}" in text and f"process {child}" in text, text
+                    assert f"process {os.getpid()}" in text and f"child {child}" in text, text
                     assert "connect again" in text
                 assert answer == "3"
                 assert sync_client.add(1, 2) == await client.add(1, 2) == 3, "the parent's goes on unharmed"

@@ -65,16 +65,16 @@ def test_one_thread_writes_while_another_reads_and_others_call(client: shmrpc.sy
     assert read == [2 * n for n in items]
 
 
-class Overtaken:
-    """Turns to receive, the first of which another thread takes before."""
+class OvertakenLock:
+    """A lock that another thread acquires and releases before the first acquisition."""
 
-    def __init__(self, turns: Any, first: Callable[[], None]) -> None:
-        self._turns, self._first = turns, first
+    def __init__(self, lock: Any, first: Callable[[], None]) -> None:
+        self._lock, self._first = lock, first
 
-    def take(self) -> Any:
+    def try_acquire(self) -> Any:
         first, self._first = self._first, lambda: None
         first()
-        return self._turns.try_acquire()
+        return self._lock.try_acquire()
 
 
 def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(client: shmrpc.sync.Client) -> None:
@@ -89,7 +89,7 @@ def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(
         def read() -> None:
             assert call.read() == 2
 
-        conversation._receiving = Overtaken(conversation._receiving, receive)
+        conversation._receiving = OvertakenLock(conversation._receiving, receive)
         run(read)
 
 

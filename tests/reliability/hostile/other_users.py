@@ -31,7 +31,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start pr
 _BEGIN = """
 import asyncio, contextlib, os, socket, sys
 import msgpack, numpy, posix_ipc
-import shmrpc, shmrpc.cli.serve
+import shmrpc, shmrpc.cli.call, shmrpc.cli.listing, shmrpc.cli.serve
 from shmrpc.wire import control
 from shmrpc.host import cleanup, runtime_dir, rendezvous
 from shmrpc.transport.shm import segment

@@ -666,7 +666,7 @@ def frame(opcode: int, call_id: int, body: bytes, buffers: int = 0, *sizes: int)
         (b"\x01\x02", "unpack_from requires a buffer"),
         (message(1, 1 << 40), "it has got 1099511627776 messages of [0-9]+"),
         (message(2, 0), "NATS lost 1 messages"),
-        (message(1, 0, frame(0xFFFF_FFFF, 0, b"\xc1")), "cannot be read"),
+        (message(1, 0, frame(0xFFFF_FFFF, 0, b"\xc1")), "cannot be decoded"),
         (message(1, 0, frame(2, 1, b"")[:-1]), "unpack"),
         (message(1, 0, frame(2, 1, b"", 70_000, 1)), "unpack|buffers"),
         (message(1, 0, frame(2, 1, b"", 1, 1 << 50)), "max_memory"),
@@ -693,7 +693,7 @@ async def test_who_breaks_the_rules_loses_the_connection_and_nobody_else(
     ("changes", "words"),
     [
         ({"versions": (99, 99)}, "speaks version"),
-        ({"max_frame": 1}, "cannot be read"),
+        ({"max_frame": 1}, "cannot be decoded"),
         ({"pickle": True}, "both sides"),
     ],
 )

@@ -96,8 +96,8 @@ async def connect(blocking: bool, timeout: float) -> None:
 
 
 LIES = [
-    (say(b"\xc1"), "cannot be read"),
-    (say(msgpack.packb({"type": "unheard of"})), "cannot be read"),
+    (say(b"\xc1"), "cannot be decoded"),
+    (say(msgpack.packb({"type": "unheard of"})), "cannot be decoded"),
     (say(msgpack.packb({"type": "confirm"})), "expected welcome, got confirm"),
     (say(welcome(), 0), "0 descriptors with its welcome instead of 2"),
     (say(welcome(), 5), "5 descriptors with its welcome instead of 2"),
@@ -105,9 +105,9 @@ LIES = [
     (say(welcome(max_frame=-1), 2), "max_frame"),
     (say(welcome(), 2), "cannot be opened"),
     (say(welcome(segment="../../etc/passwd"), 2), "cannot be opened"),
-    (say(welcome(endpoints=5), 2), "cannot be read"),
-    (say(welcome(endpoints=["add", 5]), 2), "cannot be read"),
-    (say(welcome(service=5), 2), "cannot be read"),
+    (say(welcome(endpoints=5), 2), "cannot be decoded"),
+    (say(welcome(endpoints=["add", 5]), 2), "cannot be decoded"),
+    (say(welcome(service=5), 2), "cannot be decoded"),
     *((say(welcome(pid=value), 2), r"\$\.pid") for value in (0, -1, 2**31, 2**64 - 1, "1", 1.5)),
     *((say(welcome(capacity=value), 2), r"\$\.capacity") for value in (0, 1023, 2**30 + 1, 2**64 - 1, "1", None)),
     *((say(welcome(max_frame=value), 2), r"max_frame") for value in (0, 1023, 2**20 + 1, 2**40, 2**64 - 1, None)),
@@ -124,7 +124,7 @@ LIES = [
     (with_segment(65536), "segment (ready|magic) is 0x0 instead of"),
     (with_segment(32768), "bytes instead of"),
     (with_segment(12345), "not a power of two"),
-    (with_segment(-1), r"cannot be read.*\$\.capacity"),
+    (with_segment(-1), r"cannot be decoded.*\$\.capacity"),
 ]
 
 

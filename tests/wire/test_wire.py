@@ -348,9 +348,9 @@ def test_a_bad_second_message_ends_the_connection_and_leaves_nothing() -> None:
     [
         (msgpack.packb({"type": "status"}), "it sent 'status' on an established connection"),
         (msgpack.packb({"type": "goaway"}), "it sent 'goaway', which only a server says"),
-        (msgpack.packb({"type": "goodbye", "reason": 5}), "cannot be read"),
-        (msgpack.packb({"type": "goodbye", "reason": "done", "reached": -1}), "cannot be read"),
-        (b"\xc1", "cannot be read"),
+        (msgpack.packb({"type": "goodbye", "reason": 5}), "cannot be decoded"),
+        (msgpack.packb({"type": "goodbye", "reason": "done", "reached": -1}), "cannot be decoded"),
+        (b"\xc1", "cannot be decoded"),
         (b"", None),
     ],
 )

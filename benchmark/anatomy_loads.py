@@ -32,7 +32,7 @@ async def frames_alone(caller: Caller, *, seconds: float) -> Result:
         number = next_id()
         answer = exchange(opcode, number, body)
         if type(answer) is not bytes:
-            answer = await session.wait(number, answer)
+            answer = await session.wait_reply(number, answer)
         after = _now()
         times.append(after - before)
         before = after

@@ -98,9 +98,11 @@ def _parse_url(url: str) -> tuple[Transport, str]:
     scheme, separator, rest = url.partition("://")
     _check_slashes(url)
     if scheme not in TRANSPORTS or (not separator and scheme != _DEFAULT_SCHEME):
-        known = " and ".join(f"{each}://" for each in TRANSPORTS)
+        known = " or ".join(f"{each}://" for each in TRANSPORTS)
         hint = _HINTS.get(scheme.lower(), "") if separator else ""
-        raise ValueError(f"{_redacted(url)} is no address of a service: expected a URL with {known}{hint}")
+        raise ValueError(
+            f"{_redacted(url)} is not the address of a service: expected a URL that starts with {known}{hint}"
+        )
     return TRANSPORTS[scheme](rest)
 
 

@@ -147,6 +147,11 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
+def type_of(message: msgspec.Struct) -> str:
+    """Return the value of the field ``type`` by which a message travels."""
+    return str(message.__struct_config__.tag)
+
+
 def encode(message: Message) -> bytes:
     """Encode a message as one packet."""
     return _encoder.encode(message)

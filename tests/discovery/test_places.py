@@ -66,10 +66,10 @@ async def test_each_loop_has_names_of_its_own() -> None:
     [
         (
             lambda: shmrpc.connect("http://host/shop"),
-            "'http://host/shop' is no address of a service: .* shm:// and memory:// and nats://",
+            "'http://host/shop' is not the address of a service: .* shm:// or memory:// or nats://",
         ),
-        (lambda: shmrpc.sync.connect("ftp://shop"), "'ftp://shop' is no address of a service: .* shm:// and"),
-        (lambda: shmrpc.serve(service, at="here"), "'here' is no address of a service: .* shm:// and memory://"),
+        (lambda: shmrpc.sync.connect("ftp://shop"), "'ftp://shop' is not the address of a service: .* shm:// or"),
+        (lambda: shmrpc.serve(service, at="here"), "'here' is not the address of a service: .* shm:// or memory://"),
         (
             lambda: shmrpc.serve(service, at="memory://shop"),
             "expected an address without a name, got 'memory://shop'; leave out 'shop'",
@@ -119,4 +119,4 @@ def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple
 def test_a_place_that_is_not_there_is_not_served(option: tuple[str, ...]) -> None:
     done = cli_runner().invoke(main, ["serve", "examples.calculator:calculator", "--at", "http://", *option])
     assert done.exit_code == 2
-    assert "'http://' is no address of a service" in done.output
+    assert "'http://' is not the address of a service" in done.output

@@ -96,7 +96,7 @@ def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatc
         ("nats://host,u:p@other", "expected one login for all hosts"),
         ("nats://u:12,x@host", "with %2C for each , in it"),
         ("nats://u:p@host,nats://t0ken@other", "expected one login for all hosts"),
-        ("tls://u:p@host:4222", "known ones are .*; for NATS with TLS write nats://HOST"),
+        ("tls://u:p@host:4222", "starts with .*; for NATS with TLS write nats://HOST"),
         ("ws://host", "NATS is not reached over WebSocket: write nats://HOST:PORT"),
         ("wss://host/shop", "NATS is not reached over WebSocket"),
         ("nats://host?creds=", "creds: expected a value"),

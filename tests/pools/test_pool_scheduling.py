@@ -98,9 +98,7 @@ async def test_the_error_of_a_coroutine_names_the_reason_why_its_worker_was_kill
         deaf = asyncio.create_task(pool.run(tasks.stubborn, str(tmp_path / "pid")))
         await noted(tmp_path / "pid")
         deaf.cancel()
-        with pytest.raises(
-            shmrpc.WorkerDied, match="killed by its pool, since a task that was cancelled had not ended"
-        ):
+        with pytest.raises(shmrpc.WorkerDied, match="killed by its pool, because a cancelled task had not ended"):
             await begun
 
 

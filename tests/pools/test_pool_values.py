@@ -158,7 +158,10 @@ async def test_an_argument_that_kills_all_who_read_it_before_they_begin_fails_it
 ) -> None:
     """A value that is not pickled is read before the task begins."""
     killer = values.KillerByCodec(str(tmp_path / "log"))
-    told = r"exited with status 3 before it began given\(\), as 4 others did: do they die of its arguments\?$"
+    told = (
+        r"exited with status 3 before it began given\(\), as 4 others did: "
+        r"check whether its arguments kill the process that reads them$"
+    )
     async with shmrpc.pool(2) as pool:
         given = [_one(pool, way, value, values.given) for value in (1, killer, 2)]
         one, died, two = await asyncio.gather(*given, return_exceptions=True)

@@ -216,7 +216,9 @@ def test_a_receiver_that_does_not_know_the_class_says_what_to_do() -> None:
     money()
     body = get_codec("msgspec").encode(Money(5, "EUR"))
     unregister()
-    with pytest.raises(msgspec.DecodeError, match=r"'tests\.test_values_registry\.Money' is not registered here: call"):
+    with pytest.raises(
+        msgspec.DecodeError, match=r"'tests\.values\.test_values_registry\.Money' is not registered here: call"
+    ):
         get_codec("msgspec").decode(body)
     with pytest.raises(TypeError, match=r"shmrpc\.register\(Money, encode, decode\)"):
         get_codec("msgspec").encode(Money(5, "EUR"))

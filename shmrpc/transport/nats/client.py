@@ -129,9 +129,7 @@ async def _handshake(service: str, nats_link: Link, timeout: float, options: Con
             pipe.set_peer(welcome.inbox, welcome.proof)
             return NatsConnection(service, nats_link, pipe, welcome)
         if not isinstance(welcome, control.Refuse):
-            raise RemoteProtocolError(
-                f"{pipe.peer_description}: expected welcome, got {type(welcome).__name__.lower()}"
-            )
+            raise RemoteProtocolError(f"{pipe.peer_description}: expected welcome, got {control.type_of(welcome)}")
         if welcome.try_again:
             raise _RetryLater(f"the last server refused: {welcome.reason}")
         raise ServiceUnavailable(f"the server refused the connection: {welcome.reason}")
@@ -203,7 +201,7 @@ class NatsConnection(Connection):
                 lost = ConnectionLost(f"{self._pipe.peer_description} closed the connection: {message.reason}")
                 self._lose(CloseReason(lost, message.reached))
         else:
-            raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
+            raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
 
     async def wait_for_room(self) -> None:
         """Wait until there is room to send."""

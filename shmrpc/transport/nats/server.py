@@ -83,7 +83,7 @@ class NatsPeer(Peer):
 
     def _on_control(self, message: Message) -> None:
         if not isinstance(message, control.Goodbye):
-            raise RemoteProtocolError(f"it sent {type(message).__name__.lower()!r} on an established connection")
+            raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
         if message.fault:
             error: ShmrpcError = RemoteProtocolError(
                 f"{self._pipe.peer_description} found a fault of ours: {message.reason}"
@@ -184,7 +184,7 @@ class NatsListener(Listener[NatsPeer]):
         try:
             hello = messages.decode(data)
             if not isinstance(hello, Hello):
-                raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
+                raise RemoteProtocolError(f"expected hello, got {control.type_of(hello)}")
             reason = self._refusal_reason(hello)
         except RemoteProtocolError as error:
             reason = str(error)

@@ -37,8 +37,7 @@ def parse_close_packet(packet: bytes, peer: str, pid: int) -> CloseReason | None
     if isinstance(message, control.GoAway):
         return None
     if not isinstance(message, control.Goodbye):
-        kind = type(message).__name__.lower()
-        raise RemoteProtocolError(f"it sent {kind!r} on an established connection")
+        raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
     if message.fault:
         return CloseReason(
             RemoteProtocolError(f"the {peer} ({describe_process(pid)}) found a fault of ours: {message.reason}")

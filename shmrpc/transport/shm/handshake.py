@@ -280,5 +280,5 @@ def _expect_welcome(packet: bytes) -> control.Welcome:
             raise RetryLater(message.reason)
         raise ServiceUnavailable(f"the server refused the connection: {message.reason}")
     if not isinstance(message, control.Welcome):
-        raise RemoteProtocolError(f"expected welcome, got {type(message).__name__.lower()}")
+        raise RemoteProtocolError(f"expected welcome, got {control.type_of(message)}")
     return message

@@ -182,7 +182,7 @@ class ShmPeer(Peer):
             self.abandon(closing=True)
             return
         if not isinstance(hello, control.Hello):
-            raise RemoteProtocolError(f"expected hello, got {type(hello).__name__.lower()}")
+            raise RemoteProtocolError(f"expected hello, got {control.type_of(hello)}")
         if self._listener.health != "serving":
             self._refuse_for_now()
             return
@@ -222,7 +222,7 @@ class ShmPeer(Peer):
         """Complete the handshake: the client has mapped the segment."""
         message = control.decode(packet)
         if not isinstance(message, control.Confirm):
-            raise RemoteProtocolError(f"expected confirm, got {type(message).__name__.lower()}")
+            raise RemoteProtocolError(f"expected confirm, got {control.type_of(message)}")
         accepted_client.segment.unlink()
         self._timer.cancel()
         self._accepted = None

@@ -72,6 +72,7 @@ class Victims:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[theirs],
+            pipesize=1 << 20,  # A victim writes its list of lines while the test still waits for its end.
         )
         os.close(theirs)
         self._rest = b""

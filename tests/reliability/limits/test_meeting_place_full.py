@@ -81,8 +81,8 @@ FULL = (
     r"[0-9,]+ bytes are free, and [0-9]+ of its 16 files\. Make room, or let \$XDG_RUNTIME_DIR .* on both sides"
 )
 READ_ONLY = (
-    r"LocalProtocolError {place} is on a file system that is mounted read-only, so nothing can be created there to {purpose}; "
-    r"mount it read-write, or let \$XDG_RUNTIME_DIR .* on both sides"
+    r"LocalProtocolError {place} is on a file system that is mounted read-only, so nothing can be created there "
+    r"to {purpose}; mount it read-write, or let \$XDG_RUNTIME_DIR .* on both sides"
 )
 
 FILL = {

@@ -127,13 +127,14 @@ class ChunkDispatcher:
                     seconds, *surplus = results[chunk.limit - received :]
                     if surplus or type(seconds) is not float:
                         raise _CorruptProgressError(f"has sent more than {chunk.limit} results for {chunk.limit} tasks")
-                    results = results[: chunk.limit - received]
+                    del results[chunk.limit - received :]
                     if received + len(results):
                         source.function.record_duration(seconds / (received + len(results)))
                 received += len(results)
                 self.completed += len(results)
                 if results:
                     source.deliver(chunk, results)
+                results.clear()  # The generators refer to the list until the next results arrive.
             if seconds is None:
                 raise _CorruptProgressError(f"has sent {received} results for {chunk.limit} tasks")
         except ConnectionLost:

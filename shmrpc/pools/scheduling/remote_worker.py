@@ -170,7 +170,10 @@ class RemoteWorker:
         return self.coroutines.has_unbegun() or not all(map(self.progress.count_begun, self.slots))
 
     async def run_chunk(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:
-        """Have the worker run a chunk; yield batches of results, and after the last result the seconds it all took."""
+        """Have the worker run a chunk; yield batches of results, and after the last result the seconds it all took.
+
+        The reader of a batch clears the list once it has used the results.
+        """
         source = chunk.source
         await self.ensure_function_sent(source.function)
         items = chunk.items
@@ -187,7 +190,9 @@ class RemoteWorker:
         number, single = source.function.number, source.single
         async for results in self._client._iter_chunks(unreadable, "run_chunk", slot, number, single, items):
             # Results that were not pickled are values already.
-            yield read_results(results, name) if LazyPickle in map(type, results) else results
+            if LazyPickle in map(type, results):
+                results[:] = read_results(results, name)
+            yield results
 
     async def _run_long_task(self, slot: int, chunk: Chunk, item: Any) -> list[Any]:
         """Run a chunk of one long task by a call, which costs less than a stream; return its result and seconds."""

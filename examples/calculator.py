@@ -13,5 +13,5 @@ def add(a: int, b: int) -> int:
 
 @calculator.endpoint
 async def greet(name: str, *, punctuation: str = "!") -> str:
-    """Greet somebody."""
+    """Greet a person by name."""
     return f"Hello, {name}{punctuation}"

@@ -20,13 +20,13 @@ code_metrics = shmrpc.Service("code_metrics")
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
-@shmrpc.register  # It arrives as itself, and the server's log has nothing to say of it.
+@shmrpc.register  # The caller gets this class, and the server does not log the error.
 class Unparsable(ValueError):
     """This version of Python cannot parse the source."""
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """What there is in some source; two of them can be added.
+    """Metrics of some source; two of them can be added.
 
     Every physical line is one of three: blank if it holds only whitespace, a comment if its first other
     character is ``#``, a line of code if it is anything else. Only that decides, also inside a string: the

@@ -1,4 +1,4 @@
-"""What ``make demo`` runs: measure Python's standard library in another process, and check every answer.
+"""The program that ``make demo`` runs: measure Python's standard library in another process, and check every answer.
 
 Starts two services, each in a process of its own; sends every file of the library to code_metrics; measures
 the same files directly and compares; times calls of calculator; stops both and looks for anything they left.
@@ -203,7 +203,7 @@ def main() -> int:
     before = shared_memory()
     servers: list[Server] = []
     with tempfile.TemporaryDirectory(prefix="shmrpc-demo-") as directory:
-        os.environ["SHMRPC_DIRECTORY"] = ""  # It would come before the next one.
+        os.environ["SHMRPC_DIRECTORY"] = ""  # This variable would take precedence over the next one.
         os.environ["XDG_RUNTIME_DIR"] = directory  # Neither finds nor disturbs services that run already.
         try:
             start(servers)

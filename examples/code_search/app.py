@@ -88,5 +88,5 @@ async def add_file(client: Client, file: str, request: Request) -> int:
 
 @app.get("/status")
 async def get_status(client: Client) -> Status:
-    """What the service has, and what it does."""
+    """Return the service's number of files and its requests under way."""
     return await client.call(search.status)

@@ -31,7 +31,7 @@ class Hit:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How many files there are, and which requests with streams are under way."""
+    """Number of files, and the requests with streams that are under way."""
 
     files: int
     under_way: list[str]
@@ -58,7 +58,7 @@ class CodeSearch:
 
     @shmrpc.endpoint
     async def grep(self, text: Text) -> AsyncGenerator[Hit, None]:
-        """Every line that has the text, as it is found, for as long as somebody takes them."""
+        """Stream every line that has the text, as it is found, for as long as the caller reads."""
         with self._listed():
             for file, lines in list(self._index.files.items()):
                 for number, line in enumerate(lines, 1):
@@ -77,7 +77,7 @@ class CodeSearch:
 
     @shmrpc.endpoint
     def status(self) -> Status:
-        """What there is, and what goes on."""
+        """Return the number of files and the requests under way."""
         return Status(len(self._index.files), list(self._under_way))
 
     @contextlib.contextmanager

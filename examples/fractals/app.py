@@ -34,7 +34,7 @@ _LONGEST_REASON: Final = 120
 
 
 class Show(msgspec.Struct, tag="show", forbid_unknown_fields=True):
-    """What the page shows and has not got, what matters most first: the number of each tile, and the tile."""
+    """Tiles that the page shows and has not got, the most important first: the number of each tile, and the tile."""
 
     tiles: Annotated[list[tuple[Annotated[int, msgspec.Meta(ge=0, lt=2**32)], Tile]], msgspec.Meta(max_length=1000)]
 

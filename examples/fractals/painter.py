@@ -15,7 +15,7 @@ import msgspec
 import shmrpc
 from examples.fractals.sets import Pixels, Tile, paint
 
-#: What is told of the workers is of this many seconds.
+#: Seconds that a report on the workers covers.
 WINDOW: Final = 5.0
 _TICK: Final = 0.001  # Seconds.
 
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 
 class Report(msgspec.Struct):
-    """What the workers did of late."""
+    """A report on the recent work of the workers."""
 
     #: By process id: the share of the time in which each has painted, 0 to 1.
     workers: dict[int, float]
@@ -84,7 +84,7 @@ class Painter:
             self._recent.popleft()
 
     def report(self) -> Report:
-        """What the workers did in the last :data:`WINDOW` seconds."""
+        """Return a report on the last :data:`WINDOW` seconds."""
         now = time.monotonic()
         seconds = min(WINDOW, now - self._began)
         recent = [work for work in self._recent if now - work.at <= seconds]

@@ -18,7 +18,7 @@ from examples.fractals.sets import EXTENT, ORIGIN, SIDE, Pixels, Tile
 
 
 class Scene(NamedTuple):
-    """What a picture shows."""
+    """The part of a set that a picture shows."""
 
     width: int  # Pixels.
     height: int
@@ -56,7 +56,7 @@ class Canvas:
         self._pixels[y : y + SIDE, x : x + SIDE] = pixels
 
     def picture(self) -> Image.Image:
-        """What the scene shows of them."""
+        """Return the part of the tiles that the scene shows."""
         scene = self._scene
         left, bottom = scene.corner()
         x, y = left - self._left * SIDE, (self._top + 1) * SIDE - bottom - scene.height
@@ -84,5 +84,5 @@ async def draw(scene: Scene, path: Path, workers: int | None, console: Console) 
 
 
 def _paint_with_tile(tile: Tile) -> tuple[Tile, Painted]:
-    """As :func:`painter.paint_here`, with the tile, since results come in any order."""
+    """Paint as :func:`painter.paint_here` does; return the tile too, because results come in any order."""
     return tile, paint_here(tile)

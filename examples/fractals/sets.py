@@ -59,7 +59,7 @@ def paint(tile: Tile) -> Pixels:
 
 
 def _is_in_bulbs(points: _Complex) -> npt.NDArray[np.bool_]:
-    """Which points lie in the two largest parts of the Mandelbrot set, where each would take all steps."""
+    """Tell which points lie in the two largest parts of the Mandelbrot set, where each would take all steps."""
     shifted = points.real - 0.25
     distance = shifted**2 + points.imag**2
     in_cardioid = distance * (distance + shifted) <= points.imag**2 / 4
@@ -68,9 +68,9 @@ def _is_in_bulbs(points: _Complex) -> npt.NDArray[np.bool_]:
 
 
 def _escape(start: _Complex, constant: _Complex, limit: int, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """How many steps of z → z² + c each point takes to leave, 0 if it never does.
+    """Return how many steps of z → z² + c each point takes to leave, 0 for a point that never does.
 
-    They have a fraction, so that colours change gently. ``known``: those that never leave.
+    The steps have a fraction, so that colours change gently. ``known``: the points that never leave.
     """
     steps = np.zeros(start.size)
     left = np.flatnonzero(~known)  # The points that have not left.

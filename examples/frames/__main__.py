@@ -33,7 +33,7 @@ WORKERS: Final = 3
 def kill_one(frames: shmrpc.sync.Queue, workers: Sequence[BaseProcess]) -> int:
     """Kills a worker that has a frame in its hands; its process id.
 
-    It is stopped first: what it holds then, it holds when it is killed.
+    The worker is stopped first: what the worker holds then, it holds when it is killed.
     """
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -41,7 +41,7 @@ def kill_one(frames: shmrpc.sync.Queue, workers: Sequence[BaseProcess]) -> int:
             pid = worker.pid
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
-            with contextlib.suppress(shmrpc.WaitTimeout):  # It was stopped as it was changing the queue.
+            with contextlib.suppress(shmrpc.WaitTimeout):  # The worker was stopped as it was changing the queue.
                 if any(held.pid == pid for held in frames.stats().held):
                     worker.kill()
                     worker.join()
@@ -58,7 +58,7 @@ def run(count: int, shape: Shape, path: Path) -> list[str]:
     processes: list[BaseProcess] = [*workers, context.Process(target=produce, args=(names, count, shape))]
     frames, results = open_queues(names)
     picture, done, again = Picture(count, shape), set[int](), set[int]()
-    with frames, results:  # As long as we have them open, they stay.
+    with frames, results:  # The queues exist as long as this process has them open.
         for process in processes:
             process.start()
         try:

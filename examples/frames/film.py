@@ -1,4 +1,4 @@
-"""What the frames look like, what the workers make of them, and the picture that is made of that."""
+"""The frames, the small frames that the workers make of them, and the picture that consists of small frames."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def shrink(frame: Frame) -> Frame:
 
 
 def expected(number: int, count: int, shape: Shape) -> Frame:
-    """What a worker has to make of a frame."""
+    """Return the small frame that a worker has to make of a frame."""
     frame = np.empty(shape, np.uint8)
     draw(frame, number, count)
     return shrink(frame)

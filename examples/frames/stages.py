@@ -1,4 +1,4 @@
-"""What the processes do: one makes frames, some work on them."""
+"""The work of each process: one makes frames, some work on them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def produce(names: tuple[str, str], count: int, shape: Shape) -> None:
 def work(names: tuple[str, str]) -> None:
     """Makes a small frame of each one that it gets, until there are no more.
 
-    Each claim ends after its result was put: whoever dies in between leaves a frame that is delivered again, and maybe
-    a second result, which the writer has to take. The other way round, a frame would be missing.
+    Each claim ends after its result was put: a worker that dies in between leaves a frame that is delivered again,
+    and maybe a second result, which the writer has to take. The other way round, a frame would be missing.
     """
     frames, results = open_queues(names)
     for claim in frames.claims():
         with claim:
             small = shrink(claim.value)  # A view of the queue's memory: nothing was copied.
-            # Nobody else puts frames, so an item's number is that of its frame.
+            # Only the producer puts frames, so an item's number is that of its frame.
             result = {"number": claim.number, "pixels": small, "again": claim.redelivered}
             results.put(result, PATIENCE)

@@ -1,1 +1,1 @@
-"""Players in processes of their own change one world, which survives whoever is killed: see ``__main__``."""
+"""Players in processes of their own change one world, which survives a killed player: see ``__main__``."""

@@ -48,7 +48,7 @@ class Table:
     def kill(self, name: str, world: shmrpc.sync.Store, within: bool) -> None:
         """Kills a player where it stands, or within a move.
 
-        It is stopped first: where it stands then, it stands when it is killed.
+        The player is stopped first: where the player stands then, it stands when it is killed.
         """
         player = self._players[name]
         assert player.pid is not None
@@ -56,7 +56,7 @@ class Table:
         while True:
             os.kill(player.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, player.pid, os.WSTOPPED)
-            with contextlib.suppress(shmrpc.StoreBusy):  # It was stopped as its move ended.
+            with contextlib.suppress(shmrpc.StoreBusy):  # The player was stopped as its move ended.
                 is_within = world.stats().holder == player.pid
                 if is_within or not within:
                     break
@@ -75,7 +75,7 @@ class Table:
         return [f"{name} ended with {each.exitcode}" for name, each in self._players.items() if each.exitcode != 0]
 
     def clear(self) -> None:
-        """Kills whoever is still there."""
+        """Kill the players that still run."""
         for player in self._players.values():
             player.kill()
 
@@ -142,7 +142,7 @@ def run(kills: int, ledgers: Path) -> list[str]:
     wrong += [
         f"move {written[name]} of {name} was done, and is forgotten" for name in PLAYERS if written[name] > moves[name]
     ]
-    return wrong + ([] if lost <= table.killed else [f"{lost} moves were done that nobody has written down"])
+    return wrong + ([] if lost <= table.killed else [f"{lost} moves were done that no player has written down"])
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the processes do: some play, one shows the scores."""
+"""The work of each process: some play, one shows the scores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PATIENCE: Final = 60.0  # Seconds.
 
 
 def play(store: str, name: str, ledger: Path) -> None:
-    """Plays until the game is over. Who comes back after a death goes on where the world says.
+    """Play until the game is over. A player that comes back after a death goes on where the world says.
 
-    A move is a transaction: whoever is killed within it has not moved. What has ended is written down, for those that
-    look whether the world forgets any of it.
+    A move is a transaction: a player that is killed within a move has not moved. Each player writes down the moves
+    that have ended, so that the game can check that the world forgets none of them.
     """
     parent = os.getppid()
     with shmrpc.sync.store(store) as world, ledger.open("ab", buffering=0) as book:

@@ -34,7 +34,7 @@ class Player:
 
 
 def treasure(name: str, move: int) -> str:
-    """What a player finds in a move of this number: always the same, so that everybody can add it up."""
+    """Return what a player finds in a move of this number: always the same, so that every process can add it up."""
     return random.Random(f"{name} {move}").choices(list(TREASURES), (90, 9, 1))[0]
 
 
@@ -52,7 +52,7 @@ def make(world: shmrpc.sync.Store, names: list[str]) -> None:
 
 
 def faults(world: dict[str, Any]) -> list[str]:
-    """What is wrong with the world as it was at one moment: each point was found, and is somebody's."""
+    """Return what is wrong with the world at one moment: each point was found, and belongs to a player."""
     players: list[Player] = list(world["players"].values())
     points = sum(player.points for player in players)
     worth = sum(TREASURES[each] * count for player in players for each, count in player.treasures.items())
@@ -61,5 +61,5 @@ def faults(world: dict[str, Any]) -> list[str]:
 
 
 def is_complete(world: dict[str, Any]) -> bool:
-    """Whether the points are those of all moves that the players have done, and of no other."""
+    """Tell whether the points are those of all moves that the players have done, and of no other."""
     return bool(world["found"] == sum(found(player.name, player.moves) for player in world["players"].values()))

@@ -1,1 +1,1 @@
-"""What all methods of Python's standard library consist of, measured one by one, by a pool of processes."""
+"""Metrics of all methods of Python's standard library, measured one by one, by a pool of processes."""

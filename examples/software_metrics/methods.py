@@ -18,7 +18,7 @@ _BRANCHES: Final = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.Exc
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """What there is in some methods; two of them can be added."""
+    """Metrics of some methods; two of them can be added."""
 
     methods: int = 0
     lines: int = 0

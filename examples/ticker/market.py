@@ -29,7 +29,7 @@ def ticks(count: int) -> Iterator[Tick]:
 
 
 def is_jump(before: float, price: float) -> bool:
-    """Whether a price is that far from the one before."""
+    """Tell whether a price differs from the previous price by more than half a jump."""
     return abs(price / before - 1) > JUMP / 2
 
 

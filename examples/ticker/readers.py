@@ -1,4 +1,4 @@
-"""Who reads the ticks. Each of them ends with the market, and then puts what it has seen into a queue."""
+"""Readers of the ticks. Each reader ends with the market, and then puts what it has seen into a queue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def alarm(topic: str, results: str) -> None:
 
 
 def chart(topic: str, results: str) -> None:
-    """Draws the price as it is now. What came since the last picture is of no use to it: nobody waits for it."""
+    """Draw the current price. The chart skips older ticks, and the market does not wait for the chart."""
     prices, read = deque[float](maxlen=WIDTH), 0
     with shmrpc.sync.subscribe(topic, slow=shmrpc.keep_last(1), on_gone="raise") as ticks:
         try:

@@ -25,8 +25,8 @@ class Awaited:
     async def __aiter__(self) -> AsyncGenerator[Any, None]:
         items = await self
         try:
-            while (item := await asyncio.to_thread(next, items, _END)) is not _END:
-                yield item
+            while (held := [await asyncio.to_thread(next, items, _END)])[0] is not _END:
+                yield held.pop()  # Refers to no item that the test has.
         finally:
             await asyncio.to_thread(items.close)
 

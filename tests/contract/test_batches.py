@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import shmrpc
 from tests.contract.conftest import Place
+from tests.helpers.server_process import eventually_in_loop
 
 UNSENDABLE = object()
 
@@ -146,6 +149,22 @@ async def test_a_map_raises_for_what_cannot_be_sent_when_its_turn_comes(place: P
         with pytest.raises(shmrpc.EncodeError, match=r"add\(\): an argument cannot be sent"):
             await mapped(results, client, endpoint, range(9), [*range(5), UNSENDABLE, *range(6, 9)])
         assert results == [0, 2, 4, 6, 8]
+
+
+async def test_a_map_drops_a_result_that_was_read_before_the_next_one_is(place: Place) -> None:
+    async with place.serve(made()), place.connect("tested.batches") as client:
+        results = aiter(client.map("broken", range(6), chunk=2))
+        for value in range(6):
+            result = await anext(results)
+            assert (result == value).all()
+            kept = weakref.ref(result)
+            del result
+            assert await eventually_in_loop(partial(gone, kept))  # The map reads no further meanwhile.
+        assert [each async for each in results] == []
+
+
+def gone(reference: weakref.ref[Any]) -> bool:
+    return reference() is None
 
 
 def _add(a: int, b: int) -> int:

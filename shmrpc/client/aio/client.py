@@ -317,7 +317,9 @@ class Client(CallEngine[LoopReconnector]):
             try:
                 while fill():
                     results, errors = await in_flight.popleft()
-                    yield results[: min(errors, default=None)]
+                    held = [results[: min(errors, default=None)]]
+                    del results
+                    yield held.pop()  # Drops the reference while the reader has the results.
                     if errors:
                         raise errors.pop(min(errors))  # Its traceback refers to this frame.
             finally:

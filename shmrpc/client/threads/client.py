@@ -228,7 +228,10 @@ class Client(CallEngine[ThreadReconnector]):
             try:
                 while fill():
                     results, errors = in_flight.popleft().finish()
-                    yield from results[: min(errors, default=None)]
+                    del results[min(errors, default=len(results)) :]
+                    results.reverse()
+                    while results:  # pop() drops the reference while the reader has the result.
+                        yield results.pop()
                     if errors:
                         raise errors.pop(min(errors))  # Its traceback refers to this frame.
             finally:

@@ -822,7 +822,7 @@ class Store:
     """A handle of a store. All handles of a store in this process share its state.
 
     ``patience`` is the time in seconds for which an operation waits while another process changes the store. Methods
-    raise StoreBusy, StoreFull and Gone.
+    raise StoreBusy, StoreFull and ObjectDeleted.
     """
 
     def __new__(cls, name: SharedObject, opened: object, patience: float) -> Self: ...

@@ -7,7 +7,7 @@
     ├── ServiceInUse           another server has the name
     ├── SharedMemoryError      shared memory or a descriptor is missing     also OSError
     ├── ConnectionLost         the peer has ended                           also ConnectionError
-    ├── NameInUse              another kind of object, or another size, has the name   also ValueError
+    ├── NameConflict           another kind of object, or another size, has the name   also ValueError
     ├── WaitTimeout            the time to wait is over                     also TimeoutError
     │   ├── QueueBusy              a process is stopped in the middle of a change of the queue
     │   ├── QueueEmpty             no item has come                         also asyncio's and queue.Empty
@@ -15,11 +15,11 @@
     │   ├── StoreBusy              another process is within a transaction
     │   └── TopicFull              the slowest subscriber has not read
     ├── StoreFull              the store has no room                        also MemoryError
-    ├── Gone                   the object was removed from its store        also ReferenceError
+    ├── ObjectDeleted          the object was removed from its store        also ReferenceError
     ├── QueueShutDown          the queue is shut down and empty             also asyncio's and queue.ShutDown (3.13)
     ├── StaleClaim             the claim had ended before
     ├── PublisherGone          a publisher has ended, and all its messages were read
-    ├── CutOff                 the subscriber was too slow, and a publisher dropped it
+    ├── SlowConsumer           the subscriber was too slow, and a publisher dropped it
     ├── MessagesLost           the subscriber has missed messages
     ├── WorkerDied             a worker of a pool died while it ran the task
     ├── PoolBroken             the workers of a pool cannot start           also concurrent.futures' BrokenExecutor
@@ -58,18 +58,17 @@ __all__ = [
     "CallError",
     "CallStopped",
     "ConnectionLost",
-    "CutOff",
     "DeadlineExceeded",
     "DecodeError",
     "EncodeError",
     "EndOfStream",
     "EndpointNotFound",
     "FrameTooLarge",
-    "Gone",
     "InvalidArguments",
     "LocalProtocolError",
     "MessagesLost",
-    "NameInUse",
+    "NameConflict",
+    "ObjectDeleted",
     "Overloaded",
     "PoolBroken",
     "ProtocolError",
@@ -84,6 +83,7 @@ __all__ = [
     "ServiceUnavailable",
     "SharedMemoryError",
     "ShmrpcError",
+    "SlowConsumer",
     "StaleClaim",
     "StoreBusy",
     "StoreFull",
@@ -148,7 +148,7 @@ class PoolBroken(ShmrpcError, concurrent.futures.BrokenExecutor):
     """Error of a pool whose workers die before they are ready. Its cause is the error of the last worker."""
 
 
-class NameInUse(ShmrpcError, ValueError):
+class NameConflict(ShmrpcError, ValueError):
     """Error of opening a name that is open as another kind of object, or with other settings."""
 
 
@@ -172,7 +172,7 @@ class StoreFull(ShmrpcError, MemoryError):
     """Error of a change for which the store has no room, or of a transaction that is too large. Nothing was done."""
 
 
-class Gone(ShmrpcError, ReferenceError):
+class ObjectDeleted(ShmrpcError, ReferenceError):
     """Error of using an object that was removed from its store, or whose transaction is not committed."""
 
 
@@ -204,7 +204,7 @@ class PublisherGone(ShmrpcError):
         self.number = number
 
 
-class CutOff(ShmrpcError):
+class SlowConsumer(ShmrpcError):
     """Error of a read by a subscriber that was too slow: the publisher dropped it."""
 
     def __init__(self, message: str, pid: int = 0, number: int = 0) -> None:

@@ -6,22 +6,22 @@ import click
 
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
 from shmrpc.discovery.members import ObjectReport, inspect_object
-from shmrpc.errors import NameInUse
+from shmrpc.errors import NameConflict
 
 #: Command that shows the contents of a shared object, by its kind.
 _SHOW_COMMANDS = {"queue": "queue peek", "topic": "topic watch"}
 
 
-def wrong_kind_error(name: str, kind: str, expected: str) -> NameInUse:
+def wrong_kind_error(name: str, kind: str, expected: str) -> NameConflict:
     """Return the error for a name that is open as another kind than the command works on."""
     command = f"{_SHOW_COMMANDS[kind]} {name}" if kind in _SHOW_COMMANDS else "ls"
-    return NameInUse(f"name {name!r} is open as {kind}, not as a {expected}: see 'shmrpc {command}'")
+    return NameConflict(f"name {name!r} is open as {kind}, not as a {expected}: see 'shmrpc {command}'")
 
 
 def report_for(name: str, kind: str) -> ObjectReport:
     """Return the report of the shared object with this name and kind.
 
-    Raises UsageError for a malformed name, CommandFailed if no process has the name open, NameInUse if the name is of
+    Raises UsageError for a malformed name, CommandFailed if no process has the name open, NameConflict if the name is of
     another kind.
     """
     try:

@@ -22,7 +22,7 @@ from shmrpc.cli.options import as_json_option, check_seconds, names_argument, op
 from shmrpc.cli.tables import print_shared_objects, print_table
 from shmrpc.cli.values import to_json, to_text
 from shmrpc.discovery.members import inspect_all_objects, members
-from shmrpc.errors import NameInUse, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
+from shmrpc.errors import NameConflict, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
 
 #: Seconds between two progress messages while items are removed.
 _PROGRESS_INTERVAL: Final = 1.0
@@ -45,11 +45,11 @@ def queue() -> None:
 def _attached(name: str) -> Iterator[sync.Queue]:
     """Attach to a queue; yield the queue, and close it at the end.
 
-    Raises CommandFailed if no process has the queue open, NameInUse if the name is of another kind.
+    Raises CommandFailed if no process has the queue open, NameConflict if the name is of another kind.
     """
     try:
         found = sync.attach(name, timeout=0)
-    except NameInUse:  # The name is of a kind that has no attach().
+    except NameConflict:  # The name is of a kind that has no attach().
         raise wrong_kind_error(name, "topic", "queue") from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -14,7 +14,7 @@ from shmrpc._core import Descriptor, SharedObject, watch_for_names
 from shmrpc.basics.checks import public_name
 from shmrpc.basics.green_threads import new_poll
 from shmrpc.basics.loops import running_loop
-from shmrpc.errors import NameInUse, WaitTimeout
+from shmrpc.errors import NameConflict, WaitTimeout
 from shmrpc.locks.event import BlockingEvent, Event
 from shmrpc.locks.lock import BlockingLock, Lock
 from shmrpc.locks.semaphore import BlockingSemaphore, Semaphore
@@ -60,7 +60,7 @@ async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | No
     ``timeout=None`` waits without a limit. With ``kind``, such as ``shmrpc.Queue``, only an object of that kind is
     opened, and type checkers know the result.
 
-    Raises WaitTimeout if no process has the object open by then, and NameInUse if it is of another kind, or a topic:
+    Raises WaitTimeout if no process has the object open by then, and NameConflict if it is of another kind, or a topic:
     read a topic with :func:`shmrpc.subscribe`, publish in it with :func:`shmrpc.topic`. Raises TypeError for a ``kind``
     that cannot be attached.
     """
@@ -119,7 +119,7 @@ def _select_handle_types(kind: type[Any] | None, handle_types: _HandleTypes) -> 
 
 
 def _make_handle(opened: SharedObject, handle_types: _HandleTypes) -> Any:
-    """Make the handle of an open object. Close it and raise NameInUse if it is of none of these kinds."""
+    """Make the handle of an open object. Close it and raise NameConflict if it is of none of these kinds."""
     if opened.kind in handle_types:
         return handle_types[opened.kind]._wrap(opened)
     opened.close()
@@ -127,7 +127,7 @@ def _make_handle(opened: SharedObject, handle_types: _HandleTypes) -> Any:
         remedy = "read it with shmrpc.subscribe(), or publish in it with shmrpc.topic()"
     else:
         remedy = f"it is no {next(iter(handle_types))}"
-    raise NameInUse(f"name {opened.name!r} is open as a {opened.kind}: {remedy}")
+    raise NameConflict(f"name {opened.name!r} is open as a {opened.kind}: {remedy}")
 
 
 def _wait_in_thread(watch: Descriptor, seconds: float) -> None:

@@ -50,7 +50,7 @@ class Semaphore(SemaphoreBase, AsyncPermitHandle):
     that block a thread are those of :class:`shmrpc.sync.Semaphore`. Waiters are served in the order in which they came;
     a caller that finds a permit free acquires it at once.
 
-    Raises NameInUse if the name is open as something else, SharedMemoryError if there is no room, and
+    Raises NameConflict if the name is open as something else, SharedMemoryError if there is no room, and
     LocalProtocolError if the directory of shared objects is not safe.
     """
 

@@ -49,7 +49,7 @@ atexit.register(SharedObject.leave_all)  # atexit calls this one first.
 def open_object(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> SharedObject:
     """Open a shared object, and make it if it has no members.
 
-    Raises NameInUse, SharedMemoryError and LocalProtocolError.
+    Raises NameConflict, SharedMemoryError and LocalProtocolError.
     """
     return SharedObject(name, lock_files.choose_lock_file(name), kind, amount, bounds, raw)
 

@@ -310,7 +310,7 @@ def queue(
     protocol. All processes that open the name pass the same values. ``codec``: how this process encodes and decodes
     values, as for calls.
 
-    Raises NameInUse if the name is open as something else or with other values, SharedMemoryError if there is no room,
+    Raises NameConflict if the name is open as something else or with other values, SharedMemoryError if there is no room,
     and LocalProtocolError if the directory of shared objects is not safe.
     """
     return Queue._wrap(open_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from shmrpc import _core
 from shmrpc.basics.checks import public_class
-from shmrpc.errors import Gone
+from shmrpc.errors import ObjectDeleted
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.stores.records import SharedStruct
 from shmrpc.stores.shared_container import SharedContainer
@@ -39,7 +39,7 @@ class Changes(Generic[_T]):
                 with self._store_context.watch(self._proxy) as watch:
                     yield self._proxy._copy()
                     self._store_context.block_for_change_since(self._proxy, watch, self._timeout)
-            except Gone:
+            except ObjectDeleted:
                 return
 
     async def __aiter__(self) -> AsyncIterator[_T]:
@@ -49,7 +49,7 @@ class Changes(Generic[_T]):
                 with self._store_context.watch(self._proxy) as watch:
                     yield self._proxy._copy()
                     await self._store_context.wait_for_change_since(self._proxy, watch, self._timeout)
-            except Gone:
+            except ObjectDeleted:
                 return
 
 

@@ -49,7 +49,7 @@ class SharedContainer(StoredObject):
     def copy(self) -> Any:
         """Return a plain copy of the container and its contents, as they were at one moment.
 
-        Processes that change the store continuously wait while much is copied. Raises Gone if it was removed.
+        Processes that change the store continuously wait while much is copied. Raises ObjectDeleted if it was removed.
         """
         return self._copy()
 
@@ -63,7 +63,7 @@ class SharedContainer(StoredObject):
         """Wait until the container or its contents change, or it is removed; for ``timeout`` seconds at most.
 
         While another task of this loop is within a transaction, it waits for the end of that, which may have changed
-        the container. Raises WaitTimeout, and Gone if it was removed before.
+        the container. Raises WaitTimeout, and ObjectDeleted if it was removed before.
         """
         await self._store_context.wait_for_change(cast(_core.Proxy, self), timeout)
 

@@ -43,7 +43,7 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
     async def load(self, path: str | os.PathLike[str]) -> None:
         """Replace all values by those of a saved file, in one transaction.
 
-        Objects that came out of the store before raise Gone; messages stay. The old values are freed at the end, so
+        Objects that came out of the store before raise ObjectDeleted; messages stay. The old values are freed at the end, so
         there has to be room for both. If this raises, nothing changes. Raises OSError if the file cannot be read,
         DecodeError if it is not such a file, is damaged or of a newer version, or if a class has other fields in the
         store, StoreFull and StoreBusy.
@@ -90,7 +90,7 @@ def store(
     A store is a dict. Values are copied into it: None, bool, int, float, complex, str, bytes, bytearray, Decimal,
     slices and the types of datetime; lists, dicts, sets, tuples and frozensets of these, nested in each other;
     instances of classes that are marked as :func:`shmrpc.shared`; arrays and tensors. Lists, dicts, sets and objects
-    come out as proxies, which read and write the shared memory. A proxy of what was removed or replaced raises Gone.
+    come out as proxies, which read and write the shared memory. A proxy of what was removed or replaced raises ObjectDeleted.
     Arrays are views of the memory. Each operation is atomic, even if a process dies within it;
     :meth:`Store.transaction` makes several operations atomic.
 
@@ -104,7 +104,7 @@ def store(
     committed, and the next process that opens the store so becomes the owner of those values. The owner keeps the
     memory of removed values for new ones.
 
-    Raises NameInUse if the name is open as something else, or with another ``max_memory`` or ``writable``,
+    Raises NameConflict if the name is open as something else, or with another ``max_memory`` or ``writable``,
     SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory of shared objects is not
     safe.
     """

@@ -271,7 +271,7 @@ def add(container: Any, key: Any, by: float) -> Any:
     """Add to a number in a store atomically, and return the sum.
 
     ``container``: an object (``key``: the name of a field), a struct (a member of its enumeration), a dict or the store
-    itself (a key), or a list (an index). Raises KeyError, IndexError, AttributeError, TypeError and Gone.
+    itself (a key), or a list (an index). Raises KeyError, IndexError, AttributeError, TypeError and ObjectDeleted.
     """
     try:
         total = add_to(container, key, by)
@@ -303,7 +303,7 @@ def get_buffer(container: Any, key: Any) -> memoryview:
     ``container`` and ``key``: see :func:`add`. For a bytearray, an array or a tensor, the view is the shared memory
     itself, and writable: the memory stays valid as long as the view lives, even if the item is removed. For bytes, and
     for a str in UTF-8, which never change, it is a read-only copy. Raises TypeError for other values, and KeyError,
-    IndexError, AttributeError and Gone.
+    IndexError, AttributeError and ObjectDeleted.
     """
     value = _read(container, key)
     if isinstance(value, str):

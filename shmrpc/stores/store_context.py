@@ -140,7 +140,7 @@ class StoreContext(StoreHandle):
         return Transaction.of(self, self.patience, joins=True)
 
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Wait until a container has changed. Raises WaitTimeout and Gone."""
+        """Wait until a container has changed. Raises WaitTimeout and ObjectDeleted."""
         timeout = check_timeout(timeout)
         if await self.wait_for_sibling(timeout):
             return  # No watch has seen what the other task has changed, so this counts as a change.
@@ -148,14 +148,14 @@ class StoreContext(StoreHandle):
             await self.wait_for_change_since(proxy, watch, timeout)
 
     def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Block until a container has changed. Raises WaitTimeout and Gone."""
+        """Block until a container has changed. Raises WaitTimeout and ObjectDeleted."""
         timeout = check_timeout(timeout)
         with self.watch(proxy) as watch:
             self.block_for_change_since(proxy, watch, timeout)
 
     @contextlib.contextmanager
     def watch(self, proxy: _core.Proxy) -> Iterator[int]:
-        """Watch a container during the block, which gets the number of the watch. Raises Gone."""
+        """Watch a container during the block, which gets the number of the watch. Raises ObjectDeleted."""
         self._unwatch_ended()
         watch = proxy._watch()
         try:

@@ -22,7 +22,7 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
     """A subscription to a topic, in asyncio: see :func:`shmrpc.subscribe`.
 
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. A wait raises
-    WaitTimeout if the timeout is over, CutOff if a publisher no longer waits for this subscriber (and again as long as
+    WaitTimeout if the timeout is over, SlowConsumer if a publisher no longer waits for this subscriber (and again as long as
     that is the only publisher), PublisherGone and MessagesLost if these were asked for, DecodeError for a message that
     cannot be read, and WaitStopped after :meth:`stop`. A cancelled wait has received nothing.
     """
@@ -92,7 +92,7 @@ def subscribe(
     messages were missed. ``on_gone="raise"``: raise PublisherGone when a publisher has ended and all of its messages
     are read; by default, wait for the next publisher. ``raw``, ``codec``: as for :func:`shmrpc.topic`.
 
-    The topic needs no publisher. Raises NameInUse if the name is open as something else, SharedMemoryError if there is
+    The topic needs no publisher. Raises NameConflict if the name is open as something else, SharedMemoryError if there is
     no room.
     """
     return Subscription._wrap_subscriber(open_topic(name, raw), slow, history, on_lag, on_gone, codec)

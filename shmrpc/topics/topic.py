@@ -138,7 +138,7 @@ def topic(
     each process has its own. ``raw``: messages are bytes; all that open the name pass the same. ``codec``: as for a
     queue.
 
-    Raises NameInUse if the name is open as something else, or in this process with other limits, SharedMemoryError if
+    Raises NameConflict if the name is open as something else, or in this process with other limits, SharedMemoryError if
     there is no room.
     """
     limits = check_limits(name, high, low, max_memory)

@@ -103,9 +103,9 @@ async def test_attach_opens_the_kind_that_is_asked_for_and_no_other(kind: str) -
         found = shmrpc.sync.attach(OURS, kind=in_thread)
         assert type(found) is in_thread
         found.close()
-        with pytest.raises(shmrpc.NameInUse, match=f"is open as a {kind}: it is no "):
+        with pytest.raises(shmrpc.NameConflict, match=f"is open as a {kind}: it is no "):
             await shmrpc.attach(OURS, kind=other)
-        with pytest.raises(shmrpc.NameInUse, match=f"is open as a {kind}: it is no "):
+        with pytest.raises(shmrpc.NameConflict, match=f"is open as a {kind}: it is no "):
             shmrpc.sync.attach(OURS, kind=other_in_thread)
         for wrong in (in_thread, shmrpc.Topic):
             with pytest.raises(TypeError, match="expected a class of the same module as this attach"):

@@ -118,7 +118,7 @@ def test_kinds_that_disagree_are_an_error_with_both(there: str, asked: str) -> N
         if there == asked:
             KINDS[asked]("it").close()
             return
-        with pytest.raises(shmrpc.NameInUse) as raised:
+        with pytest.raises(shmrpc.NameConflict) as raised:
             KINDS[asked]("it")
         assert TEXTS[there] in str(raised.value)
         assert TEXTS[asked] in str(raised.value)
@@ -126,11 +126,11 @@ def test_kinds_that_disagree_are_an_error_with_both(there: str, asked: str) -> N
 
 def test_sizes_that_disagree_are_an_error_with_both(other: MemberProcess) -> None:
     with closing(shmrpc.Semaphore("gpu", 2), shmrpc.memory("frame", 100)):
-        with pytest.raises(RuntimeError, match=r"NameInUse: .*of 2 permits, not a semaphore of 3 permits"):
+        with pytest.raises(RuntimeError, match=r"NameConflict: .*of 2 permits, not a semaphore of 3 permits"):
             other.do("sync.Semaphore('gpu', 3)")
-        with pytest.raises(RuntimeError, match=r"NameInUse: .*of 100 bytes, not a memory of 200 bytes"):
+        with pytest.raises(RuntimeError, match=r"NameConflict: .*of 100 bytes, not a memory of 200 bytes"):
             other.do("sync.memory('frame', 200)")
-        with pytest.raises(shmrpc.NameInUse):
+        with pytest.raises(shmrpc.NameConflict):
             shmrpc.Semaphore("gpu", 3)
 
 

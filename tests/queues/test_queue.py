@@ -230,11 +230,11 @@ def test_sizes_that_no_queue_has_are_refused(maxsize: int, max_memory: Any, deli
 
 def test_a_queue_that_is_open_otherwise_says_how(q: shmrpc.sync.Queue) -> None:
     said = r"^queue '\w+' is already open as a queue of values .*maxsize=0.*not a .*maxsize=7"
-    with pytest.raises(shmrpc.NameInUse, match=said):
+    with pytest.raises(shmrpc.NameConflict, match=said):
         shmrpc.queue(OURS, maxsize=7)
-    with pytest.raises(shmrpc.NameInUse):
+    with pytest.raises(shmrpc.NameConflict):
         shmrpc.queue(OURS, raw=True)
-    with pytest.raises(shmrpc.NameInUse):
+    with pytest.raises(shmrpc.NameConflict):
         shmrpc.Event(OURS)
 
 

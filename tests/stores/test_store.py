@@ -731,14 +731,14 @@ def test_a_removed_object_raises_gone(s: shmrpc.sync.Store, other: MemberProcess
     uses: list[Operation] = [len, list, repr, lambda it: it.copy(), lambda it: it.clear(), lambda it: it == 1, bool]
     for proxy in each:
         for use in uses:
-            with pytest.raises(shmrpc.Gone, match=f"store '{OURS}' no longer has this"):
+            with pytest.raises(shmrpc.ObjectDeleted, match=f"store '{OURS}' no longer has this"):
                 use(proxy)
     for change in (_set("a", 1), _delete("a"), lambda it: it.update(a=1), lambda it: it["a"]):
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             change(it)
-    with pytest.raises(shmrpc.Gone):
+    with pytest.raises(shmrpc.ObjectDeleted):
         each[1].append(1)
-    with pytest.raises(shmrpc.Gone):
+    with pytest.raises(shmrpc.ObjectDeleted):
         each[2].add(1)
 
 
@@ -748,7 +748,7 @@ def test_a_place_that_is_used_again_is_another_object(s: shmrpc.sync.Store) -> N
         s["it"] = [number]
         kept.append(s["it"])
     for old in kept[:-1]:
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             old[0]
     assert kept[-1] == [1_999]
 
@@ -758,7 +758,7 @@ def test_a_removed_object_is_gone_in_its_transaction_and_back_if_that_fails(s: s
     it = s["it"]
     with pytest.raises(ZeroDivisionError), s.transaction():
         del s["it"]
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             len(it)
         s["it"] = [2]
         raise ZeroDivisionError
@@ -842,11 +842,11 @@ def test_a_store_says_what_it_is(s: shmrpc.sync.Store) -> None:
 
 
 def test_a_name_that_is_something_else_is_no_store(s: shmrpc.sync.Store, other: MemberProcess) -> None:
-    with pytest.raises(RuntimeError, match="NameInUse: .*store"):
+    with pytest.raises(RuntimeError, match="NameConflict: .*store"):
         other.do(f"sync.queue({OURS!r})")
-    with pytest.raises(RuntimeError, match="NameInUse: .*max_memory"):
+    with pytest.raises(RuntimeError, match="NameConflict: .*max_memory"):
         other.do(f"sync.store({OURS!r}, max_memory='32MiB')")
-    with shmrpc.sync.queue(f"{OURS}q"), pytest.raises(shmrpc.NameInUse):
+    with shmrpc.sync.queue(f"{OURS}q"), pytest.raises(shmrpc.NameConflict):
         shmrpc.sync.store(f"{OURS}q")
 
 

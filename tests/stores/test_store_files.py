@@ -103,7 +103,7 @@ def test_saved_values_are_loaded_again(runtime: Path, tmp_path: Path) -> None:
         assert store["loose"].colour == "red"
         assert (store["frame"] == np.arange(12, dtype="f4").reshape(3, 4)).all()
         assert store.struct(Figures)[Figures.errors] == 5
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             old.append(2)
         assert store.inbox.take() == "of the new one"
         assert not store.inbox.has_messages(), "messages are not saved"

@@ -139,7 +139,7 @@ def test_a_store_that_is_opened_again_is_another_one_for_old_objects() -> None:
     with shmrpc.sync.store(OURS) as s:
         with pytest.raises(shmrpc.LocalProtocolError, match="closed"):
             it.append(2)
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             pickle.loads(sent).append(2)
 
 
@@ -210,7 +210,7 @@ def test_values_that_were_left_are_not_dropped_for_a_name_of_another_shape(other
             lambda: shmrpc.sync.Lock(f"{OURS}m"),
         ]
         for shape in shapes:
-            with pytest.raises(shmrpc.NameInUse, match=r"was left as a .* by processes that were killed"):
+            with pytest.raises(shmrpc.NameConflict, match=r"was left as a .* by processes that were killed"):
                 shape()
         memory = shmrpc.sync.memory(f"{OURS}m", 100)
         with shmrpc.sync.store(OURS, max_memory="1MiB") as store:

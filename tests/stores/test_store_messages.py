@@ -319,7 +319,7 @@ def test_each_change_wakes_a_waiting_thread(s: shmrpc.sync.Store, other: MemberP
     _until_waiting()
     other.do(change)
     error = waiting.join()
-    assert error is None or isinstance(error, shmrpc.Gone)
+    assert error is None or isinstance(error, shmrpc.ObjectDeleted)
 
 
 @pytest.mark.slow
@@ -332,7 +332,7 @@ async def test_each_change_wakes_a_waiting_loop(other: MemberProcess, change: st
         await _until_waiting_in_loop()
         other.do(change)
         for error in await asyncio.gather(*waiting, return_exceptions=True):
-            assert error is None or isinstance(error, shmrpc.Gone)
+            assert error is None or isinstance(error, shmrpc.ObjectDeleted)
 
 
 def test_changes_elsewhere_wake_no_waiter(s: shmrpc.sync.Store, other: MemberProcess) -> None:
@@ -364,7 +364,7 @@ def test_a_wait_without_a_change_raises_in_time(s: shmrpc.sync.Store) -> None:
     with pytest.raises(shmrpc.WaitTimeout):
         it.wait_changed(0)
     del s["it"]
-    with pytest.raises(shmrpc.Gone):
+    with pytest.raises(shmrpc.ObjectDeleted):
         it.wait_changed(LONG)
 
 

@@ -1,4 +1,4 @@
-"""Objects of an undone transaction are Gone for ever, in every process, and never become another object."""
+"""Objects of an undone transaction are ObjectDeleted for ever, in every process, and never become another object."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_gone(proxy: Any) -> bool:
     for change in changes:
         try:
             change()
-        except shmrpc.Gone:
+        except shmrpc.ObjectDeleted:
             gone += 1
     assert gone in (0, len(changes)), "half of it is gone"
     return gone > 0
@@ -160,7 +160,7 @@ def test_uncommitted_objects_are_gone_for_other_threads_tasks_and_processes(othe
     queue_name = f"{OURS}q"
     with shmrpc.sync.store(OURS) as s, shmrpc.sync.queue(queue_name) as q:
         other.do(f"s = sync.attach({OURS!r}); q = sync.queue({queue_name!r})")
-        look = "def look(each):\n try: return repr(each.copy())\n except shmrpc.Gone: return 'Gone'\n"
+        look = "def look(each):\n try: return repr(each.copy())\n except shmrpc.ObjectDeleted: return 'ObjectDeleted'\n"
         other.do(f"import shmrpc\n{look}")
         s["there"] = Player("Ada")  # The class is known.
         sent = []
@@ -169,14 +169,14 @@ def test_uncommitted_objects_are_gone_for_other_threads_tasks_and_processes(othe
                 made = _fill(s)
                 q.put_many(made)
                 other.do("sent = [q.get(5) for _ in range(6)]")
-                assert other.do("result = [look(each) for each in sent]") == ["Gone"] * 6
+                assert other.do("result = [look(each) for each in sent]") == ["ObjectDeleted"] * 6
                 assert InThread(partial(_read_gone, made)).join() == [True] * 6
                 assert all(each.copy() is not None for each in made)
                 if not is_kept:
                     raise ZeroDivisionError
             sent += made
             seen = other.do("result = [look(each) for each in sent]")
-            assert ("Gone" in seen) is (seen == ["Gone"] * 6) is not is_kept
+            assert ("ObjectDeleted" in seen) is (seen == ["ObjectDeleted"] * 6) is not is_kept
         other.do("s.close(); q.close()")
 
 
@@ -216,7 +216,7 @@ def _read_gone(proxies: list[Any]) -> list[bool]:
 
 def reads_gone(proxy: Any) -> bool:
     """Return True if the object cannot be read; another process holds the store."""
-    with pytest.raises(shmrpc.Gone):
+    with pytest.raises(shmrpc.ObjectDeleted):
         proxy.copy()
     return True
 
@@ -336,7 +336,7 @@ def is_gone_quietly(proxy: Any) -> bool:
     """Return True if the object cannot be read; try a change then, which could hit another object."""
     try:
         proxy.copy()
-    except shmrpc.Gone:
+    except shmrpc.ObjectDeleted:
         return is_gone(proxy)
     return False
 

@@ -134,11 +134,11 @@ def test_a_reference_to_what_is_not_there_is_gone(s: shmrpc.sync.Store, codec: C
     at, identity = s["dict"]._place
     for place in ((0, 0), (at + 8, identity), (2**62, 1), (at, identity + 1), (2**63 - 8, identity)):
         made = codec.decode(_reference(codec, [OURS, 17, 0, *place]))
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             made["a"]
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             made["a"] = 1
-    with pytest.raises(shmrpc.Gone):
+    with pytest.raises(shmrpc.ObjectDeleted):
         codec.decode(gone).append(1)
     as_list, as_set, as_record = (
         codec.decode(_reference(codec, [OURS, kind, 0, at, identity])) for kind in (16, 18, 19)

@@ -273,9 +273,9 @@ def test_a_removed_object_is_put_as_it_was_and_gone_for_all_other_uses(s: shmrpc
     inner.append(2)
     s["it"] = 5
     for each in (kept, inner):
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             each.copy()
-        with pytest.raises(shmrpc.Gone):
+        with pytest.raises(shmrpc.ObjectDeleted):
             each.clear()
     s["again"], s["inner"] = [kept, kept], inner
     assert s["again"] == [{"a": [1, 2]}] * 2 and s["inner"] == [1, 2]
@@ -295,5 +295,5 @@ def test_an_object_that_a_rolled_back_transaction_removed_is_put_as_it_is(s: shm
     assert s == {"it": [1, 2], "again": [1, 2]}
     with MemberProcess() as other:
         other.do(f"s = sync.attach({OURS!r}); del s['it']; s.close()")
-    with pytest.raises(shmrpc.Gone):
+    with pytest.raises(shmrpc.ObjectDeleted):
         s["again"] = kept

@@ -171,7 +171,7 @@ def test_a_subscriber_that_is_cut_off_raises_as_long_as_a_wait_would_fail(t: shm
         t.publish_many(range(1000))
         told = []
         for _ in range(3):
-            with pytest.raises(shmrpc.CutOff, match="too slow, and sends it nothing more") as cut:
+            with pytest.raises(shmrpc.SlowConsumer, match="too slow, and sends it nothing more") as cut:
                 s.get(LONG)
             told.append((cut.value.pid, cut.value.number))
         assert len(set(told)) == 1 and told[0][0] == os.getpid()
@@ -182,7 +182,7 @@ def test_a_subscriber_that_is_cut_off_raises_as_long_as_a_wait_would_fail(t: shm
             with pytest.raises(shmrpc.WaitTimeout):
                 s.get(0.01)
             waits = threading.Thread(target=lambda: raised.append(_cut_off(s)))
-            raised: list[shmrpc.CutOff] = []
+            raised: list[shmrpc.SlowConsumer] = []
             waits.start()
             other.do("t.close()")
             waits.join()
@@ -195,8 +195,8 @@ def test_a_subscriber_that_is_cut_off_raises_as_long_as_a_wait_would_fail(t: shm
             assert s.get(LONG).value == 2
 
 
-def _cut_off(s: shmrpc.sync.Subscription) -> shmrpc.CutOff:
-    with pytest.raises(shmrpc.CutOff) as cut:
+def _cut_off(s: shmrpc.sync.Subscription) -> shmrpc.SlowConsumer:
+    with pytest.raises(shmrpc.SlowConsumer) as cut:
         s.get(LONG)
     return cut.value
 
@@ -205,7 +205,7 @@ async def test_a_task_that_is_cut_off_raises_again() -> None:
     async with shmrpc.topic(OURS, high=64) as t, shmrpc.subscribe(OURS, slow=shmrpc.disconnect(10)) as s:
         await t.publish_many(range(1000))
         for _ in range(2):
-            with pytest.raises(shmrpc.CutOff):
+            with pytest.raises(shmrpc.SlowConsumer):
                 await s.get(LONG)
         with MemberProcess() as other:
             other.do(f"t = sync.topic({OURS!r}); t.__enter__()")
@@ -213,7 +213,7 @@ async def test_a_task_that_is_cut_off_raises_again() -> None:
             await asyncio.sleep(0)
             assert not waits.done()
             other.do("t.close()")
-            with pytest.raises(shmrpc.CutOff):
+            with pytest.raises(shmrpc.SlowConsumer):
                 await waits
 
 
@@ -264,7 +264,7 @@ def test_invalid_options_of_a_subscriber_are_refused(option: str, value: str) ->
 
 
 def test_handles_of_a_process_say_the_same_of_the_limits(t: shmrpc.sync.Topic) -> None:
-    with pytest.raises(shmrpc.NameInUse, match="high=64"):
+    with pytest.raises(shmrpc.NameConflict, match="high=64"):
         shmrpc.sync.topic(OURS, high=65)
     with shmrpc.sync.topic(OURS, high=64, max_memory="4MiB") as again:
         again.publish(1)
@@ -276,7 +276,7 @@ def test_raw_topics_have_bytes() -> None:
     with shmrpc.sync.topic(OURS, raw=True) as t, shmrpc.sync.subscribe(OURS, raw=True) as s:
         t.publish_many([b"a", bytearray(b"b"), memoryview(b"c" * 100_000)])
         assert [m.value for m in s.get_many(10, LONG)] == [b"a", b"b", b"c" * 100_000]
-        with pytest.raises(shmrpc.NameInUse):
+        with pytest.raises(shmrpc.NameConflict):
             shmrpc.sync.topic(f"{OURS}").close()
 
 
@@ -803,9 +803,9 @@ def test_a_forked_child_uses_nothing_of_it(t: shmrpc.sync.Topic, s: shmrpc.sync.
 
 
 async def test_attach_says_how_a_topic_is_opened(t: shmrpc.sync.Topic) -> None:
-    with pytest.raises(shmrpc.NameInUse, match=r"is open as a topic: read it with shmrpc.subscribe\(\)"):
+    with pytest.raises(shmrpc.NameConflict, match=r"is open as a topic: read it with shmrpc.subscribe\(\)"):
         await shmrpc.attach(OURS)
-    with pytest.raises(shmrpc.NameInUse, match="is open as a topic"):
+    with pytest.raises(shmrpc.NameConflict, match="is open as a topic"):
         shmrpc.sync.attach(OURS)
     assert [member.pid for member in shmrpc.members(OURS)] == [os.getpid()]
 
@@ -977,7 +977,7 @@ def test_one_that_asks_for_it_is_cut_off_at_its_own_number(comes_first: bool) ->
             assert [m.value for m in strict.get_many(10, LONG)] == [0, 1, 2, 3, 4]
         for number in range(6):
             t.publish(number)
-        with pytest.raises(shmrpc.CutOff):
+        with pytest.raises(shmrpc.SlowConsumer):
             strict.get(LONG)
 
 

@@ -40,7 +40,7 @@ def test_a_topic_of_values_is_not_one_of_raw_bytes() -> None:
     with MemberProcess() as other:
         other.do(f"s = sync.subscribe({OURS!r}, raw=True)")
         expected = r"already open as a topic of raw bytes \(raw=True\), not a topic of values \(raw=False\): use"
-        with pytest.raises(shmrpc.NameInUse, match=expected):
+        with pytest.raises(shmrpc.NameConflict, match=expected):
             shmrpc.sync.topic(OURS)
         with shmrpc.sync.topic(OURS, raw=True) as t, pytest.raises(shmrpc.EncodeError) as raised:
             t.publish("text")
@@ -64,7 +64,7 @@ def test_one_that_has_ended_and_one_that_cuts_off_are_named_and_what_to_do() -> 
         first = complete.get()
         complete.get_many()
         other.do("t.publish(8)")
-        with pytest.raises(shmrpc.CutOff, match="read faster, or with a larger disconnect.n., .* keep_last.n.") as cut:
+        with pytest.raises(shmrpc.SlowConsumer, match="read faster, or with a larger disconnect.n., .* keep_last.n.") as cut:
             strict.get_many()
         other.do("t.close()")
         complete.get_many()

@@ -192,7 +192,7 @@ def test_a_reader_sees_what_the_owner_does(runtime: Path) -> None:
             assert store["ada"].copy() == store_roles.Player("Ada", 101)
             assert members.copy() == [7, 2]
             owner.do("del s['list']; s['list'] = [9]")
-            with pytest.raises(shmrpc.Gone):
+            with pytest.raises(shmrpc.ObjectDeleted):
                 members[0]
             del raw
         owner.do("s.close()")
@@ -399,7 +399,7 @@ def test_it_is_opened_as_what_it_is(runtime: Path) -> None:
     with shmrpc.sync.store(OURS, writable="owner"):
         with MemberProcess() as other, pytest.raises(RuntimeError, match="writable='owner', not a store"):
             other.do(f"sync.store({OURS!r})")
-        with pytest.raises(shmrpc.NameInUse, match="writable='owner', not a store"):
+        with pytest.raises(shmrpc.NameConflict, match="writable='owner', not a store"):
             shmrpc.sync.store(OURS)
 
 

@@ -27,7 +27,7 @@ pub(crate) fn named_error(py: Python<'_>, kind: &str, name: &str, error: ObjectE
         | ObjectError::Claimed { .. } => "SharedMemoryError",
         ObjectError::Mismatch { .. }
         | ObjectError::LeftOver { .. }
-        | ObjectError::Limits { .. } => "NameInUse",
+        | ObjectError::Limits { .. } => "NameConflict",
         ObjectError::Foreign(_) | ObjectError::Poisoned(_) => "RemoteProtocolError",
         ObjectError::Busy { .. } => "WaitTimeout",
         ObjectError::Restless { .. } => "StoreBusy",

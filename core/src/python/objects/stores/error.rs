@@ -54,7 +54,7 @@ pub(crate) fn store_error(
         StoreError::ContainerDeleted => named_error(
             py,
             membership,
-            "Gone",
+            "ObjectDeleted",
             "no longer has this container: it was removed or replaced".to_owned(),
         ),
         StoreError::IndexOutOfRange(len) => {

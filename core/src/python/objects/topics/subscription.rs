@@ -178,7 +178,7 @@ impl Subscription {
             let made = py.import("shmrpc.errors")?.getattr(class)?;
             match class {
                 "SharedMemoryError" => made.call1((libc::EACCES, text)),
-                "PublisherGone" | "CutOff" => made.call1((text, pid, number)),
+                "PublisherGone" | "SlowConsumer" => made.call1((text, pid, number)),
                 _ => made.call1((text,)),
             }
         };
@@ -453,7 +453,7 @@ fn cut_off(ended: EndedPublisher, why: CutReason) -> TakeOutcome {
             "has cut this subscriber off: a member has written where it must not"
         }
     };
-    TakeOutcome::Ended("CutOff", ended, why.to_owned())
+    TakeOutcome::Ended("SlowConsumer", ended, why.to_owned())
 }
 
 impl MessageInPlace {
@@ -587,7 +587,7 @@ impl Subscription {
         }
     }
 
-    /// Raises CutOff again if the only publisher has cut off this subscriber: a wait would never end.
+    /// Raises SlowConsumer again if the only publisher has cut off this subscriber: a wait would never end.
     fn may_wait(&self, py: Python<'_>) -> PyResult<()> {
         let vain = self.cut_off_by_all(&*self.subscription(py)?);
         match vain.map_err(|error| object_error(py, &self.membership, error))? {

@@ -39,23 +39,23 @@ def connect_lock_sync(place: Place) -> Iterator[Locked]:
 
 
 @contextlib.contextmanager
-def _semaphores() -> Iterator[tuple[shmrpc.sync.Semaphore, shmrpc.sync.Semaphore]]:
-    with contextlib.closing(shmrpc.sync.Semaphore("there")) as there:
-        with contextlib.closing(shmrpc.sync.Semaphore("back")) as back:
+def _signals() -> Iterator[tuple[shmrpc.sync.Signal, shmrpc.sync.Signal]]:
+    with contextlib.closing(shmrpc.sync.Signal("there")) as there:
+        with contextlib.closing(shmrpc.sync.Signal("back")) as back:
             yield there, back
 
 
 def serve_signals(place: Place, ready: Callable[[], None]) -> None:
     """The other side of a round trip."""
-    with _semaphores() as (there, back), words(place) as shared:
+    with _signals() as (there, back), words(place) as shared:
         ready()
         answer(back.signal, there.wait, shared)
 
 
 @contextlib.contextmanager
 def connect_signals(place: Place) -> Iterator[Trip]:
-    """Signals of two semaphores."""
-    with _semaphores() as (there, back), words(place) as shared:
+    """Connect by two signals."""
+    with _signals() as (there, back), words(place) as shared:
         yield Trip(there.signal, back.wait, shared)
 
 

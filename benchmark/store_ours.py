@@ -45,7 +45,7 @@ class _Shaped:
     def open(self, part: Part) -> Iterator[Kept]:
         _, field, key = _SHAPES[self._shape]
         with shmrpc.sync.store(_NAME) as game:
-            names: dict[str, Any] = {"it": game[_KEY], "add": shmrpc.add, "game": game}
+            names: dict[str, Any] = {"it": game[_KEY], "add": shmrpc.atomic.add, "game": game}
             if self._shape == "struct":
                 names |= {"it": game.struct(Field), **{f"_{member.value}": member for member in Field}}
             entries, incremented, added = game["keys"], f"{field} += 1", f"add(it, {key}, 1)"
@@ -63,7 +63,7 @@ class _Shaped:
                 ten(incremented, "with game.transaction():", **names),
                 keys("it[key]", it=entries),
                 keys("it[key] = 7", it=entries),
-                keys("add(it, key, 1)", it=entries, add=shmrpc.add),
+                keys("add(it, key, 1)", it=entries, add=shmrpc.atomic.add),
                 lambda: sum(entries.values()),
             )
 

@@ -34,7 +34,7 @@ class _Topic:
             with shmrpc.sync.subscribe(_NAME, raw=self._raw) as s:
                 yield End(get=reading(_looking(s, _bytes_of if self._raw else _array_of)))
         else:
-            with shmrpc.sync.topic(_NAME, high=_HIGH, max_memory=_MEMORY, raw=self._raw) as t:
+            with shmrpc.sync.topic(_NAME, high_watermark=_HIGH, max_memory=_MEMORY, raw=self._raw) as t:
                 yield End(_sending(t) if self._raw else _sending_arrays(t))
 
 

@@ -43,7 +43,7 @@ class _Blocking:
 
                 yield End(get=get, get_many=get_many, arrays={TO_ALL: lambda: (missing_side, lambda: _sum(get))})
         else:
-            with shmrpc.sync.topic(_NAME, high=_HIGH, max_memory=_MEMORY) as t:
+            with shmrpc.sync.topic(_NAME, high_watermark=_HIGH, max_memory=_MEMORY) as t:
                 yield End(
                     t.publish,
                     t.publish_many,
@@ -72,7 +72,7 @@ class _InLoop:
 
                 yield End(get=get, get_many=get_many)
         else:
-            async with shmrpc.topic(_NAME, high=_HIGH, max_memory=_MEMORY) as t:
+            async with shmrpc.topic(_NAME, high_watermark=_HIGH, max_memory=_MEMORY) as t:
                 yield End(t.publish, t.publish_many, end=lambda: _end(t))
 
 

@@ -36,24 +36,24 @@ except ImportError as _error:
 
 from shmrpc._core import Message
 from shmrpc.basics.lazy_import import lazy_attributes as _lazy_attributes
+from shmrpc.basics.renamed import raise_if_renamed as _raise_if_renamed
 from shmrpc.basics.version import VERSION
 from shmrpc.errors import (
     ApplicationError,
     CallError,
     CallStopped,
     ConnectionLost,
-    SlowConsumer,
     DeadlineExceeded,
     DecodeError,
     EncodeError,
     EndOfStream,
     EndpointNotFound,
     FrameTooLarge,
-    ObjectDeleted,
     InvalidArguments,
     LocalProtocolError,
     MessagesLost,
     NameConflict,
+    ObjectDeleted,
     Overloaded,
     PoolBroken,
     ProtocolError,
@@ -68,6 +68,7 @@ from shmrpc.errors import (
     ServiceUnavailable,
     SharedMemoryError,
     ShmrpcError,
+    SlowConsumer,
     StaleClaim,
     StoreBusy,
     StoreFull,
@@ -84,7 +85,7 @@ from shmrpc.values import Writable, register
 from shmrpc.values.sharing import Leased, leased
 
 if _typing.TYPE_CHECKING:
-    from shmrpc import sync
+    from shmrpc import atomic, sync
     from shmrpc.client.aio.client import Client, connect
     from shmrpc.client.aio.stream_call import StreamCall
     from shmrpc.discovery.attach import attach
@@ -93,6 +94,7 @@ if _typing.TYPE_CHECKING:
     from shmrpc.locks.event import Event
     from shmrpc.locks.lock import Lock
     from shmrpc.locks.semaphore import Semaphore
+    from shmrpc.locks.signal import Signal
     from shmrpc.pools.factory import pool
     from shmrpc.pools.pool import Pool, PoolStats, WorkerStats
     from shmrpc.pools.task_future import TaskFuture
@@ -103,12 +105,14 @@ if _typing.TYPE_CHECKING:
     from shmrpc.queues.queue_stats import HeldItem, QueueStats, WaitingItem
     from shmrpc.server.server import Server, serve
     from shmrpc.shared_memory.memory import Memory, memory
-    from shmrpc.stores.changes import Changes, changes
+    from shmrpc.stores.changes import Changes, watch
+    from shmrpc.stores.container_items import get_buffer
     from shmrpc.stores.records import SharedStruct, shared
     from shmrpc.stores.store import Store, store
-    from shmrpc.stores.store_base import StoreStats, add, compare_and_set, get_buffer, update
+    from shmrpc.stores.store_base import StoreStats
+    from shmrpc.topics.slow_policy import Disconnect, KeepLast
     from shmrpc.topics.subscription import Subscription, subscribe
-    from shmrpc.topics.subscription_base import Publisher, disconnect, keep_last
+    from shmrpc.topics.subscription_base import Publisher
     from shmrpc.topics.topic import Topic, topic
     from shmrpc.topics.topic_base import Subscriber
 
@@ -129,12 +133,15 @@ _LATER = {
     "shmrpc.queues.queue_base": "DeadLetters",
     "shmrpc.queues.queue_stats": "HeldItem QueueStats WaitingItem",
     "shmrpc.locks.semaphore": "Semaphore",
-    "shmrpc.stores.changes": "Changes changes",
+    "shmrpc.locks.signal": "Signal",
+    "shmrpc.stores.changes": "Changes watch",
+    "shmrpc.stores.container_items": "get_buffer",
     "shmrpc.stores.records": "SharedStruct shared",
     "shmrpc.stores.store": "Store store",
-    "shmrpc.stores.store_base": "StoreStats add compare_and_set get_buffer update",
+    "shmrpc.stores.store_base": "StoreStats",
     "shmrpc.topics.subscription": "Subscription subscribe",
-    "shmrpc.topics.subscription_base": "Publisher disconnect keep_last",
+    "shmrpc.topics.slow_policy": "Disconnect KeepLast",
+    "shmrpc.topics.subscription_base": "Publisher",
     "shmrpc.topics.topic": "Topic topic",
     "shmrpc.topics.topic_base": "Subscriber",
     "shmrpc.introspection.describe": "Description",
@@ -160,20 +167,20 @@ __all__ = [
     "Claim",
     "Client",
     "ConnectionLost",
-    "SlowConsumer",
     "DeadLetters",
     "DeadlineExceeded",
     "DecodeError",
     "Description",
+    "Disconnect",
     "EncodeError",
     "EndOfStream",
     "EndpointNotFound",
     "Event",
     "FrameTooLarge",
-    "ObjectDeleted",
     "Group",
     "HeldItem",
     "InvalidArguments",
+    "KeepLast",
     "Leased",
     "LocalProtocolError",
     "Lock",
@@ -182,6 +189,7 @@ __all__ = [
     "Message",
     "MessagesLost",
     "NameConflict",
+    "ObjectDeleted",
     "Overloaded",
     "Pool",
     "PoolBroken",
@@ -205,6 +213,8 @@ __all__ = [
     "SharedMemoryError",
     "SharedStruct",
     "ShmrpcError",
+    "Signal",
+    "SlowConsumer",
     "StaleClaim",
     "Store",
     "StoreBusy",
@@ -223,16 +233,12 @@ __all__ = [
     "WorkerDied",
     "WorkerStats",
     "Writable",
-    "add",
+    "atomic",
     "attach",
-    "changes",
-    "compare_and_set",
     "connect",
     "current_call",
-    "disconnect",
     "endpoint",
     "get_buffer",
-    "keep_last",
     "leased",
     "members",
     "memory",
@@ -245,7 +251,7 @@ __all__ = [
     "subscribe",
     "sync",
     "topic",
-    "update",
+    "watch",
     "worker",
 ]
 
@@ -253,6 +259,7 @@ if not _typing.TYPE_CHECKING:  # A type checker would accept any name otherwise.
     _find, __dir__ = _lazy_attributes(__name__, globals(), __all__, _HOMES)
 
     def __getattr__(name: str) -> object:
-        if name == "sync":
-            return _importlib.import_module("shmrpc.sync")  # The import sets the attribute of the package.
+        if name in ("atomic", "sync"):
+            return _importlib.import_module(f"shmrpc.{name}")  # The import sets the attribute of the package.
+        _raise_if_renamed(__name__, name)
         return _find(name)

@@ -11,6 +11,7 @@ if _typing.TYPE_CHECKING:
     from shmrpc.locks.event import BlockingEvent as Event
     from shmrpc.locks.lock import BlockingLock as Lock
     from shmrpc.locks.semaphore import BlockingSemaphore as Semaphore
+    from shmrpc.locks.signal import BlockingSignal as Signal
     from shmrpc.pools.blocking_pool import BlockingPool as Pool
     from shmrpc.pools.blocking_pool import blocking_pool as pool
     from shmrpc.queues.blocking_queue import BlockingQueue as Queue
@@ -33,6 +34,7 @@ _HOMES = {
     "Pool": "shmrpc.pools.blocking_pool:BlockingPool",
     "Queue": "shmrpc.queues.blocking_queue:BlockingQueue",
     "Semaphore": "shmrpc.locks.semaphore:BlockingSemaphore",
+    "Signal": "shmrpc.locks.signal:BlockingSignal",
     "Store": "shmrpc.stores.store:BlockingStore",
     "StreamCall": "shmrpc.client.threads.stream_call",
     "Subscription": "shmrpc.topics.blocking_subscription:BlockingSubscription",
@@ -55,6 +57,7 @@ __all__ = [
     "Pool",
     "Queue",
     "Semaphore",
+    "Signal",
     "Store",
     "StreamCall",
     "Subscription",

@@ -39,6 +39,10 @@ DOC, PROSE, NAME = "doc", "prose", "name"
 PRODUCT: Final = ("core/src", "shmrpc")
 
 
+#: Files that give the old public names on purpose.
+OLD_NAMES: Final = ("CHANGELOG.md", "shmrpc/basics/renamed.py", "shmrpc/cli/commands.py", "tests/docs/test_renamed.py")
+
+
 class Text(NamedTuple):
     """A piece of a file."""
 
@@ -67,16 +71,17 @@ class Rules:
     openings: tuple[tuple[re.Pattern[str], str], ...]
     identifiers: dict[str, str]
     files: dict[str, str]
+    public: tuple[tuple[re.Pattern[str], str], ...]
 
     @classmethod
     def of(cls, tables: dict[str, Any]) -> Rules:
         """Compile the tables as tomllib has read them."""
-        public = tables.get("public", {})
         return cls(
             tuple((_pattern(rf"\b({key})\b"), instead) for key, instead in tables.get("words", {}).items()),
             tuple((_pattern(rf"({key})\b"), instead) for key, instead in tables.get("openings", {}).items()),
-            tables.get("identifiers", {}) | (public.get("identifiers", {}) if public.get("active") else {}),
+            tables.get("identifiers", {}),
             tables.get("files", {}),
+            tuple((re.compile(key), instead) for key, instead in tables.get("public", {}).items()),
         )
 
 
@@ -176,6 +181,7 @@ READERS: Final = {
 def findings(path: PurePath, source: str, rules: Rules) -> Iterator[Finding]:
     """Yield what breaks the rules in a file; a name once, wherever else it stands."""
     yield from _in_path(path, rules)
+    yield from _in_source(path, source, rules)
     names = set()
     for text in READERS.get(path.suffix, hash_comments)(source):
         if text.kind == NAME:
@@ -195,6 +201,18 @@ def _in_path(path: PurePath, rules: Rules) -> Iterator[Finding]:
             for part in path.relative_to(root).with_suffix("").parts:
                 if part in rules.files:
                     yield Finding(path, 1, part, rules.files[part])
+
+
+def _in_source(path: PurePath, source: str, rules: Rules) -> Iterator[Finding]:
+    """Yield the old public names in a source or a document, its code included."""
+    if path.suffix not in (".py", ".pyi", ".md") or str(path) in OLD_NAMES:
+        return
+    for number, line in enumerate(source.split("\n"), 1):
+        if "Renamed" in line or "renamed" in line:
+            continue
+        for pattern, instead in rules.public:
+            if match := pattern.search(line):
+                yield Finding(path, number, match.group(), instead)
 
 
 def _in_name(path: PurePath, text: Text, rules: Rules) -> Iterator[Finding]:

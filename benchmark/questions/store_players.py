@@ -3,8 +3,8 @@
 Ours by what the fields are of, a struct, a dataclass, a dict or a list, beside everything else that keeps Python values
 for many processes. The rate counts each increment of a field once, and after each turn every field has to be what it
 was incremented to. One process increments by ``+=``; of several, none may lose an increment of another: ours add by
-``shmrpc.add``, rivals take the lock that is theirs, or one of :mod:`multiprocessing`. It is asked only by name, or by
-``python -m benchmark study``, as are the other questions of stores.
+``shmrpc.atomic.add``, rivals take the lock that is theirs, or one of :mod:`multiprocessing`. It is asked only by name,
+or by ``python -m benchmark study``, as are the other questions of stores.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@
 //!   the segment, so no death can hold one.
 //! * [`wait::shutdown_flag`] closes a channel from this side: no thread sleeps on it afterwards.
 //! * A [`wait::wait_set`] has many sleepers, threads and event loops of many processes, and wakes one of them or all.
-//! * [`objects`] are the shared objects, which have members instead of two sides: semaphores, locks, events, memory,
+//! * [`objects`] are the shared objects, which have members instead of two sides: semaphores, locks, events, signals, memory,
 //!   queues, topics and stores.
 //! * [`shared_heap`] has what shared objects change together: an owner lock that no death keeps, transactions, and blocks
 //!   in a file that grows and shrinks.

@@ -91,7 +91,7 @@ class Table:
 
 def wait_for_move(world: shmrpc.sync.Store, name: str, moves: int) -> None:
     """Waits until a player has done more than so many moves."""
-    for now in shmrpc.changes(world["players"][name], PATIENCE):
+    for now in shmrpc.watch(world["players"][name], PATIENCE):
         if now.moves > moves:
             return
 

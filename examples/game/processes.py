@@ -40,7 +40,7 @@ def show(store: str) -> None:
     """Shows the scores whenever they have changed. Counts how often, and tells what was wrong with any picture."""
     looks, wrong = 0, list[str]()
     with shmrpc.sync.store(store) as world:
-        for now in shmrpc.changes(world, PATIENCE):
+        for now in shmrpc.watch(world, PATIENCE):
             looks += 1
             wrong += faults(now)
             best = sorted(now["players"].values(), key=lambda player: -player.points)

@@ -21,7 +21,10 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 
 def record(topic: str, results: str, path: Path) -> None:
     """Writes each tick into a file. What it has not written so far, the market waits for, and keeps in memory."""
-    with shmrpc.sync.subscribe(topic, slow="block", on_gone="raise") as ticks, path.open("w", newline="") as file:
+    with (
+        shmrpc.sync.subscribe(topic, slow_policy="block", on_publisher_lost="raise") as ticks,
+        path.open("w", newline="") as file,
+    ):
         writer = csv.writer(file)
         try:
             while True:
@@ -34,7 +37,7 @@ def record(topic: str, results: str, path: Path) -> None:
 def alarm(topic: str, results: str) -> None:
     """Compares each price with the one before: a tick that was missed could be the one that matters."""
     jumps, before = [], 0.0
-    with shmrpc.sync.subscribe(topic, slow="block", on_gone="raise") as ticks:
+    with shmrpc.sync.subscribe(topic, slow_policy="block", on_publisher_lost="raise") as ticks:
         try:
             for tick in ticks:
                 if before and is_jump(before, tick.value["price"]):
@@ -47,7 +50,7 @@ def alarm(topic: str, results: str) -> None:
 def chart(topic: str, results: str) -> None:
     """Draw the current price. The chart skips older ticks, and the market does not wait for the chart."""
     prices, read = deque[float](maxlen=WIDTH), 0
-    with shmrpc.sync.subscribe(topic, slow=shmrpc.keep_last(1), on_gone="raise") as ticks:
+    with shmrpc.sync.subscribe(topic, slow_policy=shmrpc.KeepLast(1), on_publisher_lost="raise") as ticks:
         try:
             for tick in ticks:
                 prices.append(tick.value["price"])

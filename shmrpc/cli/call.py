@@ -10,7 +10,7 @@ import click
 
 from shmrpc.cli import exit_codes
 from shmrpc.cli.options import (
-    allow_uid_option,
+    allow_user_option,
     at_option,
     codec_option,
     connect_timeout_option,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @connect_timeout_option
 @max_frame_option
 @codec_option
-@allow_uid_option
+@allow_user_option
 @at_option
 @click.argument("service")
 @click.argument("endpoint")

@@ -28,6 +28,8 @@ _MODULES: Final = {
     "stub": "shmrpc.cli.describe",
     "topic": "shmrpc.cli.topics",
 }
+#: Options that were renamed before the first release, by their old names.
+_RENAMED_OPTIONS: Final = {"--allow-uid": "--allow-user", "--every": "--interval"}
 
 
 class LazyGroup(click.Group):
@@ -53,6 +55,10 @@ class LazyGroup(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if now := _RENAMED_OPTIONS.get(error.option_name):
+                raise click.UsageError(f"{error.option_name} was renamed: use {now}", error.ctx) from None
+            raise
         except ShmrpcError as error:
             raise CommandFailed(_format_error(error), exit_codes.exit_code_of(error)) from None
         except OSError as error:  # For example, a full disk behind a pipe. Click handles a reader that went away.

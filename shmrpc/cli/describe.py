@@ -7,14 +7,14 @@ from typing import IO
 import click
 import msgspec
 
-from shmrpc.cli.options import allow_uid_option, as_json_option, at_option, connect_timeout_option, option
+from shmrpc.cli.options import allow_user_option, as_json_option, at_option, connect_timeout_option, option
 from shmrpc.cli.service_client import fetch_description
 
 
 @click.command()
 @connect_timeout_option
 @as_json_option
-@allow_uid_option
+@allow_user_option
 @at_option
 @click.argument("service")
 def describe(
@@ -31,7 +31,7 @@ def describe(
 @click.command()
 @connect_timeout_option
 @option("-o", "--output", type=click.File("w", lazy=True), default="-", help="File to write; -: stdout.")
-@allow_uid_option
+@allow_user_option
 @at_option
 @click.argument("service")
 def stub(

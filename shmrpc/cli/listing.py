@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
-from shmrpc.cli.options import allow_uid_option, as_json_option, at_option, names_argument
+from shmrpc.cli.options import allow_user_option, as_json_option, at_option, names_argument
 from shmrpc.cli.service_client import needs_event_loop
 from shmrpc.cli.tables import print_shared_objects, print_table
 from shmrpc.discovery.members import inspect_all_objects
@@ -22,7 +22,7 @@ from shmrpc.transport.connection_options import check_uids
 
 @click.command()
 @as_json_option
-@allow_uid_option
+@allow_user_option
 @at_option
 @names_argument
 def ls(as_json: bool, allow_uids: tuple[int, ...], at: str | list[str] | None, names: tuple[str, ...]) -> None:

@@ -21,8 +21,8 @@ def wrong_kind_error(name: str, kind: str, expected: str) -> NameConflict:
 def report_for(name: str, kind: str) -> ObjectReport:
     """Return the report of the shared object with this name and kind.
 
-    Raises UsageError for a malformed name, CommandFailed if no process has the name open, NameConflict if the name is of
-    another kind.
+    Raises UsageError for a malformed name, CommandFailed if no process has the name open, NameConflict if the name is
+    of another kind.
     """
     try:
         report = inspect_object(name)

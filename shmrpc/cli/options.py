@@ -74,8 +74,8 @@ at_option: Final = option(
     callback=_one_or_several,
     help="Address of the service: shm or nats://HOST:PORT. Repeatable.  [default: shm]",
 )
-allow_uid_option: Final = option(
-    "--allow-uid",
+allow_user_option: Final = option(
+    "--allow-user",
     "allow_uids",
     type=_parse_user,
     metavar="USER",

@@ -23,6 +23,7 @@ from shmrpc.cli.tables import print_shared_objects, print_table
 from shmrpc.cli.values import to_json, to_text
 from shmrpc.discovery.members import inspect_all_objects, members
 from shmrpc.errors import NameConflict, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
+from shmrpc.queues.claim import Claim
 
 #: Seconds between two progress messages while items are removed.
 _PROGRESS_INTERVAL: Final = 1.0
@@ -32,7 +33,16 @@ _COLUMN_WIDTH: Final = 13
 _name_argument = click.argument("name")
 
 
-@click.group()
+class _QueueGroup(click.Group):
+    """Group that gives the new name of a command that was renamed before the first release."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "drain":
+            ctx.fail("'drain' was renamed: use 'purge', which discards the items, or 'get --all', which prints them")
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_QueueGroup)
 def queue() -> None:
     """Inspect queues, put items, get items.
 
@@ -145,38 +155,60 @@ def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
 
 
 @queue.command()
-@option("-n", "--count", type=click.IntRange(min=1), default=1, help="Number of items.")
+@option("-n", "--count", type=click.IntRange(min=1), help="Number of items.  [default: 1]")
+@option("--all", "all_items", is_flag=True, help="All items that wait now, and none that is put later.")
 @wait_timeout_option("all items")
 @_name_argument
-def get(name: str, count: int, timeout: float | None) -> None:
+def get(name: str, count: int | None, all_items: bool, timeout: float | None) -> None:
     """Get items of the queue NAME and print them as JSON, one per line.
 
     An item is removed once it is printed. If the command is stopped before, or cannot read the item, the item returns
     to the queue.
     """
-    end = None if timeout is None else time.monotonic() + timeout
+    if all_items and (count is not None or timeout is not None):
+        raise click.UsageError("--all does not wait, and takes neither --count nor --timeout")
     with _attached(name) as found:
+        if all_items:
+            for claim in _claim_waiting(found):
+                _print_item(claim)
+            return
+        count = count or 1
+        end = None if timeout is None else time.monotonic() + timeout
         for done in range(count):
             try:
                 claim = found.claim(None if end is None else max(0.0, end - time.monotonic()))
             except QueueEmpty:
                 raise QueueEmpty(f"queue {name!r}: {done} of {count} items came within {timeout:g} s") from None
-            with claim:
-                click.echo(to_json(claim.value))
-                sys.stdout.flush()
+            _print_item(claim)
+
+
+def _print_item(claim: Claim) -> None:
+    """Print an item, and remove it from its queue."""
+    with claim:
+        click.echo(to_json(claim.value))
+        sys.stdout.flush()
+
+
+def _claim_waiting(found: sync.Queue) -> Iterator[Claim]:
+    """Claim the items that wait in a queue now, and none that a producer puts meanwhile."""
+    for _ in range(found.qsize()):
+        try:
+            yield found.claim_nowait()
+        except (QueueEmpty, QueueShutDown):  # Other consumers have got the rest.
+            return
 
 
 @queue.command()
 @_name_argument
-def drain(name: str) -> None:
-    """Remove all waiting items of the queue NAME, and print their number."""
+def purge(name: str) -> None:
+    """Discard all waiting items of the queue NAME, and print their number.
+
+    `shmrpc queue get --all` prints the items instead.
+    """
     removed, reported_at = 0, time.monotonic()
     with _attached(name) as found:
-        for _ in range(found.qsize()):  # Items put from now on stay: a steady producer would keep this loop busy.
-            try:
-                found.claim_nowait().ack()
-            except (QueueEmpty, QueueShutDown):  # Other consumers have got the rest.
-                break
+        for claim in _claim_waiting(found):
+            claim.ack()
             removed += 1
             if time.monotonic() - reported_at > _PROGRESS_INTERVAL:
                 reported_at = time.monotonic()
@@ -185,10 +217,16 @@ def drain(name: str) -> None:
 
 
 @queue.command()
-@option("--every", type=click.FloatRange(min=0.01), default=1.0, callback=check_seconds, help="Interval in seconds.")
+@option(
+    "--interval",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    callback=check_seconds,
+    help="Seconds between two lines.",
+)
 @as_json_option
 @_name_argument
-def watch(name: str, every: float, as_json: bool) -> None:
+def watch(name: str, interval: float, as_json: bool) -> None:
     """Print the statistics of the queue NAME at an interval, until Ctrl-C.
 
     Items: waiting, ever put, unfinished, claimed, dead letters. Bytes: in use, in total. Callers that wait for an item,
@@ -207,5 +245,5 @@ def watch(name: str, every: float, as_json: bool) -> None:
                 columns += [stats.used, stats.memory, stats.getters, stats.putters]
                 click.echo(" ".join(f"{each:,}".rjust(_COLUMN_WIDTH) for each in columns))
             sys.stdout.flush()
-            time.sleep(every)
+            time.sleep(interval)
     click.echo(f"queue {name!r}: no other process has it open", err=True)

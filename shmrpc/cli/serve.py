@@ -11,7 +11,7 @@ import click
 
 from shmrpc.cli.exit_codes import USAGE, CommandFailed
 from shmrpc.cli.options import (
-    allow_uid_option,
+    allow_user_option,
     check_seconds,
     codec_option,
     count_option,
@@ -79,7 +79,7 @@ from shmrpc.wire.control import DEFAULT_MAX_MEMORY
 @option("--spin", type=float, default=DEFAULT_SPIN, help="Longest spin, in µs; 0: never spin.")
 @max_frame_option
 @codec_option
-@allow_uid_option
+@allow_user_option
 def serve(targets: tuple[str, ...], workers: int | None, reload: bool, **options: Any) -> None:
     """Serve the Service of each TARGET in one server.
 

@@ -21,7 +21,7 @@ from shmrpc.cli.values import to_json
 from shmrpc.discovery.attach import blocking_attach
 from shmrpc.discovery.members import inspect_all_objects
 from shmrpc.errors import WaitTimeout
-from shmrpc.stores.changes import changes
+from shmrpc.stores import changes
 from shmrpc.stores.packing import unpack_for_display
 from shmrpc.stores.records import SharedClass
 from shmrpc.stores.shared_container import SharedContainer
@@ -195,7 +195,7 @@ def watch(name: str, path: tuple[str, ...], timeout: float | None) -> None:
             raise CommandFailed(f"{' '.join(path)} is no list, dict, set or object: watch what it is in", NOT_AVAILABLE)
         printed = None
         with contextlib.suppress(WaitTimeout):
-            for copy in changes(found, timeout):
+            for copy in changes.watch(found, timeout):
                 if (text := to_json(copy)) != printed:
                     click.echo(text)
                     sys.stdout.flush()

@@ -19,11 +19,13 @@ from shmrpc.cli.tables import print_table
 from shmrpc.cli.values import to_json
 from shmrpc.discovery.members import PublisherReport, inspect_all_objects, inspect_object
 from shmrpc.errors import DecodeError, TopicFull, WaitTimeout
-from shmrpc.topics.subscription_base import keep_last
+from shmrpc.topics.slow_policy import Disconnect, KeepLast
 from shmrpc.topics.topic_base import Subscriber
 
 #: Maximum number of messages per read, and of messages that wait to be printed.
 _MAX_MESSAGES: Final = 1000
+#: The class of each policy that has a number.
+_POLICY_CLASSES: Final = {"keep_last": KeepLast.__name__, "disconnect": Disconnect.__name__}
 #: Seconds without a message after which the command checks that other processes have the topic open; also the interval
 #: of rates and of missed messages.
 _INTERVAL: Final = 1.0
@@ -79,9 +81,9 @@ def _publisher_row(publisher: PublisherReport) -> tuple[str, ...]:
 
 def _subscriber_row(subscriber: Subscriber) -> tuple[str, ...]:
     """Return the row of a subscriber in the table of topics."""
-    number = f"({subscriber.number})" if subscriber.number else ""
+    policy = f"{_POLICY_CLASSES[subscriber.policy]}({subscriber.number})" if subscriber.number else subscriber.policy
     counts = map(_format_count, (subscriber.lag, subscriber.lost, subscriber.kept))
-    return str(subscriber.pid or "-"), "subscribes", f"{subscriber.policy}{number}", "-", *counts
+    return str(subscriber.pid or "-"), "subscribes", policy, "-", *counts
 
 
 def _format_count(count: int | None) -> str:
@@ -118,7 +120,7 @@ def _is_only_member(name: str) -> bool:
 
 def _print_messages(name: str, raw: bool) -> None:
     """Print messages as they come, until no other process has the topic open."""
-    with sync.subscribe(name, slow=keep_last(_MAX_MESSAGES), raw=raw) as found:
+    with sync.subscribe(name, slow_policy=KeepLast(_MAX_MESSAGES), raw=raw) as found:
         reported_lost, since = 0, time.monotonic()
         try:
             while True:

@@ -18,6 +18,7 @@ from shmrpc.errors import NameConflict, WaitTimeout
 from shmrpc.locks.event import BlockingEvent, Event
 from shmrpc.locks.lock import BlockingLock, Lock
 from shmrpc.locks.semaphore import BlockingSemaphore, Semaphore
+from shmrpc.locks.signal import BlockingSignal, Signal
 from shmrpc.objects import lock_files
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Handle
@@ -31,6 +32,7 @@ _ASYNC_HANDLES: Final[_HandleTypes] = {
     "semaphore": Semaphore,
     "lock": Lock,
     "event": Event,
+    "signal": Signal,
     "memory": Memory,
     "queue": Queue,
     "store": Store,
@@ -40,6 +42,7 @@ _BLOCKING_HANDLES: Final[_HandleTypes] = {
     "semaphore": BlockingSemaphore,
     "lock": BlockingLock,
     "event": BlockingEvent,
+    "signal": BlockingSignal,
     "memory": BlockingMemory,
     "queue": BlockingQueue,
     "store": BlockingStore,

@@ -42,7 +42,7 @@ class PublisherReport:
 class ObjectReport:
     """The state of a shared object."""
 
-    #: "memory", "semaphore", "lock", "event", "queue", "topic" or "store".
+    #: "memory", "semaphore", "lock", "event", "signal", "queue", "topic" or "store".
     kind: str
     name: str
     #: Bytes of shared memory, including metadata; of a queue or a topic, the present size.

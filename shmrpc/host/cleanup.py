@@ -51,7 +51,7 @@ SERVICE = "service"
 #: Kind of the lock files of all shared objects.
 SHARED = "shared"
 #: Kinds of shared objects.
-MEMBER_KINDS = ("memory", "semaphore", "lock", "event", "queue", "topic", "store")
+MEMBER_KINDS = ("memory", "semaphore", "lock", "event", "queue", "topic", "store", "signal")
 #: Kinds whose owners prove that they live as in the table above. Names of other kinds stay untouched.
 KINDS = {SERVICE, SHARED, *MEMBER_KINDS}
 

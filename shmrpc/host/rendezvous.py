@@ -339,7 +339,7 @@ class ConnectRetry:
         except PermissionError:  # Also for a moment at the start of a server that admits this user.
             self._reason = (
                 f"there is one that admits only its own user; serve it with allow_uids=[{os.geteuid()}] "
-                f"(shmrpc serve --allow-uid {os.geteuid()})"
+                f"(shmrpc serve --allow-user {os.geteuid()})"
             )
         except ConnectionLost as error:
             self.record_failure(error)

@@ -1,17 +1,13 @@
-"""Semaphores: permits that come back when their holder dies, and signals that outlive their sender."""
+"""Semaphores: permits that come back when their holder dies."""
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Self
 
-from shmrpc._core import Permits
 from shmrpc.basics.checks import check_count, public_class, public_name
+from shmrpc.basics.renamed import RenamedMethod
 from shmrpc.locks.permit_handle import AsyncPermitHandle, BlockingPermitHandle, PermitHandle
-from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import open_object
-
-#: The number of the wait set for signals.
-_SIGNALS: Final = 1
 
 
 class SemaphoreBase(PermitHandle):
@@ -28,11 +24,10 @@ class SemaphoreBase(PermitHandle):
         """The number of permits, free and acquired."""
         return self._object.amount
 
-    signal = Permits._signal
-
-    def drain(self) -> int:
-        """Discard the pending signals, and return how many there were."""
-        return self._object.drain()
+    if not TYPE_CHECKING:  # A type checker knows that these are no attributes.
+        signal = RenamedMethod("signal() of a shmrpc.Signal")
+        wait = RenamedMethod("wait() of a shmrpc.Signal")
+        drain = RenamedMethod("drain() of a shmrpc.Signal")
 
     def _timeout_cause(self) -> str:
         return "no permit was free" if self.permits > 1 else "its permit was not free"
@@ -54,22 +49,7 @@ class Semaphore(SemaphoreBase, AsyncPermitHandle):
     LocalProtocolError if the directory of shared objects is not safe.
     """
 
-    async def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Wait up to ``timeout`` seconds for a signal, consume it and return True. Cancelled, it consumes none.
-
-        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
-        """
-        timeout = check_timeout(timeout)
-        if not self._object.try_signal():
-            await self._wait_in_loop(self._object.try_signal, self._return_signal, timeout, _SIGNALS)
-        return True
-
-    def _return_signal(self) -> None:
-        self._object.signal(1)
-
 
 @public_class("shmrpc.sync.Semaphore")
 class BlockingSemaphore(SemaphoreBase, BlockingPermitHandle):
     """A :class:`shmrpc.Semaphore` whose methods block the thread that calls them."""
-
-    wait = Permits._wait_signal

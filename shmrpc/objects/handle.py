@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeVar,
 from shmrpc._core import SharedObject
 from shmrpc.basics.drivers import OpenOnAwait, ThreadsOnly
 from shmrpc.basics.loops import running_loop
+from shmrpc.basics.renamed import HideRenamed
 from shmrpc.errors import WaitTimeout
 from shmrpc.host.processes import describe_process, describe_stopped
 from shmrpc.objects import lock_files
@@ -27,7 +28,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _W = TypeVar("_W", bound=WaitQueue)
 
 #: The public function or class that opens an object of each of these kinds; the others are opened by their kind.
-_OPENERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event"}
+_OPENERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event", "signal": "Signal"}
 
 
 def warn_of_discarded_items() -> None:
@@ -85,7 +86,7 @@ class NotConstructible:
             raise TypeError(f"{module}.{cls.__name__} is a type: open one by {module}.{cls._constructor_name}(name)")
 
 
-class Handle(NotCopyable):
+class Handle(HideRenamed, NotCopyable):
     """A handle of a shared object: this process has the object open as one of its members."""
 
     #: The name of the function that opens another handle like this one.
@@ -186,9 +187,8 @@ class Handle(NotCopyable):
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
         """Raise WaitTimeout, which says what did not happen and names the holders of permits."""
-        why = "no signal came" if wait_set else self._timeout_cause()
-        holders = "" if wait_set else self._describe_holders()
-        raise WaitTimeout(f"{self._object.kind} {self.name!r}: {why} within {timeout:g} s{holders}")
+        text = f"{self._timeout_cause()} within {timeout:g} s{self._describe_holders()}"
+        raise WaitTimeout(f"{self._object.kind} {self.name!r}: {text}")
 
     def _timeout_cause(self) -> str:
         """Return the text that says what did not happen before the timeout."""

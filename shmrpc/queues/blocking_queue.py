@@ -92,14 +92,14 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
             raise
         return (got if has_got else self._get_items(1, timeout))[0]
 
-    def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
-        """Wait for an item; remove it and those that follow, up to ``most`` in all, and return them.
+    def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[Any]:
+        """Wait for an item; remove it and those that follow, up to ``max_items`` in all, and return them.
 
         Returns fewer if they have many bytes, about 256 KiB at once; a large one comes alone.
         """
-        return self._get_items(check_item_count(most), check_timeout(timeout))
+        return self._get_items(check_item_count(max_items), check_timeout(timeout))
 
-    def _get_items(self, most: int, timeout: float | None) -> list[Any]:
+    def _get_items(self, max_items: int, timeout: float | None) -> list[Any]:
         """Wait for items, remove and return them. If a signal handler raises meanwhile, put them back.
 
         The core appends the items to a list that exists before: so no step between the core and the ``return`` can lose
@@ -108,22 +108,22 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         got: list[Any] = []
         try:
             try:
-                if self._native.take_into(got, most):
+                if self._native.take_into(got, max_items):
                     return got
             except QueueBusy:
                 pass
-            self._wait_for_items(got, most, timeout)
+            self._wait_for_items(got, max_items, timeout)
         except BaseException:
             if got:
                 self._native.put_back(got)
             raise
         return got
 
-    def _wait_for_items(self, got: list[Any], most: int, timeout: float | None) -> None:
+    def _wait_for_items(self, got: list[Any], max_items: int, timeout: float | None) -> None:
         """Block the thread until the core has appended items to ``got``."""
 
         def wait(left: float | None) -> bool | list[Any] | None:
-            waited = self._native.wait_into(got, most, left)
+            waited = self._native.wait_into(got, max_items, left)
             return got if waited else waited
 
         waited = self._retry_while_busy(wait, timeout)
@@ -139,12 +139,15 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         """
         return self.get_many_nowait(1)[0]
 
-    def get_many_nowait(self, most: int = 256) -> list[Any]:
-        """Remove up to ``most`` items that follow each other, and return them. Raises as :meth:`get_nowait` does."""
+    def get_many_nowait(self, max_items: int = 256) -> list[Any]:
+        """Remove up to ``max_items`` items that follow each other, and return them.
+
+        Raises as :meth:`get_nowait` does.
+        """
         got: list[Any] = []
-        most = check_item_count(most)
+        max_items = check_item_count(max_items)
         try:
-            if not self._native.take_into(got, most):
+            if not self._native.take_into(got, max_items):
                 raise QueueEmpty(f"queue {self.name!r} is empty")
         except BaseException:
             if got:

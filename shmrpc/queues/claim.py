@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import public_class
+from shmrpc.basics.renamed import HideRenamed, RenamedMethod
 from shmrpc.errors import LocalProtocolError, StaleClaim
 from shmrpc.objects.not_copyable import NotCopyable
 from shmrpc.queues.outstanding_claims import OutstandingClaims
 
 
 @public_class("shmrpc.Claim", "queue.claim()")
-class Claim(NotCopyable):
+class Claim(HideRenamed, NotCopyable):
     """An item that this process deals with, and no other one meanwhile.
 
-    ``ack()`` ends the claim and removes the item. ``give_back()`` makes the item the first one of the queue again, and
+    ``ack()`` ends the claim and removes the item. ``nack()`` makes the item the first one of the queue again, and
     so does the death of this process, or the end of the last reference to the claim. Any thread may call both. As a
     context manager, the claim is acknowledged at the end of the block, or gives the item back if the block raises.
     """
@@ -38,7 +39,7 @@ class Claim(NotCopyable):
             made._on_end = None if outstanding is None else outstanding.add()
             return made
         except BaseException:
-            claim.give_back()
+            claim.nack()
             raise
 
     @property
@@ -73,9 +74,12 @@ class Claim(NotCopyable):
         """
         self._finish(self._claim.acknowledge())
 
-    def give_back(self) -> None:
+    if not TYPE_CHECKING:  # A type checker knows that these are no attributes.
+        give_back = RenamedMethod("nack()")
+
+    def nack(self) -> None:
         """End the claim, and make the item the first one of the queue. Raises StaleClaim if the claim had ended."""
-        self._finish(self._claim.give_back())
+        self._finish(self._claim.nack())
 
     def _finish(self, was_held: bool) -> None:
         """Notify the iterator of claims, or raise StaleClaim if the claim had ended before."""
@@ -109,7 +113,7 @@ class Claim(NotCopyable):
         if kind is None:
             self.ack()
         else:
-            self._claim.give_back()
+            self._claim.nack()
             self._notify_end()
 
     async def __aenter__(self) -> Self:

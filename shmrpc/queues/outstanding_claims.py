@@ -80,7 +80,7 @@ class OutstandingClaims:
         self._has_warned = True
         _log.warning(
             "queue %r: claims() waits for %s, which it has handed out and which has not ended: call ack() or"
-            " give_back(), or use 'with claim:'; or take more at a time with prefetch=",
+            " nack(), or use 'with claim:'; or take more at a time with prefetch=",
             queue,
             repr(claim),  # The log may keep its arguments, and must not keep the claim.
         )

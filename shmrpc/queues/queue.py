@@ -38,7 +38,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
     until the queue is shut down and empty. ``async with`` closes the queue at the end.
 
-    A wait raises QueueEmpty or QueueFull if the timeout is over, QueueShutDown, WaitStopped after :meth:`stop_waits`,
+    A wait raises QueueEmpty or QueueFull if the timeout is over, QueueShutDown, WaitStopped after :meth:`stop`,
     and LocalProtocolError if the handle is closed. A cancelled wait has put or got nothing.
     """
 
@@ -87,8 +87,8 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
             item = NO_ITEM
         return (await self.get_many(1, timeout))[0] if item is NO_ITEM else item
 
-    async def get_many(self, most: int = 256, timeout: float | None = None) -> list[Any]:
-        """Wait for an item; remove it and those that follow, up to ``most`` in all, and return them.
+    async def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[Any]:
+        """Wait for an item; remove it and those that follow, up to ``max_items`` in all, and return them.
 
         Returns fewer if they have many bytes, about 256 KiB at once; a large one comes alone.
         """
@@ -97,10 +97,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         if self._budget.is_spent():
             await self._yield_to_loop()
         try:
-            items = self._native.get_many_now(check_item_count(most), False)
+            items = self._native.get_many_now(check_item_count(max_items), False)
         except QueueBusy:
             items = []
-        return items or await self._get_in_turn(most, timeout)
+        return items or await self._get_in_turn(max_items, timeout)
 
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> PendingClaim:
         """Wait for an item and claim it: ``async with q.claim() as c``, or ``c = await q.claim()``, then ``c.ack()``.
@@ -198,10 +198,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         if not reservation.put_now():
             await self._put_when_room(reservation, timeout)
 
-    async def _get_in_turn(self, most: int, timeout: float | None) -> list[Any]:
+    async def _get_in_turn(self, max_items: int, timeout: float | None) -> list[Any]:
         """Wait for items, remove and return them. Raises QueueEmpty."""
         items = await self._try_in_turn(
-            ITEMS, self._may_have_item, lambda: self._native.get_many_now(most, False) or None, timeout
+            ITEMS, self._may_have_item, lambda: self._native.get_many_now(max_items, False) or None, timeout
         )
         if items is None:
             self._raise_timeout(timeout, ITEMS)
@@ -310,7 +310,7 @@ def queue(
     protocol. All processes that open the name pass the same values. ``codec``: how this process encodes and decodes
     values, as for calls.
 
-    Raises NameConflict if the name is open as something else or with other values, SharedMemoryError if there is no room,
-    and LocalProtocolError if the directory of shared objects is not safe.
+    Raises NameConflict if the name is open as something else or with other values, SharedMemoryError if there is no
+    room, and LocalProtocolError if the directory of shared objects is not safe.
     """
     return Queue._wrap(open_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_bytes, check_count, check_flag, check_many, check_real, public_class
+from shmrpc.basics.renamed import RenamedMethod
 from shmrpc.errors import QueueEmpty, QueueFull, WaitTimeout
 from shmrpc.objects.arguments import MAX_ITEMS, check_item_count
 from shmrpc.objects.handle import Handle, NotConstructible, closes_on_error, open_object, warn_of_discarded_items
@@ -72,9 +73,9 @@ class DeadLetters(NotCopyable):
         """Remove the first dead letter and return it. Raises QueueEmpty."""
         return self.get_many_nowait(1)[0]
 
-    def get_many_nowait(self, most: int = 256) -> list[Any]:
-        """Remove up to ``most`` dead letters and return them. Raises QueueEmpty if there is none."""
-        got = self._queue._native.get_many_now(check_item_count(most), True)
+    def get_many_nowait(self, max_items: int = 256) -> list[Any]:
+        """Remove up to ``max_items`` dead letters and return them. Raises QueueEmpty if there is none."""
+        got = self._queue._native.get_many_now(check_item_count(max_items), True)
         if not got:
             raise QueueEmpty(f"queue {self._queue.name!r} has no dead letters")
         return got
@@ -196,9 +197,12 @@ class QueueBase(NotConstructible, Handle):
             raise QueueEmpty(f"queue {self.name!r} is empty")
         return item
 
-    def get_many_nowait(self, most: int = 256) -> list[Any]:
-        """Remove up to ``most`` items that follow each other, and return them. Raises as :meth:`get_nowait` does."""
-        items = self._native.get_many_now(check_item_count(most), False)
+    def get_many_nowait(self, max_items: int = 256) -> list[Any]:
+        """Remove up to ``max_items`` items that follow each other, and return them.
+
+        Raises as :meth:`get_nowait` does.
+        """
+        items = self._native.get_many_now(check_item_count(max_items), False)
         if not items:
             raise QueueEmpty(f"queue {self.name!r} is empty")
         return items
@@ -210,14 +214,14 @@ class QueueBase(NotConstructible, Handle):
             raise QueueEmpty(f"queue {self.name!r} is empty")
         return Claim.of(self.name, claim)
 
-    def peek(self, most: int = 1) -> list[WaitingItem]:
-        """Return copies of up to ``most`` items that are the next to be got, and leave them in the queue.
+    def peek(self, max_items: int = 1) -> list[WaitingItem]:
+        """Return copies of up to ``max_items`` items that are the next to be got, and leave them in the queue.
 
         Returns fewer if they have many bytes, about 256 KiB in all.
         """
         return [
             WaitingItem(number, deliveries, size, not (value or error), value[0] if value else None, error)
-            for number, deliveries, size, value, error in self._native.peek(check_item_count(most))
+            for number, deliveries, size, value, error in self._native.peek(check_item_count(max_items))
         ]
 
     def task_done(self, count: int = 1) -> None:
@@ -250,27 +254,23 @@ class QueueBase(NotConstructible, Handle):
         warn_of_discarded_items()
 
     def stop(self) -> None:
-        """End all waits of this handle, as :meth:`stop_waits` does."""
+        """End all waits of this handle, and those that begin from now on, with WaitStopped."""
         super().stop()
         self._wake_iterators()
+
+    if not TYPE_CHECKING:  # A type checker knows that these are no attributes.
+        stop_waits = RenamedMethod("stop()")
+        resume_waits = RenamedMethod("resume()")
 
     def _wake_iterators(self) -> None:
         for wake in list(self._claim_wakers):
             wake()
 
     def _check_can_wait(self) -> None:
-        """Raise WaitStopped after :meth:`stop_waits`, and LocalProtocolError if the handle is closed."""
+        """Raise WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed."""
         if self._object.is_stopped:
             raise wait_stopped_error(self._object)
         self._native.qsize()
-
-    def stop_waits(self) -> None:
-        """End all waits of this handle, and those that begin from now on, with WaitStopped."""
-        self.stop()
-
-    def resume_waits(self) -> None:
-        """Let this handle wait again after :meth:`stop_waits`."""
-        self.resume()
 
     def stats(self) -> QueueStats:
         """Return counts of items and waiters, and the claims that have not ended."""

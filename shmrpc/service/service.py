@@ -30,8 +30,8 @@ DEFAULT_THREADS: Final = 40
 #: Names of the methods of both clients, which hide endpoints of the same name.
 CLIENT_METHODS: Final = frozenset(
     {
-        "batch", "buffer", "call", "close", "connect", "describe", "empty", "map", "notify", "open", "place", "resume",
-        "stop", "wait_for_ready", "with_options",
+        "address", "batch", "buffer", "call", "close", "connect", "describe", "empty", "map", "notify", "open",
+        "resume", "stop", "wait_for_ready", "with_options",
     }
 )  # fmt: skip
 

@@ -103,8 +103,8 @@ class BlockingMemory(ThreadsOnly, MemoryBase):
 def memory(name: str, size: int) -> Memory:
     """Open ``size`` bytes that all processes that open the name see; the first process makes them, as zeros.
 
-    Raises NameConflict if the name is open as something else or with another size, SharedMemoryError if there is no room,
-    and LocalProtocolError if the directory of shared objects is not safe.
+    Raises NameConflict if the name is open as something else or with another size, SharedMemoryError if there is no
+    room, and LocalProtocolError if the directory of shared objects is not safe.
     """
     return Memory(name, size)
 

@@ -19,9 +19,9 @@ from shmrpc.stores.store_context import StoreContext
 _T = TypeVar("_T")
 
 
-@public_class("shmrpc.Changes", "shmrpc.changes(store)", StoreContext)
+@public_class("shmrpc.Changes", "shmrpc.watch(store)", StoreContext)
 class Changes(Generic[_T]):
-    """The states of a container, from :func:`changes`: ``for`` in threads, ``async for`` in loops.
+    """The states of a container, from :func:`watch`: ``for`` in threads, ``async for`` in loops.
 
     Each copy is made after the watch for the next change has begun, so that no change is missed between the two.
     """
@@ -54,16 +54,16 @@ class Changes(Generic[_T]):
 
 
 @overload
-def changes(
+def watch(
     container: StoreBase | SharedDict | SharedStruct, timeout: float | None = None
 ) -> Changes[dict[Any, Any]]: ...
 @overload
-def changes(container: SharedList, timeout: float | None = None) -> Changes[list[Any]]: ...
+def watch(container: SharedList, timeout: float | None = None) -> Changes[list[Any]]: ...
 @overload
-def changes(container: _T, timeout: float | None = None) -> Changes[_T]: ...
+def watch(container: _T, timeout: float | None = None) -> Changes[_T]: ...
 
 
-def changes(container: Any, timeout: float | None = None) -> Changes[Any]:
+def watch(container: Any, timeout: float | None = None) -> Changes[Any]:
     """Iterate over plain copies of a container of a store: one now, and one after each change of it or its contents.
 
     ``container``: an object, a struct, a dict, a list, a set or the store itself; ``for`` in threads, ``async for`` in
@@ -73,6 +73,6 @@ def changes(container: Any, timeout: float | None = None) -> Changes[Any]:
     """
     proxy = container._root if isinstance(container, StoreBase) else container
     if not isinstance(proxy, SharedContainer):
-        raise TypeError(f"changes: expected an object of a store or a store, got {type(container).__name__}")
+        raise TypeError(f"watch: expected an object of a store or a store, got {type(container).__name__}")
     context = cast(StoreContext, proxy._store_context)
     return Changes(context, cast(_core.Proxy, proxy), check_timeout(timeout))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from typing import Literal
 
 from shmrpc.basics.checks import public_class, public_name
 from shmrpc.basics.drivers import AsyncioOnly, ThreadsOnly
+from shmrpc.basics.renamed import renamed_options
 from shmrpc.objects.handle import AsyncContextHandle, ContextHandle
 from shmrpc.stores.inbox import BlockingInbox, Inbox
 from shmrpc.stores.store_base import StoreBase, open_store
@@ -18,7 +18,7 @@ from shmrpc.stores.store_base import StoreBase, open_store
 class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
     """Values that all processes that open the name change in place: see :func:`shmrpc.store`."""
 
-    async def replace(self) -> int | None:
+    async def fail_over(self) -> int | None:
         """Replace the store by a copy if a process holds it and makes no progress, as a stopped process does.
 
         All other processes go on in the copy, with the objects and arrays that they have. The process that held the
@@ -26,10 +26,10 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
         none of its changes. The copy has what that process had committed.
 
         Returns the id of that process, -1 if it is one of another container, or None if no process holds the store for
-        longer than ``patience``: then nothing changes. Raises SharedMemoryError if there is no room for a copy in
+        longer than ``busy_timeout``: then nothing changes. Raises SharedMemoryError if there is no room for a copy in
         /dev/shm, and LocalProtocolError within a transaction of this process.
         """
-        return await asyncio.to_thread(self._replace)
+        return await asyncio.to_thread(self._fail_over)
 
     async def save(self, path: str | os.PathLike[str]) -> None:
         """Save a snapshot of the values to a file; messages are not saved.
@@ -43,10 +43,10 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
     async def load(self, path: str | os.PathLike[str]) -> None:
         """Replace all values by those of a saved file, in one transaction.
 
-        Objects that came out of the store before raise ObjectDeleted; messages stay. The old values are freed at the end, so
-        there has to be room for both. If this raises, nothing changes. Raises OSError if the file cannot be read,
-        DecodeError if it is not such a file, is damaged or of a newer version, or if a class has other fields in the
-        store, StoreFull and StoreBusy.
+        Objects that came out of the store before raise ObjectDeleted; messages stay. The old values are freed at the
+        end, so there has to be room for both. If this raises, nothing changes. Raises OSError if the file cannot be
+        read, DecodeError if it is not such a file, is damaged or of a newer version, or if a class has other fields in
+        the store, StoreFull and StoreBusy.
         """
         await asyncio.to_thread(self._load_from, path)
 
@@ -60,9 +60,12 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
 class BlockingStore(ThreadsOnly, ContextHandle, StoreBase):
     """A :class:`shmrpc.Store` whose methods block the thread that calls them."""
 
-    def replace(self) -> int | None:
-        """Replace the store by a copy if a process holds it and makes no progress: see :meth:`shmrpc.Store.replace`."""
-        return self._replace()
+    def fail_over(self) -> int | None:
+        """Replace the store by a copy if a process holds it and makes no progress.
+
+        See :meth:`shmrpc.Store.fail_over`.
+        """
+        return self._fail_over()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save a snapshot of the values to a file: see :meth:`shmrpc.Store.save`."""
@@ -78,46 +81,48 @@ class BlockingStore(ThreadsOnly, ContextHandle, StoreBase):
         return BlockingInbox(self)
 
 
+@renamed_options(patience="busy_timeout=", writable="single_writer=True")
 def store(
     name: str,
     max_memory: int | str = "64MiB",
-    patience: float = 1.0,
+    busy_timeout: float = 1.0,
     pickle: bool = False,
-    writable: Literal["all", "owner"] = "all",
+    single_writer: bool = False,
 ) -> Store:
     """Open a store: values in shared memory that all processes that open the name change in place.
 
     A store is a dict. Values are copied into it: None, bool, int, float, complex, str, bytes, bytearray, Decimal,
     slices and the types of datetime; lists, dicts, sets, tuples and frozensets of these, nested in each other;
     instances of classes that are marked as :func:`shmrpc.shared`; arrays and tensors. Lists, dicts, sets and objects
-    come out as proxies, which read and write the shared memory. A proxy of what was removed or replaced raises ObjectDeleted.
-    Arrays are views of the memory. Each operation is atomic, even if a process dies within it;
+    come out as proxies, which read and write the shared memory. A proxy of what was removed or replaced raises
+    ObjectDeleted. Arrays are views of the memory. Each operation is atomic, even if a process dies within it;
     :meth:`Store.transaction` makes several operations atomic.
 
     ``max_memory`` limits the values (64 KiB to 16 GiB; memory grows as they need it). A single operation waits
-    ``patience`` seconds for a process that is within a transaction, and then raises StoreBusy, which names that
+    ``busy_timeout`` seconds for a process that is within a transaction, and then raises StoreBusy, which names that
     process. ``pickle`` lets values of other types be pickled.
 
-    With ``writable="owner"`` only one process changes the store, its owner: the first process that opens it so while
+    With ``single_writer=True`` only one process changes the store, its owner: the first process that opens it so while
     it has none. All others map its memory read-only, so they cannot change it by any means; operations that would
     change it raise LocalProtocolError, which names the owner. If the owner ends, the others go on reading what it had
     committed, and the next process that opens the store so becomes the owner of those values. The owner keeps the
     memory of removed values for new ones.
 
-    Raises NameConflict if the name is open as something else, or with another ``max_memory`` or ``writable``,
+    Raises NameConflict if the name is open as something else, or with another ``max_memory`` or ``single_writer``,
     SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory of shared objects is not
     safe.
     """
-    return Store._wrap(open_store(name, max_memory, writable), patience, pickle)
+    return Store._wrap(open_store(name, max_memory, single_writer), busy_timeout, pickle)
 
 
+@renamed_options(patience="busy_timeout=", writable="single_writer=True")
 @public_name("store")
 def blocking_store(
     name: str,
     max_memory: int | str = "64MiB",
-    patience: float = 1.0,
+    busy_timeout: float = 1.0,
     pickle: bool = False,
-    writable: Literal["all", "owner"] = "all",
+    single_writer: bool = False,
 ) -> BlockingStore:
     """Open a store as :func:`shmrpc.store` does, for threads."""
-    return BlockingStore._wrap(open_store(name, max_memory, writable), patience, pickle)
+    return BlockingStore._wrap(open_store(name, max_memory, single_writer), busy_timeout, pickle)

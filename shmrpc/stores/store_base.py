@@ -6,31 +6,27 @@ import dataclasses
 import enum
 import functools
 import os
-import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 
 from shmrpc import _core
-from shmrpc._core import add_to
 from shmrpc.basics.checks import check_bytes, check_flag, check_seconds
+from shmrpc.basics.renamed import RenamedMethod
 from shmrpc.errors import DecodeError, WaitTimeout
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Handle, closes_on_error, open_object
 from shmrpc.objects.wait_queue import wait_stopped_error
 from shmrpc.stores.records import NewStruct, SharedStruct, struct_class
 from shmrpc.stores.shared_dict import DictMethods, SharedDict
-from shmrpc.stores.shared_list import SharedList
 from shmrpc.stores.store_context import StoreContext, StoreHandle, open_handle
 from shmrpc.stores.transaction import Transaction
 
 _T = TypeVar("_T")
 
 #: Seconds for which a single operation waits for another process that changes the store, by default.
-_PATIENCE: Final = 1.0
-#: The values of ``writable``, in the order of their numbers in the core.
-_WRITABLE: Final = ("all", "owner")
+_BUSY_TIMEOUT: Final = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +45,15 @@ class StoreStats:
     members: int
     #: The id of the process that changes the store now, or is within a transaction; None if there is none.
     holder: int | None
-    #: The id of the owner of a store opened with ``writable="owner"``; None if there is none.
+    #: The id of the owner of a store opened with ``single_writer=True``; None if there is none.
     owner: int | None
 
 
-def open_store(name: str, max_memory: int | str, writable: Literal["all", "owner"]) -> _core.SharedObject:
+def open_store(name: str, max_memory: int | str, single_writer: bool) -> _core.SharedObject:
     """Open a store, and make it if no process has it open. Raises TypeError and ValueError for invalid options."""
-    if writable not in _WRITABLE:
-        raise ValueError(f"store {name!r}: writable: expected 'all' or 'owner', got {writable!r}")
+    check_flag(f"store {name!r}: single_writer", single_writer)
     size = check_bytes(f"store {name!r}: max_memory", max_memory)
-    return open_object(name, "store", size, (_WRITABLE.index(writable), 0))
+    return open_object(name, "store", size, (int(single_writer), 0))
 
 
 class StoreBase(_core.Store, StoreHandle, DictMethods):
@@ -71,17 +66,19 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
 
     @classmethod
     @closes_on_error
-    def _wrap(cls, shared_object: _core.SharedObject, patience: float = _PATIENCE, pickle: bool = False) -> Self:
+    def _wrap(
+        cls, shared_object: _core.SharedObject, busy_timeout: float = _BUSY_TIMEOUT, pickle: bool = False
+    ) -> Self:
         """Make a handle of a store that this process has opened."""
-        check_seconds("patience", patience)
+        check_seconds("busy_timeout", busy_timeout)
         check_flag("pickle", pickle)
         return open_handle(
-            shared_object, float(patience), pickle, functools.partial(cls._make, shared_object, float(patience))
+            shared_object, float(busy_timeout), pickle, functools.partial(cls._make, shared_object, float(busy_timeout))
         )
 
     @classmethod
-    def _make(cls, shared_object: _core.SharedObject, patience: float, context: StoreContext) -> Self:
-        store = _core.Store.__new__(cls, shared_object, context, patience)
+    def _make(cls, shared_object: _core.SharedObject, busy_timeout: float, context: StoreContext) -> Self:
+        store = _core.Store.__new__(cls, shared_object, context, busy_timeout)
         context._store_ref = context.converter.store_ref = store._store_ref
         store._object = shared_object
         store._wait_queues = weakref.WeakKeyDictionary()
@@ -112,6 +109,9 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         """Let this handle wait again after :meth:`stop`."""
         super().resume()
         self._store_context.stop_for(self, False)
+
+    if not TYPE_CHECKING:  # A type checker knows that these are no attributes.
+        replace = RenamedMethod("fail_over()")
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -265,91 +265,3 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         if waited is None:
             raise wait_stopped_error(self._object)
         raise WaitTimeout(f"store {self.name!r}: no message came within {timeout:g} s")
-
-
-def add(container: Any, key: Any, by: float) -> Any:
-    """Add to a number in a store atomically, and return the sum.
-
-    ``container``: an object (``key``: the name of a field), a struct (a member of its enumeration), a dict or the store
-    itself (a key), or a list (an index). Raises KeyError, IndexError, AttributeError, TypeError and ObjectDeleted.
-    """
-    try:
-        total = add_to(container, key, by)
-    except KeyError:
-        raise KeyError(key) from None  # The error of the core has no key.
-    except TypeError:
-        _transaction("add", container)  # Raises a better error if it is no container.
-        raise
-    if total is None:  # The core adds only numbers of up to 64 bits.
-        total = update(container, key, lambda value: value + by)
-    return total
-
-
-def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool:
-    """Set an item of a container to a value if it equals ``expected``, atomically. Return True if it did.
-
-    ``container`` and ``key``: see :func:`shmrpc.add`.
-    """
-    with _transaction("compare_and_set", container):
-        if _read(container, key) != expected:
-            return False
-        _write(container, key, value)
-    return True
-
-
-def get_buffer(container: Any, key: Any) -> memoryview:
-    """Return the bytes of an item of a container, as a memoryview.
-
-    ``container`` and ``key``: see :func:`add`. For a bytearray, an array or a tensor, the view is the shared memory
-    itself, and writable: the memory stays valid as long as the view lives, even if the item is removed. For bytes, and
-    for a str in UTF-8, which never change, it is a read-only copy. Raises TypeError for other values, and KeyError,
-    IndexError, AttributeError and ObjectDeleted.
-    """
-    value = _read(container, key)
-    if isinstance(value, str):
-        return memoryview(value.encode())
-    if isinstance(value, (bytes, memoryview)):
-        return memoryview(value)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        value = value.numpy()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return memoryview(value.reshape(-1).view("u1"))
-    raise TypeError(
-        f"get_buffer: expected bytes, bytearray, str, an array or a tensor for {key!r}, got {type(value).__name__}"
-    )
-
-
-def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
-    """Set an item of a container to ``function(item)`` atomically, and return the new value.
-
-    ``container`` and ``key``: see :func:`shmrpc.add`. Others that change the store wait while ``function`` runs.
-    """
-    with _transaction("update", container):
-        value = function(_read(container, key))
-        _write(container, key, value)
-    return value
-
-
-def _transaction(what: str, container: Any) -> Transaction:
-    """Return a transaction for operations on a container. Raises TypeError if it is no container."""
-    if not isinstance(container, (StoreBase, _core.Proxy)):
-        raise TypeError(f"{what}: expected an object of a store or a store, got {type(container).__name__}")
-    context: StoreContext = container._store_context
-    return context.transaction()
-
-
-def _is_record(container: Any) -> bool:
-    return not isinstance(container, (StoreBase, SharedDict, SharedList, SharedStruct))
-
-
-def _read(container: Any, key: Any) -> Any:
-    return getattr(container, key) if _is_record(container) else container[key]
-
-
-def _write(container: Any, key: Any, value: Any) -> None:
-    if _is_record(container):
-        setattr(container, key, value)
-    else:
-        container[key] = value

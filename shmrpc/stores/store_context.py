@@ -92,8 +92,8 @@ class StoreContext(StoreHandle):
         self._object = shared_object
         self._wait_queues = weakref.WeakKeyDictionary()
         self.converter = ValueConverter(shared_object.name)
-        #: Seconds for which an operation that is part of another one waits: the longest patience of all handles.
-        self.patience = 0.0
+        #: Seconds for which an operation that is part of another one waits: the longest busy_timeout of all handles.
+        self.busy_timeout = 0.0
         #: The numbers of watches that are over but still registered. Their proxies would keep this context alive.
         self._ended_watches: list[int] = []
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -104,10 +104,10 @@ class StoreContext(StoreHandle):
 
     # --- its handles ---
 
-    def add(self, handle: Handle, patience: float, pickle: bool) -> None:
+    def add(self, handle: Handle, busy_timeout: float, pickle: bool) -> None:
         """Add a handle that was opened with these options."""
         self._handles.add(handle)
-        self.patience = max(self.patience, patience)
+        self.busy_timeout = max(self.busy_timeout, busy_timeout)
         if pickle:
             self.converter.allow_pickle()
 
@@ -137,7 +137,7 @@ class StoreContext(StoreHandle):
 
     def transaction(self) -> Transaction:
         """Return a transaction for several operations; within a transaction of the user it is a part of that."""
-        return Transaction.of(self, self.patience, joins=True)
+        return Transaction.of(self, self.busy_timeout, joins=True)
 
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
         """Wait until a container has changed. Raises WaitTimeout and ObjectDeleted."""
@@ -213,7 +213,7 @@ class StoreContext(StoreHandle):
 
 
 def open_handle(
-    shared_object: _core.SharedObject, patience: float, pickle: bool, make: Callable[[StoreContext], _H]
+    shared_object: _core.SharedObject, busy_timeout: float, pickle: bool, make: Callable[[StoreContext], _H]
 ) -> _H:
     """Make a handle of an open store, with the context of that store in this process."""
     install()
@@ -222,6 +222,6 @@ def open_handle(
         if context is None or context._object.is_closed or not context._object.has_same_membership(shared_object):
             context = StoreContext(shared_object.duplicate())
         handle = make(context)
-        context.add(handle, patience, pickle)
+        context.add(handle, busy_timeout, pickle)
         _contexts[shared_object.name] = context
         return handle

@@ -164,7 +164,7 @@ class _FaultyConnection(Connection):
             connection.endpoints,
             connection.shapes,
         )
-        self.place, self.max_memory = connection.place, connection.max_memory
+        self.address, self.max_memory = connection.address, connection.max_memory
         self._connection = connection
         self._faults = faults
         #: Frames of delayed calls, and the timer of each call, by call id.

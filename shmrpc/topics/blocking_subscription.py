@@ -9,10 +9,12 @@ from typing import Literal
 from shmrpc import _core
 from shmrpc.basics.checks import public_class, public_name
 from shmrpc.basics.drivers import IterableOnly
+from shmrpc.basics.renamed import renamed_options
 from shmrpc.objects.arguments import check_item_count, check_timeout
 from shmrpc.objects.handle import ContextHandle
 from shmrpc.objects.wait_queue import wait_stopped_error
-from shmrpc.topics.subscription_base import Slow, SubscriptionBase
+from shmrpc.topics.slow_policy import SlowPolicy
+from shmrpc.topics.subscription_base import SubscriptionBase
 from shmrpc.topics.topic_base import open_topic
 from shmrpc.wire.codec import CodecName
 
@@ -30,16 +32,16 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
             timeout = check_timeout(timeout)
         return self._receive(1, timeout)[0]
 
-    def get_many(self, most: int = 256, timeout: float | None = None) -> list[_core.Message]:
-        """Wait for a message; return it and those that follow, up to ``most`` in all.
+    def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[_core.Message]:
+        """Wait for a message; return it and those that follow, up to ``max_items`` in all.
 
         Returns fewer if they have many bytes: at most a quarter of what publishers hold for small ones.
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
-        return self._receive(check_item_count(most), timeout)
+        return self._receive(check_item_count(max_items), timeout)
 
-    def _receive(self, most: int, timeout: float | None) -> list[_core.Message]:
+    def _receive(self, max_items: int, timeout: float | None) -> list[_core.Message]:
         """Wait for messages and return them. If a signal handler raises meanwhile, put them back.
 
         The core appends the messages to a list that exists before: so no step between the core and the ``return`` can
@@ -47,9 +49,9 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
         """
         got: list[_core.Message] = []
         try:
-            if not (self._deferred and self._take_deferred(got, most)):
-                if not self._native.take_into(got, most):
-                    self._wait_for_messages(got, most, timeout)
+            if not (self._deferred and self._take_deferred(got, max_items)):
+                if not self._native.take_into(got, max_items):
+                    self._wait_for_messages(got, max_items, timeout)
                 if self._raises_lag:
                     self._raise_if_missed(got)
         except BaseException:
@@ -58,11 +60,11 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
             raise
         return got
 
-    def _wait_for_messages(self, got: list[_core.Message], most: int, timeout: float | None) -> None:
+    def _wait_for_messages(self, got: list[_core.Message], max_items: int, timeout: float | None) -> None:
         """Block the thread until the core has appended messages to ``got``."""
         end = None if timeout is None else time.monotonic() + timeout
         while not got:
-            waited = self._native.wait_into(got, most, None if end is None else max(0.0, end - time.monotonic()))
+            waited = self._native.wait_into(got, max_items, None if end is None else max(0.0, end - time.monotonic()))
             if waited is None:
                 raise wait_stopped_error(self._object)
             if not waited:
@@ -73,16 +75,19 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
             yield self.get()
 
 
+@renamed_options(slow="slow_policy=", on_gone="on_publisher_lost=")
 @public_name("subscribe")
 def blocking_subscribe(
     name: str,
     *,
-    slow: Slow = "block",
+    slow_policy: SlowPolicy = "block",
     history: int | Literal["oldest"] = 0,
     on_lag: Literal["count", "raise"] = "count",
-    on_gone: Literal["wait", "raise"] = "wait",
+    on_publisher_lost: Literal["wait", "raise"] = "wait",
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingSubscription:
     """Open a topic to read it, as :func:`shmrpc.subscribe` does, in threads."""
-    return BlockingSubscription._wrap_subscriber(open_topic(name, raw), slow, history, on_lag, on_gone, codec)
+    return BlockingSubscription._wrap_subscriber(
+        open_topic(name, raw), slow_policy, history, on_lag, on_publisher_lost, codec
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from shmrpc import _core
 from shmrpc.basics.checks import check_many, public_class, public_name
 from shmrpc.basics.drivers import ThreadsOnly
+from shmrpc.basics.renamed import renamed_options
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import ContextHandle
 from shmrpc.objects.reservation import BlockingReservation
@@ -87,16 +88,17 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
         return self
 
 
+@renamed_options(high="high_watermark=", low="low_watermark=")
 @public_name("topic")
 def blocking_topic(
     name: str,
     *,
-    high: int = 1024,
-    low: int | None = None,
+    high_watermark: int = 1024,
+    low_watermark: int | None = None,
     max_memory: int | str = "64MiB",
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingTopic:
     """Open a topic as :func:`shmrpc.topic` does, to publish from threads."""
-    limits = check_limits(name, high, low, max_memory)
+    limits = check_limits(name, high_watermark, low_watermark, max_memory)
     return BlockingTopic._wrap_publisher(open_topic(name, raw), limits, codec)

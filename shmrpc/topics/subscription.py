@@ -8,11 +8,13 @@ from typing import Literal, Self
 from shmrpc import _core
 from shmrpc.basics.checks import public_class
 from shmrpc.basics.drivers import AsyncIterableOnly
+from shmrpc.basics.renamed import renamed_options
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import AsyncContextHandle
 from shmrpc.objects.turn_queue import TurnQueue
 from shmrpc.objects.yield_budget import LoopYielder
-from shmrpc.topics.subscription_base import Slow, SubscriptionBase
+from shmrpc.topics.slow_policy import SlowPolicy
+from shmrpc.topics.subscription_base import SubscriptionBase
 from shmrpc.topics.topic_base import ITEMS, open_topic
 from shmrpc.wire.codec import CodecName
 
@@ -22,9 +24,9 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
     """A subscription to a topic, in asyncio: see :func:`shmrpc.subscribe`.
 
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. A wait raises
-    WaitTimeout if the timeout is over, SlowConsumer if a publisher no longer waits for this subscriber (and again as long as
-    that is the only publisher), PublisherGone and MessagesLost if these were asked for, DecodeError for a message that
-    cannot be read, and WaitStopped after :meth:`stop`. A cancelled wait has received nothing.
+    WaitTimeout if the timeout is over, SlowConsumer if a publisher no longer waits for this subscriber (and again as
+    long as that is the only publisher), PublisherGone and MessagesLost if these were asked for, DecodeError for a
+    message that cannot be read, and WaitStopped after :meth:`stop`. A cancelled wait has received nothing.
     """
 
     async def get(self, timeout: float | None = None) -> _core.Message:
@@ -36,8 +38,8 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
         message = self.get_nowait() if self._raises_lag else self._native.get_now()
         return (await self.get_many(1, timeout))[0] if message is None else message
 
-    async def get_many(self, most: int = 256, timeout: float | None = None) -> list[_core.Message]:
-        """Wait for a message; return it and those that follow, up to ``most`` in all.
+    async def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[_core.Message]:
+        """Wait for a message; return it and those that follow, up to ``max_items`` in all.
 
         Returns fewer if they have many bytes: at most a quarter of what publishers hold for small ones.
         """
@@ -45,11 +47,11 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
             timeout = check_timeout(timeout)
         if self._budget.is_spent():
             await self._yield_to_loop()
-        messages = self.get_many_nowait(most)
+        messages = self.get_many_nowait(max_items)
         if messages:
             return messages
         self._native.may_wait()
-        native, receive = self._native, functools.partial(self._receive, most)
+        native, receive = self._native, functools.partial(self._receive, max_items)
         received = await self._wait_queue(ITEMS, TurnQueue).try_in_turn(
             native.glance, native.may_receive, receive, _wake_nothing, timeout
         )
@@ -57,8 +59,8 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
             self._raise_no_message(timeout)
         return received
 
-    def _receive(self, most: int) -> list[_core.Message] | None:
-        if messages := self.get_many_nowait(most):
+    def _receive(self, max_items: int) -> list[_core.Message] | None:
+        if messages := self.get_many_nowait(max_items):
             return messages
         self._native.may_wait()
         return None
@@ -73,26 +75,27 @@ def _wake_nothing() -> None:
     """Do nothing: a message wakes all subscribers, so that a task that fails has kept it from none."""
 
 
+@renamed_options(slow="slow_policy=", on_gone="on_publisher_lost=")
 def subscribe(
     name: str,
     *,
-    slow: Slow = "block",
+    slow_policy: SlowPolicy = "block",
     history: int | Literal["oldest"] = 0,
     on_lag: Literal["count", "raise"] = "count",
-    on_gone: Literal["wait", "raise"] = "wait",
+    on_publisher_lost: Literal["wait", "raise"] = "wait",
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> Subscription:
     """Open a topic to read it, for asyncio: ``async with shmrpc.subscribe("ticks") as s: async for m in s: ...``.
 
-    ``slow``: what happens when this subscriber is slow. With ``"block"``, publishers wait for it. With
-    ``shmrpc.keep_last(n)``, it skips messages older than the last n, and counts them in ``lost``. With
-    ``"disconnect"`` or ``shmrpc.disconnect(n)``, it is cut off. ``history``: the number of past messages of each
-    publisher to begin with, or ``"oldest"`` for all that are still there. ``on_lag="raise"``: raise MessagesLost when
-    messages were missed. ``on_gone="raise"``: raise PublisherGone when a publisher has ended and all of its messages
-    are read; by default, wait for the next publisher. ``raw``, ``codec``: as for :func:`shmrpc.topic`.
+    ``slow_policy``: what happens when this subscriber is slow. With ``"block"``, publishers wait for it. With
+    ``shmrpc.KeepLast(n)``, it skips messages older than the last n, and counts them in ``lost``. With ``"disconnect"``
+    or ``shmrpc.Disconnect(n)``, it is cut off. ``history``: the number of past messages of each publisher to begin
+    with, or ``"oldest"`` for all that are still there. ``on_lag="raise"``: raise MessagesLost when messages were
+    missed. ``on_publisher_lost="raise"``: raise PublisherGone when a publisher has ended and all of its messages are
+    read; by default, wait for the next publisher. ``raw``, ``codec``: as for :func:`shmrpc.topic`.
 
-    The topic needs no publisher. Raises NameConflict if the name is open as something else, SharedMemoryError if there is
-    no room.
+    The topic needs no publisher. Raises NameConflict if the name is open as something else, SharedMemoryError if there
+    is no room.
     """
-    return Subscription._wrap_subscriber(open_topic(name, raw), slow, history, on_lag, on_gone, codec)
+    return Subscription._wrap_subscriber(open_topic(name, raw), slow_policy, history, on_lag, on_publisher_lost, codec)

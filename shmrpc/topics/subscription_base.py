@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
+from typing import Literal, NamedTuple, NoReturn, Self
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_count
@@ -12,10 +12,8 @@ from shmrpc.errors import DecodeError, MessagesLost, WaitTimeout
 from shmrpc.host.processes import describe_member
 from shmrpc.objects.arguments import check_item_count
 from shmrpc.objects.handle import Handle, NotConstructible, closes_on_error
+from shmrpc.topics.slow_policy import MAX_MESSAGES, SlowPolicy, encode_policy
 from shmrpc.wire.codec import CodecName, exact_codec
-
-#: The largest number of messages that the core counts.
-_MAX_MESSAGES: Final = 1 << 62
 
 
 class Publisher(NamedTuple):
@@ -27,62 +25,10 @@ class Publisher(NamedTuple):
     number: int
 
 
-class KeepLast(NamedTuple):
-    """The policy that :func:`shmrpc.keep_last` returns."""
-
-    most: int
-
-    def __repr__(self) -> str:
-        return f"keep_last({self.most})"
-
-
-class Disconnect(NamedTuple):
-    """The policy that :func:`shmrpc.disconnect` returns."""
-
-    lag: int
-
-    def __repr__(self) -> str:
-        return f"disconnect({self.lag})"
-
-
-#: The policy for a slow subscriber.
-Slow: TypeAlias = Literal["block", "disconnect"] | KeepLast | Disconnect
-
-
-def keep_last(count: int) -> KeepLast:
-    """Return the policy of a subscriber that slows no publisher.
-
-    It reads the last ``count`` messages, and counts the messages that it has missed.
-    """
-    return KeepLast(check_count("keep_last: count", count, 1, _MAX_MESSAGES))
-
-
-def disconnect(lag: int) -> Disconnect:
-    """Return the policy of a subscriber that is cut off when it is ``lag`` messages behind.
-
-    A publisher checks that before each message. It keeps no more than ``high`` messages: a subscriber that is so many
-    behind is cut off too.
-    """
-    return Disconnect(check_count("disconnect: lag", lag, 1, _MAX_MESSAGES))
-
-
-def _encode_policy(slow: Slow) -> tuple[int, int]:
-    match slow:
-        case "block":
-            return 1, 0
-        case KeepLast(most):
-            return 2, most
-        case "disconnect":
-            return 3, 0
-        case Disconnect(lag):
-            return 3, lag
-    raise ValueError(f"slow: expected 'block', 'disconnect', keep_last(n) or disconnect(n), got {slow!r}")
-
-
 def _encode_history(history: int | Literal["oldest"]) -> int | None:
     if history == "oldest":
         return None
-    return check_count("history ('oldest', or a number of messages)", history, 0, _MAX_MESSAGES)
+    return check_count("history ('oldest', or a number of messages)", history, 0, MAX_MESSAGES)
 
 
 def _raises(option: str, value: str, otherwise: str) -> bool:
@@ -97,7 +43,7 @@ class SubscriptionBase(NotConstructible, Handle):
     _constructor_name = "subscribe"
     _opener_name = "subscribe"
     _native: _core.Subscription
-    _slow: Slow
+    _slow_policy: SlowPolicy
     _raises_lag: bool
     #: The number of missed messages for which MessagesLost was raised.
     _reported_lost: int
@@ -111,16 +57,16 @@ class SubscriptionBase(NotConstructible, Handle):
     def _wrap_subscriber(
         cls,
         shared_object: _core.SharedObject,
-        slow: Slow,
+        slow_policy: SlowPolicy,
         history: int | Literal["oldest"],
         on_lag: Literal["count", "raise"],
-        on_gone: Literal["wait", "raise"],
+        on_publisher_lost: Literal["wait", "raise"],
         codec: CodecName,
     ) -> Self:
         """Make a reading handle of a topic that this process has opened."""
         handle = cls._wrap(shared_object)
         values = exact_codec(codec)
-        handle._slow = slow
+        handle._slow_policy = slow_policy
         handle._raises_lag = _raises("on_lag", on_lag, "count")
         handle._reported_lost = 0
         handle._lag_lock = threading.RLock()
@@ -131,12 +77,16 @@ class SubscriptionBase(NotConstructible, Handle):
             values.decode,
             functools.partial(_undecodable, shared_object.name),
             Publisher,
-            (*_encode_policy(slow), _encode_history(history), _raises("on_gone", on_gone, "wait")),
+            (
+                *encode_policy(slow_policy),
+                _encode_history(history),
+                _raises("on_publisher_lost", on_publisher_lost, "wait"),
+            ),
         )
         return handle
 
     def _describe_role(self) -> str:
-        return f", reads with slow={self._slow!r}"
+        return f", reads with slow_policy={self._slow_policy!r}"
 
     def get_nowait(self) -> _core.Message | None:
         """Return the next message; None if there is none now."""
@@ -152,20 +102,20 @@ class SubscriptionBase(NotConstructible, Handle):
             raise
         return got[0] if got else None
 
-    def get_many_nowait(self, most: int = 256) -> list[_core.Message]:
-        """Return up to ``most`` messages that are there now."""
-        return self._receive_nowait(check_item_count(most))
+    def get_many_nowait(self, max_items: int = 256) -> list[_core.Message]:
+        """Return up to ``max_items`` messages that are there now."""
+        return self._receive_nowait(check_item_count(max_items))
 
-    def _receive_nowait(self, most: int) -> list[_core.Message]:
-        """Return up to ``most`` messages that are there now. If a signal handler raises meanwhile, put them back.
+    def _receive_nowait(self, max_items: int) -> list[_core.Message]:
+        """Return up to ``max_items`` messages that are there now. If a signal handler raises meanwhile, put them back.
 
         The core appends the messages to a list that exists before: so no step between the core and the ``return`` can
         lose them.
         """
         got: list[_core.Message] = []
         try:
-            if not (self._deferred and self._take_deferred(got, most)):
-                self._native.take_into(got, most)
+            if not (self._deferred and self._take_deferred(got, max_items)):
+                self._native.take_into(got, max_items)
                 if self._raises_lag:
                     self._raise_if_missed(got)
         except BaseException:
@@ -174,12 +124,12 @@ class SubscriptionBase(NotConstructible, Handle):
             raise
         return got
 
-    def _take_deferred(self, got: list[_core.Message], most: int) -> bool:
-        """Move up to ``most`` deferred messages into ``got``. Return False if another thread has moved them."""
+    def _take_deferred(self, got: list[_core.Message], max_items: int) -> bool:
+        """Move up to ``max_items`` deferred messages into ``got``. Return False if another thread has moved them."""
         with self._lag_lock:
             # A signal handler runs only after a call: so none runs between this line and the next.
-            got += self._deferred[:most]
-            del self._deferred[:most]
+            got += self._deferred[:max_items]
+            del self._deferred[:max_items]
         return bool(got)
 
     def _raise_if_missed(self, got: list[_core.Message]) -> None:

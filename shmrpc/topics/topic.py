@@ -10,6 +10,7 @@ from shmrpc import _core
 from shmrpc.basics.checks import check_many, public_class
 from shmrpc.basics.drivers import AsyncioOnly
 from shmrpc.basics.loops import running_loop
+from shmrpc.basics.renamed import renamed_options
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.reservation import AsyncReservation
 from shmrpc.objects.wait_queue import WaitQueue
@@ -121,25 +122,26 @@ def _undo_nothing() -> None:
     """Do nothing: a cancelled wait does not take back what it has published."""
 
 
+@renamed_options(high="high_watermark=", low="low_watermark=")
 def topic(
     name: str,
     *,
-    high: int = 1024,
-    low: int | None = None,
+    high_watermark: int = 1024,
+    low_watermark: int | None = None,
     max_memory: int | str = "64MiB",
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> Topic:
     """Open a topic to publish in it, for asyncio: ``async with shmrpc.topic("ticks") as t: await t.publish(x)``.
 
-    ``high``: the number of messages that a subscriber with ``slow="block"`` may be behind. Then the publisher waits
-    until the subscriber is at most ``low`` messages behind, by default half of ``high``. ``max_memory``: the bytes of
-    large messages that are held for subscribers that have not read them. All handles of a process pass the same limits;
-    each process has its own. ``raw``: messages are bytes; all that open the name pass the same. ``codec``: as for a
-    queue.
+    ``high_watermark``: the number of messages that a subscriber with ``slow_policy="block"`` may be behind. Then the
+    publisher waits until the subscriber is at most ``low_watermark`` messages behind, by default half of
+    ``high_watermark``. ``max_memory``: the bytes of large messages that are held for subscribers that have not read
+    them. All handles of a process pass the same limits; each process has its own. ``raw``: messages are bytes; all that
+    open the name pass the same. ``codec``: as for a queue.
 
-    Raises NameConflict if the name is open as something else, or in this process with other limits, SharedMemoryError if
-    there is no room.
+    Raises NameConflict if the name is open as something else, or in this process with other limits, SharedMemoryError
+    if there is no room.
     """
-    limits = check_limits(name, high, low, max_memory)
+    limits = check_limits(name, high_watermark, low_watermark, max_memory)
     return Topic._wrap_publisher(open_topic(name, raw), limits, codec)

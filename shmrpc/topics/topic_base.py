@@ -43,7 +43,7 @@ class Subscriber:
     lost: int
     #: The policy for it when it is slow: "block", "keep_last" or "disconnect".
     policy: Literal["block", "keep_last", "disconnect"]
-    #: The number given to keep_last or disconnect; 0 for "block".
+    #: The number given to KeepLast or Disconnect; 0 for "block".
     number: int
     #: Bytes of large messages to whose arrays it still refers. They count in the publisher's ``max_memory``.
     kept: int = 0
@@ -53,24 +53,28 @@ class PublisherLimits(NamedTuple):
     """The limits of what a publisher holds for slow subscribers."""
 
     #: Messages a subscriber may be behind before the publisher waits.
-    high: int
+    high_watermark: int
     #: Messages a subscriber may be behind when the publisher goes on.
-    low: int
+    low_watermark: int
     #: Bytes of large messages.
     max_memory: int
 
 
-def check_limits(name: str, high: int, low: int | None, max_memory: int | str) -> PublisherLimits:
+def check_limits(name: str, high_watermark: int, low_watermark: int | None, max_memory: int | str) -> PublisherLimits:
     """Return the limits of a publisher. Raises TypeError and ValueError for invalid ones."""
-    high = check_count(f"topic {name!r}: high", high, 1, _MAX_HIGH)
-    low = high // 2 if low is None else check_count(f"topic {name!r}: low", low, 0, high - 1)
+    high_watermark = check_count(f"topic {name!r}: high_watermark", high_watermark, 1, _MAX_HIGH)
+    low_watermark = (
+        high_watermark // 2
+        if low_watermark is None
+        else check_count(f"topic {name!r}: low_watermark", low_watermark, 0, high_watermark - 1)
+    )
     memory = check_bytes(f"topic {name!r}: max_memory", max_memory, least=0)
     if 0 < memory <= _SMALL:
         raise ValueError(
             f"topic {name!r}: max_memory: expected {_SMALL + 1} or more, since it is for messages of over {_SMALL}"
             f" bytes, or 0 for a topic without such; got {memory}"
         )
-    return PublisherLimits(high, low, memory)
+    return PublisherLimits(high_watermark, low_watermark, memory)
 
 
 def open_topic(name: str, raw: bool) -> _core.SharedObject:
@@ -139,13 +143,13 @@ class TopicBase(NotConstructible, Handle):
             self._has_warned = True
             _log.warning(
                 "topic %r: publish() has waited %g s for a subscription that this thread itself reads, and may wait for"
-                " ever: read it in another thread or task, or subscribe with slow=shmrpc.keep_last(n)",
+                " ever: read it in another thread or task, or subscribe with slow_policy=shmrpc.KeepLast(n)",
                 self.name,
                 WARN_AFTER,
             )
 
     def _describe_role(self) -> str:
-        return f", publishes with high={self._limits.high}, max_memory={self._limits.max_memory}"
+        return f", publishes with high_watermark={self._limits.high_watermark}, max_memory={self._limits.max_memory}"
 
     def _check_can_reserve(self) -> None:
         self._native.stats()

@@ -45,7 +45,7 @@ class Connection(ABC):
     """Connection of a client in an event loop, as a session uses it."""
 
     #: Address of the server, as a URL without a name or a secret.
-    place: str
+    address: str
     #: Sends a frame. Returns False if it waits for room. Raises the errors of :mod:`shmrpc.transport.errors`.
     send: Callable[[int, int, Body], bool]
     #: Largest total size in bytes of the large buffers of one frame; None if only memory bounds it.

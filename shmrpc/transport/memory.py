@@ -154,7 +154,7 @@ class MemoryPeer(Peer):
 class MemoryConnection(Connection):
     """Client's side of a connection."""
 
-    place = "memory://"
+    address = "memory://"
 
     def __init__(self, listener: MemoryListener, peer: MemoryPeer) -> None:
         super().__init__(listener.service, peer.pid, peer.uid, peer.max_frame, listener.endpoints, listener.shapes)

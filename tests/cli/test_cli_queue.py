@@ -63,7 +63,7 @@ def test_put_and_get_use_json(q: shmrpc.sync.Queue) -> None:
 def test_peek_takes_nothing_and_counts_no_delivery(q: shmrpc.sync.Queue) -> None:
     q.put_many(["back", {"id": 1}, "x" * 100_000, *range(3000)])
     claim = q.claim()
-    claim.give_back()
+    claim.nack()
     first, second, large = lines("peek", "--json", "-n", "3", NAME)
     assert first == {
         "number": 0,
@@ -134,11 +134,23 @@ def test_raw_bytes_are_base64() -> None:
             assert done.exit_code == 2 and "expected a text with base64" in done.stderr
 
 
-def test_drain_removes_what_waits_and_nothing_that_is_claimed(q: shmrpc.sync.Queue) -> None:
+def test_get_all_prints_the_waiting_items_and_waits_for_none(q: shmrpc.sync.Queue) -> None:
+    q.put_many(range(5))
+    with q.claim() as first:
+        assert lines("get", "--all", NAME) == [1, 2, 3, 4]
+        assert lines("get", "--all", NAME) == []
+        assert first.value == 0
+    q.join(timeout=60)
+    for wrong in (["--count", "2"], ["--timeout", "1"]):
+        done = run("get", "--all", *wrong, NAME)
+        assert done.exit_code == 2 and "--all does not wait, and takes neither --count nor --timeout" in done.stderr
+
+
+def test_purge_removes_what_waits_and_nothing_that_is_claimed(q: shmrpc.sync.Queue) -> None:
     q.put_many(range(1001))
     with q.claim():
-        assert run("drain", NAME).stdout == "1,000 items removed\n"
-        assert run("drain", NAME).stdout == "0 items removed\n"
+        assert run("purge", NAME).stdout == "1,000 items removed\n"
+        assert run("purge", NAME).stdout == "0 items removed\n"
     q.join(timeout=60)
 
 
@@ -159,7 +171,7 @@ def test_watch_ends_by_ctrl_c_and_with_the_last_of_the_others() -> None:
     for how in ("interrupt", "leave"):
         with MemberProcess() as other:
             other.do(f"q = sync.queue({NAME!r}); q.put_many(range(5))")
-            with _command("watch", "--json", "--every", "0.01", NAME) as command:
+            with _command("watch", "--json", "--interval", "0.01", NAME) as command:
                 assert command.stdout is not None
                 assert json.loads(command.stdout.readline())["depth"] == 5
                 if how == "interrupt":

@@ -106,7 +106,7 @@ def test_watch_prints_each_change_and_the_last_one(s: shmrpc.sync.Store) -> None
     with _watching(NAME, "scores") as command:
         assert _line(command) == {"ada": 1, "7": [1, 2]}
         for _ in range(200):
-            shmrpc.add(s["scores"], "ada", 1)
+            shmrpc.atomic.add(s["scores"], "ada", 1)
         while (seen := _line(command))["ada"] < 201:
             pass
         assert seen == {"ada": 201, "7": [1, 2]}

@@ -49,7 +49,7 @@ def _line(process: subprocess.Popen[str]) -> Any:
 
 @pytest.fixture
 def t() -> Iterator[shmrpc.sync.Topic]:
-    with shmrpc.sync.topic(NAME, high=64) as opened:
+    with shmrpc.sync.topic(NAME, high_watermark=64) as opened:
         yield opened
 
 
@@ -63,15 +63,15 @@ def test_ls_shows_who_publishes_and_how_far_each_subscriber_has_read() -> None:
     assert "No process has a topic open" in run("ls").stdout
     with MemberProcess() as other, MemberProcess() as second:
         other.do(f"t = sync.topic({NAME!r})")
-        second.do(f"last = sync.subscribe({NAME!r}, slow=shmrpc.keep_last(3)); all = sync.subscribe({NAME!r})")
+        second.do(f"last = sync.subscribe({NAME!r}, slow_policy=shmrpc.KeepLast(3)); all = sync.subscribe({NAME!r})")
         other.do("t.publish_many(range(1000)); t.publish_many(range(24))")
         second.do("all.get_many(24); last.get()")
         head, *rows = (line.split() for line in run("ls").stdout.splitlines())
         assert head == ["NAME", "MEMBER", "ROLE", "POLICY", "MESSAGES", "BEHIND", "MISSED", "KEPT"]
         assert rows[0] == [NAME, str(other.pid), "publishes", "-", "1,024", "-", "-", "-"]
         assert sorted(rows[1:]) == [
+            [NAME, str(second.pid), "subscribes", "KeepLast(3)", "-", "2", "1,021", "0"],
             [NAME, str(second.pid), "subscribes", "block", "-", "1,000", "0", "0"],
-            [NAME, str(second.pid), "subscribes", "keep_last(3)", "-", "2", "1,021", "0"],
         ]
         [found] = json.loads(run("ls", "--json").stdout)
         [publishes] = found["publishers"]
@@ -155,7 +155,7 @@ def test_watch_slows_no_publisher_and_prints_the_number_of_missed_messages(t: sh
 
 
 def test_watch_goes_on_after_a_message_that_it_cannot_read(t: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.topic(NAME, high=64, codec="pickle") as pickles, _command("watch", NAME) as command:
+    with shmrpc.sync.topic(NAME, high_watermark=64, codec="pickle") as pickles, _command("watch", NAME) as command:
         assert eventually(lambda: len(t.subscribers()) == 1)
         pickles.publish_many([1, np.float32, 3])
         assert [_line(command)["value"] for _ in range(2)] == [1, 3]

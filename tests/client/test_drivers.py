@@ -23,12 +23,13 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
     "store": (lambda: shmrpc.store(OURS), lambda: shmrpc.sync.store(OURS), "store()"),
     "memory": (lambda: shmrpc.memory(OURS, 8), lambda: shmrpc.sync.memory(OURS, 8), "memory()"),
     "event": (lambda: shmrpc.Event(OURS), lambda: shmrpc.sync.Event(OURS), "Event()"),
+    "signal": (lambda: shmrpc.Signal(OURS), lambda: shmrpc.sync.Signal(OURS), "Signal()"),
     "lock": (lambda: shmrpc.Lock(OURS), lambda: shmrpc.sync.Lock(OURS), "Lock()"),
     "semaphore": (lambda: shmrpc.Semaphore(OURS, 2), lambda: shmrpc.sync.Semaphore(OURS, 2), "Semaphore()"),
     "pool": (lambda: shmrpc.pool(1), lambda: shmrpc.sync.pool(1), "pool()"),
 }
 #: The kinds that ``with`` also enters in threads without a loop.
-FOR_BOTH = {"memory", "event", "lock", "semaphore"}
+FOR_BOTH = {"memory", "event", "signal", "lock", "semaphore"}
 WITH_ITEMS = ["queue", "subscription"]
 
 
@@ -85,6 +86,7 @@ ATTACHED = {
     "store": (shmrpc.Store, shmrpc.sync.Store),
     "memory": (shmrpc.Memory, shmrpc.sync.Memory),
     "event": (shmrpc.Event, shmrpc.sync.Event),
+    "signal": (shmrpc.Signal, shmrpc.sync.Signal),
     "lock": (shmrpc.Lock, shmrpc.sync.Lock),
     "semaphore": (shmrpc.Semaphore, shmrpc.sync.Semaphore),
 }
@@ -190,7 +192,7 @@ async def test_tasks_run_a_claim_as_any_coroutine() -> None:
         never_begun.cancel()
         with pytest.raises(asyncio.CancelledError):
             await never_begun
-        claims.pop().give_back()
+        claims.pop().nack()
         async with asyncio.TaskGroup() as group:
             again = group.create_task(q.claim(timeout=60))
         assert again.result().redelivered
@@ -217,13 +219,13 @@ def test_acquire_says_that_it_takes_a_timeout_alone(kind: str) -> None:
 
 
 def test_signals_say_what_they_take() -> None:
-    gate: Any
-    with shmrpc.sync.Semaphore(OURS, 1) as gate:
-        with pytest.raises(TypeError, match=rf"^semaphore '{OURS}': wait\(\) takes a timeout in seconds alone; "):
-            gate.wait(True, 1)
-        with pytest.raises(TypeError, match=rf"^semaphore '{OURS}': signal\(\) takes a number of signals alone$"):
-            gate.signal(1, 2)
-        assert gate.drain() == 0
+    ready: Any
+    with shmrpc.sync.Signal(OURS) as ready:
+        with pytest.raises(TypeError, match=rf"^signal '{OURS}': wait\(\) takes a timeout in seconds alone; "):
+            ready.wait(True, 1)
+        with pytest.raises(TypeError, match=rf"^signal '{OURS}': signal\(\) takes a number of signals alone$"):
+            ready.signal(1, 2)
+        assert ready.drain() == 0
 
 
 @pytest.mark.parametrize("kind", ["Lock", "Semaphore"])
@@ -246,7 +248,7 @@ def test_both_drivers_have_the_same_methods_with_the_same_parameters(kind: str) 
     names = [name for name in dir(in_loops) if not name.startswith("_")]
     assert names == [name for name in dir(in_threads) if not name.startswith("_")]
     for name in names:
-        if callable(method := getattr(in_loops, name)):
+        if callable(method := getattr(in_loops, name, None)):
             parameters = _parameters_of(method)
             others = _parameters_of(getattr(in_threads, name))
             if (kind, name) in TAKE_BLOCK:

@@ -227,6 +227,7 @@ def test_every_row_of_a_table_has_the_columns_of_its_heading(page: Path) -> None
         ("Semaphore", [shmrpc.Semaphore, shmrpc.sync.Semaphore]),
         ("Lock", [shmrpc.Lock, shmrpc.sync.Lock]),
         ("Event", [shmrpc.Event, shmrpc.sync.Event]),
+        ("Signal", [shmrpc.Signal, shmrpc.sync.Signal]),
         ("attach", [shmrpc.attach, shmrpc.sync.attach]),
         ("store", [shmrpc.store, shmrpc.sync.store]),
     ],

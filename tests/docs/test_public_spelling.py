@@ -60,6 +60,7 @@ def objects() -> Iterator[dict[str, Any]]:
                 "lock": module.Lock(f"{face}-spelled-lock"),
                 "semaphore": module.Semaphore(f"{face}-spelled-semaphore", 2),
                 "event": module.Event(f"{face}-spelled-event"),
+                "signal": module.Signal(f"{face}-spelled-signal"),
                 "memory": module.memory(f"{face}-spelled-memory", 4096),
                 "store": module.store(f"{face}-spelled-store"),
             }
@@ -125,14 +126,15 @@ def test_the_name_in_the_error_is_the_one_to_write() -> None:
 
 
 def test_arguments_by_place_and_by_name_of_what_the_core_runs() -> None:
+    with shmrpc.sync.Signal("spelled-signals") as ready:
+        ready.signal(2)
+        ready.signal(count=1)
+        ready.signal()
+        assert ready.wait(5)
+        assert ready.wait(timeout=None)
+        assert ready.drain() == 2
     with shmrpc.sync.Semaphore("spelled-counts", 2) as gate:
         assert gate.acquire(timeout=5)
-        gate.signal(2)
-        gate.signal(count=1)
-        gate.signal()
-        assert gate.wait(5)
-        assert gate.wait(timeout=None)
-        assert gate.drain() == 2
         with pytest.raises(shmrpc.WaitTimeout):
             gate.acquire(0)
         gate.release()

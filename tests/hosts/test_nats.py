@@ -113,7 +113,7 @@ async def until(condition: Any) -> None:
 async def test_a_url_names_the_service_and_the_client_its_place(nats: NatsServer) -> None:
     async with shmrpc.serve(service, at=nats.url), shmrpc.connect(f"{nats.url}/{service.name}") as client:
         assert await client.double(4) == 8
-        assert client.place == nats.url
+        assert client.address == nats.url
 
 
 async def test_the_access_log_has_no_process_that_nobody_knows(
@@ -470,21 +470,21 @@ async def test_a_first_place_is_taken_left_when_it_dies_and_taken_again(nats: Na
     places = ["shm", nats.url]
     async with shmrpc.serve(service, at=nats.url):
         async with shmrpc.connect(service, at=places, timeout=PATIENCE, reconnect=True) as client:
-            assert (await client.double(1), client.place) == (2, nats.url)
+            assert (await client.double(1), client.address) == (2, nats.url)
             for _ in range(2):
                 with ServerProcess("tests.hosts.test_nats:service") as near:
-                    await until(lambda: client.place == "shm://")
+                    await until(lambda: client.address == "shm://")
                     assert await client.process() == near.pid
                     near.kill()
                 await client.wait_for_ready()
-                assert (await client.process(), client.place) == (os.getpid(), nats.url)
+                assert (await client.process(), client.address) == (os.getpid(), nats.url)
 
 
 async def test_one_server_is_met_at_several_places_with_the_options_of_each(nats: NatsServer) -> None:
     places = ["shm", nats.url]
     async with shmrpc.serve(service, at=places, spin=0, max_memory=1 << 24) as server:
         async with shmrpc.connect(service, at=places, spin=0) as near, connect(nats) as far:
-            assert (near.place, far.place) == ("shm://", nats.url)
+            assert (near.address, far.address) == ("shm://", nats.url)
             assert (await near.double(1), await far.double(2)) == (2, 4)
             assert server.connections_by_service == {service.name: 2}
             assert repr(server) == "<shmrpc.Server of 'tested.nats', 2 connections>"

@@ -59,7 +59,7 @@ async def use(url: str, other: str | None = None) -> None:
     """Serves at one URL and calls at another."""
     async with shmrpc.serve(service, at=url), shmrpc.connect("shop", at=other or url, timeout=PATIENCE) as client:
         assert await client.double(2) == 4
-        assert "@" not in client.place
+        assert "@" not in client.address
 
 
 @pytest.mark.parametrize(

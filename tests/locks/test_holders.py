@@ -461,10 +461,11 @@ def test_an_exception_passes_a_handle_that_goes_with_a_permit() -> None:
 
 
 def test_acquire_and_wait_in_threads_return_true() -> None:
-    lock, gate, event, memory = (
+    lock, gate, event, ready, memory = (
         shmrpc.sync.Lock("lock"),
         shmrpc.sync.Semaphore("gate", 2),
         shmrpc.sync.Event("event"),
+        shmrpc.sync.Signal("ready"),
         shmrpc.sync.memory("memory", 10),
     )
     for held in (lock, gate, memory.lock):
@@ -475,15 +476,15 @@ def test_acquire_and_wait_in_threads_return_true() -> None:
     gate.acquire()
     gate.acquire()
     assert gate.locked()
-    gate.signal()
-    assert gate.wait() is True
-    waiting = InThread(gate.wait)
-    assert eventually(lambda: waiters("gate") == 1)
-    gate.signal()
+    ready.signal()
+    assert ready.wait() is True
+    waiting = InThread(ready.wait)
+    assert eventually(lambda: waiters("ready") == 1)
+    ready.signal()
     assert waiting.join() is True
     event.set()
     assert event.wait() is True
-    for each in (lock, gate, event, memory):
+    for each in (lock, gate, event, ready, memory):
         each.close()
     with pytest.raises(shmrpc.LocalProtocolError, match="is closed"):
         lock.locked()
@@ -491,20 +492,21 @@ def test_acquire_and_wait_in_threads_return_true() -> None:
 
 async def test_acquire_and_wait_in_loops_return_true() -> None:
     lock, gate, event = shmrpc.Lock("lock"), shmrpc.Semaphore("gate"), shmrpc.Event("event")
+    ready = shmrpc.Signal("ready")
     for held in (lock, gate):
         assert await held.acquire() is True
         assert held.locked()
         held.release()
         assert not held.locked()
-    gate.signal()
-    assert await gate.wait() is True
-    waiting = [asyncio.create_task(event.wait()), asyncio.create_task(gate.wait())]
-    assert await eventually_in_loop(lambda: waiters("event") == waiters("gate") == 1)
+    ready.signal()
+    assert await ready.wait() is True
+    waiting = [asyncio.create_task(event.wait()), asyncio.create_task(ready.wait())]
+    assert await eventually_in_loop(lambda: waiters("event") == waiters("ready") == 1)
     event.set()
-    gate.signal()
+    ready.signal()
     assert await asyncio.gather(*waiting) == [True, True]
     assert await event.wait() is True
-    for each in (lock, gate, event):
+    for each in (lock, gate, event, ready):
         each.close()
 
 
@@ -522,20 +524,20 @@ async def test_memories_and_events_are_closed_at_the_end_of_a_block() -> None:
     assert not shmrpc.members("it") and not shmrpc.members("event")
 
 
-def test_more_signals_than_there_may_be_are_refused_and_spoil_nothing(other: MemberProcess) -> None:
-    gate = shmrpc.sync.Semaphore("it")
-    gate.signal((1 << 62) - 1)
+def test_more_signals_than_the_maximum_are_refused_and_spoil_nothing(other: MemberProcess) -> None:
+    ready = shmrpc.sync.Signal("it")
+    ready.signal((1 << 62) - 1)
     for count in (2, (1 << 64) - 1):
         with pytest.raises(ValueError, match=rf"cannot add {count} signals .*the maximum is {1 << 62};"):
-            gate.signal(count)
+            ready.signal(count)
     with pytest.raises(ValueError, match="expected a number of signals"):
-        gate.signal(1 << 64)
-    gate.signal()
+        ready.signal(1 << 64)
+    ready.signal()
     with pytest.raises(ValueError, match="cannot add 1 signals"):
-        gate.signal()
-    other.do("it = sync.Semaphore('it'); it.wait(); it.signal(); it.acquire(); it.release()")
-    assert gate.drain() == 1 << 62
-    gate.close()
+        ready.signal()
+    other.do("it = sync.Signal('it'); it.wait(); it.signal()")
+    assert ready.drain() == 1 << 62
+    ready.close()
 
 
 async def test_attach_without_a_limit_waits(other: MemberProcess) -> None:
@@ -633,8 +635,8 @@ def _semaphore(stack: contextlib.ExitStack) -> Callable[[], object]:
 
 @_waits
 def _signal(stack: contextlib.ExitStack) -> Callable[[], object]:
-    gate = _opened(stack, shmrpc.sync.Semaphore("it"))
-    return lambda: gate.wait(LONG)
+    ready = _opened(stack, shmrpc.sync.Signal("it"))
+    return lambda: ready.wait(LONG)
 
 
 @_waits

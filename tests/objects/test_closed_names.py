@@ -28,22 +28,24 @@ IN_LOOPS: dict[str, Callable[[str], Any]] = {
     "semaphore": lambda name: shmrpc.Semaphore(name, 3),
     "lock": shmrpc.Lock,
     "event": shmrpc.Event,
+    "signal": shmrpc.Signal,
     "queue": shmrpc.queue,
     "topic": shmrpc.topic,
     "subscription": shmrpc.subscribe,
     "store": shmrpc.store,
-    "store with an owner": lambda name: shmrpc.store(name, writable="owner"),
+    "store with an owner": lambda name: shmrpc.store(name, single_writer=True),
 }
 IN_THREADS: dict[str, str] = {
     "memory": f"sync.memory(name, {LARGE})",
     "semaphore": "sync.Semaphore(name, 3)",
     "lock": "sync.Lock(name)",
     "event": "sync.Event(name)",
+    "signal": "sync.Signal(name)",
     "queue": "sync.queue(name)",
     "topic": "sync.topic(name)",
     "subscription": "sync.subscribe(name)",
     "store": "sync.store(name)",
-    "store with an owner": "sync.store(name, writable='owner')",
+    "store with an owner": "sync.store(name, single_writer=True)",
 }
 
 
@@ -258,8 +260,8 @@ result = [type(error).__name__ for error in errors]
 
 def test_a_handle_that_is_refused_leaves_nothing(runtime: Path) -> None:
     for make in (
-        lambda: shmrpc.store(OURS, patience="long"),  # type: ignore[arg-type]
-        lambda: shmrpc.subscribe(OURS, slow="never"),  # type: ignore[arg-type]
+        lambda: shmrpc.store(OURS, busy_timeout="long"),  # type: ignore[arg-type]
+        lambda: shmrpc.subscribe(OURS, slow_policy="never"),  # type: ignore[arg-type]
         lambda: shmrpc.queue(OURS, codec="xml"),  # type: ignore[arg-type]
         lambda: shmrpc.topic(OURS, codec="xml"),  # type: ignore[arg-type]
     ):

@@ -132,14 +132,16 @@ async def test_a_timeout_of_other_names_that_is_none_is_refused(timeout: Any, er
         closing(shmrpc.Semaphore(f"{OURS}s")) as gate,
         closing(shmrpc.Lock(f"{OURS}l")) as lock,
         closing(shmrpc.Event(f"{OURS}e")) as event,
+        closing(shmrpc.Signal(f"{OURS}i")) as ready,
     ):
-        for wait in (gate.acquire, gate.wait, lock.acquire, event.wait):
+        for wait in (gate.acquire, ready.wait, lock.acquire, event.wait):
             with pytest.raises(error, match="timeout: expected .*, got"):
                 await wait(timeout)
         with pytest.raises(error, match="timeout: expected .*, got"):
             await shmrpc.attach(f"{OURS}s", timeout)
-        blocking = shmrpc.sync.Semaphore(f"{OURS}s"), shmrpc.sync.Lock(f"{OURS}l"), shmrpc.sync.Event(f"{OURS}e")
-        for block in (blocking[0].acquire, blocking[0].wait, blocking[1].acquire, blocking[2].wait):
+        face = shmrpc.sync
+        blocking = face.Semaphore(f"{OURS}s"), face.Lock(f"{OURS}l"), face.Event(f"{OURS}e"), face.Signal(f"{OURS}i")
+        for block in (blocking[0].acquire, blocking[1].acquire, blocking[2].wait, blocking[3].wait):
             with pytest.raises(error, match="timeout: expected .*, got"):
                 block(timeout)
         for each in blocking:
@@ -173,6 +175,7 @@ def test_an_object_of_one_process_is_not_copied(duplicate: Callable[[Any], objec
             ("semaphore", face.Semaphore(f"{OURS}s")),
             ("lock", face.Lock(f"{OURS}l")),
             ("event", face.Event(f"{OURS}e")),
+            ("signal", face.Signal(f"{OURS}i")),
             ("memory", face.memory(f"{OURS}m", 10)),
         ):
             instead = rf"^{kind} '{handle.name}' cannot be .*other process: {face_name}\.attach\('{handle.name}'\)"

@@ -121,7 +121,7 @@ def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, ma
     marked = [offset for offset, _, mark in rows(MEMORY).values() if mark]
     assert len(marked) == 11
     assert memory[at(MEMORY, "signature")] == fnv([*marked, 65536])
-    assert memory[at(MEMORY, "amount")] == {3: 3, 4: 1, 5: 0, 2: 1000, 6: 1 << 20, 7: 0}[kind]
+    assert memory[at(MEMORY, "amount")] == {3: 3, 4: 1, 5: 0, 9: 0, 2: 1000, 6: 1 << 20, 7: 0}[kind]
     bounds = at(MEMORY, "bounds")
     expected = {6: (7, 2 | 1 << 63), 7: (0, 1 << 63)}.get(kind, (0, 0))
     assert (memory[bounds], memory[bounds + 8]) == expected
@@ -129,14 +129,13 @@ def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, ma
 
 
 def test_the_state_of_members_is_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
-    member.do(f"it = sync.Semaphore({OURS!r}, 2); it.acquire(); it.signal(5)")
+    member.do(f"it = sync.Semaphore({OURS!r}, 2); it.acquire()")
     memory = Mapped(runtime)
     entry = memory[AT_MEMBERS + at(MEMBERS, "entry")]
     number = entry >> 32 << 32 | 1
     assert entry & 1 == 1
     assert memory[AT_MEMBERS + at(MEMBERS, "since")] > 1_700_000_000 * 10**9
     assert (memory[AT_PERMITS], memory[AT_PERMITS + 8]) == (number, 0)
-    assert memory[at(MEMORY, "signals")] == 5
     assert _locked(memory.lock_file, 1) == member.pid
     assert _locked(memory.lock_file, 0) is None
     member.do("it.acquire()")
@@ -147,6 +146,16 @@ def test_the_state_of_members_is_where_the_page_says(runtime: Path, member: Memb
     assert memory[FIRST_SET + at(SET, "bits")] == 1
     assert memory[FIRST_SET + at(SET, "tickets")] == 1
     assert memory[SECOND_SET + at(SET, "tickets")] == 0
+    memory.close()
+
+
+def test_signals_are_counted_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+    member.do(f"it = sync.Signal({OURS!r}); it.signal(5)")
+    memory, signals = Mapped(runtime), at(MEMORY, "signals")
+    assert memory[signals] == 5
+    memory[signals] = 1
+    member.do("it.wait(60)")
+    assert memory[signals] == 0
     memory.close()
 
 
@@ -241,8 +250,8 @@ def test_items_that_wait_stand_where_the_page_says(runtime: Path, member: Member
 
 def test_claims_stand_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
     member.do(f"q = sync.queue({OURS!r}, raw=True, max_deliveries=2); q.put_many([b'a', b'b', b'c', b'd'])")
-    member.do("for _ in range(2): q.claim().give_back()")
-    member.do("c = q.claim(lease_timeout=60); q.claim().give_back()")
+    member.do("for _ in range(2): q.claim().nack()")
+    member.do("c = q.claim(lease_timeout=60); q.claim().nack()")
     queue = Chunks(memory := Mapped(runtime))
     entry = memory[AT_MEMBERS + at(MEMBERS, "entry")]
     counts = [
@@ -302,8 +311,8 @@ def listing(what: str) -> int:
 
 
 def test_a_topic_stands_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
-    member.do(f"s = sync.subscribe({OURS!r}, slow=shmrpc.keep_last(5)); b = sync.subscribe({OURS!r})")
-    member.do(f"import numpy as np; t = sync.topic({OURS!r}, high=50, max_memory='1MiB')")
+    member.do(f"s = sync.subscribe({OURS!r}, slow_policy=shmrpc.KeepLast(5)); b = sync.subscribe({OURS!r})")
+    member.do(f"import numpy as np; t = sync.topic({OURS!r}, high_watermark=50, max_memory='1MiB')")
     member.do("t.publish({'id': 1}); t.publish_many(list(range(90, 100))); t.publish(np.arange(9000))")
     memory = Mapped(runtime)
     owner = memory[AT_MEMBERS + at(MEMBERS, "entry")] >> 32 << 32 | 1
@@ -340,7 +349,7 @@ def test_a_topic_stands_where_the_page_says(runtime: Path, member: MemberProcess
     member.do("del kept")
     assert memory[seats[0] + at(SEAT, "pins")] == 0
 
-    member.do(f"d = sync.subscribe({OURS!r}, slow=shmrpc.disconnect(2)); t.publish_many_nowait(range(5))")
+    member.do(f"d = sync.subscribe({OURS!r}, slow_policy=shmrpc.Disconnect(2)); t.publish_many_nowait(range(5))")
     member.begin("t.publish_many(range(90))")
     waits, target = (publishes + listing(what) for what in ("waits", "target"))
     assert eventually(lambda: memory[waits] == 2)

@@ -74,12 +74,14 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "semaphore": lambda name: shmrpc.Semaphore(name, 3),
     "lock": shmrpc.Lock,
     "event": shmrpc.Event,
+    "signal": shmrpc.Signal,
     "memory": lambda name: shmrpc.memory(name, 1000),
 }
 TEXTS = {
     "semaphore": "a semaphore of 3 permits",
     "lock": "a lock",
     "event": "an event",
+    "signal": "a signal",
     "memory": "a memory of 1000 bytes",
 }
 
@@ -257,7 +259,7 @@ async def test_two_uses_of_a_name_in_a_process_are_one_member() -> None:
         one.close()
         assert holds("gpu") == {os.getpid(): 1}, "the other use is open"
         with pytest.raises(shmrpc.LocalProtocolError, match="is closed"):
-            one.signal()
+            one.release()
         two.release()
 
 
@@ -436,28 +438,28 @@ async def test_a_wait_under_a_timeout_of_asyncio_loses_no_permit(other: MemberPr
 
 
 async def test_signals_outlive_their_sender_and_drain_says_how_many(other: MemberProcess) -> None:
-    gate = shmrpc.Semaphore("gpu")
-    with closing(gate):
-        waiting = asyncio.create_task(gate.wait(LONG))
-        await _until_waiting("gpu", 1)
-        other.do("sync.Semaphore('gpu').signal(5)")
+    ready = shmrpc.Signal("ready")
+    with closing(ready):
+        waiting = asyncio.create_task(ready.wait(LONG))
+        await _until_waiting("ready", 1)
+        other.do("sync.Signal('ready').signal(5)")
         other.kill()
         await waiting
-        await gate.wait(0)
-        assert gate.drain() == 3
-        assert gate.drain() == 0
-        with pytest.raises(shmrpc.WaitTimeout, match=r"semaphore 'gpu': no signal came within 0\.01 s$"):
-            await gate.wait(0.01)
+        await ready.wait(0)
+        assert ready.drain() == 3
+        assert ready.drain() == 0
+        with pytest.raises(shmrpc.WaitTimeout, match=r"signal 'ready': no signal came within 0\.01 s$"):
+            await ready.wait(0.01)
         with pytest.raises(ValueError, match="expected a number of signals, got -1"):
-            gate.signal(-1)
+            ready.signal(-1)
 
 
 async def test_a_cancelled_wait_for_a_signal_leaves_it_to_the_next() -> None:
-    gate = shmrpc.Semaphore("gpu")
-    with closing(gate):
-        first, second = asyncio.create_task(gate.wait()), asyncio.create_task(gate.wait())
-        await _until_waiting("gpu", 1)
-        gate.signal()
+    ready = shmrpc.Signal("ready")
+    with closing(ready):
+        first, second = asyncio.create_task(ready.wait()), asyncio.create_task(ready.wait())
+        await _until_waiting("ready", 1)
+        ready.signal()
         await asyncio.sleep(0)
         first.cancel()
         done, _ = await asyncio.wait([first, second], timeout=LONG)
@@ -465,7 +467,7 @@ async def test_a_cancelled_wait_for_a_signal_leaves_it_to_the_next() -> None:
         second.cancel()
         await asyncio.wait([second])
         taken = [task for task in (first, second) if not task.cancelled()]
-        assert len(taken) + gate.drain() == 1
+        assert len(taken) + ready.drain() == 1
 
 
 async def test_an_event_wakes_all_even_if_it_is_cleared_at_once(other: MemberProcess) -> None:
@@ -490,10 +492,9 @@ async def test_stop_ends_waits_of_this_handle_until_resume(other: MemberProcess)
     gate, blocking, kept = shmrpc.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu"), shmrpc.sync.Semaphore("gpu")
     with closing(gate, blocking, kept):
         other.do("gate = sync.Semaphore('gpu'); gate.acquire()")
-        other.begin("gate.wait()")
         task, thread = asyncio.create_task(gate.acquire()), InThread(lambda: blocking.acquire())
         goes_on = InThread(lambda: kept.acquire())
-        await _until_waiting("gpu", 4)
+        await _until_waiting("gpu", 3)
         gate.stop()
         blocking.stop()
         with pytest.raises(shmrpc.WaitStopped, match="semaphore 'gpu': the waits of this handle were stopped"):
@@ -501,12 +502,10 @@ async def test_stop_ends_waits_of_this_handle_until_resume(other: MemberProcess)
         assert isinstance(await asyncio.to_thread(thread.join), shmrpc.WaitStopped)
         with pytest.raises(shmrpc.WaitStopped):
             await gate.acquire()
-        await _until_waiting("gpu", 2)
+        await _until_waiting("gpu", 1)
         gate.resume()
         with pytest.raises(shmrpc.WaitTimeout):
             await gate.acquire(0)
-        gate.signal()
-        await asyncio.to_thread(other.end)
         other.do("gate.release()")
         assert await asyncio.to_thread(goes_on.join) is True
         kept.release()
@@ -754,17 +753,18 @@ def test_a_forked_child_is_detached_and_its_parent_keeps_all(other: MemberProces
     other.do("""
 import os, threading
 gate, lock, frame = sync.Semaphore("gpu", 2), sync.Lock("config"), sync.memory("frame", 10)
+ready = sync.Signal("ready")
 gate.acquire(); lock.acquire(); frame.buf[0] = 5
-blocked = threading.Thread(target=lambda: gate.wait(60))
+blocked = threading.Thread(target=lambda: ready.wait(60))
 blocked.start()
 """)
-    assert eventually(lambda: _waiters("gpu") == 1)
+    assert eventually(lambda: _waiters("ready") == 1)
     told = other.do("""
 reading, writing = os.pipe()
 child = os.fork()
 if not child:
     told = []
-    for use in (gate.release, lock.release, gate.acquire, gate.signal, frame.lock.acquire, gate.close, gate.drain):
+    for use in (gate.release, lock.release, gate.acquire, ready.signal, frame.lock.acquire, gate.close, ready.drain):
         try:
             use()
             told.append("")
@@ -777,7 +777,7 @@ if not child:
     except BaseException as error:
         told.append(repr(error))
     import gc
-    del gate, lock, frame, use
+    del gate, lock, frame, ready, use
     gc.collect()
     import json
     os.write(writing, json.dumps(told).encode())
@@ -794,10 +794,10 @@ result = json.loads(os.read(reading, 100_000))
     assert drained
     assert holds("gpu") == {other.pid: 1}, "the child has left, the parent has not"
     assert holds("config") == {other.pid: 1}
-    gate = shmrpc.sync.Semaphore("gpu", 2)
-    with closing(gate):
-        gate.signal()
-        assert eventually(lambda: _waiters("gpu") == 0), "the doorbells and places of the parent are there"
+    ready = shmrpc.sync.Signal("ready")
+    with closing(ready):
+        ready.signal()
+        assert eventually(lambda: _waiters("ready") == 0), "the parent's doorbells and slots stay"
         other.do("gate.release(); lock.release()")
 
 
@@ -833,14 +833,14 @@ asyncio.run(wait_and_compute())
 # --- loops that hear a doorbell ---
 
 
-async def _wait_once(gate: shmrpc.Semaphore) -> None:
+async def _wait_once(ready: shmrpc.Signal) -> None:
     with pytest.raises(shmrpc.WaitTimeout):
-        await gate.wait(0.001)
+        await ready.wait(0.001)
 
 
-async def _doorbell_of(gate: shmrpc.Semaphore) -> int:
-    await _wait_once(gate)
-    sleeper = gate._wait_queue(1, wait_queue.WaitQueue)._sleeper
+async def _doorbell_of(ready: shmrpc.Signal) -> int:
+    await _wait_once(ready)
+    sleeper = ready._wait_queue(0, wait_queue.WaitQueue)._sleeper
     assert sleeper is not None
     return sleeper.fileno()
 
@@ -848,12 +848,12 @@ async def _doorbell_of(gate: shmrpc.Semaphore) -> int:
 @pytest.mark.parametrize("by", ["the loop", "a thread"])
 async def test_a_loop_hears_no_doorbell_of_what_is_closed(by: str) -> None:
     """The next file gets the number of its descriptor, and the loop would not listen to that."""
-    gate = shmrpc.Semaphore(OURS)
-    doorbell = await _doorbell_of(gate)
+    ready = shmrpc.Signal(OURS)
+    doorbell = await _doorbell_of(ready)
     if by == "a thread":
-        await asyncio.to_thread(gate.close)
+        await asyncio.to_thread(ready.close)
     else:
-        gate.close()
+        ready.close()
     await asyncio.sleep(0)
     assert not asyncio.get_running_loop().remove_reader(doorbell)
 
@@ -861,10 +861,10 @@ async def test_a_loop_hears_no_doorbell_of_what_is_closed(by: str) -> None:
 async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     # The test calls what the timer calls, so that no pause is too long.
     monkeypatch.setattr(wait_queue, "_LINGER", LONG)
-    loop, gate = asyncio.get_running_loop(), shmrpc.Semaphore(OURS)
-    with closing(gate):
-        await _wait_once(gate)
-        ours = gate._wait_queue(1, wait_queue.WaitQueue)
+    loop, ready = asyncio.get_running_loop(), shmrpc.Signal(OURS)
+    with closing(ready):
+        await _wait_once(ready)
+        ours = ready._wait_queue(0, wait_queue.WaitQueue)
 
         def linger(sleeps: int) -> None:
             assert ours._linger_timer is not None
@@ -873,7 +873,7 @@ async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest
 
         for _ in range(3):
             before = ours._sleeps
-            await _wait_once(gate)
+            await _wait_once(ready)
             linger(before)
             assert ours._is_listening  # There was a wait since.
         linger(ours._sleeps)
@@ -881,21 +881,21 @@ async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest
         assert ours._linger_timer is None
         assert ours._sleeper is not None
         assert not loop.remove_reader(ours._sleeper.fileno())
-        gate.signal()
-        await gate.wait(LONG)
+        ready.signal()
+        await ready.wait(LONG)
 
 
 async def test_a_ring_after_the_last_wait_does_not_wake_the_loop_for_ever(other: MemberProcess) -> None:
-    other.do(f"gate = shmrpc.Semaphore({OURS!r})")
-    gate = shmrpc.Semaphore(OURS)
-    with closing(gate):
-        doorbell = await _doorbell_of(gate)
-        waiting = asyncio.create_task(gate.wait(LONG))
+    other.do(f"ready = shmrpc.Signal({OURS!r})")
+    ready = shmrpc.Signal(OURS)
+    with closing(ready):
+        doorbell = await _doorbell_of(ready)
+        waiting = asyncio.create_task(ready.wait(LONG))
         await asyncio.sleep(0.02)
         waiting.cancel()
-        other.do("gate.signal()")  # The loop is blocked here: it is rung before it learns that no task waits.
+        other.do("ready.signal()")  # The loop is blocked here: it is rung before it learns that no task waits.
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await asyncio.sleep(0.02)
         assert select.select([doorbell], [], [], 0)[0] == []
-        await gate.wait(LONG)
+        await ready.wait(LONG)

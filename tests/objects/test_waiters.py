@@ -97,7 +97,7 @@ def _threads(opened: Callable[[], Any], wait: Callable[[Any], Any]) -> Any:
 
 
 def _topic() -> shmrpc.sync.Topic:
-    return shmrpc.sync.topic(OURS, high=4, low=3)
+    return shmrpc.sync.topic(OURS, high_watermark=4, low_watermark=3)
 
 
 def _publish_all(s: shmrpc.sync.Subscription) -> Any:
@@ -122,13 +122,13 @@ def _transacts_in_thread(s: shmrpc.sync.Store) -> None:
 
 
 async def _next_change(s: shmrpc.Store) -> Any:
-    seen = aiter(shmrpc.changes(s))
+    seen = aiter(shmrpc.watch(s))
     await anext(seen)  # The present state.
     return await anext(seen)
 
 
 def _next_change_in_thread(s: shmrpc.sync.Store) -> Any:
-    seen = iter(shmrpc.changes(s))
+    seen = iter(shmrpc.watch(s))
     next(seen)  # The present state.
     return next(seen)
 
@@ -171,7 +171,7 @@ WAITS = {
         lambda q: (q.put(1), q.claim())[1],
         _loops(_loop_queue, lambda q: q._claim(None, 0.0, None)),
         _threads(_queue, lambda q: q.claim()),
-        lambda q, claim: claim.give_back(),
+        lambda q, claim: claim.nack(),
     ),
     "queue.claims()": Wait(_queue, lambda q: q.put(1), _second_claim, _second_claim_in_thread, lambda q, _: q.put(2)),
     "queue.join()": Wait(
@@ -195,12 +195,12 @@ WAITS = {
         _threads(lambda: shmrpc.sync.Semaphore(OURS, 1), lambda gate: gate.acquire()),
         lambda gate, _: gate.release(),
     ),
-    "semaphore.wait()": Wait(
-        lambda: shmrpc.sync.Semaphore(OURS, 1),
+    "signal.wait()": Wait(
+        lambda: shmrpc.sync.Signal(OURS),
         _nothing,
-        _loops(lambda: shmrpc.Semaphore(OURS, 1), lambda gate: gate.wait()),
-        _threads(lambda: shmrpc.sync.Semaphore(OURS, 1), lambda gate: gate.wait()),
-        lambda gate, _: gate.signal(),
+        _loops(lambda: shmrpc.Signal(OURS), lambda ready: ready.wait()),
+        _threads(lambda: shmrpc.sync.Signal(OURS), lambda ready: ready.wait()),
+        lambda ready, _: ready.signal(),
     ),
     "event.wait()": Wait(
         lambda: shmrpc.sync.Event(OURS),
@@ -212,7 +212,7 @@ WAITS = {
     "topic.publish()": Wait(
         lambda: shmrpc.sync.subscribe(OURS),
         _publish_all,
-        _loops(lambda: shmrpc.topic(OURS, high=4, low=3), lambda t: t.publish(4)),
+        _loops(lambda: shmrpc.topic(OURS, high_watermark=4, low_watermark=3), lambda t: t.publish(4)),
         _threads(_topic, lambda t: t.publish(4)),
         lambda s, _: s.get(),
     ),
@@ -237,7 +237,7 @@ WAITS = {
         _threads(_store, lambda s: s.inbox.take()),
         lambda s, _: s.inbox.put(1),
     ),
-    "shmrpc.changes()": Wait(
+    "shmrpc.watch()": Wait(
         _store,
         _nothing,
         _loops(lambda: shmrpc.store(OURS), _next_change),

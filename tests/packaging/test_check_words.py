@@ -16,7 +16,7 @@ RULES = check_words.Rules.of(
         "openings": {"Why": "a verb"},
         "identifiers": {"Widget": "Control", "_old": "new"},
         "files": {"gadget": "device"},
-        "public": {"active": False, "identifiers": {"Public": "Open"}},
+        "public": {r"shmrpc\.old\b": "new"},
     }
 )
 
@@ -97,9 +97,10 @@ def test_files_are_named_by_the_product_s_words() -> None:
     assert not found("tests/gadget.py", "")
 
 
-def test_public_names_count_once_they_are_active() -> None:
-    rules = check_words.Rules.of({"public": {"active": True, "identifiers": {"Public": "Open"}}})
-    assert [each.found for each in check_words.findings(PurePath("a.py"), "Public = 1", rules)] == ["Public"]
+def test_an_old_public_name_is_found_in_code_and_in_the_code_of_documents() -> None:
+    assert found("a.py", "x = 1\nshmrpc.old(1)") == [(2, "shmrpc.old")]
+    assert found("a.md", "Text.\n```python\nshmrpc.old()\n```") == [(3, "shmrpc.old")]
+    assert not found("a.py", "shmrpc.older(1)") and not found("CHANGELOG.md", "shmrpc.old")
 
 
 def test_pending_folders_are_excused_until_they_are_clean() -> None:

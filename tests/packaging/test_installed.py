@@ -22,11 +22,11 @@ import os, shmrpc, sys
 service = shmrpc.Service("beside")
 
 @service.endpoint
-def place() -> str:
+def package_path() -> str:
     return shmrpc.__file__
 
 @service.endpoint(run_in="process")
-def place_of_child() -> str:
+def package_path_of_child() -> str:
     return shmrpc.__file__
 """
 
@@ -87,8 +87,8 @@ def test_the_command_serves_in_the_folder_of_the_source(source: Path, options: t
     server = subprocess.Popen(command, cwd=source, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         with shmrpc.sync.connect("beside", timeout=PATIENCE) as client:
-            assert client.place() == shmrpc.__file__
-            assert client.place_of_child() == shmrpc.__file__
+            assert client.package_path() == shmrpc.__file__
+            assert client.package_path_of_child() == shmrpc.__file__
     finally:
         server.terminate()
         _, errors = server.communicate(timeout=STOPPING)
@@ -104,4 +104,4 @@ def test_a_server_process_of_tests_serves_in_the_folder_of_the_source(
     monkeypatch.chdir(source)
     monkeypatch.syspath_prepend(INSTALLED)
     with ServerProcess("beside.py") as server, server.sync_connect() as client:
-        assert client.place() == shmrpc.__file__
+        assert client.package_path() == shmrpc.__file__

@@ -274,7 +274,7 @@ def test_items_that_are_given_back_come_first_and_in_order(q: shmrpc.sync.Queue)
     q.put_many(range(6))
     claims = [q.claim() for _ in range(4)]
     for claim in (claims[2], claims[0], claims[1]):
-        claim.give_back()
+        claim.nack()
     again = q.claim()
     assert again.value == 0 and again.redelivered and again.deliveries == 2
     again.ack()
@@ -372,14 +372,14 @@ def test_items_that_are_delivered_too_often_are_dead_letters() -> None:
         for _ in range(2):
             claim = q.claim()
             assert claim.value == "poison"
-            claim.give_back()
+            claim.nack()
         assert q.get() == "good" and q.empty()
         q.task_done()
         q.join(timeout=LONG)
         assert q.dead_letters.qsize() == 1
         letter = q.dead_letters.claim_nowait()
         assert letter.value == "poison"
-        letter.give_back()
+        letter.nack()
         assert q.dead_letters.get_nowait() == "poison"
         with pytest.raises(shmrpc.QueueEmpty):
             q.dead_letters.get_nowait()
@@ -485,12 +485,12 @@ def test_shutdown_wakes_all_that_wait() -> None:
 
 
 def test_stopped_waits_end_and_go_on_after_resume(q: shmrpc.sync.Queue) -> None:
-    q.stop_waits()
+    q.stop()
     with pytest.raises(shmrpc.WaitStopped):
         q.get()
     q.put(1)
     assert q.get() == 1
-    q.resume_waits()
+    q.resume()
     with pytest.raises(shmrpc.QueueEmpty):
         q.get(timeout=0.01)
 
@@ -762,7 +762,7 @@ def test_more_claims_than_a_queue_has_places_for_are_an_error_that_says_what_to_
     with pytest.raises(shmrpc.SharedMemoryError, match=said):
         q.claim(timeout=60)
     assert q.get() == 4096
-    claims.pop().give_back()
+    claims.pop().nack()
     assert q.claim().value == 4095
     assert [claim.value for claim in claims] == list(range(4095))
 
@@ -833,7 +833,7 @@ def test_getters_wait_for_what_may_come_back_also_after_a_shutdown(q: shmrpc.syn
     assert eventually(lambda: q.stats().getters == 1 and q.empty())
     with pytest.raises(shmrpc.QueueEmpty):
         q.get_nowait()
-    mine.give_back()
+    mine.nack()
     assert got.join() == [2, 1]
     with pytest.raises(shmrpc.QueueShutDown):
         q.get()
@@ -894,14 +894,14 @@ def test_an_item_whose_lease_is_over_is_seen_by_one_that_only_looks(q: shmrpc.sy
         mine.ack()
 
 
-@pytest.mark.parametrize("end", ["stop_waits", "close"])
+@pytest.mark.parametrize("end", ["stop", "close"])
 def test_an_iterator_of_claims_that_waits_for_one_to_end_is_ended(q: shmrpc.sync.Queue, end: str) -> None:
     q.put_many([1, 2, 3])
     claims: list[shmrpc.Claim] = []
     taken = InThread(lambda: claims.extend(q.claims(prefetch=2)))
     assert eventually(lambda: len(q.stats().held) == 2)
     getattr(q, end)()
-    error = {"stop_waits": shmrpc.WaitStopped, "close": shmrpc.LocalProtocolError}[end]
+    error = {"stop": shmrpc.WaitStopped, "close": shmrpc.LocalProtocolError}[end]
     assert isinstance(taken.join(), error)
 
 
@@ -922,7 +922,7 @@ async def test_iterators_of_claims_in_a_loop_end_and_go_on_as_those_of_threads()
         waiting = asyncio.ensure_future(anext(kept))
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        q.stop_waits()
+        q.stop()
         with pytest.raises(shmrpc.WaitStopped):
             await waiting
         held.ack()
@@ -987,7 +987,7 @@ def test_an_item_that_is_given_back_after_an_immediate_shutdown_is_dropped(q: sh
     q.put_many([1, 2])
     mine = q.claim()
     q.shutdown(immediate=True)
-    mine.give_back()
+    mine.nack()
     with pytest.raises(shmrpc.QueueShutDown):
         q.get()
     q.join(LONG)
@@ -1258,10 +1258,10 @@ def test_an_iterator_that_waits_for_its_own_claim_logs_a_warning(
     waiting = InThread(careless)
     assert eventually(lambda: len(caplog.records) > 0)
     assert "claims() waits for <shmrpc claim of item 0" in caplog.text and "with claim:" in caplog.text
-    q.stop_waits()
+    q.stop()
     assert isinstance(waiting.join(), shmrpc.WaitStopped)
     waiting.outcome = None  # Its traceback refers to the claim.
-    q.resume_waits()
+    q.resume()
     caplog.clear()
     kept: list[shmrpc.Claim] = []
 
@@ -1275,7 +1275,7 @@ def test_an_iterator_that_waits_for_its_own_claim_logs_a_warning(
     assert not caplog.records
     kept[0].ack()
     assert eventually(lambda: len(kept) == 2)
-    q.stop_waits()
+    q.stop()
     waiting.join()
 
 

@@ -49,14 +49,15 @@ OPENERS: Final[dict[str, tuple[Callable[[str], Any], Callable[[str], Any]]]] = {
     "semaphore": (lambda name: shmrpc.Semaphore(name, 2), lambda name: shmrpc.sync.Semaphore(name, 2)),
     "lock": (shmrpc.Lock, shmrpc.sync.Lock),
     "event": (shmrpc.Event, shmrpc.sync.Event),
+    "signal": (shmrpc.Signal, shmrpc.sync.Signal),
     "memory": (lambda name: shmrpc.memory(name, 5000), lambda name: shmrpc.sync.memory(name, 5000)),
     "queue": (
         lambda name: shmrpc.queue(name, QUEUE_ITEMS, max_memory=QUEUE_MEMORY, max_deliveries=2),
         lambda name: shmrpc.sync.queue(name, QUEUE_ITEMS, max_memory=QUEUE_MEMORY, max_deliveries=2),
     ),
     "store": (
-        lambda name: shmrpc.store(name, STORE_MEMORY, patience=SOON),
-        lambda name: shmrpc.sync.store(name, STORE_MEMORY, patience=SOON),
+        lambda name: shmrpc.store(name, STORE_MEMORY, busy_timeout=SOON),
+        lambda name: shmrpc.sync.store(name, STORE_MEMORY, busy_timeout=SOON),
     ),
 }
 #: What values that are lies may raise where they are used: as Python's own do.
@@ -116,6 +117,10 @@ def use(outcomes: Outcomes, held: Any) -> None:
         for step in (held.set, lambda: held.wait(SOON), held.clear, lambda: held.wait(SOON), held.is_set):
             note(step)
         return
+    if kind == "signal":
+        for step in (lambda: held.signal(300), lambda: held.wait(SOON), held.drain, lambda: held.wait(SOON)):
+            note(step)
+        return
     if kind == "queue":
         use_queue(outcomes, held)
         return
@@ -124,9 +129,6 @@ def use(outcomes: Outcomes, held: Any) -> None:
         return
     for step in (lambda: held.acquire(SOON), lambda: held.acquire(SOON), held.release, held.release):
         note(step)
-    if kind == "semaphore":
-        for step in (lambda: held.signal(300), lambda: held.wait(SOON), held.drain, lambda: held.wait(SOON)):
-            note(step)
 
 
 def use_queue(outcomes: Outcomes, held: shmrpc.sync.Queue) -> None:
@@ -142,7 +144,7 @@ def use_queue(outcomes: Outcomes, held: shmrpc.sync.Queue) -> None:
     note(lambda: held.claim(SOON, lease_timeout=SOON / 10))
     for claim in filter(None, claims):
         note(lambda claim=claim: see(claim))  # type: ignore[misc]
-    for claim, end in zip(claims, ("ack", "give_back"), strict=False):
+    for claim, end in zip(claims, ("ack", "nack"), strict=False):
         if claim is not None:
             note(getattr(claim, end))
     del claims[:]
@@ -150,7 +152,7 @@ def use_queue(outcomes: Outcomes, held: shmrpc.sync.Queue) -> None:
     with contextlib.suppress(ValueError):  # What is counted may be a lie, and nothing may have been got.
         note(held.task_done)
     note(lambda: len(held.get_many(5, SOON)))
-    note(lambda: held.dead_letters.claim_nowait().give_back())
+    note(lambda: held.dead_letters.claim_nowait().nack())
     note(lambda: held.dead_letters.get_many_nowait())
     note(lambda: held.join(SOON))
     note(held.qsize)
@@ -176,7 +178,7 @@ async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: outcomes.unforeseen.append(str(context)))
     kind = type(held).__name__.lower()
-    if kind == "event":
+    if kind in ("event", "signal"):
         await outcomes.note_in_loop(held.wait(SOON))
         return
     if kind == "queue":
@@ -185,8 +187,6 @@ async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
     if kind == "store":
         await use_store_in_loop(outcomes, held)
         return
-    if kind == "semaphore":
-        await outcomes.note_in_loop(held.wait(SOON))
     held = held.lock if kind == "memory" else held
     await asyncio.gather(*(outcomes.note_in_loop(held.acquire(SOON)) for _ in range(2)))
     outcomes.note(held.release)
@@ -223,7 +223,7 @@ def use_store(outcomes: Outcomes, held: shmrpc.sync.Store) -> None:
     note(held.copy)
     note(held.stats)
     note(lambda: [list(held), held.items(), len(held), "n" in held])
-    note(lambda: shmrpc.add(held, "n", 1))
+    note(lambda: shmrpc.atomic.add(held, "n", 1))
     note(lambda: change_store(held))
     note(lambda: bytes(held["bytes"]))
     note(lambda: held["array"].sum())

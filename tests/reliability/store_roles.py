@@ -9,7 +9,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import shmrpc
 import shmrpc.sync
@@ -84,7 +84,7 @@ def _add(container: Any, key: str, by: int) -> None:
     elif isinstance(container, Player) and type(container) is Player:
         setattr(container, key, getattr(container, key) + by)
     else:
-        shmrpc.add(container, key, by)
+        shmrpc.atomic.add(container, key, by)
 
 
 def _raise_health(s: Any, n: int) -> None:
@@ -178,10 +178,10 @@ def play(store: Any, role: str, n: int, steps: int | None = None) -> Iterator[No
         yield
 
 
-def follow(name: str, role: str, n: int, ledger: str, writable: Literal["all", "owner"] = "all") -> None:
+def follow(name: str, role: str, n: int, ledger: str, single_writer: bool = False) -> None:
     """What a victim does: it opens a store, plays its role, notes each step that it has done, and closes the store."""
     noted = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with shmrpc.sync.store(name, max_memory="64MiB", patience=PATIENCE, writable=writable) as store:
+    with shmrpc.sync.store(name, max_memory="64MiB", busy_timeout=PATIENCE, single_writer=single_writer) as store:
         for _ in play(store, role, n):
             os.write(noted, b".")
 

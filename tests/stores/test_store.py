@@ -132,7 +132,7 @@ def test_an_int_that_is_too_large_for_decimal_is_a_value_and_a_key(s: shmrpc.syn
     large = 7**100_000
     s["it"] = {"value": large, large: -large, (large,): 1}
     assert s["it"].copy() == {"value": large, large: -large, (large,): 1}
-    assert shmrpc.add(s["it"], "value", 1) == large + 1
+    assert shmrpc.atomic.add(s["it"], "value", 1) == large + 1
     other.do(f"s = sync.attach({OURS!r}); large = 7**100_000")
     assert other.do("result = [s['it']['value'] == large + 1, s['it'][large] == -large, s['it'][large,]]") == [
         True,
@@ -857,8 +857,8 @@ def test_a_name_that_is_something_else_is_no_store(s: shmrpc.sync.Store, other: 
         ({"max_memory": "a lot"}, ValueError),
         ({"max_memory": 1.5}, TypeError),
         ({"max_memory": "1TiB"}, ValueError),
-        ({"patience": "long"}, TypeError),
-        ({"patience": float("nan")}, ValueError),
+        ({"busy_timeout": "long"}, TypeError),
+        ({"busy_timeout": float("nan")}, ValueError),
         ({"pickle": 1}, TypeError),
     ],
     ids=str,
@@ -897,7 +897,7 @@ CLOSED: dict[str, Operation] = {
     "has_messages": lambda s: s.inbox.has_messages(),
     "stats": lambda s: s.stats(),
     "changed": lambda s: s.wait_changed(0),
-    "add": lambda s: shmrpc.add(s, "it", 1),
+    "add": lambda s: shmrpc.atomic.add(s, "it", 1),
 }
 
 
@@ -1040,12 +1040,16 @@ async def test_a_store_in_a_loop_is_a_mapping_too() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda s: shmrpc.add({}, "a", 1), TypeError, "add: expected an object of a store or a store, got dict"),
-        (lambda s: shmrpc.update([1], 0, abs), TypeError, "update: expected an object of a store or a store, got list"),
-        (lambda s: shmrpc.compare_and_set(5, "a", 1, 2), TypeError, "compare_and_set: expected .* got int"),
-        (lambda s: shmrpc.add(s, "absent", 1), KeyError, "'absent'"),
-        (lambda s: shmrpc.add(s["it"], ("absent", 1), 1), KeyError, r"\('absent', 1\)"),
-        (lambda s: shmrpc.add(s["it"], "text", 1), TypeError, "str"),
+        (lambda s: shmrpc.atomic.add({}, "a", 1), TypeError, "add: expected an object of a store or a store, got dict"),
+        (
+            lambda s: shmrpc.atomic.update([1], 0, abs),
+            TypeError,
+            "update: expected an object of a store or a store, got list",
+        ),
+        (lambda s: shmrpc.atomic.compare_and_set(5, "a", 1, 2), TypeError, "compare_and_set: expected .* got int"),
+        (lambda s: shmrpc.atomic.add(s, "absent", 1), KeyError, "'absent'"),
+        (lambda s: shmrpc.atomic.add(s["it"], ("absent", 1), 1), KeyError, r"\('absent', 1\)"),
+        (lambda s: shmrpc.atomic.add(s["it"], "text", 1), TypeError, "str"),
     ],
     ids=["dict", "list", "int", "key", "tuple", "text"],
 )
@@ -1059,7 +1063,7 @@ def test_errors_name_a_value_that_is_no_container_and_a_missing_item(
 
 
 def test_the_error_of_a_wait_for_a_transaction_of_the_same_process_says_that() -> None:
-    with shmrpc.sync.store(OURS, patience=0.01) as s, s.transaction():
+    with shmrpc.sync.store(OURS, busy_timeout=0.01) as s, s.transaction():
         said = InThread(lambda: s.__setitem__("a", 1)).join()
         assert isinstance(said, shmrpc.StoreBusy)
         assert "another task or thread of this process is in the middle of changing it" in str(said)

@@ -183,8 +183,8 @@ def test_an_attribute_that_is_no_field_cannot_be_set_or_deleted(s: shmrpc.sync.S
         lambda it: delattr(it, "name"),
         lambda it: delattr(it, "new"),
         lambda it: it.new,
-        lambda it: shmrpc.add(it, "new", 1),
-        lambda it: shmrpc.add(it, "hit", 1),
+        lambda it: shmrpc.atomic.add(it, "new", 1),
+        lambda it: shmrpc.atomic.add(it, "hit", 1),
     ):
         with pytest.raises((AttributeError, TypeError)):
             change(s["it"])
@@ -363,7 +363,7 @@ def test_a_struct_is_known_by_the_members_of_its_enumeration(s: shmrpc.sync.Stor
     struct = s.struct(Metrics, {Metrics.errors: 5})
     assert [struct[each] for each in Metrics] == [0, 5, 0]
     struct[Metrics.requests] += 1
-    assert shmrpc.add(struct, Metrics.seconds, 0.5) == 0.5
+    assert shmrpc.atomic.add(struct, Metrics.seconds, 0.5) == 0.5
     other.do("from tests.stores.shared_classes import Metrics")
     other.do(f"s = sync.attach({OURS!r}); m = s.struct(Metrics, {{Metrics.errors: 99}}); m[Metrics.errors] += 1")
     assert struct[Metrics.errors] == struct[1] == 6

@@ -25,7 +25,7 @@ MEMORY = "128MiB"
 #: A name that no other run of these tests has.
 OURS = f"snapshots{os.getpid()}"
 #: The program of another process that opens the store.
-OPEN = f"s = sync.store({OURS!r}, max_memory={MEMORY!r}, patience={LONG})"
+OPEN = f"s = sync.store({OURS!r}, max_memory={MEMORY!r}, busy_timeout={LONG})"
 #: So much that it takes many milliseconds to copy it, in which thousands of changes are made.
 MUCH = 150_000
 TOTAL = 1_000
@@ -56,12 +56,12 @@ result = moves
 s.close()
 """
 #: Adds without end.
-ADDING = f"{OPEN}\nn = 0\nwhile s['goes on']: n = shmrpc.add(s, 'added', 1)\ns.close()\nresult = n"
+ADDING = f"{OPEN}\nn = 0\nwhile s['goes on']: n = shmrpc.atomic.add(s, 'added', 1)\ns.close()\nresult = n"
 
 
 @pytest.fixture
 def s() -> Iterator[shmrpc.sync.Store]:
-    with shmrpc.sync.store(OURS, max_memory=MEMORY, patience=LONG) as opened:
+    with shmrpc.sync.store(OURS, max_memory=MEMORY, busy_timeout=LONG) as opened:
         opened.update({"goes on": True, "added": 0})
         yield opened
     with host_to_oneself():

@@ -26,8 +26,8 @@ USES: dict[str, Callable[[Any], Any]] = {
     "setdefault": lambda d: d.setdefault("a", 1),
     "popitem": lambda d: d.popitem(),
     "sort": lambda d: d["list"].sort(),
-    "transaction": lambda d: shmrpc.update(d, "n", lambda n: n + 1),
-    "compare_and_set": lambda d: shmrpc.compare_and_set(d, "n", 0, 1),
+    "transaction": lambda d: shmrpc.atomic.update(d, "n", lambda n: n + 1),
+    "compare_and_set": lambda d: shmrpc.atomic.compare_and_set(d, "n", 0, 1),
     "pickle": lambda d: pickle.loads(pickle.dumps(d))["n"],
 }
 
@@ -202,7 +202,7 @@ def test_values_that_were_left_are_not_dropped_for_a_name_of_another_shape(other
         other.kill()
         shapes: list[Callable[[], Any]] = [
             lambda: shmrpc.sync.store(OURS, max_memory="2MiB"),
-            lambda: shmrpc.sync.store(OURS, max_memory="1MiB", writable="owner"),
+            lambda: shmrpc.sync.store(OURS, max_memory="1MiB", single_writer=True),
             lambda: shmrpc.sync.Event(OURS),
             lambda: shmrpc.sync.queue(OURS),
             lambda: shmrpc.sync.memory(OURS, 1 << 20),

@@ -228,7 +228,7 @@ async def test_a_take_that_is_cancelled_loses_no_message(other: MemberProcess) -
 
 async def test_a_message_that_a_cancelled_task_had_taken_is_not_lost(other: MemberProcess) -> None:
     """Also if it cannot be given back at once: another process, or another task, is within a transaction."""
-    async with shmrpc.store(OURS, patience=0.01) as s:
+    async with shmrpc.store(OURS, busy_timeout=0.01) as s:
         for is_ours in (False, True):
             s.inbox.put("first")
             task = asyncio.create_task(s.inbox.take(LONG))
@@ -295,7 +295,7 @@ CHANGES: dict[str, str] = {
     "within": "it['list'].append(1)",
     "deep within": "it['list'][0]['b'].add(5)",
     "one word deep within": "it['list'][0]['c'] = 5",
-    "added": "shmrpc.add(it, 'a', 1)",
+    "added": "shmrpc.atomic.add(it, 'a', 1)",
     "cleared": "it.clear()",
     "replaced": "s['it'] = 1",
     "removed": "del s['it']",
@@ -411,7 +411,7 @@ def test_a_change_wakes_all_that_wait_and_none_is_missed(s: shmrpc.sync.Store, o
         " seen.append(it['n'])\nresult = seen[-1]"
     )
     for _ in range(200):
-        shmrpc.add(it, "n", 1)
+        shmrpc.atomic.add(it, "n", 1)
         time.sleep(0)
     assert other.end() == 200
 
@@ -425,10 +425,10 @@ def test_no_change_is_missed_between_two_looks(s: shmrpc.sync.Store, other: Memb
     s["it"] = {"n": 0}
     other.do(f"s = sync.attach({OURS!r})")
     other.begin(
-        "result = []\nfor now in shmrpc.changes(s['it'], 60):\n result.append(now['n'])\n if now['n'] == 2000: break"
+        "result = []\nfor now in shmrpc.watch(s['it'], 60):\n result.append(now['n'])\n if now['n'] == 2000: break"
     )
     for _ in range(2000):
-        shmrpc.add(s["it"], "n", 1)
+        shmrpc.atomic.add(s["it"], "n", 1)
         time.sleep(0)
     seen = other.end()
     assert seen[-1] == 2000 and seen == sorted(seen)
@@ -438,14 +438,14 @@ async def test_a_loop_sees_changes_until_the_object_is_gone() -> None:
     async with shmrpc.store(OURS) as s:
         s["it"] = [0]
         seen = []
-        async for now in shmrpc.changes(s["it"], LONG):
+        async for now in shmrpc.watch(s["it"], LONG):
             seen.append(now)
             if len(now) < 3:
                 s["it"].append(len(now))
             else:
                 del s["it"]
         assert seen == [[0], [0, 1], [0, 1, 2]]
-        async for now in shmrpc.changes(s, LONG):
+        async for now in shmrpc.watch(s, LONG):
             if now:
                 break
             s["it"] = 1
@@ -454,27 +454,27 @@ async def test_a_loop_sees_changes_until_the_object_is_gone() -> None:
 
 def test_changes_of_what_a_field_hides_are_seen(s: shmrpc.sync.Store) -> None:
     s["it"] = Hiding("a", 1)
-    for now in shmrpc.changes(s["it"], LONG):
+    for now in shmrpc.watch(s["it"], LONG):
         if now == Hiding("a", 2):
             break
         s["it"].changed += 1
 
 
 def test_changes_raise_after_the_timeout_and_for_a_value_that_is_no_container(s: shmrpc.sync.Store) -> None:
-    changes = iter(shmrpc.changes(s, 0.01))
+    changes = iter(shmrpc.watch(s, 0.01))
     assert next(changes) == {}
     with pytest.raises(shmrpc.WaitTimeout, match="the object has not changed within 0.01 s"):
         next(changes)
     with pytest.raises(ValueError, match="timeout"):
-        shmrpc.changes(s, -1)
+        shmrpc.watch(s, -1)
     with pytest.raises(TypeError, match="expected an object of a store or a store, got dict"):
-        shmrpc.changes({})
+        shmrpc.watch({})
 
 
 def test_one_who_leaves_a_store_in_the_middle_of_changes_is_not_in_the_way(s: shmrpc.sync.Store) -> None:
     with shmrpc.sync.store(f"{OURS}.left") as left:
         left["it"] = {}
-        changes = iter(shmrpc.changes(left["it"]))
+        changes = iter(shmrpc.watch(left["it"]))
         assert next(changes) == {}
     with pytest.raises(shmrpc.LocalProtocolError, match="closed"):
         next(changes)

@@ -25,9 +25,9 @@ LONG = 60.0
 PROGRAMS = 12
 
 
-@pytest.fixture(params=["all", "owner"])
+@pytest.fixture(params=[False, True], ids=["all", "owner"])
 def s(request: pytest.FixtureRequest) -> Iterator[shmrpc.sync.Store]:
-    with shmrpc.sync.store(OURS, max_memory="1MiB", writable=request.param) as opened:
+    with shmrpc.sync.store(OURS, max_memory="1MiB", single_writer=request.param) as opened:
         yield opened
 
 
@@ -37,7 +37,7 @@ def is_gone(proxy: Any) -> bool:
     if hasattr(proxy, "append"):
         changes += [lambda: proxy.append(1), lambda: proxy.sort(), lambda: proxy.pop(), lambda: proxy[0]]
     elif hasattr(proxy, "setdefault"):
-        changes += [lambda: proxy.update(a=1), lambda: proxy.popitem(), lambda: shmrpc.add(proxy, "a", 1)]
+        changes += [lambda: proxy.update(a=1), lambda: proxy.popitem(), lambda: shmrpc.atomic.add(proxy, "a", 1)]
     elif hasattr(proxy, "discard"):
         changes += [lambda: proxy.add(1), lambda: 1 in proxy]
     else:
@@ -82,7 +82,7 @@ def _fail_for_room(s: shmrpc.sync.Store, made: list[Any]) -> None:
 
 def _fail_in_update(s: shmrpc.sync.Store, made: list[Any]) -> None:
     s["n"] = 1
-    shmrpc.update(s, "n", lambda _: _fill_and_raise(s, made))
+    shmrpc.atomic.update(s, "n", lambda _: _fill_and_raise(s, made))
 
 
 def _fail_in_sort(s: shmrpc.sync.Store, made: list[Any]) -> None:
@@ -94,7 +94,7 @@ def _fail_in_a_part(s: shmrpc.sync.Store, made: list[Any]) -> None:
     with s.transaction():
         s["n"] = 1
         with contextlib.suppress(ZeroDivisionError):
-            shmrpc.update(s, "n", lambda _: _fill_and_raise(s, made))
+            shmrpc.atomic.update(s, "n", lambda _: _fill_and_raise(s, made))
         assert all(map(is_gone, made)), "it is, as soon as the part has failed"
 
 
@@ -190,18 +190,20 @@ def test_an_object_of_a_class_that_is_not_committed_is_not_sent() -> None:
         assert q.get(5) == s["new"]
 
 
-@pytest.mark.parametrize("writable", ["all", "owner"])
-def test_uncommitted_objects_of_a_dead_process_are_gone_for_all_receivers(writable: str) -> None:
+@pytest.mark.parametrize("single_writer", [False, True])
+def test_uncommitted_objects_of_a_dead_process_are_gone_for_all_receivers(single_writer: bool) -> None:
     name = f"{OURS}q"
     with MemberProcess() as keeper, shmrpc.sync.queue(name) as q:
-        keeper.do(f"s = sync.store({OURS!r}, writable={writable!r}); s['it'] = 1; t = s.transaction(); t.__enter__()")
+        keeper.do(
+            f"s = sync.store({OURS!r}, single_writer={single_writer}); s['it'] = 1; t = s.transaction(); t.__enter__()"
+        )
         keeper.do("s['draft'] = [{'n': number} for number in range(100)]")
         keeper.do(f"q = sync.queue({name!r}); q.put([s['draft'], *s['draft']])")
-        with shmrpc.sync.store(OURS, writable=writable) as s:  # type: ignore[arg-type]
+        with shmrpc.sync.store(OURS, single_writer=single_writer) as s:
             sent = q.get(5)
             assert all(map(reads_gone, sent))
             keeper.kill()
-            with shmrpc.sync.store(OURS, writable=writable) as again:  # type: ignore[arg-type]
+            with shmrpc.sync.store(OURS, single_writer=single_writer) as again:
                 assert again.is_writable
                 for _ in range(3):
                     s["draft"] = [{"n": -number} for number in range(100)]
@@ -344,7 +346,7 @@ def is_gone_quietly(proxy: Any) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_programs_with_transactions_do_what_they_do_with_plain_values(seed: int) -> None:
-    with shmrpc.sync.store(OURS, writable="owner" if seed % 4 == 0 else "all") as s:
+    with shmrpc.sync.store(OURS, single_writer=seed % 4 == 0) as s:
         program = Program(s, seed)
         for number in range(150):
             program.step()

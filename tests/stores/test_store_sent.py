@@ -263,7 +263,7 @@ async def test_tasks_and_threads_use_what_has_arrived(s: shmrpc.sync.Store, clie
 
     def add_in_thread() -> None:
         for _ in range(100):
-            shmrpc.add(found, "a", 1)
+            shmrpc.atomic.add(found, "a", 1)
 
     await asyncio.gather(add(), add(), asyncio.to_thread(add_in_thread))
     assert s["dict"]["a"] == 301

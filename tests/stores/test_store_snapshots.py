@@ -22,7 +22,7 @@ ACCOUNTS = 300
 MOVES = """
 import random
 dice = random.Random({seed})
-with sync.store({name!r}, patience=30.0) as s:
+with sync.store({name!r}, busy_timeout=30.0) as s:
     banks = [s["world"]["banks"][0], s["world"]["banks"][1]]
     while "end" not in s:
         with s.transaction():
@@ -53,7 +53,7 @@ def _total(world: dict[str, Any]) -> int:
 @pytest.mark.parametrize("what", SNAPSHOTS)
 def test_a_snapshot_beside_writers_is_of_one_moment_and_comes_to_an_end(runtime: Path, what: str) -> None:
     take, total = SNAPSHOTS[what]
-    with shmrpc.sync.store(OURS, patience=30.0) as store, MemberProcess() as one, MemberProcess() as other:
+    with shmrpc.sync.store(OURS, busy_timeout=30.0) as store, MemberProcess() as one, MemberProcess() as other:
         banks = [{"accounts": [10] * ACCOUNTS, "moved": None} for _ in range(2)]
         store["world"] = {"banks": banks, "moves": 0}
         for seed, member in enumerate((one, other)):

@@ -27,14 +27,14 @@ WITHIN = f"s = sync.store({OURS!r}); t = s.transaction(); t.__enter__(); s['it']
 
 @pytest.fixture
 def s() -> Iterator[shmrpc.sync.Store]:
-    with shmrpc.sync.store(OURS, patience=0.05) as opened:
+    with shmrpc.sync.store(OURS, busy_timeout=0.05) as opened:
         yield opened
 
 
 @pytest.fixture
 def within(other: MemberProcess) -> MemberProcess:
     """Another process, which is within a transaction."""
-    other.do(f"s = sync.store({OURS!r}, patience=0.05); s['it'] = 'before'")
+    other.do(f"s = sync.store({OURS!r}, busy_timeout=0.05); s['it'] = 'before'")
     other.do(WITHIN)
     return other
 
@@ -80,7 +80,7 @@ def test_a_transaction_within_one_is_refused_and_the_outer_one_goes_on(s: shmrpc
         with pytest.raises(shmrpc.LocalProtocolError, match="is within a transaction already"), s.transaction():
             pass
         s["it"] += 1
-        shmrpc.update(s, "it", lambda value: value + 1)
+        shmrpc.atomic.update(s, "it", lambda value: value + 1)
         s.setdefault("more", []).extend([1])
     assert s == {"it": 3, "more": [1]}
 
@@ -189,8 +189,8 @@ def test_others_read_the_committed_state_and_errors_name_the_holder(
     for change in (
         lambda: s.__setitem__("it", 1),
         lambda: s.__setitem__("new", [1]),
-        lambda: shmrpc.add(s, "it", 1),
-        lambda: shmrpc.update(s, "it", lambda value: 1),
+        lambda: shmrpc.atomic.add(s, "it", 1),
+        lambda: shmrpc.atomic.update(s, "it", lambda value: 1),
         lambda: s.inbox.put(1),
         lambda: s.clear(),
     ):
@@ -228,7 +228,7 @@ def test_of_one_that_is_killed_nothing_stays(s: shmrpc.sync.Store) -> None:
     for _ in range(3):
         with MemberProcess() as victim:
             victim.do(WITHIN)
-            waiting = InThread(lambda: shmrpc.update(s, "it", lambda value: value))
+            waiting = InThread(lambda: shmrpc.atomic.update(s, "it", lambda value: value))
             victim.kill()
             waiting.join()
         assert s.copy() == {"it": "before"}
@@ -428,7 +428,7 @@ async def test_a_task_waits_for_changes_beside_the_transaction_of_another_one() 
 
 async def test_a_task_reads_what_is_committed_beside_the_transaction_of_another_one() -> None:
     """A change in between would block the loop in which the other one has to end: it is refused at once."""
-    async with shmrpc.store(OURS, patience=LONG) as s:
+    async with shmrpc.store(OURS, busy_timeout=LONG) as s:
         s.update(n=1, many=list(range(10_000)), dict={"a": [1]}, player=Player("Ada", 5))
         reads: list[Callable[[], Any]] = [
             lambda: s["n"],
@@ -445,8 +445,8 @@ async def test_a_task_reads_what_is_committed_beside_the_transaction_of_another_
             lambda: s["dict"].setdefault("a", 2),
             lambda: s["dict"].popitem(),
             lambda: s["many"].sort(),
-            lambda: shmrpc.add(s, "n", 1),
-            lambda: shmrpc.update(s, "n", lambda n: n + 1),
+            lambda: shmrpc.atomic.add(s, "n", 1),
+            lambda: shmrpc.atomic.update(s, "n", lambda n: n + 1),
         ]
         expected = [read() for read in reads]
 
@@ -471,12 +471,12 @@ async def test_a_task_reads_what_is_committed_beside_the_transaction_of_another_
 def test_none_of_what_processes_add_is_lost(s: shmrpc.sync.Store) -> None:
     s.update(n=0, player=Player("Ada", 0), list=[0], big=2**60, float=0.0, dict={"a" * 50: 0})
     work = (
-        f"s = sync.store({OURS!r}, patience={LONG})\n"
+        f"from shmrpc.atomic import add; s = sync.store({OURS!r}, busy_timeout={LONG})\n"
         "for _ in range(500):\n"
-        " shmrpc.add(s, 'n', 1); shmrpc.add(s['player'], 'health', 1); shmrpc.add(s['list'], -1, 2)\n"
-        " shmrpc.add(s, 'big', 2**50); shmrpc.add(s, 'float', 0.5); shmrpc.add(s['dict'], 'a' * 50, 1)\n"
-        " shmrpc.update(s['dict'], 'a' * 50, lambda value: value + 1)\n"
-        " while not shmrpc.compare_and_set(s, 'n', (seen := s['n']), seen + 1): pass\n"
+        " add(s, 'n', 1); add(s['player'], 'health', 1); add(s['list'], -1, 2)\n"
+        " add(s, 'big', 2**50); add(s, 'float', 0.5); add(s['dict'], 'a' * 50, 1)\n"
+        " shmrpc.atomic.update(s['dict'], 'a' * 50, lambda value: value + 1)\n"
+        " while not shmrpc.atomic.compare_and_set(s, 'n', (seen := s['n']), seen + 1): pass\n"
         "s.close()"
     )
     with MemberProcess() as one, MemberProcess() as two, MemberProcess() as three:
@@ -490,9 +490,9 @@ def test_none_of_what_processes_add_is_lost(s: shmrpc.sync.Store) -> None:
 
 def test_add_says_what_it_cannot_add_to(s: shmrpc.sync.Store) -> None:
     s.update(text="a", list=[1], none=None, big=2**47 - 1)
-    assert shmrpc.add(s, "big", 1) == 2**47 == s["big"]
-    assert shmrpc.add(s["list"], 0, 0.5) == 1.5
-    assert shmrpc.add(s["list"], 0, 2**200) == 1.5 + 2**200
+    assert shmrpc.atomic.add(s, "big", 1) == 2**47 == s["big"]
+    assert shmrpc.atomic.add(s["list"], 0, 0.5) == 1.5
+    assert shmrpc.atomic.add(s["list"], 0, 2**200) == 1.5 + 2**200
     for container, key, error in (
         (s, "text", TypeError),
         (s, "none", TypeError),
@@ -502,23 +502,23 @@ def test_add_says_what_it_cannot_add_to(s: shmrpc.sync.Store) -> None:
         ({"a": 1}, "a", TypeError),
     ):
         with pytest.raises(error):
-            shmrpc.add(container, key, 1)
+            shmrpc.atomic.add(container, key, 1)
     with pytest.raises(TypeError):
-        shmrpc.add(s, "big", "a")  # type: ignore[arg-type]
+        shmrpc.atomic.add(s, "big", "a")  # type: ignore[arg-type]
     s["player"] = Player("Ada")
     with pytest.raises(AttributeError):
-        shmrpc.add(s["player"], "no", 1)
+        shmrpc.atomic.add(s["player"], "no", 1)
 
 
 def test_compare_and_set_sets_what_equals_what_is_expected(s: shmrpc.sync.Store) -> None:
     s["it"] = {"a": [1]}
-    assert not shmrpc.compare_and_set(s["it"], "a", [2], 5)
-    assert shmrpc.compare_and_set(s["it"], "a", [1], 5)
+    assert not shmrpc.atomic.compare_and_set(s["it"], "a", [2], 5)
+    assert shmrpc.atomic.compare_and_set(s["it"], "a", [1], 5)
     assert s["it"] == {"a": 5}
     with pytest.raises(KeyError):
-        shmrpc.compare_and_set(s["it"], "no", None, 5)
+        shmrpc.atomic.compare_and_set(s["it"], "no", None, 5)
     with pytest.raises(ZeroDivisionError):
-        shmrpc.update(s["it"], "a", lambda value: value / 0)
+        shmrpc.atomic.update(s["it"], "a", lambda value: value / 0)
     assert s["it"] == {"a": 5} and s.stats().holder is None
 
 

@@ -127,9 +127,9 @@ FAILS: dict[str, Callable[[Any], Any]] = {
     "set |=": lambda s: s["s"].__ior__({7, 8, LARGE}),
     "set ^=": lambda s: s["s"].__ixor__({1, 8, LARGE}),
     "set.update, what is no key": lambda s: s["s"].update([5, []]),
-    "update by a function": lambda s: shmrpc.update(s["d"], "z", lambda _: s["l"].append(1) or [LARGE]),
-    "update by a function that raises": lambda s: shmrpc.update(s["d"], "z", lambda _: s["l"].append(1) / 0),
-    "update within update": lambda s: shmrpc.update(s["d"], "z", lambda _: s["d"].update(a=1, b=LARGE)),
+    "update by a function": lambda s: shmrpc.atomic.update(s["d"], "z", lambda _: s["l"].append(1) or [LARGE]),
+    "update by a function that raises": lambda s: shmrpc.atomic.update(s["d"], "z", lambda _: s["l"].append(1) / 0),
+    "update within update": lambda s: shmrpc.atomic.update(s["d"], "z", lambda _: s["d"].update(a=1, b=LARGE)),
     "inbox.put": lambda s: s.inbox.put([1, LARGE]),
     "load": lambda s: s.load("/dev/null"),
 }
@@ -158,7 +158,7 @@ def test_an_error_in_a_part_that_is_not_caught_ends_all_of_the_transaction(s: sh
     s["n"] = 1
     with pytest.raises(ZeroDivisionError), s.transaction():
         s["n"] = 2
-        shmrpc.update(s, "n", lambda n: n / 0)
+        shmrpc.atomic.update(s, "n", lambda n: n / 0)
     assert s == {"n": 1}
 
 

@@ -35,7 +35,7 @@ OURS = f"topic{os.getpid()}"
 
 @pytest.fixture
 def t() -> Iterator[shmrpc.sync.Topic]:
-    with shmrpc.sync.topic(OURS, high=64, max_memory="4MiB") as opened:
+    with shmrpc.sync.topic(OURS, high_watermark=64, max_memory="4MiB") as opened:
         yield opened
 
 
@@ -110,7 +110,7 @@ def test_no_function_of_python_is_called_to_read_an_array(s: shmrpc.sync.Subscri
 
 
 def test_an_array_that_is_kept_is_not_overwritten_and_delays_no_other(t: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(1)) as s:
+    with shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.KeepLast(1)) as s:
         t.publish(np.full(50_000, -1.0))
         kept = s.get(LONG).value
         for i in range(100):
@@ -142,7 +142,7 @@ def test_the_memory_of_a_publisher_is_bounded_and_known_before_it_is_full() -> N
         return report.size
 
     most = 1 << 20
-    with shmrpc.sync.subscribe(OURS) as s, shmrpc.sync.topic(OURS, high=64, max_memory=most) as t:
+    with shmrpc.sync.subscribe(OURS) as s, shmrpc.sync.topic(OURS, high_watermark=64, max_memory=most) as t:
         before = size()
         # For all small messages there is memory from the beginning, for large ones as much as max_memory.
         for value in (b"x" * 10_000, b"y" * 100_000):
@@ -157,7 +157,7 @@ def test_the_memory_of_a_publisher_is_bounded_and_known_before_it_is_full() -> N
 
 
 def test_keep_last_reads_the_last_and_says_what_was_missed(t: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(3), on_lag="raise") as s:
+    with shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.KeepLast(3), on_lag="raise") as s:
         t.publish_many(range(1000))
         with pytest.raises(shmrpc.MessagesLost) as raised:
             s.get(LONG)
@@ -167,7 +167,7 @@ def test_keep_last_reads_the_last_and_says_what_was_missed(t: shmrpc.sync.Topic)
 
 
 def test_a_subscriber_that_is_cut_off_raises_as_long_as_a_wait_would_fail(t: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.subscribe(OURS, slow=shmrpc.disconnect(10)) as s:
+    with shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.Disconnect(10)) as s:
         t.publish_many(range(1000))
         told = []
         for _ in range(3):
@@ -202,7 +202,10 @@ def _cut_off(s: shmrpc.sync.Subscription) -> shmrpc.SlowConsumer:
 
 
 async def test_a_task_that_is_cut_off_raises_again() -> None:
-    async with shmrpc.topic(OURS, high=64) as t, shmrpc.subscribe(OURS, slow=shmrpc.disconnect(10)) as s:
+    async with (
+        shmrpc.topic(OURS, high_watermark=64) as t,
+        shmrpc.subscribe(OURS, slow_policy=shmrpc.Disconnect(10)) as s,
+    ):
         await t.publish_many(range(1000))
         for _ in range(2):
             with pytest.raises(shmrpc.SlowConsumer):
@@ -225,7 +228,7 @@ def test_late_joiners_begin_where_they_have_asked_for(t: shmrpc.sync.Topic) -> N
 
 
 def test_a_subscriber_outlives_its_publishers() -> None:
-    with shmrpc.sync.subscribe(OURS) as waits, shmrpc.sync.subscribe(OURS, on_gone="raise") as raises:
+    with shmrpc.sync.subscribe(OURS) as waits, shmrpc.sync.subscribe(OURS, on_publisher_lost="raise") as raises:
         numbers = set()
         for i in range(3):
             with shmrpc.sync.topic(OURS) as t:
@@ -248,25 +251,32 @@ def test_the_error_for_a_value_that_cannot_be_published_names_it(t: shmrpc.sync.
     assert t.published == 0
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [("high", {"high": 0}), ("low", {"high": 4, "low": 4})])
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("high_watermark: expected", {"high_watermark": 0}),
+        ("low_watermark: ", {"high_watermark": 4, "low_watermark": 4}),
+    ],
+)
 def test_limits_that_cannot_be_are_refused(kind: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=kind):
         shmrpc.sync.topic(OURS, **arguments)
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("slow", "drop"), ("history", "all"), ("on_lag", "rise"), ("on_gone", "raises")]
+    ("option", "value"),
+    [("slow_policy", "drop"), ("history", "all"), ("on_lag", "rise"), ("on_publisher_lost", "raises")],
 )
 def test_invalid_options_of_a_subscriber_are_refused(option: str, value: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=option):
+    with pytest.raises((ValueError, TypeError), match=rf"{option}\b.*: expected"):
         shmrpc.sync.subscribe(OURS, **{option: value})  # type: ignore[arg-type]
     assert shmrpc.members(OURS) == []
 
 
 def test_handles_of_a_process_say_the_same_of_the_limits(t: shmrpc.sync.Topic) -> None:
-    with pytest.raises(shmrpc.NameConflict, match="high=64"):
-        shmrpc.sync.topic(OURS, high=65)
-    with shmrpc.sync.topic(OURS, high=64, max_memory="4MiB") as again:
+    with pytest.raises(shmrpc.NameConflict, match="high_watermark=64"):
+        shmrpc.sync.topic(OURS, high_watermark=65)
+    with shmrpc.sync.topic(OURS, high_watermark=64, max_memory="4MiB") as again:
         again.publish(1)
         t.publish(2)
         assert t.published == 2
@@ -325,7 +335,7 @@ def test_a_descriptor_is_readable_until_nothing_is_there(t: shmrpc.sync.Topic) -
 
 
 def test_a_message_that_is_deferred_since_some_were_missed_makes_a_descriptor_readable(t: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(2), on_lag="raise") as s:
+    with shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.KeepLast(2), on_lag="raise") as s:
         t.publish_many(range(9))
         with pytest.raises(shmrpc.MessagesLost):
             s.get_many_nowait()
@@ -393,7 +403,7 @@ def test_waits_end_when_they_are_stopped_or_closed(t: shmrpc.sync.Topic) -> None
 
 
 async def test_a_loop_publishes_and_reads_and_waits_for_room() -> None:
-    async with shmrpc.topic(OURS, high=8) as t, shmrpc.subscribe(OURS) as s:
+    async with shmrpc.topic(OURS, high_watermark=8) as t, shmrpc.subscribe(OURS) as s:
         read: list[int] = []
 
         async def reads() -> None:
@@ -443,7 +453,7 @@ async def test_tasks_share_a_subscription_and_each_message_goes_to_one(t: shmrpc
 
 def test_threads_publish_in_one_handle_and_all_of_it_is_read() -> None:
     count = 500
-    with shmrpc.sync.topic(OURS, high=16) as t, shmrpc.sync.subscribe(OURS) as s:
+    with shmrpc.sync.topic(OURS, high_watermark=16) as t, shmrpc.sync.subscribe(OURS) as s:
 
         def work(thread: int) -> None:
             for i in range(0, count, 5):
@@ -650,8 +660,8 @@ def test_of_many_that_wait_for_room_none_is_left_asleep(other: MemberProcess) ->
         for i in range(100):
             publish((who, i, b"x" * 30_000 if i % 7 == 0 else b""), timeout=LONG)
 
-    with shmrpc.sync.topic(OURS, high=4, max_memory=150_000) as t, shmrpc.sync.subscribe(OURS) as s:
-        other.do(f"t = shmrpc.sync.topic({OURS!r}, high=4, max_memory=150_000).__enter__()")
+    with shmrpc.sync.topic(OURS, high_watermark=4, max_memory=150_000) as t, shmrpc.sync.subscribe(OURS) as s:
+        other.do(f"t = shmrpc.sync.topic({OURS!r}, high_watermark=4, max_memory=150_000).__enter__()")
         other.begin(
             f"""
 import threading
@@ -676,7 +686,10 @@ def test_a_wait_ends_when_another_thread_closes_the_handle(t: shmrpc.sync.Topic,
     t.publish_many(range(64))  # All that fit while no subscriber reads.
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):  # A thread that is about to sleep hears of it, too.
-            with shmrpc.sync.topic(OURS, high=64, max_memory="4MiB") as full, shmrpc.sync.subscribe(OURS) as nothing:
+            with (
+                shmrpc.sync.topic(OURS, high_watermark=64, max_memory="4MiB") as full,
+                shmrpc.sync.subscribe(OURS) as nothing,
+            ):
                 waits: list[Future[Any]] = [pool.submit(full.publish, 1), pool.submit(nothing.get)]
                 full.close()
                 nothing.close()
@@ -702,7 +715,7 @@ def test_a_wait_that_a_signal_ends_has_taken_nothing(t: shmrpc.sync.Topic, s: sh
 
 
 def test_missed_messages_are_reported_once_and_no_other_is_lost(t: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(50), on_lag="raise") as s:
+    with shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.KeepLast(50), on_lag="raise") as s:
         seen: list[int] = []
         missed: list[int] = []
 
@@ -731,7 +744,7 @@ def test_missed_messages_are_reported_once_and_no_other_is_lost(t: shmrpc.sync.T
 
 
 def test_more_arrays_than_may_be_lent_are_copied(t: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(1)) as s:
+    with shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.KeepLast(1)) as s:
         kept = []
         for i in range(100):
             t.publish(np.full(10_000, float(i)), timeout=LONG)
@@ -759,7 +772,7 @@ def test_another_process_reads_what_this_one_publishes(t: shmrpc.sync.Topic, oth
 
 
 def test_a_killed_publisher_leaves_what_it_has_published(other: MemberProcess) -> None:
-    with shmrpc.sync.subscribe(OURS, on_gone="raise") as s:
+    with shmrpc.sync.subscribe(OURS, on_publisher_lost="raise") as s:
         other.do(f"t = shmrpc.sync.topic({OURS!r}).__enter__()")
         other.do("t.publish_many(range(100))")
         pid = other.pid
@@ -840,7 +853,7 @@ async def test_a_loop_turns_though_others_are_so_quick_that_it_never_waits(way: 
                     s.get_many_nowait(1_000_000)
         pytest.fail("the loop has not turned")
 
-    async with shmrpc.topic(OURS, high=400_000) as t, shmrpc.subscribe(OURS) as s:
+    async with shmrpc.topic(OURS, high_watermark=400_000) as t, shmrpc.subscribe(OURS) as s:
         t.publish_many_nowait(range(200_000))
         await asyncio.gather(use(t, s), turn())
 
@@ -851,7 +864,8 @@ FRAME = 300_000
 @contextlib.contextmanager
 def frames_of(other: MemberProcess) -> Iterator[None]:
     """Let the other process publish frames of equal bytes, another byte each time, until the block ends."""
-    other.do(f"import threading, numpy; t = sync.topic({OURS!r}, high=8, max_memory='2MiB'); over = threading.Event()")
+    other.do(f"t = sync.topic({OURS!r}, high_watermark=8, max_memory='2MiB')")
+    other.do("import threading, numpy; over = threading.Event()")
     other.do(
         "def publish():\n"
         "    for number in range(1_000_000):\n"
@@ -887,7 +901,7 @@ def test_subscribers_that_keep_arrays_delay_no_other(other: MemberProcess) -> No
     with frames_of(other), contextlib.ExitStack() as stack:
         kept = []
         for _ in range(4):
-            s = stack.enter_context(shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(1)))
+            s = stack.enter_context(shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.KeepLast(1)))
             kept += [s.get(LONG).value for _ in range(3)]
         assert published_since(other, 30)
         assert all(set(frame.tolist()) == {int(frame[0])} for frame in kept)
@@ -906,7 +920,7 @@ def test_one_that_subscribes_while_a_publisher_dies_reads_nothing_of_it(other: M
 def test_one_that_was_stopped_for_longer_than_its_time_looks_once_more(
     other: MemberProcess, s: shmrpc.sync.Subscription
 ) -> None:
-    other.do(f"t = sync.topic({OURS!r}, high=1, low=0); t.publish(0)")
+    other.do(f"t = sync.topic({OURS!r}, high_watermark=1, low_watermark=0); t.publish(0)")
     allowed, number = 0.02, 0
     while number < 20:
         begun = time.monotonic()
@@ -967,7 +981,7 @@ def test_one_that_asks_for_it_is_cut_off_at_its_own_number(comes_first: bool) ->
     with contextlib.ExitStack() as stack:
 
         def subscribe() -> shmrpc.sync.Subscription:
-            return stack.enter_context(shmrpc.sync.subscribe(OURS, slow=shmrpc.disconnect(5)))
+            return stack.enter_context(shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.Disconnect(5)))
 
         early = subscribe() if comes_first else None
         t = stack.enter_context(shmrpc.sync.topic(OURS))
@@ -985,16 +999,16 @@ def test_a_publisher_that_waits_for_its_own_thread_logs_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_topic, "WARN_AFTER", 0.01)
-    with shmrpc.sync.topic(OURS, high=1) as t, shmrpc.sync.subscribe(OURS) as s:
+    with shmrpc.sync.topic(OURS, high_watermark=1) as t, shmrpc.sync.subscribe(OURS) as s:
         t.publish(0)
         for _ in range(2):
             with pytest.raises(shmrpc.TopicFull):
                 t.publish(1, timeout=0.02)
         assert [record.getMessage().partition(":")[0] for record in caplog.records] == [f"topic {OURS!r}"]  # Once.
-        assert "keep_last" in caplog.text
+        assert "KeepLast" in caplog.text
         caplog.clear()
         InThread(s.get).join()
-    with shmrpc.sync.topic(f"{OURS}b", high=1) as t, shmrpc.sync.subscribe(f"{OURS}b") as s:
+    with shmrpc.sync.topic(f"{OURS}b", high_watermark=1) as t, shmrpc.sync.subscribe(f"{OURS}b") as s:
         InThread(functools.partial(s.get_many_nowait)).join()
         t.publish(0)
         with pytest.raises(shmrpc.TopicFull):
@@ -1006,12 +1020,12 @@ async def test_a_task_that_waits_for_its_own_loop_logs_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic, "WARN_AFTER", 0.01)
-    async with shmrpc.topic(OURS, high=1) as t, shmrpc.subscribe(OURS) as s:
+    async with shmrpc.topic(OURS, high_watermark=1) as t, shmrpc.subscribe(OURS) as s:
         await t.publish(0)
         waiting = asyncio.ensure_future(t.publish(1))
         while not caplog.records:
             await asyncio.sleep(0.001)
-        assert "keep_last" in caplog.text
+        assert "KeepLast" in caplog.text
         assert [(await s.get()).value for _ in range(2)] == [0, 1]
         await waiting
 

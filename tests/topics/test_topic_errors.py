@@ -57,14 +57,16 @@ def test_a_value_that_contains_itself_cannot_be_published() -> None:
 def test_one_that_has_ended_and_one_that_cuts_off_are_named_and_what_to_do() -> None:
     with (
         MemberProcess() as other,
-        shmrpc.sync.subscribe(OURS, on_gone="raise") as complete,
-        shmrpc.sync.subscribe(OURS, slow=shmrpc.disconnect(4)) as strict,
+        shmrpc.sync.subscribe(OURS, on_publisher_lost="raise") as complete,
+        shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.Disconnect(4)) as strict,
     ):
-        other.do(f"t = sync.topic({OURS!r}, high=8); t.__enter__(); t.publish_many(range(8))")
+        other.do(f"t = sync.topic({OURS!r}, high_watermark=8); t.__enter__(); t.publish_many(range(8))")
         first = complete.get()
         complete.get_many()
         other.do("t.publish(8)")
-        with pytest.raises(shmrpc.SlowConsumer, match="read faster, or with a larger disconnect.n., .* keep_last.n.") as cut:
+        with pytest.raises(
+            shmrpc.SlowConsumer, match="read faster, or with a larger Disconnect.n., .* KeepLast.n."
+        ) as cut:
             strict.get_many()
         other.do("t.close()")
         complete.get_many()
@@ -89,7 +91,7 @@ def test_memory_that_is_too_small_is_refused_with_what_is_enough() -> None:
             shmrpc.sync.topic(OURS, max_memory=memory)
     with shmrpc.sync.subscribe(OURS) as s:
         for memory in (16385, 1_000_000):
-            with shmrpc.sync.topic(OURS, max_memory=memory, high=2) as t:
+            with shmrpc.sync.topic(OURS, max_memory=memory, high_watermark=2) as t:
                 with pytest.raises(ValueError, match=r"open it with max_memory=\d+ or more") as raised:
                     t.publish(b"x" * 2 * memory)
                 enough = int(str(raised.value).rpartition("=")[2].split()[0])
@@ -126,16 +128,16 @@ def test_copying_a_message_raises_with_a_remedy(copies: Callable[[object], objec
 
 
 def test_a_handle_says_what_it_is_for() -> None:
-    with shmrpc.sync.topic(OURS, high=8, max_memory=0) as t:
-        assert repr(t) == f"<shmrpc topic {OURS!r}, publishes with high=8, max_memory=0>"
-        for slow, shown in (("block", "'block'"), (shmrpc.keep_last(3), "keep_last(3)")):
-            with shmrpc.sync.subscribe(OURS, slow=slow) as s:  # type: ignore[arg-type]
-                assert repr(s) == f"<shmrpc topic {OURS!r}, reads with slow={shown}>"
+    with shmrpc.sync.topic(OURS, high_watermark=8, max_memory=0) as t:
+        assert repr(t) == f"<shmrpc topic {OURS!r}, publishes with high_watermark=8, max_memory=0>"
+        for policy, shown in (("block", "'block'"), (shmrpc.KeepLast(3), "KeepLast(3)")):
+            with shmrpc.sync.subscribe(OURS, slow_policy=policy) as s:  # type: ignore[arg-type]
+                assert repr(s) == f"<shmrpc topic {OURS!r}, reads with slow_policy={shown}>"
     assert repr(t).endswith(", closed>")
 
 
 def test_a_forked_child_has_no_topic_and_raises(topic: shmrpc.sync.Topic) -> None:
-    with shmrpc.sync.subscribe(OURS, slow=shmrpc.keep_last(1)) as s:
+    with shmrpc.sync.subscribe(OURS, slow_policy=shmrpc.KeepLast(1)) as s:
         topic.publish_many(range(3))
         s.get()
         assert s.lost == 2
@@ -159,6 +161,7 @@ def test_a_time_that_is_over_before_it_begins_is_refused_by_all_that_wait(topic:
         shmrpc.sync.Semaphore(f"{OURS}.semaphore") as semaphore,
         shmrpc.sync.Lock(f"{OURS}.lock") as lock,
         contextlib.closing(shmrpc.sync.Event(f"{OURS}.event")) as event,
+        shmrpc.sync.Signal(f"{OURS}.ready") as ready,
     ):
         waits: list[Callable[[float], object]] = [
             lambda seconds: topic.publish(1, timeout=seconds),
@@ -170,7 +173,7 @@ def test_a_time_that_is_over_before_it_begins_is_refused_by_all_that_wait(topic:
             q.claim,
             q.join,
             semaphore.acquire,
-            semaphore.wait,
+            ready.wait,
             lock.acquire,
             event.wait,
             lambda seconds: shmrpc.sync.attach(OURS, seconds),

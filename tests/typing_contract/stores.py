@@ -91,7 +91,7 @@ def made() -> None:
 
 def in_threads() -> None:
     """A store is a mapping, and a struct has numbered fields."""
-    with shmrpc.sync.store("game", max_memory="1GiB", patience=2, pickle=True) as game:
+    with shmrpc.sync.store("game", max_memory="1GiB", busy_timeout=2, pickle=True) as game:
         assert_type(game, shmrpc.sync.Store)
         game["scores"] = {"ada": 1}
         game |= {"bob": Player("Bob")}
@@ -99,17 +99,17 @@ def in_threads() -> None:
         ada: Player = game["ada"]
         assert_type(scores["ada"], int)
         assert_type(game.copy(), dict[Any, Any])
-        assert_type(shmrpc.compare_and_set(scores, "ada", 1, 2), bool)
-        assert_type(shmrpc.update(ada, "health", lambda health: int(health) // 2), int)
-        shmrpc.add(ada, "health", 1)
-        shmrpc.add(scores, "ada", "1")  # type: ignore[arg-type]
+        assert_type(shmrpc.atomic.compare_and_set(scores, "ada", 1, 2), bool)
+        assert_type(shmrpc.atomic.update(ada, "health", lambda health: int(health) // 2), int)
+        shmrpc.atomic.add(ada, "health", 1)
+        shmrpc.atomic.add(scores, "ada", "1")  # type: ignore[arg-type]
         with game.transaction(timeout=1.0):
             ada.health -= 5
-        for now in shmrpc.changes(ada, timeout=1.0):
+        for now in shmrpc.watch(ada, timeout=1.0):
             assert_type(now, Player)
-        for everything in shmrpc.changes(game):
+        for everything in shmrpc.watch(game):
             assert_type(everything, dict[Any, Any])
-        for each in shmrpc.changes(scores):
+        for each in shmrpc.watch(scores):
             assert_type(each, dict[str, int])
         counted(game.struct(Metrics, {Metrics.calls: 10}))
         game.struct(Player)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ async def in_a_loop() -> None:
         ada: Player = game["ada"]
         async with game.transaction(timeout=1.0):
             ada.hit(1)
-        async for now in shmrpc.changes(ada):
+        async for now in shmrpc.watch(ada):
             assert_type(now.health, int)
         await game.changed(timeout=1.0)
         game.inbox.put(Player("Bob"))

@@ -8,7 +8,7 @@ import shmrpc
 
 
 async def in_a_loop() -> None:
-    async with shmrpc.topic("published", high=256, low=128, max_memory="1MiB") as t:
+    async with shmrpc.topic("published", high_watermark=256, low_watermark=128, max_memory="1MiB") as t:
         assert_type(t, shmrpc.Topic)
         await t.publish({"any": "value"}, timeout=1.0)
         await t.publish_many([1, "two"])
@@ -19,7 +19,7 @@ async def in_a_loop() -> None:
         assert_type(t.subscribers(), list[shmrpc.Subscriber])
         assert_type(t.subscribers()[0].lag, int | None)
         assert_type(t.subscribers()[0].policy, Literal["block", "keep_last", "disconnect"])
-    async with shmrpc.subscribe("published", slow=shmrpc.keep_last(1), history=10, on_lag="raise") as s:
+    async with shmrpc.subscribe("published", slow_policy=shmrpc.KeepLast(1), history=10, on_lag="raise") as s:
         assert_type(s, shmrpc.Subscription)
         assert_type(await s.get(timeout=1.0), shmrpc.Message)
         assert_type(await s.get_many(64), list[shmrpc.Message])
@@ -31,9 +31,9 @@ async def in_a_loop() -> None:
         assert_type(s.lost, int)
         assert_type(s.fileno(), int)
         assert_type(s.publishers, list[int])
-    shmrpc.subscribe("published", slow="drop")  # type: ignore[arg-type]
+    shmrpc.subscribe("published", slow_policy="drop")  # type: ignore[arg-type]
     shmrpc.subscribe("published", history="all")  # type: ignore[arg-type]
-    shmrpc.subscribe("published", on_gone="count")  # type: ignore[arg-type]
+    shmrpc.subscribe("published", on_publisher_lost="count")  # type: ignore[arg-type]
 
 
 def in_threads() -> None:
@@ -44,7 +44,9 @@ def in_threads() -> None:
         with t.reserve(1000) as array:
             array[:] = 1
         assert_type(t.subscribers(), list[shmrpc.Subscriber])
-    with shmrpc.sync.subscribe("published", slow=shmrpc.disconnect(5), history="oldest", on_gone="raise") as s:
+    with shmrpc.sync.subscribe(
+        "published", slow_policy=shmrpc.Disconnect(5), history="oldest", on_publisher_lost="raise"
+    ) as s:
         assert_type(s, shmrpc.sync.Subscription)
         assert_type(s.get(timeout=1.0), shmrpc.Message)
         assert_type(s.get_many(64, timeout=1), list[shmrpc.Message])

@@ -41,7 +41,7 @@ pub enum Kind {
     Connection = 1,
     /// Bytes that the members of an object share.
     Memory = 2,
-    /// Permits that the members of an object share, and signals.
+    /// Permits that the members of an object share.
     Semaphore = 3,
     /// A semaphore of one permit.
     Lock = 4,
@@ -53,11 +53,13 @@ pub enum Kind {
     Topic = 7,
     /// Values that the members of an object change in place.
     Store = 8,
+    /// Signals that members of an object send, and each of which ends one wait.
+    Signal = 9,
 }
 
 impl Kind {
     /// Kinds of shared objects.
-    pub const SHARED_OBJECTS: [Self; 7] = [
+    pub const SHARED_OBJECTS: [Self; 8] = [
         Kind::Memory,
         Kind::Semaphore,
         Kind::Lock,
@@ -65,6 +67,7 @@ impl Kind {
         Kind::Queue,
         Kind::Topic,
         Kind::Store,
+        Kind::Signal,
     ];
 
     /// Return the kind of shared object with this number.

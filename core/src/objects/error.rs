@@ -71,11 +71,11 @@ fn in_commas(owner: Option<Holder>) -> String {
 fn describe_read_only(owner: Option<Holder>) -> String {
     match owner {
         Some(owner) => format!(
-            "can be changed by its owner alone, {}: it was opened with writable='owner'",
+            "can be changed by its owner alone, {}: it was opened with single_writer=True",
             owner.describe()
         ),
         None => {
-            "has no owner and can only be read: open it with writable='owner' to become its owner"
+            "has no owner and can only be read: open it with single_writer=True to become its owner"
                 .to_owned()
         }
     }

@@ -12,6 +12,7 @@ use super::parts::Parts;
 use super::queue::QueueMembership;
 use super::registry::{Handle, Registry};
 use super::semaphore::SemaphoreMembership;
+use super::signal::SignalMembership;
 use super::store::{StoreMembership, copy_of};
 use super::topic::{Overview, TopicMembership};
 use crate::memory::region::Kind;
@@ -25,6 +26,7 @@ impl Kinds for AllKinds {
         Ok(match parts.shape.kind {
             Kind::Memory | Kind::Semaphore | Kind::Lock => SemaphoreMembership::build(parts),
             Kind::Event => EventMembership::build(parts),
+            Kind::Signal => SignalMembership::build(parts),
             Kind::Queue => QueueMembership::build(parts)?,
             Kind::Topic => TopicMembership::build(parts),
             Kind::Store => StoreMembership::build(parts)?,

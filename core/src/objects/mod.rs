@@ -1,4 +1,4 @@
-//! Shared objects: semaphores, locks, events, memories, queues, topics and stores, whose members are equals. The first
+//! Shared objects: semaphores, locks, events, signals, memories, queues, topics and stores, whose members are equals. The first
 //! process that opens an object creates it, others join, the last one removes it, and the death of a member takes
 //! nothing along that the others need.
 //!
@@ -10,7 +10,7 @@
 //! * [`parts`], [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind
 //!   implements the trait [`Object`](object::Object);
 //! * [`registry`]: the objects that are open; it is given the kinds at construction;
-//! * [`semaphore`], [`event`], [`queue`], [`topic`], [`store`]: the kinds;
+//! * [`semaphore`], [`event`], [`signal`], [`queue`], [`topic`], [`store`]: the kinds;
 //! * [`kinds`]: all kinds together, and the registry of this process.
 
 #[cfg(not(loom))]
@@ -43,6 +43,8 @@ pub mod registry;
 pub mod semaphore;
 #[cfg(not(loom))]
 mod shared_error;
+#[cfg(not(loom))]
+pub mod signal;
 #[cfg(not(loom))]
 mod sole_spinner;
 #[cfg(not(loom))]

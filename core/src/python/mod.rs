@@ -39,6 +39,8 @@ mod _core {
     #[pymodule_export]
     use super::objects::shared_object::SharedObject;
     #[pymodule_export]
+    use super::objects::signals::Signals;
+    #[pymodule_export]
     use super::objects::stores::containers::{
         DictProxy, ListProxy, RecordField, StructProxy, add_to,
     };

@@ -9,7 +9,8 @@ use _core::objects::kinds;
 use _core::objects::memory::ObjectAddress;
 use _core::objects::memory::shape::Shape;
 use _core::objects::object::{Object, downcast_ref};
-use _core::objects::semaphore::{PERMITS, SIGNALS, SemaphoreMembership};
+use _core::objects::semaphore::{PERMITS, SemaphoreMembership};
+use _core::objects::signal::{self, SignalMembership};
 use _core::objects::waiting::{self, WaitError, WaitOutcome};
 use _core::shared_heap::Words;
 use std::convert::Infallible;
@@ -30,10 +31,16 @@ pub fn objects(bytes: &[u8]) {
     let lock_file = std::env::temp_dir().join(format!("{name}@shared.lock"));
     let address = ObjectAddress { name, lock_file };
     let mut script = Script::new(bytes);
-    let kinds = [Kind::Memory, Kind::Semaphore, Kind::Lock, Kind::Event];
-    let kind = kinds[script.byte() as usize % 4];
+    let kinds = [
+        Kind::Memory,
+        Kind::Semaphore,
+        Kind::Lock,
+        Kind::Event,
+        Kind::Signal,
+    ];
+    let kind = kinds[script.byte() as usize % kinds.len()];
     let amount = match kind {
-        Kind::Event => 0,
+        Kind::Event | Kind::Signal => 0,
         Kind::Lock => 1,
         _ => u64::from(script.byte() % 3) + 1,
     };
@@ -70,6 +77,7 @@ fn use_object(object: &dyn Object, script: &mut Script, file: &File) {
     let may_cut_off = std::env::var_os("TSAN_OPTIONS").is_none();
     let semaphore = downcast_ref::<SemaphoreMembership>(object);
     let event = downcast_ref::<EventMembership>(object);
+    let signal = downcast_ref::<SignalMembership>(object);
     let size = file.metadata().expect("a file").len();
     let words = SharedMapping::new(file.as_fd(), size as usize).expect("a mapping");
     while !script.is_over() {
@@ -102,9 +110,9 @@ fn use_object(object: &dyn Object, script: &mut Script, file: &File) {
             5 => semaphore.map_or(Ok(()), SemaphoreMembership::release),
             6 => {
                 let count = u64::from(script.u32());
-                semaphore.map_or(Ok(()), |semaphore| semaphore.signal(count))
+                signal.map_or(Ok(()), |signal| signal.signal(count))
             }
-            7 => semaphore.map_or(Ok(()), |semaphore| semaphore.drain().map(drop)),
+            7 => signal.map_or(Ok(()), |signal| signal.drain().map(drop)),
             8 => event.map_or(Ok(()), EventMembership::set),
             9 => event.map_or(Ok(()), |event| {
                 event.clear().and_then(|()| event.word().map(drop))
@@ -140,7 +148,7 @@ impl WaitTarget {
     fn set(self) -> usize {
         match self {
             WaitTarget::Permit => PERMITS,
-            WaitTarget::Signal => SIGNALS,
+            WaitTarget::Signal => signal::WAITERS,
             WaitTarget::Event(_) => WAITERS,
         }
     }
@@ -150,10 +158,11 @@ impl WaitTarget {
 fn try_take(object: &dyn Object, target: WaitTarget) -> Result<bool, ObjectError> {
     let semaphore = downcast_ref::<SemaphoreMembership>(object);
     let event = downcast_ref::<EventMembership>(object);
-    match (target, semaphore, event) {
-        (WaitTarget::Permit, Some(semaphore), _) => semaphore.try_acquire(),
-        (WaitTarget::Signal, Some(semaphore), _) => semaphore.try_take_signal(),
-        (WaitTarget::Event(since), _, Some(event)) => event.was_set_since(since),
+    let signal = downcast_ref::<SignalMembership>(object);
+    match (target, semaphore, signal, event) {
+        (WaitTarget::Permit, Some(semaphore), ..) => semaphore.try_acquire(),
+        (WaitTarget::Signal, _, Some(signal), _) => signal.try_take_signal(),
+        (WaitTarget::Event(since), .., Some(event)) => event.was_set_since(since),
         _ => object.membership().check().map(|()| false),
     }
 }

@@ -93,7 +93,7 @@ class Client(CallEngine[LoopReconnector]):
         reconnector.clients.add(self)
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """Address of the server that new calls go to, or last went to: ``"shm://"``, ``"nats://HOST:PORT"``.
 
         Raises LocalProtocolError before the first connection.
@@ -101,7 +101,7 @@ class Client(CallEngine[LoopReconnector]):
         session = self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()
-        return session.connection.place
+        return session.connection.address
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Connect: ``client = await shmrpc.connect(name)``. Call close() at the end."""
@@ -520,7 +520,7 @@ def connect(
     (:mod:`shmrpc.transport.nats.address` describes the URL). With a Service, pass the URL as ``at``:
     ``connect(calculator, at="memory://")``. From several addresses, ``at=["shm", "nats://HOST:PORT"]``, the client
     takes the first one with a server. With ``reconnect`` it moves to another address when the server is gone, and back
-    when an earlier address has a server again. ``client.place`` tells the current one.
+    when an earlier address has a server again. ``client.address`` tells the current one.
 
     Raises ValueError for an option that is out of range or not supported by the transport. Errors of connecting:
     :meth:`Client.__aenter__`.

@@ -167,7 +167,7 @@ class NatsConnection(Connection):
         super().__init__(service, 0, UNKNOWN_UID, pipe.limits.max_frame, welcome.endpoints, shapes)
         self.limits = pipe.limits
         self.max_memory = pipe.limits.max_memory
-        self.place = str(nats_link)
+        self.address = str(nats_link)
         self.send = pipe.send
         self.extra_credit = pipe.extra_credit
         self._pipe = pipe

@@ -103,7 +103,7 @@ def _set_result(future: asyncio.Future[bool], result: bool) -> None:
 class LoopConnection(Connection):
     """A connection that waits in an event loop."""
 
-    place = "shm://"
+    address = "shm://"
 
     def __init__(self, dialled: socket.socket, established: handshake.Established) -> None:
         self.exchange = established.channel.exchange

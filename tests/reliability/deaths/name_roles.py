@@ -22,12 +22,13 @@ def in_threads() -> None:
     """Opens names of all kinds, does everything with them, and closes them."""
     gate, lock = shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config", reentrant=True)
     go, frame = shmrpc.sync.Event("go"), shmrpc.sync.memory("frame", 64)
+    ready = shmrpc.sync.Signal("ready")
     again = shmrpc.sync.attach("gpu")
     with gate, lock, lock, frame.lock:
         frame.buf[0] = 1
         frame.array(4)[0] = 2
         with contextlib.suppress(shmrpc.WaitTimeout):
-            gate.wait(_SOON)
+            ready.wait(_SOON)
         gate.acquire()
         with contextlib.suppress(shmrpc.WaitTimeout):
             again.acquire(_SOON)
@@ -35,22 +36,22 @@ def in_threads() -> None:
         waiting.start()
         gate.release()
         waiting.join()
-    gate.signal(3)
-    gate.wait()
-    gate.drain()
+    ready.signal(3)
+    ready.wait()
+    ready.drain()
     with contextlib.suppress(shmrpc.WaitTimeout):
         go.wait(_SOON)
     go.set()
     go.wait()
     go.clear()
-    gate.stop()
+    ready.stop()
     with contextlib.suppress(shmrpc.WaitStopped):
         go.is_set()
-        gate.wait(_LONG)
-    gate.resume()
+        ready.wait(_LONG)
+    ready.resume()
     shmrpc.members("gpu")
     inspect_all_objects(print)
-    for name in (again, gate, lock, go, frame):
+    for name in (again, gate, lock, go, frame, ready):
         name.close()
     _changes_a_store()
 
@@ -66,9 +67,9 @@ def _changes_a_store() -> None:
         waiting = threading.Thread(target=_enters, args=(world,))
         with world.transaction():
             waiting.start()
-            shmrpc.update(world, "n", lambda _: 1) if "n" in world else world.setdefault("n", 1)
+            shmrpc.atomic.update(world, "n", lambda _: 1) if "n" in world else world.setdefault("n", 1)
         waiting.join()
-        shmrpc.compare_and_set(world, "n", 1, shmrpc.add(world, "n", 1))
+        shmrpc.atomic.compare_and_set(world, "n", 1, shmrpc.atomic.add(world, "n", 1))
         world.inbox.put(len(world["buffer"]))
         world.inbox.read(_LONG)
         world.inbox.take(_LONG)
@@ -94,6 +95,7 @@ def _acquires(gate: shmrpc.sync.Semaphore) -> None:
 async def _in_a_loop() -> None:
     gate, lock = shmrpc.Semaphore("gpu", 2), shmrpc.Lock("config")
     go, frame = shmrpc.Event("go"), shmrpc.memory("frame", 64)
+    ready = shmrpc.Signal("ready")
     again = await shmrpc.attach("gpu")
     assert isinstance(again, shmrpc.Semaphore)
     async with gate, lock, frame.lock:
@@ -111,23 +113,23 @@ async def _in_a_loop() -> None:
         gate.release()
         await gate.acquire()
     gate.release()
-    signalled = asyncio.create_task(gate.wait(_LONG))
+    signalled = asyncio.create_task(ready.wait(_LONG))
     await asyncio.sleep(0)
-    gate.signal(2)
+    ready.signal(2)
     await signalled
-    gate.drain()
+    ready.drain()
     woken = asyncio.create_task(go.wait(_LONG))
     await asyncio.sleep(0)
     go.set()
     await woken
     go.clear()
-    stopped = asyncio.create_task(gate.wait())
+    stopped = asyncio.create_task(ready.wait())
     await asyncio.sleep(0)
-    gate.stop()
+    ready.stop()
     await asyncio.wait([stopped])
     assert isinstance(stopped.exception(), shmrpc.WaitStopped)
-    gate.resume()
-    for name in (again, gate, lock, go, frame):
+    ready.resume()
+    for name in (again, gate, lock, go, frame, ready):
         name.close()
     await _changes_a_store_in_a_loop()
 

@@ -73,12 +73,13 @@ class Names:
         self.gate = shmrpc.sync.Semaphore("gpu", PERMITS)
         self.lock = shmrpc.sync.Lock("config")
         self.go = shmrpc.sync.Event("go")
+        self.ready = shmrpc.sync.Signal("ready")
         self.frame = shmrpc.sync.memory("frame", 64)
         #: Who is inside of what, as those write it who are.
         self._inside: Any = self.frame.array(4, "i8")
 
     def close(self) -> None:
-        for name in (self.gate, self.lock, self.go, self.frame):
+        for name in (self.gate, self.lock, self.go, self.ready, self.frame):
             name.close()
 
     def use_gate(self) -> None:
@@ -97,8 +98,8 @@ class Names:
         self.frame.lock.release()
 
     def use_signals(self) -> None:
-        self.gate.signal()
-        self.gate.wait(PATIENCE)
+        self.ready.signal()
+        self.ready.wait(PATIENCE)
 
     def use_event(self) -> None:
         self.go.set()

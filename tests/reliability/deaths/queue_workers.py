@@ -101,7 +101,7 @@ def _consume(queue: Any, ledger: Ledger, gets: bool, chance: random.Random) -> N
         while held and (len(held) == 3 or chance.random() < 0.7):
             claim, number = held.pop(chance.randrange(len(held)))
             if chance.random() < 0.1:
-                claim.give_back()
+                claim.nack()
                 continue
             ledger.write("acknowledging", number)
             claim.ack()

@@ -27,7 +27,7 @@ def work(name: str, worker: str, ledger: str, seed: int) -> None:
     """Transfers from one account to another, each noted in the store with it, and in the ledger after it, for ever."""
     dice = random.Random(seed)
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with shmrpc.sync.store(name, max_memory="8MiB", patience=10.0) as store:
+    with shmrpc.sync.store(name, max_memory="8MiB", busy_timeout=10.0) as store:
         while True:
             one, other = dice.sample(range(ACCOUNTS), 2)
             amount = dice.randrange(10)
@@ -41,7 +41,7 @@ def work(name: str, worker: str, ledger: str, seed: int) -> None:
                 notes.append([worker, done[worker]])
                 if len(notes) > 50:
                     del notes[:25]
-            shmrpc.add(store, "operations", 1) if "operations" in store else store.setdefault("operations", 0)
+            shmrpc.atomic.add(store, "operations", 1) if "operations" in store else store.setdefault("operations", 0)
             os.write(file, b".")
 
 

@@ -120,7 +120,7 @@ CLIENT = """
         async with shmrpc.connect(name, at=places, timeout=30, reconnect=True) as client:
             async def place():
                 await client.note("a", 0)
-                return client.place.partition(":")[0]
+                return client.address.partition(":")[0]
             print(await place(), flush=True)
             sys.stdin.readline()
             while await place() != "shm":

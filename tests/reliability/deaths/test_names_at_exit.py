@@ -18,6 +18,7 @@ PRELUDE = """
     queue, full = shmrpc.sync.queue("exit_q", 1), shmrpc.sync.queue("exit_full", 1)
     full.put(1)
     lock, gate, event = shmrpc.sync.Lock("exit_l"), shmrpc.sync.Semaphore("exit_s"), shmrpc.sync.Event("exit_e")
+    ready = shmrpc.sync.Signal("exit_i")
     lock.acquire()
     gate.acquire()
     def in_a_loop(open, name, wait):
@@ -36,12 +37,12 @@ WAITS = {
     "lock": "lock.acquire",
     "with-lock": "lock.__enter__",
     "permit": "gate.acquire",
-    "signal": "gate.wait",
+    "signal": "ready.wait",
     "event": "event.wait",
     "loop-get": "in_a_loop(lambda name: shmrpc.queue(name, 1), 'exit_q', lambda q: q.get())",
     "loop-join": "in_a_loop(lambda name: shmrpc.queue(name, 1), 'exit_full', lambda q: q.join())",
     "loop-lock": "in_a_loop(shmrpc.Lock, 'exit_l', lambda lock: lock.acquire())",
-    "loop-signal": "in_a_loop(shmrpc.Semaphore, 'exit_s', lambda gate: gate.wait())",
+    "loop-signal": "in_a_loop(shmrpc.Signal, 'exit_i', lambda ready: ready.wait())",
     "loop-event": "in_a_loop(shmrpc.Event, 'exit_e', lambda event: event.wait())",
 }
 

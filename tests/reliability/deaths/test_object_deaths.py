@@ -30,12 +30,15 @@ pytestmark = pytest.mark.crashpoints
 KILLS = 10_000 if LONG else 150
 
 #: What a victim does, in statements.
-OPEN = 'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config"); world = sync.store("world")'
-USE = (
-    "gate.acquire(); gate.acquire(); gate.release(); gate.signal(2); gate.wait(); go.set(); go.clear(); lock.acquire()"
-    "; world['sum'] = [1, 2, 3]; change = world.transaction(); change.__enter__(); world['sum'].append(5)"
+OPEN = (
+    'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config"); world = sync.store("world"); '
+    'ready = sync.Signal("ready")'
 )
-CLOSE = "gate.close(); go.close(); lock.close(); world.close()"
+USE = (
+    "gate.acquire(); gate.acquire(); gate.release(); ready.signal(2); ready.wait(); go.set(); go.clear(); "
+    "lock.acquire(); world['sum'] = [1, 2, 3]; change = world.transaction(); change.__enter__(); world['sum'].append(5)"
+)
+CLOSE = "gate.close(); ready.close(); go.close(); lock.close(); world.close()"
 DIE = "import os; os.kill(os.getpid(), 9)"
 
 
@@ -56,7 +59,7 @@ def swept(runtime: Path) -> Iterator[None]:
 def survive() -> None:
     """Opens what the dead had, and uses all of it: no permit is lost, none is doubled."""
     gate, lock, go = shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config"), shmrpc.sync.Event("go")
-    world = shmrpc.sync.store("world", patience=PATIENCE)
+    ready, world = shmrpc.sync.Signal("ready"), shmrpc.sync.store("world", busy_timeout=PATIENCE)
     assert world.get("sum", [1, 2, 3]) == [1, 2, 3]
     world["sum"] = [1, 2, 3]
     for name in (gate, gate, lock):
@@ -64,13 +67,13 @@ def survive() -> None:
     with pytest.raises(shmrpc.WaitTimeout):
         gate.acquire(0)
     assert {each.pid: each.holds for each in shmrpc.members("gpu")} == {os.getpid(): 2}
-    gate.signal()
-    gate.wait(PATIENCE)
+    ready.signal()
+    ready.wait(PATIENCE)
     go.set()
     go.wait(PATIENCE)
     for name in (gate, gate, lock):
         name.release()
-    for each in (gate, lock, go, world):
+    for each in (gate, lock, go, ready, world):
         each.close()
 
 
@@ -96,7 +99,7 @@ def test_a_member_that_dies_at_a_point_takes_nothing_along(
     living: list[Any] = []
     if before != "nobody":
         living = [shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Event("go"), shmrpc.sync.Lock("config")]
-        living.append(shmrpc.sync.store("world"))
+        living += [shmrpc.sync.store("world"), shmrpc.sync.Signal("ready")]
         assert parent.do(f"result = forked({f'{OPEN}; {USE}; {DIE}'!r}, names)") == -9
     if before == "a dead member":
         for name in living:
@@ -115,13 +118,14 @@ def test_a_member_that_dies_at_a_point_takes_nothing_along(
 )
 def test_those_who_wait_for_a_member_that_dies_go_on(point: str) -> None:
     with MemberProcess(points=True) as victim, MemberProcess() as waiting, MemberProcess() as looping:
-        victim.do('gate = sync.Semaphore("gpu", 1); gate.acquire(); go = sync.Event("go")')
+        victim.do('gate = sync.Semaphore("gpu", 1); gate.acquire()')
+        victim.do('go = sync.Event("go"); ready = sync.Signal("ready")')
         waiting.do('gate = sync.Semaphore("gpu", 1)')
         waiting.begin("gate.acquire(); gate.release()")
         looping.do('import asyncio; gate = shmrpc.Semaphore("gpu", 1)')
         looping.begin("asyncio.run(gate.acquire()); gate.release()")
         _until_waiting(2)
-        victim.begin(f"{die_at(point, 1)}; gate.release(); gate.acquire(); gate.signal(); go.set(); gate.close()")
+        victim.begin(f"{die_at(point, 1)}; gate.release(); gate.acquire(); ready.signal(); go.set(); gate.close()")
         assert victim.wait() == -9
         for each in (waiting, looping):
             assert each.ends(PATIENCE)
@@ -140,9 +144,9 @@ def test_each_point_of_a_name_is_passed() -> None:
         member.do("names = globals()")
         member.do(OPEN)
         assert member.do(f"result = forked({f'{OPEN}; gate.acquire(); {DIE}'!r}, dict(sync=sync))") == -9
-        member.do("import threading; waiting = threading.Thread(target=gate.wait, args=(60,)); waiting.start()")
-        assert eventually(lambda: any(each.name == "gpu" and each.waiters for each in inspect_all_objects(print)))
-        member.do(f"gate.signal(); waiting.join(); {USE}; {CLOSE}")
+        member.do("import threading; waiting = threading.Thread(target=ready.wait, args=(60,)); waiting.start()")
+        assert eventually(lambda: any(each.name == "ready" and each.waiters for each in inspect_all_objects(print)))
+        member.do(f"ready.signal(); waiting.join(); {USE}; {CLOSE}")
         passed = dict(member.do("result = crash_points.passed()"))
     assert [name for name in sorted(crash_points.POINTS_OF_NAMES) if not passed[name]] == []
 

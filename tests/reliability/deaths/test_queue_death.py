@@ -76,7 +76,7 @@ d = q.claim(); o = queue_ledger.number_of(d.value); say('claimed', o, int(d.rede
 say('acknowledging', m); c.ack(); say('acknowledged', m)
 say('acknowledging', o); d.ack(); say('acknowledged', o)""",
     "gives back": """
-c = q.claim(); m = queue_ledger.number_of(c.value); say('claimed', m, int(c.redelivered)); c.give_back()""",
+c = q.claim(); m = queue_ledger.number_of(c.value); say('claimed', m, int(c.redelivered)); c.nack()""",
 }
 #: A victim that has held claims dies while it does another thing.
 HOLDS = (

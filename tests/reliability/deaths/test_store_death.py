@@ -139,7 +139,7 @@ def test_who_dies_at_a_point_loses_and_tears_nothing(
     parent: MemberProcess, runtime: Path, tmp_path: Path, point: str
 ) -> None:
     victims, wreck = Victims(parent, runtime, tmp_path), POINTS[point]
-    with shmrpc.sync.store(OURS, patience=PATIENCE) as store:
+    with shmrpc.sync.store(OURS, busy_timeout=PATIENCE) as store:
         for role in ROLES:
             for times in _times(role, point):
                 victims.begin(store)
@@ -176,7 +176,7 @@ def test_who_dies_while_it_waits_for_the_lease_holds_nobody_up(
     parent: MemberProcess, runtime: Path, tmp_path: Path
 ) -> None:
     victims = Victims(parent, runtime, tmp_path)
-    with shmrpc.sync.store(OURS, patience=PATIENCE) as store:
+    with shmrpc.sync.store(OURS, busy_timeout=PATIENCE) as store:
         victims.begin(store)
         with store.transaction():
             assert victims.die("sets", "LockAwaited", 1)
@@ -192,7 +192,8 @@ def test_those_who_wait_for_one_that_dies_within_a_transaction_go_on(runtime: Pa
     with MemberProcess() as waiting, shmrpc.sync.store(OURS) as store:
         store["n"] = 1
         waiting.do(
-            f"import asyncio, time; s, looping = sync.store({OURS!r}, patience={PATIENCE}), shmrpc.store({OURS!r})\n"
+            f"import asyncio, time; s = sync.store({OURS!r}, busy_timeout={PATIENCE})\n"
+            f"looping = shmrpc.store({OURS!r})\n"
             "async def in_loop():\n"
             "    async with looping.transaction(): pass\n"
         )
@@ -212,7 +213,7 @@ def test_those_who_wait_for_one_that_dies_within_a_transaction_go_on(runtime: Pa
 def test_members_that_are_killed_at_any_moment_leave_whole_transactions(runtime: Path, tmp_path: Path) -> None:
     seed, killed = random.randrange(1 << 32), 0
     with (
-        shmrpc.sync.store(OURS, max_memory="8MiB", patience=10.0) as store,
+        shmrpc.sync.store(OURS, max_memory="8MiB", busy_timeout=10.0) as store,
         MemberProcess() as forks,
     ):
         store_workers.prepare(store)

@@ -99,7 +99,7 @@ def words(kind: str) -> list[Place]:
         found.append(start + 64)
         found += [start + AT_SLOTS + 8 * n for n in (0, 1, 2, SLOTS - 1)]
         found += [start + AT_SLOTS + 8 * (SLOTS + n) for n in (0, 1)]
-    permits = {"semaphore": 2, "event": 0, "queue": 0, "store": 0}.get(kind, 1)
+    permits = {"semaphore": 2, "event": 0, "signal": 0, "queue": 0, "store": 0}.get(kind, 1)
     found += [LOOKING, *(PERMITS + 8 * n for n in range(permits))]
     more = {"queue": _words_of_queue, "store": words_of_store}.get(kind)
     return [*found, *more()] if more is not None else [*found]
@@ -203,7 +203,7 @@ def _knows(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], Non
             _fill(held)
             seen = held["bytes"]
             assert len(seen)
-        elif kind != "event":
+        elif kind not in ("event", "signal"):
             held_lock.acquire(HANGS)
         sleepers = [threading.Thread(target=_sleep, args=(outcomes, kind, held)) for _ in range(2)]
         sleepers.append(threading.Thread(target=lambda: asyncio.run(_sleep_in_loop(outcomes, kind, awaited))))
@@ -238,9 +238,9 @@ def _half_used(held: shmrpc.sync.Queue) -> list[shmrpc.Claim]:
     for item in (ARRAY, b"x" * 20_000, *[SMALL] * 3):
         held.put(item, HANGS)
     for _ in range(2):
-        held.claim(HANGS).give_back()  # Once it comes back, then it is a dead letter.
+        held.claim(HANGS).nack()  # Once it comes back, then it is a dead letter.
     claims = [held.claim(HANGS) for _ in range(3)]
-    claims.pop().give_back()
+    claims.pop().nack()
     with contextlib.suppress(shmrpc.QueueFull):
         while True:
             held.put_nowait(SMALL)
@@ -261,10 +261,8 @@ def _sleep(outcomes: Outcomes, kind: str, held: Any) -> None:
         outcomes.note(lambda: held.put(SMALL, ASLEEP))
         outcomes.note(lambda: held.join(ASLEEP))
         return
-    waiting = (held.lock if kind == "memory" else held).acquire if kind != "event" else held.wait
+    waiting = (held.lock if kind == "memory" else held).acquire if kind not in ("event", "signal") else held.wait
     outcomes.note(lambda: waiting(ASLEEP))
-    if kind == "semaphore":
-        outcomes.note(lambda: held.wait(ASLEEP))
 
 
 async def _sleep_in_loop(outcomes: Outcomes, kind: str, held: Any) -> None:
@@ -274,7 +272,7 @@ async def _sleep_in_loop(outcomes: Outcomes, kind: str, held: Any) -> None:
     if kind == "queue":
         await asyncio.gather(*(outcomes.note_in_loop(held.put(SMALL, ASLEEP)) for _ in range(2)))
         return
-    waiting = (held.lock if kind == "memory" else held).acquire if kind != "event" else held.wait
+    waiting = (held.lock if kind == "memory" else held).acquire if kind not in ("event", "signal") else held.wait
     await outcomes.note_in_loop(waiting(ASLEEP))
 
 
@@ -290,7 +288,7 @@ def _dies(kind: str, name: str) -> Callable[[Outcomes, Callable[[], None]], None
             seen = held["bytes"]
             held.transaction().__enter__()
             held["list"].append(list(seen[:10]))
-        elif kind != "event":
+        elif kind not in ("event", "signal"):
             (held.lock if kind == "memory" else held).acquire(HANGS)
         os.kill(os.getpid(), signal.SIGKILL)
 

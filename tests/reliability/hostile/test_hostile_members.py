@@ -121,7 +121,7 @@ def test_all_members_are_told_what_one_has_found(other: MemberProcess) -> None:
         with pytest.raises(shmrpc.RemoteProtocolError, match=said):
             gate.release()
         with pytest.raises(RuntimeError, match=f"RemoteProtocolError: {said}"):
-            other.do("gate.signal()")
+            other.do("gate.acquire(0)")
         with pytest.raises(shmrpc.RemoteProtocolError, match=f"at byte {PERMITS} is 0x123"):
             shmrpc.members(OURS)
         with MemberProcess() as late, pytest.raises(RuntimeError, match=f"RemoteProtocolError: {said}"):
@@ -137,8 +137,8 @@ def test_all_members_are_told_what_one_has_found(other: MemberProcess) -> None:
 FOUND: dict[str, tuple[str, int, int, Callable[[Any], object]]] = {
     "the holder of a permit, which is no member": ("lock", PERMITS, 0x77_0000_0001, lambda it: it.acquire(SOON)),
     "the holder of a permit of this process": ("lock", PERMITS, 0, lambda it: it.release()),
-    "the count of signals": ("semaphore", 104, 1 << 63, lambda it: it.wait(LONG)),
-    "the count of signals, dropped": ("semaphore", 104, 1 << 63, lambda it: it.drain()),
+    "the count of signals": ("signal", 104, 1 << 63, lambda it: it.wait(LONG)),
+    "the count of signals, dropped": ("signal", 104, 1 << 63, lambda it: it.drain()),
     "the entry of this member": ("event", MEMBERS, 0, lambda it: it.wait(LONG)),
     "a count of the queue": ("queue", QUEUE + 24, 5, lambda it: it.get(LONG)),
     "a count of the queue, claimed": ("queue", QUEUE + 24, 5, lambda it: it.claim(LONG)),
@@ -187,7 +187,7 @@ def test_an_item_whose_bytes_are_no_value_is_an_error_of_its_own() -> None:
         with q.claim() as claim:
             with pytest.raises(shmrpc.DecodeError, match=said):
                 claim.value  # noqa: B018
-            claim.give_back()
+            claim.nack()
         with pytest.raises(shmrpc.DecodeError, match=said):
             q.get()
         assert q.get() == "next"
@@ -198,7 +198,7 @@ async def test_a_sleeper_is_told_of_what_another_one_finds() -> None:
     with closing(gate, blocking):
         await gate.acquire()
         thread = InThread(lambda: blocking.acquire(LONG))
-        task = asyncio.create_task(gate.wait(LONG))
+        task = asyncio.create_task(gate.acquire(LONG))
         while shmrpc.members(OURS)[0].holds != 1 or _waiters() != 2:
             await asyncio.sleep(0.001)
         write(PERMITS, 0x77_0000_0001)
@@ -216,22 +216,22 @@ def _waiters() -> int:
 
 def test_sleepers_who_sleep_again_at_once_hold_no_signaller(other: MemberProcess) -> None:
     """A liar who lets all places of a wait set hold sleepers, again and again."""
-    with closing(shmrpc.sync.Semaphore(OURS)):
+    with closing(shmrpc.sync.Signal(OURS)):
         path = memory_of(OURS)
         assert path is not None
         asleep = struct.pack("=Q", 2) * SLOTS  # All of the member of slot 0, which lives.
-        at = SETS[1] + AT_SLOTS
+        at = SETS[0] + AT_SLOTS
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
             over = threading.Event()
 
             def lie() -> None:
                 while not over.is_set():
                     memory[at : at + len(asleep)] = asleep
-                    memory[SETS[1] : SETS[1] + SLOTS // 8] = b"\xff" * (SLOTS // 8)
+                    memory[SETS[0] : SETS[0] + SLOTS // 8] = b"\xff" * (SLOTS // 8)
 
             liar = InThread(lie)
             try:
-                other.do(f"sync.Semaphore({OURS!r}).signal(1 << 40)")
+                other.do(f"sync.Signal({OURS!r}).signal(1 << 40)")
             finally:
                 over.set()
                 liar.join()
@@ -253,6 +253,7 @@ def test_what_is_cut_off_is_neither_taken_nor_a_crash(kind: str, size: int) -> N
         os.truncate(path, size)
         use = {
             "event": "it.set()",
+            "signal": "it.signal()",
             "memory": "it.buf[-1] = 1; it.array(8)[:] = 1; it.lock.acquire(0)",
             "queue": "it.put(1)",
             "store": "it['n'] = 1",
@@ -269,7 +270,7 @@ def test_what_is_cut_off_is_neither_taken_nor_a_crash(kind: str, size: int) -> N
 
 #: What is done with a queue that is cut off, of which an item is claimed and memory is being filled.
 QUEUE_USES = [
-    "bytes(c.value)", "filled[:] = 1", "r.__exit__(None, None, None)", "c.ack()", "d.give_back()", "it.peek(5)",
+    "bytes(c.value)", "filled[:] = 1", "r.__exit__(None, None, None)", "c.ack()", "d.nack()", "it.peek(5)",
     "it.get(0.01)", "it.get_many(5, 0.01)", "it.claim(0.01)", "it.put(1, 0.01)", "it.put(ARRAY, 0.01)", "it.stats()",
     "it.qsize()", "it.dead_letters.get_many_nowait()", "it.task_done()", "it.join(0.01)", "it.shutdown()",
 ]  # fmt: skip

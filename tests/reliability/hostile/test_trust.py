@@ -91,7 +91,7 @@ def meeting(make_directory: MakeDirectory) -> Path:
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
 def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[str]) -> None:
     rounds = scaled(3, 50)
-    with served_by(0, "--allow-uid", str(ALLOWED), *workers):
+    with served_by(0, "--allow-user", str(ALLOWED), *workers):
         printed = run_as(
             ALLOWED,
             f"""
@@ -107,7 +107,7 @@ def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[st
 
 
 def test_an_allowed_user_with_a_client_made_from_the_description(meeting: Path) -> None:
-    with served_by(0, "--allow-uid", str(ALLOWED)):
+    with served_by(0, "--allow-user", str(ALLOWED)):
         assert (
             run_as(
                 ALLOWED,
@@ -123,7 +123,7 @@ def test_an_allowed_user_with_a_client_made_from_the_description(meeting: Path) 
 
 def test_a_server_of_an_allowed_user(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
-    with served_by(ALLOWED, "--allow-uid", str(STRANGER)):
+    with served_by(ALLOWED, "--allow-user", str(STRANGER)):
         assert asyncio.run(shared_service.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
         assert shared_service.use_it_in_threads(allow_uids=[ALLOWED]) == os.geteuid()
         # Neither side is root.
@@ -138,7 +138,7 @@ def test_the_command_line(meeting: Path) -> None:
             with contextlib.suppress(SystemExit):
                 shmrpc.cli.commands.main(arguments)
     """
-    with served_by(0, "--allow-uid", str(ALLOWED), "--allow-uid", "daemon"):
+    with served_by(0, "--allow-user", str(ALLOWED), "--allow-user", "daemon"):
         allowed, refused = run_as(ALLOWED, calls), run_as(STRANGER, calls)
     assert allowed.startswith(f"{ALLOWED}\n")
     assert "NAME " in allowed
@@ -148,17 +148,17 @@ def test_the_command_line(meeting: Path) -> None:
 
 
 def test_a_user_who_is_not_there(meeting: Path) -> None:
-    serve = f"expect(SystemExit, lambda: shmrpc.cli.commands.main(['serve', {TARGET!r}, '--allow-uid', 'nobody-here']))"
+    serve = f"expect(SystemExit, lambda: shmrpc.cli.commands.main(['serve', {TARGET!r}, '--allow-user', 'not-here']))"
     with Program(0, serve) as program:
         assert program.end() == "SystemExit: 2"
-        assert "there is no user 'nobody-here' on this host; pass a user name or id" in program.errors
+        assert "there is no user 'not-here' on this host; pass a user name or id" in program.errors
 
 
 def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
     call = """
         expect(SystemExit, lambda: shmrpc.cli.commands.main(["call", "--timeout", "0", shared_service.NAME, "caller"]))
-        os.environ["SHMRPC_ALLOW_UID"] = "5 {uid}"
+        os.environ["SHMRPC_ALLOW_USER"] = "5 {uid}"
         shmrpc.cli.commands.main(["call", "--timeout", "0", shared_service.NAME, "caller"])
     """
     with served_by(ALLOWED):
@@ -173,7 +173,7 @@ def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDi
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["--workers", "1"]])
 def test_a_stranger_reads_that_it_is_refused(meeting: Path, workers: list[str]) -> None:
-    with served_by(0, "--allow-uid", str(ALLOWED), *workers):
+    with served_by(0, "--allow-user", str(ALLOWED), *workers):
         printed = run_as(
             STRANGER,
             """
@@ -188,7 +188,7 @@ def test_a_stranger_reads_that_it_is_refused(meeting: Path, workers: list[str]) 
 
 def test_a_stranger_learns_nothing_else_whatever_it_sends(meeting: Path) -> None:
     """Also if it has sent packets and descriptors before the server looked, which a closed socket would throw back."""
-    with served_by(0, "--allow-uid", str(ALLOWED)) as server:
+    with served_by(0, "--allow-user", str(ALLOWED)) as server:
         before = len(os.listdir(f"/proc/{server.pid}/fd"))
         os.kill(server.pid, signal.SIGSTOP)
         source = """
@@ -256,7 +256,7 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
 
 def test_strangers_who_keep_coming_disturb_nobody(meeting: Path) -> None:
     visits = scaled(300, 20_000)
-    with served_by(0, "--allow-uid", str(ALLOWED)) as server:
+    with served_by(0, "--allow-user", str(ALLOWED)) as server:
         with shmrpc.sync.connect(shared_service.NAME) as client:
             client.caller()  # From here on the server has what it keeps of this client.
             before = len(os.listdir(f"/proc/{server.pid}/fd"))
@@ -312,7 +312,7 @@ _SAY_HELLO = """
 
 
 def test_only_the_client_of_a_handshake_can_open_its_names(meeting: Path) -> None:
-    with served_by(0, "--allow-uid", str(ALLOWED), "--allow-uid", str(STRANGER)):
+    with served_by(0, "--allow-user", str(ALLOWED), "--allow-user", str(STRANGER)):
         with Program(ALLOWED, _SAY_HELLO) as client:
             names = _names(client.line())
             assert run_as(ALLOWED, _TRY.format(names=names)).split() == ["can"] * 3
@@ -325,7 +325,7 @@ def test_only_the_client_of_a_handshake_can_open_its_names(meeting: Path) -> Non
 
 
 def test_a_client_of_our_own_user_shares_its_names_with_nobody(meeting: Path) -> None:
-    with served_by(0, "--allow-uid", str(ALLOWED)):
+    with served_by(0, "--allow-user", str(ALLOWED)):
         dialled = rendezvous.dial(shared_service.NAME)
         assert dialled is not None
         with dialled:

@@ -32,17 +32,22 @@ def _in(directory: str, work: Callable[[Outcomes], None]) -> Work:
 
 
 def _open() -> tuple[Any, ...]:
-    return shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config"), shmrpc.sync.Event("go")
+    return (
+        shmrpc.sync.Semaphore("gpu", 2),
+        shmrpc.sync.Lock("config"),
+        shmrpc.sync.Event("go"),
+        shmrpc.sync.Signal("ready"),
+    )
 
 
 def _use() -> None:
     """What a member does that is stopped somewhere."""
-    gate, lock, go = names = _open()
+    gate, lock, go, ready = names = _open()
     for each in (gate, gate, lock):
         each.acquire(HANGS)
     gate.release()
-    gate.signal(2)
-    gate.wait(HANGS)
+    ready.signal(2)
+    ready.wait(HANGS)
     go.set()
     go.clear()
     for name in names:
@@ -72,9 +77,10 @@ def _others(outcomes: Outcomes) -> None:
             lambda: shmrpc.sync.Semaphore("gpu", 2),
             lambda: shmrpc.sync.Lock("config"),
             lambda: shmrpc.sync.Event("go"),
+            lambda: shmrpc.sync.Signal("ready"),
         )
     ]
-    gate, lock, go = opened
+    gate, lock, go, ready = opened
     for each in (gate, gate, lock):
         if each is not None:
             outcomes.note(lambda each=each: each.acquire(_SOON))  # type: ignore[misc]
@@ -83,8 +89,9 @@ def _others(outcomes: Outcomes) -> None:
         in_loop = shmrpc.Semaphore("gpu", 2)
         asyncio.run(outcomes.note_in_loop(in_loop.acquire(_SOON)))
         in_loop.close()
-        gate.signal()
-        outcomes.note(lambda: gate.wait(_SOON))
+    if ready is not None:
+        ready.signal()
+        outcomes.note(lambda: ready.wait(_SOON))
     if go is not None:
         go.set()
         outcomes.note(lambda: go.wait(_SOON))
@@ -95,7 +102,7 @@ def _others(outcomes: Outcomes) -> None:
 
 def _finds_all(outcomes: Outcomes) -> None:
     """Nothing is lost or doubled once it has gone on."""
-    gate, lock, go = names = _open()
+    gate, lock, go, _ = names = _open()
     for each in (gate, gate, lock):
         each.acquire(HANGS)
     assert {each.pid: each.holds for each in shmrpc.members("gpu")} == {os.getpid(): 2}

@@ -33,7 +33,7 @@ from tests.reliability.store_roles import LARGE, ROLES, Plain
 
 #: A name that no other run of these tests has.
 OURS = f"storeowner{os.getpid()}"
-OWN = f"s = sync.store({OURS!r}, writable='owner')"
+OWN = f"s = sync.store({OURS!r}, single_writer=True)"
 PLAYER = "from tests.reliability.store_roles import Player; s['ada'] = Player('Ada')"
 FILL = f"import numpy as np; {OWN}; s['list'] = [1, 2]; s['frame'] = np.arange(1000); s['raw'] = bytearray(b'abc')"
 #: Points at which an owner dies, and whether what was under way is committed then.
@@ -78,13 +78,13 @@ WRITES: Final[dict[str, Callable[[shmrpc.sync.Store], object]]] = {
     "delete": lambda s: s.__delitem__("list"),
     "pop": lambda s: s.pop("list"),
     "clear": lambda s: s.clear(),
-    "add": lambda s: shmrpc.add(s["list"], 0, 1),
-    "compare_and_set": lambda s: shmrpc.compare_and_set(s["list"], 0, 1, 2),
-    "update": lambda s: shmrpc.update(s["list"], 0, lambda value: value),
+    "add": lambda s: shmrpc.atomic.add(s["list"], 0, 1),
+    "compare_and_set": lambda s: shmrpc.atomic.compare_and_set(s["list"], 0, 1, 2),
+    "update": lambda s: shmrpc.atomic.update(s["list"], 0, lambda value: value),
     "a transaction": lambda s: s.transaction().__enter__(),
     "put": lambda s: s.inbox.put(1),
     "take": lambda s: s.inbox.take(0.01),
-    "replace": lambda s: s.replace(),
+    "fail_over": lambda s: s.fail_over(),
 }
 
 
@@ -95,7 +95,7 @@ def test_what_a_reader_cannot_do_raises_an_error_that_names_the_owner(runtime: P
         owner.do(FILL)
         with reader() as store:
             before = store.copy()
-            told = f"by its owner alone, process {owner.pid}: .*writable='owner'"
+            told = f"by its owner alone, process {owner.pid}: .*single_writer=True"
             with pytest.raises(shmrpc.LocalProtocolError, match=told):
                 WRITES[what](store)
             assert str(store.copy()) == str(before)
@@ -243,7 +243,7 @@ def test_no_change_is_missed_beside_an_owner_at_full_speed(runtime: Path) -> Non
         with reader() as store:
             owner.begin(COUNTS.replace("{until}", str(scaled(3_000, 100_000))))
             members, last, looks = store["list"], 0, 0
-            for found in shmrpc.changes(members, 10.0):
+            for found in shmrpc.watch(members, 10.0):
                 assert sum(found) == 0, "half of a transaction"
                 assert found[0] >= last
                 last, looks = found[0], looks + 1
@@ -279,7 +279,7 @@ def test_what_a_reader_looks_at_is_freed_once_it_does_not_any_more(runtime: Path
 
 def test_room_that_readers_have_given_back_is_found_when_it_is_short(runtime: Path) -> None:
     with MemberProcess() as owner:
-        owner.do(f"s = sync.store({OURS!r}, '4MiB', writable='owner'); s['b'] = bytearray({2 * LARGE})")
+        owner.do(f"s = sync.store({OURS!r}, '4MiB', single_writer=True); s['b'] = bytearray({2 * LARGE})")
         with reader() as store:
             view = store["b"]
             owner.do("del s['b']")
@@ -301,11 +301,13 @@ def test_readers_go_on_when_the_owner_dies_and_one_of_them_becomes_it(runtime: P
             owner.kill()
             assert store.copy()["list"] == [1, 2]
             assert store.stats().owner is None
-            with pytest.raises(shmrpc.LocalProtocolError, match="has no owner and can only be read.*writable='owner'"):
+            with pytest.raises(
+                shmrpc.LocalProtocolError, match="has no owner and can only be read.*single_writer=True"
+            ):
                 store["n"] = 1
             with MemberProcess() as newcomer:
                 newcomer.do(f"n = sync.attach({OURS!r}); assert n['list'].copy() == [1, 2]; n.close()")
-            with shmrpc.sync.store(OURS, writable="owner") as ours:
+            with shmrpc.sync.store(OURS, single_writer=True) as ours:
                 assert ours.is_writable
                 assert store.is_writable
                 assert ours.stats().owner == os.getpid()
@@ -388,18 +390,18 @@ def test_if_all_are_killed_the_next_owner_begins_anew(runtime: Path) -> None:
         other.do(f"r = sync.attach({OURS!r})")
         owner.kill()
         other.kill()
-    with shmrpc.sync.store(OURS, writable="owner") as store:
+    with shmrpc.sync.store(OURS, single_writer=True) as store:
         assert store.copy() == {}
         store["n"] = 1
 
 
 def test_it_is_opened_as_what_it_is(runtime: Path) -> None:
-    with pytest.raises(ValueError, match="writable: expected 'all' or 'owner', got 'one'"):
-        shmrpc.sync.store(OURS, writable="one")  # type: ignore[arg-type]
-    with shmrpc.sync.store(OURS, writable="owner"):
-        with MemberProcess() as other, pytest.raises(RuntimeError, match="writable='owner', not a store"):
+    with pytest.raises(TypeError, match="single_writer: expected True or False, got 1"):
+        shmrpc.sync.store(OURS, single_writer=1)  # type: ignore[arg-type]
+    with shmrpc.sync.store(OURS, single_writer=True):
+        with MemberProcess() as other, pytest.raises(RuntimeError, match="single_writer=True, not a store"):
             other.do(f"sync.store({OURS!r})")
-        with pytest.raises(shmrpc.NameConflict, match="writable='owner', not a store"):
+        with pytest.raises(shmrpc.NameConflict, match="single_writer=True, not a store"):
             shmrpc.sync.store(OURS)
 
 
@@ -500,7 +502,7 @@ def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Pat
                     store_roles.begin(plain)
                     ended = own(
                         f"crash_points.die_at_point({point!r}, {times}, -1); "
-                        f"store_roles.follow({OURS!r}, {role!r}, {serial}, {str(ledger)!r}, 'owner')"
+                        f"store_roles.follow({OURS!r}, {role!r}, {serial}, {str(ledger)!r}, True)"
                     )
                     assert ended in (0, -signal.SIGKILL)
                     wanted = _expected(plain, role, serial, store_roles.acknowledged(ledger))

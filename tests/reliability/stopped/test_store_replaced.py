@@ -55,11 +55,13 @@ def is_fenced(member: MemberProcess, code: str) -> None:
         member.do(code)
 
 
-HOLD = f"s = sync.store({OURS!r}, patience=0.1); t = s.transaction(); t.__enter__(); s['n'] = 2; s['list'].append(2)"
+HOLD = (
+    f"s = sync.store({OURS!r}, busy_timeout=0.1); t = s.transaction(); t.__enter__(); s['n'] = 2; s['list'].append(2)"
+)
 
 
 def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -> None:
-    with MemberProcess() as member, MemberProcess() as other, shmrpc.sync.store(OURS, patience=0.1) as store:
+    with MemberProcess() as member, MemberProcess() as other, shmrpc.sync.store(OURS, busy_timeout=0.1) as store:
         store["n"], store["list"], store["frame"], store["gone"] = 1, [1], np.arange(1000), np.arange(1000)
         members, frame = store["list"], store["frame"]
         gone = store["gone"]
@@ -67,7 +69,7 @@ def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -
         other.do(f"s = sync.store({OURS!r}); l = s['list']; frame = s['frame']")
         member.do(HOLD)
         with stopped(member.pid):
-            assert store.replace() == member.pid
+            assert store.fail_over() == member.pid
             assert store.copy()["list"] == [1]
             members.append(3)
             frame[0] = 77
@@ -75,7 +77,7 @@ def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -
             assert members == [1, 3, 4]
             assert gone[999] == 999, "what only a view keeps is in the copy, too"
             assert store.stats().holder is None
-            assert store.replace() is None, "nobody holds it any more"
+            assert store.fail_over() is None, "nobody holds it any more"
         is_fenced(member, "s['n']")
         is_fenced(member, "t.__exit__(None, None, None)")
         for code in (
@@ -83,7 +85,7 @@ def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -
             "s['list'].append(9)",
             "s.inbox.put(1)",
             "s.transaction().__enter__()",
-            "s.replace()",
+            "s.fail_over()",
         ):
             is_fenced(member, code)
         assert store.copy()["list"] == [1, 3, 4]
@@ -96,23 +98,23 @@ def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -
 
 
 def test_a_store_that_nobody_holds_is_not_replaced(runtime: Path) -> None:
-    with MemberProcess() as member, shmrpc.sync.store(OURS, patience=0.1) as store:
+    with MemberProcess() as member, shmrpc.sync.store(OURS, busy_timeout=0.1) as store:
         store["n"] = 1
-        assert store.replace() is None
+        assert store.fail_over() is None
         with (
             store.transaction(),
             pytest.raises(shmrpc.LocalProtocolError, match="of this process is within a transaction"),
         ):
-            store.replace()
+            store.fail_over()
         member.do(f"s = sync.store({OURS!r}); t = s.transaction(); t.__enter__(); s['n'] = 2")
         member.kill()
-        assert store.replace() is None, "what a dead one held is taken over"
+        assert store.fail_over() is None, "what a dead one held is taken over"
         assert store["n"] == 1
 
 
 def test_those_who_wait_go_on_in_the_copy(runtime: Path) -> None:
     async def main() -> None:
-        async with shmrpc.store(OURS, patience=0.1) as store:
+        async with shmrpc.store(OURS, busy_timeout=0.1) as store:
             store["n"], store["list"] = 1, [1]
             with MemberProcess() as member, MemberProcess() as other:
                 other.do(f"s = sync.store({OURS!r}); l = s['list']")
@@ -122,7 +124,7 @@ def test_those_who_wait_go_on_in_the_copy(runtime: Path) -> None:
                 with stopped(member.pid):
                     other.begin("t = s.transaction(30); t.__enter__(); t.__exit__(None, None, None)")
                     await asyncio.sleep(0.05)
-                    assert await store.replace() == member.pid
+                    assert await store.fail_over() == member.pid
                     store.inbox.put("for one who waits")
                     assert await waits == "for one who waits"
                     other.end()
@@ -138,14 +140,14 @@ def test_those_who_wait_go_on_in_the_copy(runtime: Path) -> None:
 
 def test_a_task_that_waits_for_the_transaction_of_one_that_is_left_behind_begins_its_own(runtime: Path) -> None:
     async def main() -> None:
-        async with shmrpc.store(OURS, patience=0.1) as store:
+        async with shmrpc.store(OURS, busy_timeout=0.1) as store:
             store["n"], store["list"] = 1, [1]
             with MemberProcess() as member:
                 member.do(HOLD)
                 with stopped(member.pid):
                     waits = asyncio.create_task(enter(store))
                     await asyncio.sleep(0.05)
-                    assert await store.replace() == member.pid
+                    assert await store.fail_over() == member.pid
                     await waits
                     assert store["n"] == 2
                 member.do("s.close()")
@@ -158,14 +160,14 @@ def test_a_task_that_waits_for_the_transaction_of_one_that_is_left_behind_begins
 
 
 def test_one_who_waits_for_a_change_is_told_of_one_in_the_copy(runtime: Path) -> None:
-    with MemberProcess() as member, MemberProcess() as other, shmrpc.sync.store(OURS, patience=0.1) as store:
+    with MemberProcess() as member, MemberProcess() as other, shmrpc.sync.store(OURS, busy_timeout=0.1) as store:
         store["n"], store["list"] = 1, [1]
         other.do(f"s = sync.store({OURS!r}); l = s['list']")
         other.begin("l.wait_changed(30); result = l.copy()")
         assert not other.ends(0.05)
         member.do(HOLD)
         with stopped(member.pid):
-            assert store.replace() == member.pid
+            assert store.fail_over() == member.pid
             assert not other.ends(0.05), "nothing has changed"
             store["list"].append(6)
             assert other.end() == [1, 6]
@@ -176,7 +178,7 @@ def test_one_who_waits_for_a_change_is_told_of_one_in_the_copy(runtime: Path) ->
 @pytest.mark.parametrize(("point", "role"), HOLDS.items())
 def test_who_is_stopped_at_a_point_is_left_behind(runtime: Path, tmp_path: Path, point: str, role: str) -> None:
     plain = store_roles.Plain()
-    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, patience=0.05) as store:
+    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=0.05) as store:
         for each in (store, plain):
             store_roles.begin(each)
         member.do("from tests.reliability import store_roles")
@@ -185,7 +187,7 @@ def test_who_is_stopped_at_a_point_is_left_behind(runtime: Path, tmp_path: Path,
             f"crash_points.stop_at_point({point!r}, 1); store_roles.follow({OURS!r}, {role!r}, 3, {str(ledger)!r})"
         )
         assert eventually(lambda: is_stopped(member.pid), 30)
-        assert store.replace() == member.pid
+        assert store.fail_over() == member.pid
         done = store_roles.acknowledged(ledger)
         for _ in store_roles.play(plain, role, 3, done + (point in COMMITTED)):
             pass
@@ -206,13 +208,13 @@ def test_who_dies_while_it_replaces_a_store_leaves_that_to_the_next_one(runtime:
     with (
         MemberProcess() as member,
         MemberProcess(points=True) as replacing,
-        shmrpc.sync.store(OURS, patience=0.1) as store,
+        shmrpc.sync.store(OURS, busy_timeout=0.1) as store,
     ):
         store["n"], store["list"] = 1, [1]
         member.do(HOLD)
-        replacing.do(f"s = sync.store({OURS!r}, patience=0.1)")
+        replacing.do(f"s = sync.store({OURS!r}, busy_timeout=0.1)")
         with stopped(member.pid):
-            replacing.begin(f"crash_points.die_at_point({point!r}, 1, -1); s.replace()")
+            replacing.begin(f"crash_points.die_at_point({point!r}, 1, -1); s.fail_over()")
             assert replacing.wait() == -signal.SIGKILL
             with host_to_oneself():  # A clean-up leaves a copy that nobody has found yet to those who will.
                 cleanup.clean()
@@ -227,10 +229,10 @@ def test_who_dies_while_it_replaces_a_store_leaves_that_to_the_next_one(runtime:
 
 def test_a_copy_whose_members_are_all_killed_is_there_for_the_next_one(runtime: Path) -> None:
     with MemberProcess() as member, MemberProcess() as other:
-        other.do(f"s = sync.store({OURS!r}, patience=0.1); s['n'] = 1; s['list'] = [1]")
+        other.do(f"s = sync.store({OURS!r}, busy_timeout=0.1); s['n'] = 1; s['list'] = [1]")
         member.do(HOLD)
         with stopped(member.pid):
-            assert other.do("result = s.replace()") == member.pid
+            assert other.do("result = s.fail_over()") == member.pid
             other.do("s['n'] = 7")
         other.kill()
         member.kill()
@@ -244,10 +246,10 @@ import os
 file = os.open({ledger!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 while not os.path.exists({end!r}):
     try:
-        with sync.store({name!r}, patience=20.0) as s:
+        with sync.store({name!r}, busy_timeout=20.0) as s:
             while not os.path.exists({end!r}):
                 for _ in range(50):
-                    shmrpc.add(s, {worker!r}, 1)
+                    shmrpc.atomic.add(s, {worker!r}, 1)
                     os.write(file, b"a")
                     with s.transaction():
                         s["one"] += 1
@@ -263,7 +265,7 @@ def test_additions_beside_replacements_are_all_there(runtime: Path, tmp_path: Pa
     dice, replaced, end = random.Random(seed), 0, tmp_path / "end"
     with contextlib.ExitStack() as stack:
         members = [stack.enter_context(MemberProcess()) for _ in range(WORKERS)]
-        with shmrpc.sync.store(OURS, patience=0.02) as store:
+        with shmrpc.sync.store(OURS, busy_timeout=0.02) as store:
             store["one"] = store["other"] = 0
             store.update({f"w{number}": 0 for number in range(WORKERS)})
             for number, member in enumerate(members):
@@ -273,7 +275,7 @@ def test_additions_beside_replacements_are_all_there(runtime: Path, tmp_path: Pa
                 time.sleep(dice.random() * 0.02)
                 # Mostly it does not hold the store then, and nothing is done.
                 with stopped(dice.choice(members).pid):
-                    replaced += store.replace() is not None
+                    replaced += store.fail_over() is not None
             end.touch()
             for member in members:
                 member.end()

@@ -39,9 +39,9 @@ def in_time() -> Iterator[None]:
 
 
 def test_a_process_that_is_stopped_within_a_transaction_is_named_and_readers_go_on(runtime: Path) -> None:
-    with MemberProcess() as member, shmrpc.sync.store(OURS, patience=0.2) as store:
+    with MemberProcess() as member, shmrpc.sync.store(OURS, busy_timeout=0.2) as store:
         store["n"] = 1
-        member.do(f"s = sync.store({OURS!r}, patience=0.2); t = s.transaction(); t.__enter__(); s['n'] = 2")
+        member.do(f"s = sync.store({OURS!r}, busy_timeout=0.2); t = s.transaction(); t.__enter__(); s['n'] = 2")
         with stopped(member.pid):
             assert store["n"] == 1, "nobody waits to read"
             assert store.stats().holder == member.pid
@@ -90,7 +90,7 @@ def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
     runtime: Path, tmp_path: Path, point: str, role: str
 ) -> None:
     plain = store_roles.Plain()
-    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, patience=0.05) as store:
+    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=0.05) as store:
         for each in (store, plain):
             store_roles.begin(each)
         member.do("from tests.reliability import store_roles")
@@ -125,7 +125,7 @@ def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
 
 def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(runtime: Path, tmp_path: Path) -> None:
     """For as long as its timeout allows: the end of a single operation wakes no waiter for a transaction."""
-    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, patience=60) as store:
+    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=60) as store:
         store_roles.begin(store)
         member.do("from tests.reliability import store_roles")
         ways = (_in_thread, _in_loop, _blocking_in_loop, _within_one_operation)
@@ -179,4 +179,4 @@ def _blocking_in_loop(store: shmrpc.sync.Store, number: int) -> None:
 
 def _within_one_operation(store: shmrpc.sync.Store, number: int) -> None:
     store.setdefault("ours", 0)
-    shmrpc.update(store, "ours", lambda _: number)
+    shmrpc.atomic.update(store, "ours", lambda _: number)

@@ -39,7 +39,7 @@ pub const MOST_BYTES: u64 = (1 << 36) - (1 << 20);
 pub struct Shape {
     /// The kind.
     pub kind: Kind,
-    /// Permits of a semaphore, bytes of a memory or for the items of a queue, 1 of a lock, 0 of an event.
+    /// Permits of a semaphore, bytes of a memory or for the items of a queue, 1 of a lock, 0 of an event or a signal.
     pub amount: u64,
     /// Of a queue: the items that may wait, 0 for any number; and how often one is delivered, plus [`RAW`] if they are
     /// raw. Of a topic: 0; [`RAW`] if its records are raw. Of a store: [`OWNED`] if it has a single writer; 0.
@@ -54,7 +54,7 @@ impl Shape {
             Kind::Memory => (1..=MOST_BYTES).contains(&amount),
             Kind::Semaphore => (1..=MOST_PERMITS).contains(&amount),
             Kind::Lock => amount == 1,
-            Kind::Event => amount == 0,
+            Kind::Event | Kind::Signal => amount == 0,
             Kind::Store => QUEUE_BYTES.contains(&amount),
         };
         fits.then_some(Shape {
@@ -111,7 +111,7 @@ impl Shape {
                 Shape::of_queue(limits, deliveries & RAW != 0)
             }
             Kind::Topic => Some(Shape::of_topic(word(AT_BOUNDS + 8)? & RAW != 0)),
-            Kind::Connection | Kind::Lock | Kind::Event => {
+            Kind::Connection | Kind::Lock | Kind::Event | Kind::Signal => {
                 Shape::new(kind, u64::from(kind == Kind::Lock))
             }
         })
@@ -197,7 +197,12 @@ impl Shape {
         match self.kind {
             Kind::Semaphore => self.amount as usize,
             Kind::Memory | Kind::Lock => 1,
-            Kind::Connection | Kind::Event | Kind::Queue | Kind::Topic | Kind::Store => 0,
+            Kind::Connection
+            | Kind::Event
+            | Kind::Signal
+            | Kind::Queue
+            | Kind::Topic
+            | Kind::Store => 0,
         }
     }
 
@@ -262,7 +267,7 @@ impl fmt::Display for Shape {
             }
             Kind::Topic => write!(out, "a topic of {}", self.contents()),
             Kind::Store if self.is_owned() => {
-                write!(out, "a store with max_memory={amount}, writable='owner'")
+                write!(out, "a store with max_memory={amount}, single_writer=True")
             }
             Kind::Store => write!(out, "a store with max_memory={amount}"),
             _ => write!(out, "a {}", self.kind.word()),
@@ -279,6 +284,7 @@ impl Kind {
             Kind::Semaphore => "semaphore",
             Kind::Lock => "lock",
             Kind::Event => "event",
+            Kind::Signal => "signal",
             Kind::Queue => "queue",
             Kind::Topic => "topic",
             Kind::Store => "store",

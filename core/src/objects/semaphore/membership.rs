@@ -23,8 +23,6 @@ use std::time::Duration;
 
 /// The wait set of members that wait for a permit.
 pub const PERMITS: usize = 0;
-/// The wait set of members that wait for a signal.
-pub const SIGNALS: usize = 1;
 /// The number of times in a row that a release may leave the permit to a spinning thread while others sleep. After
 /// these the alternation of two running processes ends.
 const MOST_HANDOVERS: usize = 400;

@@ -1,6 +1,6 @@
 //! Semaphores, locks and memories: objects with permits.
 //!
-//! A lock is a semaphore of one permit. A memory has a lock of its own. All three can be signalled.
+//! A lock is a semaphore of one permit. A memory has a lock of its own.
 
 #[cfg(not(loom))]
 mod abandoned;
@@ -13,10 +13,8 @@ mod membership;
 #[cfg(not(loom))]
 mod object;
 pub mod permits;
-#[cfg(not(loom))]
-mod signals;
 
 #[cfg(not(loom))]
 pub use lock_owner::Reentry;
 #[cfg(not(loom))]
-pub use membership::{PERMITS, SIGNALS, SemaphoreMembership};
+pub use membership::{PERMITS, SemaphoreMembership};

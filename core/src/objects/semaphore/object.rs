@@ -1,6 +1,6 @@
 //! Semaphores, locks and memories as objects among others.
 
-use super::membership::{PERMITS, SIGNALS, SemaphoreMembership};
+use super::membership::{PERMITS, SemaphoreMembership};
 use crate::objects::error::ObjectError;
 use crate::objects::members::MemberId;
 use crate::objects::members::watcher::Watched;
@@ -71,11 +71,7 @@ impl Object for SemaphoreMembership {
     }
 
     fn is_available(&self, set: usize) -> bool {
-        match set {
-            PERMITS => self.permits.count_free() > 0,
-            SIGNALS => self.has_signals(),
-            _ => false,
-        }
+        set == PERMITS && self.permits.count_free() > 0
     }
 
     fn next_change(&self) -> Option<Duration> {

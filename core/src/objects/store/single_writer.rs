@@ -165,7 +165,7 @@ impl StoreMembership {
         match self.find_contents(0, RECOVERY_TIMEOUT)? {
             Some((file, header)) => self.map_contents(&file, header),
             None => Err(ObjectError::NotHeld(
-                "it has no owner, and no process has its contents: open it with writable='owner' to become its owner",
+                "it has no owner, and no process has its contents: open it with single_writer=True to become its owner",
             )),
         }
     }

@@ -106,7 +106,7 @@ impl TopicMembership {
 /// Describes limits for an error message.
 fn describe_limits(limits: PublisherLimits) -> String {
     let PublisherLimits { high, low, memory } = limits;
-    format!("high={high}, low={low}, max_memory={memory}")
+    format!("high_watermark={high}, low_watermark={low}, max_memory={memory}")
 }
 
 impl Publication {

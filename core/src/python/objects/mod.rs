@@ -6,6 +6,7 @@ pub(crate) mod permits;
 pub(crate) mod queues;
 pub(crate) mod report;
 pub(crate) mod shared_object;
+pub(crate) mod signals;
 pub(crate) mod stores;
 pub(crate) mod topics;
 pub(crate) mod watch;

@@ -1,11 +1,11 @@
 //! `Permits`: acquire and release, for semaphores and locks.
 
 use crate::memory::region::Kind;
-use crate::objects::semaphore::{PERMITS, Reentry, SIGNALS, SemaphoreMembership};
+use crate::objects::semaphore::{PERMITS, Reentry, SemaphoreMembership};
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::support::owner::{current_owner, is_in_loop};
 use crate::python::support::timeout::parse_timeout;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -52,35 +52,26 @@ fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     Ok(done.bind(py).clone().into_any())
 }
 
-/// Waits in this thread for a permit or a signal, and takes it. Calls `_raise_wait_failed` if the wait fails.
-fn wait(slf: &Bound<'_, Permits>, set: usize, timeout: Option<f64>) -> PyResult<()> {
+/// Waits in this thread for a permit, and acquires it. Calls `_raise_wait_failed` if the wait fails.
+fn wait(slf: &Bound<'_, Permits>, timeout: Option<f64>) -> PyResult<()> {
     let semaphore = &slf.get().semaphore;
-    let take = |is_long| match set {
-        SIGNALS => semaphore.try_take_signal(),
-        _ if is_long => semaphore.try_acquire_reserved(),
-        _ => semaphore.try_acquire(),
+    let acquire = |is_long| match is_long {
+        true => semaphore.try_acquire_reserved(),
+        false => semaphore.try_acquire(),
     };
-    let waited = slf.get().name.get().wait_in(slf.py(), set, timeout, take)?;
+    let name = slf.get().name.get();
+    let waited = name.wait_in(slf.py(), PERMITS, timeout, acquire)?;
     if waited != Some(true) {
-        let why = (waited, timeout, set);
+        let why = (waited, timeout, PERMITS);
         slf.call_method1(intern!(slf.py(), "_raise_wait_failed"), why)?;
     }
     Ok(())
 }
 
-#[cold]
-fn not_a_count_error(name: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
-    let text = format!(
-        "{}: expected a number of signals, got {count}",
-        name.describe()
-    );
-    PyValueError::new_err(text)
-}
-
 /// Raises TypeError for arguments that a method does not take, such as the `blocking` of threading's locks; `remedy` is
 /// the text.
 #[inline]
-fn check_no_further_arguments(
+pub(super) fn check_no_further_arguments(
     name: &SharedObject,
     others: &Bound<'_, PyTuple>,
     options: Option<&Bound<'_, PyDict>>,
@@ -223,62 +214,11 @@ impl Permits {
         if this._try(py, owner, false)? || this._regain(py)? {
             return Ok(true);
         }
-        wait(slf, PERMITS, timeout)?;
+        wait(slf, timeout)?;
         let name = this.name.get();
         name.count_acquired(1);
         if this.is_owned {
             this.semaphore.set_lock_owner(owner);
-        }
-        Ok(true)
-    }
-
-    /// Add signals, each of which ends one ``wait()``, here or in another process, now or later.
-    ///
-    /// Signals are independent of permits. They stay when their sender ends, as long as the semaphore has members.
-    #[pyo3(signature = (count=None, *others, **options), text_signature = "($self, count=None)")]
-    fn _signal(
-        &self,
-        py: Python<'_>,
-        count: Option<Bound<'_, PyAny>>,
-        others: &Bound<'_, PyTuple>,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<()> {
-        let name = self.name.get();
-        check_no_further_arguments(
-            name,
-            others,
-            options,
-            "signal() takes a number of signals alone",
-        )?;
-        let count = match count {
-            None => 1,
-            Some(count) => count
-                .extract()
-                .map_err(|_| not_a_count_error(name, &count))?,
-        };
-        name.open(py)?;
-        let signalled = self.semaphore.signal(count);
-        name.map_error(py, signalled)
-    }
-
-    /// Wait for a signal for at most ``timeout`` seconds, and take it. Returns True.
-    ///
-    /// Raises WaitTimeout, and WaitStopped after ``stop()``.
-    #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
-    fn _wait_signal(
-        slf: &Bound<'_, Self>,
-        timeout: Option<Bound<'_, PyAny>>,
-        others: &Bound<'_, PyTuple>,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<bool> {
-        let name = slf.get().name.get();
-        let remedy = "wait() takes a timeout in seconds alone; wait(timeout=0) does not wait";
-        check_no_further_arguments(name, others, options, remedy)?;
-        let timeout = timeout.as_ref().map(parse_timeout).transpose()?;
-        name.open(slf.py())?;
-        let taken = slf.get().semaphore.try_take_signal();
-        if !name.map_error(slf.py(), taken)? {
-            wait(slf, SIGNALS, timeout)?;
         }
         Ok(true)
     }

@@ -312,7 +312,7 @@ impl SharedObject {
         self.closed.load(Ordering::Relaxed) || self.object.membership().has_left()
     }
 
-    /// "memory", "semaphore", "lock", "event", "queue" or "topic".
+    /// "memory", "semaphore", "lock", "event", "signal", "queue", "topic" or "store".
     #[getter]
     fn kind(&self) -> &'static str {
         self.object.membership().shape().kind.word()
@@ -347,24 +347,6 @@ impl SharedObject {
         let object = self.open(py)?;
         let report = py.detach(|| kinds::report(&**object));
         report_dict(py, self.map_error(py, report)?)
-    }
-
-    /// Adds signals.
-    fn signal(&self, py: Python<'_>, count: u64) -> PyResult<()> {
-        let signalled = self.borrow_as::<SemaphoreMembership>(py)?.signal(count);
-        self.map_error(py, signalled)
-    }
-
-    /// Takes a signal. Returns False if none is there.
-    fn try_signal(&self, py: Python<'_>) -> PyResult<bool> {
-        let taken = self.borrow_as::<SemaphoreMembership>(py)?.try_take_signal();
-        self.map_error(py, taken)
-    }
-
-    /// Discards pending signals, and returns how many.
-    fn drain(&self, py: Python<'_>) -> PyResult<u64> {
-        let dropped = self.borrow_as::<SemaphoreMembership>(py)?.drain();
-        self.map_error(py, dropped)
     }
 
     /// Returns the word of the event, which is odd while the event is set.
@@ -437,8 +419,8 @@ impl SharedObject {
         self.map_error(py, prepared)
     }
 
-    /// Returns a slot for an event loop in a wait set of the object: 0 for a permit, the event or an item, 1 for a
-    /// signal or for room, 2 for all items to be done.
+    /// Returns a slot for an event loop in a wait set of the object: 0 for a permit, the event, a signal or an item, 1
+    /// for room, 2 for all items to be done.
     fn sleeper(slf: &Bound<'_, Self>, set: usize) -> PyResult<LoopWaiter> {
         let this = slf.get();
         let sleeper = this.membership(slf.py())?.loop_slot(set);

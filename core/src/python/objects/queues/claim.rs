@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 /// An item of a queue that this process has claimed: no other process gets it until the claim ends.
 ///
-/// `acknowledge` and `give_back` return False if the claim had ended.
+/// `acknowledge` and `nack` return False if the claim had ended.
 #[pyclass(frozen, weakref, module = "shmrpc._core")]
 pub struct Claim {
     /// Keeps this process a member for as long as the claim lives.
@@ -99,7 +99,7 @@ impl Claim {
     }
 
     /// Ends the claim: the item becomes the first one of the queue again.
-    fn give_back(&self, py: Python<'_>) -> PyResult<bool> {
-        self.end(py, |item| item.give_back(py))
+    fn nack(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end(py, |item| item.nack(py))
     }
 }

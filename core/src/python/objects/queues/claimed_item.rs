@@ -203,7 +203,7 @@ impl ClaimedItem {
     }
 
     /// Ends the claim and puts the item back at the head of the queue. Returns false if the claim had ended.
-    pub(crate) fn give_back(&self, py: Python<'_>) -> PyResult<bool> {
+    pub(crate) fn nack(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.is_claimed() {
             return Ok(false);
         }

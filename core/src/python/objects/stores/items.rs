@@ -55,7 +55,9 @@ impl OpenStore {
         at: ContainerRef,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let is_gone = |error: &PyErr| {
-            let gone = py.import("shmrpc.errors").and_then(|it| it.getattr("ObjectDeleted"));
+            let gone = py
+                .import("shmrpc.errors")
+                .and_then(|it| it.getattr("ObjectDeleted"));
             gone.is_ok_and(|gone| error.is_instance(py, &gone))
         };
         let mut at = at;

@@ -98,7 +98,7 @@ pub struct OpenStore {
     pub(super) opened: Py<PyAny>,
     pub(super) root: ContainerRef,
     /// The longest busy timeout that a handle was given, in nanoseconds.
-    pub(super) patience: AtomicU64,
+    pub(super) busy_timeout: AtomicU64,
     /// Set as soon as the store is made.
     pub(super) store_ref: OnceLock<Py<StoreRef>>,
 }
@@ -112,13 +112,13 @@ impl OpenStore {
             .bind(py)
     }
 
-    pub(crate) fn patience(&self) -> u64 {
-        self.patience.load(Relaxed) // Relaxed: under the GIL.
+    pub(crate) fn busy_timeout(&self) -> u64 {
+        self.busy_timeout.load(Relaxed) // Relaxed: under the GIL.
     }
 
     /// Returns the busy timeout of an operation within a wait, which goes on in a copy if there is one.
-    pub(super) fn patience_of_waits(&self) -> u64 {
-        self.patience().max(1)
+    pub(super) fn wait_limit(&self) -> u64 {
+        self.busy_timeout().max(1)
     }
 
     /// Returns the Python object of this store, which all its handles share.
@@ -165,8 +165,8 @@ impl OpenStore {
         + Sync,
     ) -> PyResult<Result<R, StoreError>> {
         let owner = current_owner(py)?;
-        let patience = self.patience_of_waits();
-        let done = py.detach(|| self.membership.with_store(|| owner, patience, &operate));
+        let busy_timeout = self.wait_limit();
+        let done = py.detach(|| self.membership.with_store(|| owner, busy_timeout, &operate));
         match done {
             Ok(done) => Ok(Ok(done)),
             Err(StoreRefused::Store(error)) => Ok(Err(error)),
@@ -204,7 +204,7 @@ impl OpenStore {
     pub(super) fn has_messages(&self) -> Result<bool, StoreRefused> {
         self.membership.with_store(
             || 0,
-            self.patience_of_waits(),
+            self.wait_limit(),
             |store, _, deadline| store.has_messages(deadline),
         )
     }

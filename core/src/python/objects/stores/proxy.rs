@@ -230,7 +230,7 @@ impl Proxy {
         this.wait_in(py, this.name.get(), CHANGES, timeout, || {
             this.membership.with_store(
                 || 0,
-                this.patience_of_waits(),
+                this.wait_limit(),
                 |store, _, deadline| store.has_changed(deadline, place, watch),
             )
         })

@@ -36,20 +36,20 @@ impl Store {
 impl Store {
     /// Makes a handle of a store. `opened` is the Python object that all handles of it share: its `_object` is open for
     /// as long as one of its handles is, its `converter` has the functions of [`Converters`], and its `_store_ref` is set if
-    /// there is a handle. `patience` is the busy timeout in seconds: an operation waits for so long while another
+    /// there is a handle. `busy_timeout` is the busy timeout in seconds: an operation waits for so long while another
     /// process changes the store.
     #[new]
     fn new(
         py: Python<'_>,
         name: Py<SharedObject>,
         opened: &Bound<'_, PyAny>,
-        patience: f64,
+        busy_timeout: f64,
     ) -> PyResult<Self> {
-        let patience = (patience * 1e9) as u64;
+        let busy_timeout = (busy_timeout * 1e9) as u64;
         let store_ref = opened.getattr_opt("_store_ref")?;
         let store_ref = store_ref.as_ref().and_then(|it| it.cast::<StoreRef>().ok());
         if let Some(inner) = store_ref.and_then(|store_ref| store_ref.get().0.upgrade()) {
-            inner.patience.fetch_max(patience, Relaxed); // Relaxed: under the GIL.
+            inner.busy_timeout.fetch_max(busy_timeout, Relaxed); // Relaxed: under the GIL.
             return Ok(Store { inner, name });
         }
         let shared = opened.getattr("_object")?.cast_into::<SharedObject>()?;
@@ -62,7 +62,7 @@ impl Store {
             converters: Converters::new(&opened.getattr("converter")?, limit)?,
             opened: opened.clone().unbind(),
             root: ContainerRef { at: 0, id: 0 },
-            patience: AtomicU64::new(patience),
+            busy_timeout: AtomicU64::new(busy_timeout),
             store_ref: OnceLock::new(),
         };
         inner.root = founded.map_err(|error| inner.refusal_error(py, error))?;
@@ -173,10 +173,10 @@ impl Store {
 
     /// Moves all members to a copy if one of them holds the store and makes no progress. Returns the process of that
     /// member, -1 if it runs in another container; None if no member holds the store.
-    fn _replace(&self, py: Python<'_>) -> PyResult<Option<i32>> {
+    fn _fail_over(&self, py: Python<'_>) -> PyResult<Option<i32>> {
         let this = self.inner(py)?;
-        let patience = this.patience_of_waits();
-        let replaced = py.detach(|| this.membership.fail_over(patience));
+        let busy_timeout = this.wait_limit();
+        let replaced = py.detach(|| this.membership.fail_over(busy_timeout));
         match replaced.map_err(|error| this.refusal_error(py, error))? {
             Some(Holder::Process(pid)) => Ok(Some(pid)),
             Some(Holder::Elsewhere) => Ok(Some(-1)),

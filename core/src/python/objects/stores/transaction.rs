@@ -51,11 +51,11 @@ impl Transaction {
             return Ok(true);
         }
         // The first try waits for a moment; an event loop that tries again has other tasks to run.
-        let patience = match self.is_late.load(Relaxed) {
+        let busy_timeout = match self.is_late.load(Relaxed) {
             true => AGAIN,
             false => OPERATION_TIMEOUT,
         };
-        let begun = members.begin_transaction(owner, owner != this_thread(), patience);
+        let begun = members.begin_transaction(owner, owner != this_thread(), busy_timeout);
         let begun = begun.map_err(|error| self.inner.refusal_error(py, error))?;
         self.is_late
             .store(begun == BeginOutcome::MustRetry, Relaxed);
@@ -81,7 +81,7 @@ impl Transaction {
         });
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let patience = left.map_or(OWNER_LOCK_TIMEOUT, |left| {
+            let busy_timeout = left.map_or(OWNER_LOCK_TIMEOUT, |left| {
                 let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
                 left.min(OWNER_LOCK_TIMEOUT)
             });
@@ -90,7 +90,7 @@ impl Transaction {
             let waited = this.wait_in(py, self.name.get(), TRANSACTIONS, left, || {
                 tried = this
                     .membership
-                    .begin_transaction(owner, is_task, patience)?;
+                    .begin_transaction(owner, is_task, busy_timeout)?;
                 Ok(tried != BeginOutcome::MustWait || only_late)
             });
             self.is_late
@@ -127,8 +127,8 @@ impl Transaction {
         // In an event loop it waits as a single operation does, and only for a single operation of another process.
         let in_loop = !this.joins && is_in_loop(py)?;
         if in_loop {
-            let patience = this.inner.patience() as f64 / 1e9;
-            timeout = Some(timeout.map_or(patience, |timeout| timeout.min(patience)));
+            let busy_timeout = this.inner.busy_timeout() as f64 / 1e9;
+            timeout = Some(timeout.map_or(busy_timeout, |timeout| timeout.min(busy_timeout)));
         }
         let is_late = || this.is_late.load(Relaxed);
         let waited = match in_loop && !is_late() {

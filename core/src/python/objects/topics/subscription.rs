@@ -446,8 +446,8 @@ fn cut_off(ended: EndedPublisher, why: CutReason) -> TakeOutcome {
     let why = match why {
         CutReason::Lag => {
             "has cut this subscriber off, which was too slow, and sends it nothing more: subscribe again, and read \
-             faster, or with a larger disconnect(n), up to the publisher's high, or with keep_last(n), which skips \
-             messages instead"
+             faster, or with a larger Disconnect(n), up to the publisher's high_watermark, or with KeepLast(n), \
+             which skips messages instead"
         }
         CutReason::Corruption => {
             "has cut this subscriber off: a member has written where it must not"

@@ -1,16 +1,56 @@
 //! Signals: a counter of pending signals, each of which ends one wait.
 
-use super::membership::{SIGNALS, SemaphoreMembership};
+use super::error::ObjectError;
+use super::members::watcher::Watched;
+use super::membership::Membership;
+use super::memory::layout::{AT_SIGNALS, SLEEPERS};
+use super::object::Object;
+use super::parts::Parts;
 use crate::crash;
-use crate::objects::error::ObjectError;
-use crate::objects::memory::layout::{AT_SIGNALS, SLEEPERS};
 use crate::shared_heap::{Corruption, Field};
 use crate::sync::{AtomicU64, Ordering};
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
 
+/// The wait set of a signal.
+pub const WAITERS: usize = 0;
 /// The maximum number of pending signals.
 const MOST_SIGNALS: u64 = 1 << 62;
 
-impl SemaphoreMembership {
+/// The membership of this process in a signal.
+pub struct SignalMembership {
+    membership: Membership,
+}
+
+impl Deref for SignalMembership {
+    type Target = Membership;
+
+    fn deref(&self) -> &Membership {
+        &self.membership
+    }
+}
+
+impl Object for SignalMembership {
+    fn membership(&self) -> &Membership {
+        self
+    }
+
+    fn is_available(&self, set: usize) -> bool {
+        // Relaxed: a hint.
+        set == WAITERS && self.signals().load(Ordering::Relaxed) > 0
+    }
+}
+
+impl SignalMembership {
+    /// Completes the membership.
+    pub fn build(parts: Parts) -> Arc<Self> {
+        Arc::new_cyclic(|weak: &Weak<Self>| {
+            let weak: Weak<dyn Watched> = weak.clone();
+            let membership = Membership::new(parts, weak);
+            SignalMembership { membership }
+        })
+    }
+
     /// Adds signals, and wakes as many sleepers that wait for one. Raises an error if there would be too many.
     pub fn signal(&self, count: u64) -> Result<(), ObjectError> {
         self.check()?;
@@ -26,15 +66,14 @@ impl SemaphoreMembership {
                  or drain()"
             )));
         }
-        self.unless_cut_off(())?;
         crash::point!(Signalled);
         // No more than can sleep: a thread that sleeps again has found no signal.
         for _ in 0..count.min(SLEEPERS as u64) {
-            if !self.wake_next(SIGNALS) {
+            if !self.wake_next(WAITERS) {
                 break;
             }
         }
-        Ok(())
+        self.unless_cut_off(())
     }
 
     /// Takes a pending signal. Returns false if there is none.
@@ -65,11 +104,6 @@ impl SemaphoreMembership {
             found @ 0..=MOST_SIGNALS => self.unless_cut_off(found),
             found => Err(self.corrupt_signals(found)),
         }
-    }
-
-    /// Returns true if a signal is pending: a hint.
-    pub(super) fn has_signals(&self) -> bool {
-        self.signals().load(Ordering::Relaxed) > 0
     }
 
     /// Returns the counter.

@@ -1,0 +1,61 @@
+"""Signals: each ends one wait, and stays pending until a wait takes it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Literal, Self
+
+from shmrpc._core import SharedObject, Signals
+from shmrpc.basics.checks import public_class, public_name
+from shmrpc.basics.drivers import ThreadsOnly
+from shmrpc.objects.arguments import check_timeout
+from shmrpc.objects.handle import AsyncContextHandle, ContextHandle, open_object
+
+
+class SignalBase(Signals, ContextHandle):
+    """The part of a signal that is the same in loops and in threads."""
+
+    @public_name("Signal")
+    def __new__(cls, name: str) -> Self:
+        """Open the signal, and make it if no process has it open."""
+        return cls._wrap(open_object(name, "signal", 0))
+
+    @classmethod
+    def _wrap(cls, shared_object: SharedObject) -> Self:
+        handle = Signals.__new__(cls, shared_object)
+        handle._object = shared_object
+        handle._wait_queues = weakref.WeakKeyDictionary()
+        return handle
+
+    signal = Signals._signal
+
+    def _timeout_cause(self) -> str:
+        return "no signal came"
+
+
+@public_class("shmrpc.Signal")
+class Signal(AsyncContextHandle, SignalBase):
+    """A counter of signals of all processes that open its name: each signal ends one :meth:`wait`.
+
+    Signals are counted: they stay pending until a wait takes them, also when their sender has ended. ``drain()``
+    discards pending signals and returns how many. ``with`` and ``async with`` close the handle at the end of the block.
+
+    Raises as :class:`Semaphore` does.
+    """
+
+    async def wait(self, timeout: float | None = None) -> Literal[True]:
+        """Wait up to ``timeout`` seconds for a signal, consume it and return True. Cancelled, it consumes none.
+
+        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        """
+        timeout = check_timeout(timeout)
+        if not self._try():
+            await self._wait_in_loop(self._try, self.signal, timeout)
+        return True
+
+
+@public_class("shmrpc.sync.Signal")
+class BlockingSignal(ThreadsOnly, SignalBase):
+    """A :class:`shmrpc.Signal` whose :meth:`wait` blocks the thread that calls it."""
+
+    wait = Signals._wait_signal

@@ -9,8 +9,8 @@
 //!    112  bounds        2 u64  of a queue: the items that may wait; how often one is delivered, plus 2^63 if they are raw; of a
 //!                              topic: 0; 2^63 if its records are raw; of a store: 1 if it has a single writer
 //!    128  members       256 of them, 32 bytes each: see `members/table.rs`
-//!   8320  the wait set of permits, or of an event: 256 slots
-//!  12544  the wait set of signals: 256 slots
+//!   8320  the first wait set, of permits, an event or signals: 256 slots
+//!  12544  the second wait set, of queues, topics and stores: 256 slots
 //!  16768  spinner       u64    until when a thread spins for the only permit: see `sole_spinner.rs`
 //!  16776  fairness      2 u64  reserved permits: see `semaphore/fairness.rs`
 //!  16832  permits       u64 each: the member that has it, or 0

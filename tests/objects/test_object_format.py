@@ -1,4 +1,4 @@
-"""docs/names.md against the core: the offsets that it gives, and a member that knows nothing but that page."""
+"""Compare docs/object-format.md with the core: the offsets, and a member that knows only that page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.helpers.host_names import host_to_oneself
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import eventually
 
-PAGE = (Path(__file__).parents[2] / "docs" / "names.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "object-format.md").read_text()
 OURS = f"page{os.getpid()}"
 
 
@@ -39,20 +39,21 @@ def at(heading: str, what: str) -> int:
 
 
 MEMORY, MEMBERS, SET = "2. The memory", "3. Members", "5. A wait set"
-QUEUE, CLAIM, CHUNK, JOURNAL = "6. A queue", "7. Claims", "8. Chunks and items", "9. The journal"
+QUEUE, CLAIM, CHUNK = "6. A queue", "7. Claims", "8. Chunks and items"
+UNDO_LOG = "9. The owner lock and the undo log"
 TOPIC, SEAT, LOG = "10. A topic", "11. A seat", "12. The log of a publisher"
 AT_MEMBERS, AT_PERMITS = at(MEMORY, "members"), at(MEMORY, "permits")
-#: Where a queue begins, and the pages of one of 1 MiB, behind the map of 16 bytes for each.
+#: The offset of a queue, and of the pages of a queue of 1 MiB, behind the map of 16 bytes for each.
 AT_QUEUE = int(re.findall(r"The queue itself begins at (\d+),", " ".join(PAGE.split()))[0])
 AT_PAGES = AT_QUEUE + at(QUEUE, "map") + 16 * 512
-#: Where a topic begins, and its end.
+#: The offsets at which a topic begins and ends.
 AT_TOPIC = int(re.findall(r"The topic itself begins at (\d+),", " ".join(PAGE.split()))[0])
 TOPIC_ENDS = AT_TOPIC + at(TOPIC, "seats") + 128 * 4096
-FIRST_SET, SECOND_SET = (offset for name, (offset, _, _) in rows(MEMORY).items() if name.startswith("sleepers"))
+FIRST_SET, SECOND_SET = (offset for name, (offset, _, _) in rows(MEMORY).items() if name.startswith("wait set"))
 
 
 class Mapped:
-    """The memory that the lock file of a name tells."""
+    """The memory that a lock file names."""
 
     def __init__(self, runtime: Path) -> None:
         self.lock_file = runtime / f"{OURS}@shared.lock"
@@ -109,7 +110,7 @@ def fnv(numbers: list[int]) -> int:
         ("sync.subscribe({0!r}, raw=True)", 7, TOPIC_ENDS),
     ],
 )
-def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, made: str, kind: int, size: int) -> None:
+def test_the_header_agrees_with_the_page(runtime: Path, member: MemberProcess, made: str, kind: int, size: int) -> None:
     member.do(f"it = {made.format(OURS)}")
     memory = Mapped(runtime)
     assert re.fullmatch(rf"shmrpc\.{OURS}@[a-z]+\.[0-9a-f]{{32}}", memory.name)
@@ -117,7 +118,7 @@ def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, ma
     assert (memory.half(at(MEMORY, "version")), memory.half(at(MEMORY, "kind"))) == (2, kind)
     assert memory[at(MEMORY, "size")] == memory.size == size
     assert memory.half(at(MEMORY, "ready")) == 1
-    # The core computes it of its own offsets: it is this one exactly if they are those of the page.
+    # The core computes the signature from its own offsets.
     marked = [offset for offset, _, mark in rows(MEMORY).values() if mark]
     assert len(marked) == 11
     assert memory[at(MEMORY, "signature")] == fnv([*marked, 65536])
@@ -128,7 +129,7 @@ def test_the_header_is_as_the_page_says(runtime: Path, member: MemberProcess, ma
     memory.close()
 
 
-def test_the_state_of_members_is_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_the_state_of_members_agrees_with_the_page(runtime: Path, member: MemberProcess) -> None:
     member.do(f"it = sync.Semaphore({OURS!r}, 2); it.acquire()")
     memory = Mapped(runtime)
     entry = memory[AT_MEMBERS + at(MEMBERS, "entry")]
@@ -140,7 +141,7 @@ def test_the_state_of_members_is_where_the_page_says(runtime: Path, member: Memb
     assert _locked(memory.lock_file, 0) is None
     member.do("it.acquire()")
     member.begin("it.acquire()")
-    place = FIRST_SET + at(SET, "places")
+    place = FIRST_SET + at(SET, "slots")
     assert eventually(lambda: memory[place] & 0xFF == 2)
     assert memory[place] & 0xFFFF_FFFF == 2
     assert memory[FIRST_SET + at(SET, "bits")] == 1
@@ -149,7 +150,7 @@ def test_the_state_of_members_is_where_the_page_says(runtime: Path, member: Memb
     memory.close()
 
 
-def test_signals_are_counted_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_signals_are_counted_as_on_the_page(runtime: Path, member: MemberProcess) -> None:
     member.do(f"it = sync.Signal({OURS!r}); it.signal(5)")
     memory, signals = Mapped(runtime), at(MEMORY, "signals")
     assert memory[signals] == 5
@@ -159,7 +160,7 @@ def test_signals_are_counted_where_the_page_says(runtime: Path, member: MemberPr
     memory.close()
 
 
-def test_an_event_counts_as_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_an_event_counts_as_on_the_page(runtime: Path, member: MemberProcess) -> None:
     member.do(f"it = sync.Event({OURS!r})")
     memory, event = Mapped(runtime), at(MEMORY, "event")
     seen = [memory[event]]
@@ -174,7 +175,7 @@ def test_an_event_counts_as_the_page_says(runtime: Path, member: MemberProcess) 
 
 
 class Chunks:
-    """The queue of a name, read by the page alone."""
+    """A queue, read by the page alone."""
 
     def __init__(self, memory: Mapped) -> None:
         self._memory = memory
@@ -185,23 +186,23 @@ class Chunks:
     def claim(self, index: int, what: str) -> int:
         return self._memory[AT_QUEUE + at(QUEUE, "claims") + 64 * index + at(CLAIM, what)]
 
-    def journal(self, what: str) -> int:
-        return self._memory[AT_QUEUE + at(QUEUE, "journal") + at(JOURNAL, what)]
+    def undo_log(self, what: str) -> int:
+        return self._memory[AT_QUEUE + at(QUEUE, "undo log") + at(UNDO_LOG, what)]
 
     def item(self, place: int) -> tuple[int, bytes, int]:
-        """Its form, its payload, and where the next one is."""
+        """Return the form and the payload of an item, and the offset of the next item."""
         head = self._memory[place]
         form, size = head >> 40, head & (1 << 40) - 1
         begin = place + 8 if form != 2 else (place + 8 + 63) & ~63
         return form, self._memory.copy(begin, size), (begin + size + 7) & ~7
 
     def items(self) -> list[tuple[int, bytes]]:
-        """Yield the offsets of the chain."""
+        """Return the form and the payload of each waiting item."""
         found: list[tuple[int, bytes]] = []
-        chunk, place = self.word("first chunk"), self.word("first item")
+        chunk, place = self.word("head chunk"), self.word("head at")
         while len(found) < self.word("put") - self.word("taken"):
-            is_last = chunk == self.word("last chunk")
-            if place == (self.word("next item") if is_last else self._memory[chunk + at(CHUNK, "end")]):
+            is_last = chunk == self.word("tail chunk")
+            if place == (self.word("tail at") if is_last else self._memory[chunk + at(CHUNK, "end")]):
                 assert not is_last
                 chunk = self._memory[chunk + at(CHUNK, "next")]
                 place = chunk + at(CHUNK, "items")
@@ -229,7 +230,7 @@ def parts(payload: bytes) -> list[bytes]:
     return found
 
 
-def test_items_that_wait_stand_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_waiting_items_agree_with_the_page(runtime: Path, member: MemberProcess) -> None:
     member.do(f"import numpy as np; q = sync.queue({OURS!r}); q.put('gone'); q.get()")
     member.do("q.put({'id': 1}); q.put_many(list(range(500))); q.put(np.arange(9000)); q.put(b'x' * 40_000); q.put(7)")
     queue = Chunks(memory := Mapped(runtime))
@@ -241,14 +242,14 @@ def test_items_that_wait_stand_where_the_page_says(runtime: Path, member: Member
         assert form == 2
         assert parts(payload)[1:] == [buffer]
     assert [queue.word(what) for what in ("put", "taken", "done", "held", "shut")] == [505, 1, 0, 0, 0]
-    assert queue.word("gotten") == 1
+    assert queue.word("outstanding") == 1
     member.do("q.task_done(); q.shutdown()")
-    assert [queue.word(what) for what in ("done", "shut", "gotten")] == [1, 1, 0]
-    assert (queue.journal("lease"), queue.journal("sequence") % 2, queue.journal("count")) == (0, 0, 0)
+    assert [queue.word(what) for what in ("done", "shut", "outstanding")] == [1, 1, 0]
+    assert (queue.undo_log("owner lock"), queue.undo_log("sequence") % 2, queue.undo_log("count")) == (0, 0, 0)
     memory.close()
 
 
-def test_claims_stand_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_claims_agree_with_the_page(runtime: Path, member: MemberProcess) -> None:
     member.do(f"q = sync.queue({OURS!r}, raw=True, max_deliveries=2); q.put_many([b'a', b'b', b'c', b'd'])")
     member.do("for _ in range(2): q.claim().nack()")
     member.do("c = q.claim(lease_timeout=60); q.claim().nack()")
@@ -268,10 +269,10 @@ def test_claims_stand_where_the_page_says(runtime: Path, member: MemberProcess) 
         (1, b"c"),
     ]
     assert [queue.claim(each, "owner") for each in (dead, held, back)] == [0, entry >> 32 << 32 | 1, 0]
-    assert queue.claim(held, "ends") - queue.claim(held, "since") == 60 * 10**9
-    assert queue.word("expiry") == queue.claim(held, "ends")
-    assert queue.claim(held, "chunk") == queue.word("first chunk")
-    assert queue.pins(queue.word("first chunk")) == 3
+    assert queue.claim(held, "expiry") - queue.claim(held, "since") == 60 * 10**9
+    assert queue.word("expiry") == queue.claim(held, "expiry")
+    assert queue.claim(held, "chunk") == queue.word("head chunk")
+    assert queue.pins(queue.word("head chunk")) == 3
     assert queue.items() == [(1, b"d")]
     member.do("c.ack()")
     assert queue.claim(held, "state") == 0
@@ -280,7 +281,7 @@ def test_claims_stand_where_the_page_says(runtime: Path, member: MemberProcess) 
 
 
 class Log:
-    """The log of a publisher, read by the page alone, and by one that is not a member."""
+    """The log of a publisher, read by the page alone, without a membership."""
 
     def __init__(self, pid: int, descriptor: int) -> None:
         with open(f"/proc/{pid}/fd/{descriptor}", "rb") as file:
@@ -296,7 +297,7 @@ class Log:
         return number
 
     def message(self, seq: int) -> tuple[int, bytes, int]:
-        """Its form, its payload, and where that is."""
+        """Return the form of a message, its payload, and the offset of the payload."""
         entry = at(LOG, "index") + 16 * (seq % self.word("entries"))
         place, head = self._word(entry), self._word(entry + 8)
         return head >> 40, self._memory[place : place + (head & (1 << 40) - 1)], place
@@ -310,7 +311,7 @@ def listing(what: str) -> int:
     return int(re.findall(rf"^\| \+(\d+) \| {what} \|", section, re.MULTILINE)[0])
 
 
-def test_a_topic_stands_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_a_topic_agrees_with_the_page(runtime: Path, member: MemberProcess) -> None:
     member.do(f"s = sync.subscribe({OURS!r}, slow_policy=shmrpc.KeepLast(5)); b = sync.subscribe({OURS!r})")
     member.do(f"import numpy as np; t = sync.topic({OURS!r}, high_watermark=50, max_memory='1MiB')")
     member.do("t.publish({'id': 1}); t.publish_many(list(range(90, 100))); t.publish(np.arange(9000))")
@@ -338,7 +339,7 @@ def test_a_topic_stands_where_the_page_says(runtime: Path, member: MemberProcess
     assert log.word("blocks") <= messages[11][2] < log.word("size")
 
     member.do("kept = s.get_many(5)[-1].value; b.get_many(3)")
-    claims = [memory[AT_TOPIC + at(TOPIC, "claims") + 8 * seat] for seat in range(3)]
+    claims = [memory[AT_TOPIC + at(TOPIC, "seat words") + 8 * seat] for seat in range(3)]
     assert [(claim & 0xFF, claim >> 8 & 0xFF) for claim in claims] == [(2, 2), (2, 1), (0, 0)]
     assert [memory[AT_TOPIC + at(TOPIC, "owners") + 8 * seat] for seat in range(3)] == [owner, owner, 0]
     assert [memory[AT_TOPIC + at(TOPIC, "lags") + 8 * seat] for seat in range(2)] == [5, 0]
@@ -355,7 +356,7 @@ def test_a_topic_stands_where_the_page_says(runtime: Path, member: MemberProcess
     assert eventually(lambda: memory[waits] == 2)
     assert 3 + 50 - 25 <= memory[target] <= 3 + 50
     assert eventually(lambda: memory[SECOND_SET + at(SET, "bits")] == 1)
-    third = memory[AT_TOPIC + at(TOPIC, "claims") + 16]
+    third = memory[AT_TOPIC + at(TOPIC, "seat words") + 16]
     assert (third & 0xFFFF, log.word("cuts", 16)) == (3 << 8 | 2, third >> 32 << 32 | 1)
     log.close()
     memory.close()
@@ -376,7 +377,7 @@ print(0 if kind == fcntl.F_UNLCK else pid)
     return int(done.stdout) or None
 
 
-#: A member made of the page: joins the lock, waits for its permit, counts, gives it back, and leaves.
+#: A member that is written by the page: attaches to the lock and acquires its permit.
 _FOREIGN = """
 import fcntl, mmap, os, struct, sys, time
 path, members, permits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -398,7 +399,7 @@ with open("/dev/shm/" + file.read().decode().rstrip("\\n"), "r+b") as shm:
 """
 
 
-def test_a_member_made_of_the_page_is_one_and_its_permit_comes_back(runtime: Path) -> None:
+def test_the_permit_of_a_killed_foreign_member_is_recovered(runtime: Path) -> None:
     lock = shmrpc.sync.Lock(OURS)
     command = [sys.executable, "-c", _FOREIGN, str(runtime / f"{OURS}@shared.lock"), str(AT_MEMBERS), str(AT_PERMITS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as foreign:
@@ -414,7 +415,7 @@ def test_a_member_made_of_the_page_is_one_and_its_permit_comes_back(runtime: Pat
     lock.close()
 
 
-def test_the_numbers_of_containers_stand_where_the_page_says(runtime: Path, member: MemberProcess) -> None:
+def test_the_ids_of_containers_agree_with_the_page(runtime: Path, member: MemberProcess) -> None:
     store = "13. A store"
     member.do(f"s = sync.store({OURS!r}, max_memory='1MiB'); s['a'] = []; t = s.transaction()")
     memory = Mapped(runtime)

@@ -22,7 +22,7 @@ _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 @shmrpc.register  # The caller gets this class, and the server does not log the error.
 class Unparsable(ValueError):
-    """This version of Python cannot parse the source."""
+    """A source that this version of Python cannot parse."""
 
 
 class Metrics(msgspec.Struct, frozen=True):

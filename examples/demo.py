@@ -39,7 +39,7 @@ ROUND_TRIPS, WARM_UP = 20_000, 1_000
 
 console = Console()
 
-#: What became of a file: its metrics, or why it could not be parsed.
+#: The outcome of a file: its metrics, or the reason why it could not be parsed.
 Outcome = Metrics | str
 Server = subprocess.Popen[bytes]
 

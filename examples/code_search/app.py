@@ -24,7 +24,7 @@ from examples.code_search.bodies import JSONLines, lines_of
 from examples.code_search.index import Match
 from examples.code_search.service import Status, code_search, search
 
-#: What a failed call is on the web. The FileExistsError that add() raises arrives as one.
+#: The HTTP status of a failed call. The FileExistsError that add() raises arrives as one.
 STATUSES: Final[dict[type[Exception], int]] = {
     ClientDisconnect: 400,  # An upload that broke off: the answer is not read.
     FileExistsError: 409,
@@ -38,7 +38,7 @@ STATUSES: Final[dict[type[Exception], int]] = {
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Connects before the first request. ``timeout``: how long to wait for a service that starts, or is gone."""
+    """Connect before the first request. ``timeout`` is the longest wait for a service that starts or is gone."""
     places = os.environ.get("CODE_SEARCH_AT", "shm").split()
     async with shmrpc.connect(code_search, at=places, timeout=10, reconnect=True) as app.state.client:
         yield
@@ -49,13 +49,13 @@ async def client_of(
     timeout: Annotated[float, Query(gt=0, le=3600, description="Seconds for all of it, a stream included")] = 10,
     x_request_id: Annotated[str | None, Header()] = None,
 ) -> shmrpc.Client:
-    """The client with the options of a request: its deadline, and the name by which the service knows it."""
+    """Return the client with the options of a request: its deadline, and its name for the service."""
     client: shmrpc.Client = request.app.state.client
     return client.with_options(timeout=timeout, metadata={"request-id": x_request_id or uuid.uuid4().hex})
 
 
 async def failed(status: int, _: Request, error: Exception) -> Response:
-    """The answer to a request whose call has failed."""
+    """Return the response to a request whose call has failed."""
     return JSONResponse({"detail": str(error)}, status, headers={"Retry-After": "1"} if status == 503 else None)
 
 
@@ -67,7 +67,7 @@ for kind, status in STATUSES.items():
 
 @app.get("/search")
 async def find_files(client: Client, response: Response, word: str, limit: int = 10) -> list[Match]:
-    """The files that have a word. The service sends the request's name back, beside the result."""
+    """Return the files that contain a word. The service returns the request's name as metadata."""
     reply: dict[str, str | bytes] = {}
     matches = await client.with_options(reply_metadata=reply).call(search.search, word, limit)
     response.headers["X-Request-ID"] = str(reply["request-id"])
@@ -76,7 +76,7 @@ async def find_files(client: Client, response: Response, word: str, limit: int =
 
 @app.get("/grep")
 async def find_lines(client: Client, text: str) -> Response:
-    """The lines that have a text, one JSON object per line, each sent when it is found."""
+    """Stream the lines that contain a text, one JSON object per line, each sent when it is found."""
     return await JSONLines.of(client.call(search.grep, text))
 
 

@@ -14,7 +14,7 @@ import shmrpc
 
 
 async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The lines of a text that comes in pieces."""
+    """Yield the lines of a text that comes in pieces."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -39,7 +39,7 @@ class JSONLines(StreamingResponse):
         return cls(await anext(items, None), items)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it. When the HTTP client goes away the stream is closed, and so the service hears of it."""
+        """Send the response. Close the stream when the HTTP client goes away, so that the service stops."""
         async with contextlib.aclosing(self._others):
             await super().__call__(scope, receive, send)
 

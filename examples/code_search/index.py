@@ -36,25 +36,25 @@ class Index:
         return self._lines
 
     def check_is_new(self, file: str) -> None:
-        """Raises FileExistsError if there is a file of this name."""
+        """Raise FileExistsError if the index has a file of this name."""
         if file in self._lines:
             raise FileExistsError(f"there is a file {file!r} already")
 
     def add(self, file: str, lines: Sequence[str]) -> None:
-        """Takes in a file. Raises FileExistsError if there is one of this name."""
+        """Add a file. Raises FileExistsError if the index has one of this name."""
         self.check_is_new(file)
         self._lines[file] = lines
         for word, count in Counter(_WORD.findall("\n".join(lines))).items():
             self._counts[word][file] = count
 
     def best(self, word: str, limit: int) -> list[Match]:
-        """The files that have the word, those first that have it most often."""
+        """Return the files that contain the word, the one with the most occurrences first."""
         found = self._counts.get(word, Counter())
         return [Match(file, count) for file, count in found.most_common(limit)]
 
 
 def index_library() -> Index:
-    """The sources of Python's standard library, without its tests."""
+    """Index the sources of Python's standard library, without its tests."""
     index = Index()
     for path in _library():
         index.add(str(path.relative_to(_LIBRARY)), path.read_text("utf-8", "replace").splitlines())

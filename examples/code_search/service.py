@@ -46,13 +46,13 @@ class CodeSearch:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: shmrpc.Service) -> AsyncIterator[None]:
-        """Reads the library before the first call is taken. In a thread, so that Ctrl-C works meanwhile."""
+        """Read the library before the first call, in a thread, so that Ctrl-C works meanwhile."""
         self._index = await asyncio.to_thread(index_library)
         yield
 
     @shmrpc.endpoint
     def search(self, word: Text, limit: Limit = 10) -> list[Match]:
-        """The files that have the word, those first that have it most often."""
+        """Return the files that contain the word, the one with the most occurrences first."""
         shmrpc.current_call().reply_metadata["request-id"] = _request_id()
         return self._index.best(word, limit)
 
@@ -68,7 +68,7 @@ class CodeSearch:
 
     @shmrpc.endpoint
     async def add(self, file: Text, lines: AsyncIterator[str]) -> int:
-        """Takes in one more file once all of it has come; how many lines it has."""
+        """Add a file after all of its lines have come, and return their number."""
         with self._listed():
             self._index.check_is_new(file)  # Before anything is sent for nothing.
             content = [line async for line in lines]
@@ -91,7 +91,7 @@ class CodeSearch:
 
 
 def _request_id() -> str:
-    """The caller's name for what it does."""
+    """Return the name that the caller has given to its request."""
     call = shmrpc.current_call()
     return str(call.metadata.get("request-id", f"call {call.id} of process {call.pid}"))
 

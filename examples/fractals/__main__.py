@@ -50,7 +50,7 @@ def _workers(text: str) -> int:
 
 
 def explore(port: int) -> None:
-    """Serves the page until Ctrl-C. ``port``: 0 for any that is free."""
+    """Serve the page until Ctrl-C. ``port`` 0 is any free port."""
     config = uvicorn.Config(app, port=port, log_level="warning")
     with config.bind_socket() as bound:
         bound.listen()  # A browser that comes before the workers are ready waits for them.
@@ -61,7 +61,7 @@ def explore(port: int) -> None:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.fractals", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, default=8000, help="where the page is, on this host alone (8000; 0: any)")
     picture = parser.add_argument_group("a picture")

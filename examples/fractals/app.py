@@ -25,7 +25,7 @@ from examples.fractals.sets import Tile
 
 #: Seconds between two reports to a page.
 REPORT_EVERY: Final = 0.5
-#: How often a tile is painted anew whose worker was killed.
+#: Number of attempts to paint a tile again after its worker was killed.
 RETRIES: Final = 5
 #: WebSocket's words for data that cannot be understood, and for what has gone wrong here; bytes of a reason.
 _UNSUPPORTED: Final = 1003
@@ -59,7 +59,7 @@ app = FastAPI(title="Fractals", lifespan=lifespan)
 
 @app.get("/", response_class=HTMLResponse)
 async def page() -> str:
-    """The explorer."""
+    """Return the page of the explorer."""
     return Path(__file__).with_name("page.html").read_text()
 
 
@@ -92,7 +92,7 @@ class Viewer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def heed(self, text: str) -> None:
-        """Does what the page says."""
+        """Carry out a message of the page."""
         try:
             said = _read.decode(text)
         except (msgspec.DecodeError, ValueError) as error:

@@ -66,14 +66,14 @@ class Painter:
         self._ended: dict[int, float] = {}
 
     async def paint(self, tile: Tile) -> Pixels:
-        """The colours of a tile, as :func:`sets.paint` gives them. Cancelling it ends the work."""
+        """Return the colours of a tile, as :func:`sets.paint` does. Cancelling the task ends the work."""
         asked = time.monotonic()
         painted = Painted(*await self.pool.run(paint_here, tile))
         self.note(asked, painted)
         return painted.pixels
 
     def note(self, asked: float, painted: Painted) -> None:
-        """Takes note of a tile that was asked for at ``asked``."""
+        """Record a tile that was requested at ``asked``."""
         now = time.monotonic()
         # While its worker painted another tile, this one waited for it, and not for its transport.
         free = max(asked, self._ended.get(painted.pid, 0.0))
@@ -100,7 +100,7 @@ class Painter:
         )
 
     def workers(self) -> list[int]:
-        """The process ids of the workers."""
+        """Return the process ids of the workers."""
         return [worker.pid for worker in self.pool.stats().workers]
 
 

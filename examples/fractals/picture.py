@@ -33,7 +33,7 @@ class Scene(NamedTuple):
         return math.floor(middle.real) - self.width // 2, math.floor(middle.imag) - self.height // 2
 
     def tiles(self) -> list[Tile]:
-        """The tiles that it is a part of."""
+        """Return the tiles that cover the picture."""
         left, bottom = self.corner()
         columns = range(left // SIDE, (left + self.width - 1) // SIDE + 1)
         rows = range(bottom // SIDE, (bottom + self.height - 1) // SIDE + 1)
@@ -51,7 +51,7 @@ class Canvas:
         self._pixels = np.zeros((rows * SIDE, columns * SIDE, 4), np.uint8)
 
     def add(self, tile: Tile, pixels: Pixels) -> None:
-        """Puts a tile in its place."""
+        """Copy the pixels of a tile into the picture."""
         x, y = (tile.column - self._left) * SIDE, (self._top - tile.row) * SIDE
         self._pixels[y : y + SIDE, x : x + SIDE] = pixels
 

@@ -38,7 +38,7 @@ class Tile(msgspec.Struct, frozen=True, array_like=True):
         return 128 + 48 * self.zoom
 
     def plane(self) -> _Complex:
-        """The numbers at the middles of its pixels, the uppermost row first; shape (SIDE, SIDE)."""
+        """Return the numbers at the centres of the pixels, the top row first; shape (SIDE, SIDE)."""
         extent = EXTENT / 2**self.zoom
         along = (np.arange(SIDE) + 0.5) / SIDE
         real = ORIGIN.real + (self.column + along) * extent
@@ -48,7 +48,7 @@ class Tile(msgspec.Struct, frozen=True, array_like=True):
 
 
 def paint(tile: Tile) -> Pixels:
-    """The colours of a tile: red, green, blue and opacity of each pixel; shape (SIDE, SIDE, 4)."""
+    """Return the colours of a tile: red, green, blue and opacity of each pixel; shape (SIDE, SIDE, 4)."""
     plane = tile.plane()
     if tile.julia is None:
         steps = _escape(np.zeros_like(plane), plane, tile.limit, known=_is_in_bulbs(plane))
@@ -89,7 +89,7 @@ def _escape(start: _Complex, constant: _Complex, limit: int, known: npt.NDArray[
 
 
 def _colour(steps: npt.NDArray[np.float64]) -> Pixels:
-    """A colour that wanders with the steps; black for what never leaves."""
+    """Return colours that change with the number of steps; black for points that never leave."""
     phase = np.sqrt(np.maximum(steps, 0))[..., np.newaxis] * 0.7 + np.array([3.6, 4.2, 4.9])
     pixels = np.full((*steps.shape, 4), 255, np.uint8)
     pixels[..., :3] = np.where(steps[..., np.newaxis] > 0, 127.5 * (1 + np.cos(phase)), 0).astype(np.uint8)

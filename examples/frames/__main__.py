@@ -51,7 +51,7 @@ def kill_one(frames: shmrpc.sync.Queue, workers: Sequence[BaseProcess]) -> int:
 
 
 def run(count: int, shape: Shape, path: Path) -> list[str]:
-    """Makes the picture; returns what is wrong with it."""
+    """Make the picture, and return a list of its faults."""
     names = (f"frames.{os.getpid()}", f"frames.{os.getpid()}.results")
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=work, args=(names,)) for _ in range(WORKERS)]
@@ -96,7 +96,7 @@ def _multiple(text: str) -> int:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.frames", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--frames", type=int, default=64, help="how many (64; at least 16)")
     parser.add_argument("--height", type=_multiple, default=1080, help="of a frame (1080)")

@@ -13,14 +13,14 @@ Frame: TypeAlias = npt.NDArray[np.uint8]
 #: Height, width and colours.
 Shape: TypeAlias = tuple[int, int, int]
 
-#: How many pixels of a frame become one pixel of the picture, in each direction.
+#: Pixels of a frame for one pixel of the picture, in each direction.
 SCALE: Final = 8
 #: The frames of a row of the picture.
 COLUMNS: Final = 8
 
 
 def draw(frame: Frame, number: int, count: int) -> None:
-    """Fills a frame: a disc that crosses a sky."""
+    """Draw a frame: a disc that crosses a sky."""
     height, width, _ = frame.shape
     y, x = np.ogrid[:height, :width]
     time = number / max(1, count - 1)
@@ -33,7 +33,7 @@ def draw(frame: Frame, number: int, count: int) -> None:
 
 
 def shrink(frame: Frame) -> Frame:
-    """Makes a small frame with dark edges of a large one: the mean of each square of pixels, less where it changes."""
+    """Return a small frame with dark edges: the mean of each square of pixels, darker where the colours change."""
     height, width, colours = frame.shape
     squares = frame.reshape(height // SCALE, SCALE, width // SCALE, SCALE, colours)
     small = squares.mean(axis=(1, 3))
@@ -59,13 +59,13 @@ class Picture:
         self.pixels = np.zeros((rows * self._height, COLUMNS * self._width, 3), np.uint8)
 
     def part(self, number: int) -> Frame:
-        """The place of a frame."""
+        """Return the part of the picture for a frame."""
         row, column = divmod(number, COLUMNS)
         top, left = row * self._height, column * self._width
         return self.pixels[top : top + self._height, left : left + self._width]
 
     def write(self, path: Path) -> None:
-        """Writes it as PNG."""
+        """Write the picture as PNG."""
         height, width, _ = self.pixels.shape
         header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])  # 8 bits each, RGB.
         rows = np.zeros((height, 1 + 3 * width), np.uint8)  # Before each row: that it is not filtered.

@@ -16,7 +16,7 @@ PATIENCE: Final = 120.0  # Seconds.
 
 
 def open_queues(names: tuple[str, str]) -> tuple[shmrpc.sync.Queue, shmrpc.sync.Queue]:
-    """Opens the queue of the frames, and that of what is made of them. All that open them say the same sizes."""
+    """Open the queue of frames and the queue of results. Every process opens them with the same sizes."""
     return (
         shmrpc.sync.queue(names[0], WAITING, max_memory=MEMORY),
         shmrpc.sync.queue(names[1], RESULTS),
@@ -24,7 +24,7 @@ def open_queues(names: tuple[str, str]) -> tuple[shmrpc.sync.Queue, shmrpc.sync.
 
 
 def produce(names: tuple[str, str], count: int, shape: Shape) -> None:
-    """Fills frames where the workers will read them."""
+    """Draw frames in the memory in which the workers read them."""
     frames, _ = open_queues(names)
     for number in range(count):
         with frames.reserve(shape, timeout=PATIENCE) as frame:
@@ -33,7 +33,7 @@ def produce(names: tuple[str, str], count: int, shape: Shape) -> None:
 
 
 def work(names: tuple[str, str]) -> None:
-    """Makes a small frame of each one that it gets, until there are no more.
+    """Shrink each frame of the queue until there are no more.
 
     Each claim ends after its result was put: a worker that dies in between leaves a frame that is delivered again,
     and maybe a second result, which the writer has to take. The other way round, a frame would be missing.

@@ -37,7 +37,7 @@ class Table:
         self._store = store
         self._ledgers = ledgers
         self._players: dict[str, BaseProcess] = {}
-        #: How many were killed, and of these, how many within a move.
+        #: Number of killed players, and of those killed within a move.
         self.killed = self.within = 0
 
     def seat(self, name: str) -> None:
@@ -69,7 +69,7 @@ class Table:
         self.within += is_within
 
     def leave(self) -> list[str]:
-        """Waits until all have left; what is wrong with how they did."""
+        """Wait until all players have left, and return a list of faults."""
         for player in self._players.values():
             player.join(PATIENCE)
         return [f"{name} ended with {each.exitcode}" for name, each in self._players.items() if each.exitcode != 0]
@@ -80,7 +80,7 @@ class Table:
             player.kill()
 
     def written(self, name: str) -> int:
-        """The last move that a player has written down as done."""
+        """Return the last move that a player has recorded as done."""
         with contextlib.suppress(FileNotFoundError):
             return int((self._ledger(name).read_bytes().splitlines() or [b"0"])[-1])
         return 0
@@ -90,7 +90,7 @@ class Table:
 
 
 def wait_for_move(world: shmrpc.sync.Store, name: str, moves: int) -> None:
-    """Waits until a player has done more than so many moves."""
+    """Wait until a player has done more than ``moves`` moves."""
     for now in shmrpc.watch(world["players"][name], PATIENCE):
         if now.moves > moves:
             return
@@ -146,7 +146,7 @@ def run(kills: int, ledgers: Path) -> list[str]:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.game", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=12, help="how many players are killed (12)")
     options = parser.parse_args()

@@ -37,7 +37,7 @@ def play(store: str, name: str, ledger: Path) -> None:
 
 
 def show(store: str) -> None:
-    """Shows the scores whenever they have changed. Counts how often, and tells what was wrong with any picture."""
+    """Show the scores after each change. Report the number of changes, and faults of the snapshots."""
     looks, wrong = 0, list[str]()
     with shmrpc.sync.store(store) as world:
         for now in shmrpc.watch(world, PATIENCE):

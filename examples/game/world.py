@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import shmrpc
 
-#: What a player can find, and how much it is worth.
+#: The treasures that a player can find, with their points.
 TREASURES: Final = {"shell": 1, "pearl": 10, "crown": 100}
 
 
@@ -22,12 +22,12 @@ class Player:
     treasures: dict[str, int] = field(default_factory=dict)
 
     def find(self, treasure: str) -> None:
-        """Gets what it has found."""
+        """Add a treasure that the player has found."""
         self.treasures[treasure] = self.treasures.get(treasure, 0) + 1
         self.points += TREASURES[treasure]
 
     def rob(self, other: Player) -> None:
-        """Takes a tenth of what another has."""
+        """Take a tenth of the points of another player."""
         loot = other.points // 10
         other.points -= loot
         self.points += loot
@@ -39,12 +39,12 @@ def treasure(name: str, move: int) -> str:
 
 
 def found(name: str, moves: int) -> int:
-    """The points that a player has found in so many moves."""
+    """Return the points that a player has found after ``moves`` moves."""
     return sum(TREASURES[treasure(name, move)] for move in range(moves))
 
 
 def make(world: shmrpc.sync.Store, names: list[str]) -> None:
-    """Makes the world, with players that have done nothing so far."""
+    """Make the world, with players that have not moved."""
     with world.transaction():
         world["players"] = {name: Player(name) for name in names}
         world["found"] = 0

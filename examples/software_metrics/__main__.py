@@ -66,7 +66,7 @@ def compare(files: Sequence[str], pools: Sequence[int]) -> bool:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.software_metrics", description=(__doc__ or "").partition("\n")[0]
     )

@@ -36,7 +36,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 def methods_in(path: str) -> list[str]:
-    """The source of each method in a file. None in what this version of Python cannot parse."""
+    """Return the source of each method in a file; none for a file that this version of Python cannot parse."""
     source = Path(path).read_bytes()
     try:
         module = _parse(source)
@@ -69,7 +69,7 @@ def _methods(module: ast.Module) -> Iterator[_Function]:
 
 
 def _lines(method: _Function) -> range:
-    """The numbers of its lines, decorators included; the first line of all is 0."""
+    """Return the numbers of the lines of a method, decorators included; the first line of the file is 0."""
     first = min([method.lineno, *(decorator.lineno for decorator in method.decorator_list)])
     return range(first - 1, method.end_lineno or first)
 
@@ -77,5 +77,5 @@ def _lines(method: _Function) -> range:
 def _source(lines: list[str], method: _Function) -> str:
     own = _lines(method)
     text = textwrap.dedent("\n".join(lines[own.start : own.stop]))
-    # What is indented less is within a string. As the body of something else, the method can be parsed as it is.
+    # A line that is indented less is within a string. In the body of an if, the method can be parsed unchanged.
     return text if not text[:1].isspace() else "if True:\n" + text

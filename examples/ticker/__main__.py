@@ -33,7 +33,7 @@ PATIENCE: Final = 120.0  # Seconds.
 
 
 def publish(topic: shmrpc.sync.Topic, values: Sequence[Tick]) -> float:
-    """Publishes ticks; the longest time that a batch took, in seconds."""
+    """Publish ticks, and return the longest time for a batch, in seconds."""
     longest = 0.0
     for begin in range(0, len(values), BATCH):
         began = time.monotonic()
@@ -44,7 +44,7 @@ def publish(topic: shmrpc.sync.Topic, values: Sequence[Tick]) -> float:
 
 
 def stop(process: BaseProcess) -> None:
-    """Stops a process, and returns once it stands still."""
+    """Stop a process, and return once it is stopped."""
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
@@ -53,7 +53,7 @@ def stop(process: BaseProcess) -> None:
 def trade(
     name: str, values: Sequence[Tick], readers: Sequence[BaseProcess], stopped: BaseProcess
 ) -> tuple[float, float]:
-    """Publishes all ticks, with one reader stopped for a third of them; the longest time of a batch, else and then."""
+    """Publish all ticks, a third of them while a reader is stopped; return the longest time of a batch, without and with."""
     third = len(values) // 3
     with shmrpc.sync.topic(name) as topic:
         end = time.monotonic() + PATIENCE
@@ -70,7 +70,7 @@ def trade(
 
 
 def recorded(path: Path) -> list[tuple[int, Tick]]:
-    """The ticks of a recorder's file, and their numbers."""
+    """Return the ticks of a recorder's file, with their numbers."""
     with path.open(newline="") as file:
         return [(int(seq), {"price": float(price), "size": int(size)}) for seq, price, size in csv.reader(file)]
 
@@ -114,7 +114,7 @@ def run(count: int, path: Path) -> list[str]:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.ticker", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ticks", type=int, default=30_000, help="how many (30000; at least 3000)")
     parser.add_argument("file", type=Path, nargs="?", help="where to record them, as CSV; by default a temporary file")

@@ -19,7 +19,7 @@ class Tick(TypedDict):
 
 
 def ticks(count: int) -> Iterator[Tick]:
-    """Yields so many ticks: the price wanders, and jumps now and then."""
+    """Yield ``count`` ticks, whose price wanders and sometimes jumps."""
     chance = random.Random(19)
     price = 100.0
     for number in range(count):
@@ -34,6 +34,6 @@ def is_jump(before: float, price: float) -> bool:
 
 
 def jumps(count: int) -> list[int]:
-    """The numbers of the ticks at which an alarm has to be raised."""
+    """Return the numbers of the ticks that must raise an alarm."""
     prices = [tick["price"] for tick in ticks(count)]
     return [number for number in range(1, count) if is_jump(prices[number - 1], prices[number])]

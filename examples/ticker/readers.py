@@ -20,7 +20,7 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 
 
 def record(topic: str, results: str, path: Path) -> None:
-    """Writes each tick into a file. What it has not written so far, the market waits for, and keeps in memory."""
+    """Write each tick into a file. The market waits for this reader, and keeps unread ticks in memory."""
     with (
         shmrpc.sync.subscribe(topic, slow_policy="block", on_publisher_lost="raise") as ticks,
         path.open("w", newline="") as file,
@@ -35,7 +35,7 @@ def record(topic: str, results: str, path: Path) -> None:
 
 
 def alarm(topic: str, results: str) -> None:
-    """Compares each price with the one before: a tick that was missed could be the one that matters."""
+    """Raise an alarm for each jump between two prices. Missing a tick could hide a jump."""
     jumps, before = [], 0.0
     with shmrpc.sync.subscribe(topic, slow_policy="block", on_publisher_lost="raise") as ticks:
         try:
@@ -71,7 +71,7 @@ def picture(prices: deque[float]) -> str:
 
 
 def _show(text: str) -> None:
-    # As bytes: a terminal that has no such letters does not end the chart.
+    # Bytes, so that a terminal without these letters does not end the chart.
     sys.stdout.buffer.write(text.encode(sys.stdout.encoding, errors="replace"))
     sys.stdout.flush()
 

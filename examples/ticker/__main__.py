@@ -53,7 +53,10 @@ def stop(process: BaseProcess) -> None:
 def trade(
     name: str, values: Sequence[Tick], readers: Sequence[BaseProcess], stopped: BaseProcess
 ) -> tuple[float, float]:
-    """Publish all ticks, a third of them while a reader is stopped; return the longest time of a batch, without and with."""
+    """Publish all ticks, a third of them while a reader is stopped.
+
+    Returns the longest time of a batch without a stopped reader, and with one.
+    """
     third = len(values) // 3
     with shmrpc.sync.topic(name) as topic:
         end = time.monotonic() + PATIENCE

@@ -1,4 +1,4 @@
-"""Calls collected in an event loop, to be sent in one frame."""
+"""Batches of calls in an event loop. The calls of a batch are sent in one frame."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class BatchFuture(asyncio.Future[Any]):
     __iter__ = __await__
 
     def add_done_callback(self, fn: Callable[[Any], object], /, **context: Any) -> None:
-        """Add a callback. Within the block, raises LocalProtocolError for the callbacks by which asyncio waits."""
+        """Add a callback. Within the block, raises LocalProtocolError for a callback by which asyncio waits."""
         if not self.done() and _is_asyncio_callback(fn):
             self._block.check_not_inside(self._endpoint)
         super().add_done_callback(fn, **context)
 
     def result(self) -> Any:
-        """Return the result of the call. Raises LocalProtocolError before the end of the block."""
+        """Return the result of the call or raise its error. Raises LocalProtocolError before the end of the block."""
         if not self.done():
             self._block.check_sent(self._endpoint)
         try:
@@ -52,13 +52,13 @@ class BatchFuture(asyncio.Future[Any]):
 
 
 def _is_asyncio_callback(callback: Any) -> bool:
-    """Return True if a callback belongs to asyncio, which uses it to wait."""
+    """Return True if asyncio has made a callback, to wait for the future."""
     module = getattr(getattr(callback, "func", callback), "__module__", None)
     return isinstance(module, str) and module.startswith("asyncio.")
 
 
 class Batch(BaseBatch[asyncio.Future[Any]]):
-    """Calls to be sent in one frame; made by :meth:`Client.batch`."""
+    """A block that collects calls and sends them in one frame at its end; made by :meth:`Client.batch`."""
 
     def __init__(self, client: CallEngine[Any]) -> None:
         super().__init__(client, asyncio.current_task, "async with", BatchFuture)

@@ -147,7 +147,7 @@ class Client(CallEngine[LoopReconnector]):
         await self._reconnector.wait_session(timeout=timeout)
 
     def _unbind(self) -> None:
-        """Discard the endpoints that are bound to a session without new calls."""
+        """Discard the cached endpoints, which are bound to a session that takes no new calls."""
         for name in [name for name in self.__dict__ if not name.startswith("_")]:
             del self.__dict__[name]
         self.__dict__.pop("_calls", None)
@@ -307,7 +307,7 @@ class Client(CallEngine[LoopReconnector]):
         return _core.ItemStream(self._map(endpoint, iterables, chunk))
 
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[list[Any], None]:
-        """Yield the results of each frame."""
+        """Send the calls of :meth:`map`, and yield the results of each frame as a list."""
         name, kind = self._endpoint_name_and_type(endpoint)
         call = self._new_call(name)
         in_flight: deque[asyncio.Task[BatchOutcome]] = deque()
@@ -375,7 +375,7 @@ class Client(CallEngine[LoopReconnector]):
         return await self._describe()
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """Return the function that calls an endpoint. The hot path: binds beforehand what each call needs."""
+        """Return the function that calls an endpoint. Prepares all that its calls have in common, for their speed."""
         reconnector, options = self._reconnector, self._options
         session = reconnector.session
         if session is None:
@@ -391,7 +391,7 @@ class Client(CallEngine[LoopReconnector]):
         return self._bind_fast_path(session, name, number, kind)
 
     def _bind_fast_path(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
-        """Return the function of the fast path, which runs in the core, and in Python where the core cannot."""
+        """Return the function that calls an endpoint on the native path, and in Python where the core cannot."""
         codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait_reply
         slow_call, may_retry = self._call, self._reconnector.may_retry
         decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
@@ -437,19 +437,20 @@ class Client(CallEngine[LoopReconnector]):
         channel = session.shared_memory.channel
         if channel is None:
             return call
-        short = self._fast_call(session, number, kind, read)
+        native = self._native_call(session, number, kind, read)
         home = session.loop, session.check_loop
-        return _core.LoopEndpoint(channel, short, call, complete, session.note_interruption, session.cancel, home)
+        return _core.LoopEndpoint(channel, native, call, complete, session.note_interruption, session.cancel, home)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
+        """Call an endpoint on the slow path; return the decoded result."""
         return await self._call_slow_path(name, decode, args, kwargs)
 
     async def _iter_chunks(
         self, on_error: Callable[[Exception], Any], name: str, /, *args: Any
     ) -> AsyncGenerator[list[Any], None]:
-        """Yield the items of a call whose reply is a stream in lists, as they arrive together.
+        """Call an endpoint that streams, without interceptors. Yield the items that arrive together as a list.
 
-        ``on_error`` converts the error of an item that cannot be decoded into a substitute for it.
+        ``on_error`` returns the value to yield in the place of an item that cannot be decoded, given the error.
         """
         call, decoder = self._new_call(name), ItemDecoder(self._codec, Any)
         stream_exchange: LoopStreamExchange = await self._open_stream(call, args, {})
@@ -466,7 +467,10 @@ class Client(CallEngine[LoopReconnector]):
     async def _stream(
         self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[list[Any], None]:
-        """Yield the items of a call whose reply is a stream in lists, as they arrive together."""
+        """Call an endpoint that streams. Yield the items that arrive together as a list.
+
+        Raises the error of a source, or of the call, and DecodeError for an invalid item.
+        """
         call = self._new_call(name)
         async with AsyncExitStack() as stack:
             await self._enter_interceptors(stack, call)
@@ -501,7 +505,7 @@ def connect(
     allow_uids: Collection[int] = (),
     at: At = None,
 ) -> Client:
-    """Return a client of a service: ``async with shmrpc.connect("calculator") as client: ...``.
+    """Return a client of a service: ``async with shmrpc.connect("calculator") as client: ...``. The block connects.
 
     A Service in place of its name gives ``client.name(...)`` results of the declared types.
 

@@ -56,7 +56,7 @@ class LoopReconnector(Reconnector[LoopSession]):
         self._connecting: asyncio.Task[None] | None = None
 
     def usable_session(self) -> LoopSession | None:
-        """Return the current session. Also raises LocalProtocolError outside of the session's event loop."""
+        """Return the current session; see the base class. Raises LocalProtocolError outside of its event loop."""
         session = super().usable_session()
         if session is not None and session.loop not in _LOOP_TASKS:
             session.connection.check_loop()
@@ -67,18 +67,19 @@ class LoopReconnector(Reconnector[LoopSession]):
             client._unbind()
 
     async def open(self) -> None:
-        """Make the first connection."""
+        """Make the first connection, in the running event loop; see the base class."""
         self._check_new()
         running_loop()
-        connection = await self._dial(self._timeout, self._note)
+        connection = await self._dial(self._timeout, self._record_obstacle)
         if self.closed_error is not None:  # Closed while it was connecting.
             connection.close()
             raise closed_error(self.closed_error)
-        self._begin(connection)
+        self._start_session(connection)
 
-    def _begin(self, connection: Connection) -> None:
-        told = _WeakCallbacks(self)
-        session = LoopSession(connection, told.on_end, told.on_go_away)
+    def _start_session(self, connection: Connection) -> None:
+        """Make a session of a new connection the current one."""
+        callbacks = _WeakCallbacks(self)
+        session = LoopSession(connection, callbacks.on_end, callbacks.on_go_away)
         is_first, self.session = self.session is None, session
         self.numbers = session.numbers
         if not is_first:
@@ -91,7 +92,7 @@ class LoopReconnector(Reconnector[LoopSession]):
         super().close()
 
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> LoopSession:
-        """Return the current session, after waiting for the task that makes the next one."""
+        """Return the current session, after waiting for the task that connects; see the base class."""
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         if deadline is not None:
             end = min(end, time.monotonic() + seconds_until(deadline))
@@ -104,12 +105,14 @@ class LoopReconnector(Reconnector[LoopSession]):
         return session
 
     def _on_go_away(self, session: LoopSession) -> None:
+        """With ``reconnect``, drain the session and connect again."""
         if self.reconnect and session is self.session:
             self._draining.add(session)
             self._reconnect()
             session.drain()
 
     def _on_end(self, session: LoopSession) -> None:
+        """Connect again with ``reconnect``; otherwise let every further call raise the error of the session."""
         self._draining.discard(session)
         if session is not self.session:
             return
@@ -120,6 +123,7 @@ class LoopReconnector(Reconnector[LoopSession]):
             self.closed_error = session.close_reason.error
 
     def _reconnect(self) -> None:
+        """Start the task that connects again, unless it is running."""
         self._unbind_clients()
         self._last_failure = ""
         if self._connecting is None:
@@ -128,12 +132,12 @@ class LoopReconnector(Reconnector[LoopSession]):
 
     @staticmethod
     async def _connect_again(reference: weakref.ref[LoopReconnector], dial: Dial, service: str) -> None:
-        """Connect until there is a server, for a client that may be dropped meanwhile."""
+        """Connect, with retries until there is a server; then make the session. Refers weakly to the reconnector."""
         pause = 0.01
 
         def note(obstacle: str) -> None:
             if (reconnector := reference()) is not None:
-                reconnector._note(obstacle)
+                reconnector._record_obstacle(obstacle)
 
         try:
             while True:
@@ -148,7 +152,7 @@ class LoopReconnector(Reconnector[LoopSession]):
             if reconnector is None or reconnector.closed_error is not None:
                 connection.close()
             else:
-                reconnector._begin(connection)
+                reconnector._start_session(connection)
         except BaseException as error:
             reconnector = reference()
             if (
@@ -164,7 +168,7 @@ class LoopReconnector(Reconnector[LoopSession]):
                 reconnector._connecting = None
 
     def __del__(self) -> None:
-        """Close the connections of a client that was dropped open. Its loop refers to them, but not to this object."""
+        """Close the connections of a client that was dropped open. The loop refers to them, but not to this object."""
         for session in self._sessions():
             session.drop()
         connecting = self._connecting
@@ -172,7 +176,7 @@ class LoopReconnector(Reconnector[LoopSession]):
             loop.call_soon_threadsafe(connecting.cancel)
 
     async def wait_closed(self) -> None:
-        """Wait until all tasks and connections have ended. To be called after :meth:`close`."""
+        """Wait until all tasks and connections have ended. Call :meth:`close` first."""
         if self._connecting is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._connecting

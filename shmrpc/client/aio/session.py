@@ -27,7 +27,7 @@ from shmrpc.wire.codec import Body
 
 
 class ReplySink(Protocol):
-    """An object that takes the place of a future among the pending calls."""
+    """An object that receives the frames of a call in the place of a future."""
 
     def done(self) -> bool:
         """Return True if no further frame is expected."""
@@ -55,7 +55,7 @@ class LoopSession(Session[Connection]):
         super().__init__(connection, self.shared_memory)
         self.exchange = self.shared_memory.exchange
         self.pending: dict[int, asyncio.Future[Frame] | ReplySink] = {}
-        #: True once another session takes the new calls.
+        #: True once new calls must go to another session.
         self.draining = False
         #: Time at which a large one-way call lets other tasks run.
         self._slice_end = 0.0
@@ -68,15 +68,15 @@ class LoopSession(Session[Connection]):
         connection.start(self.pending, self._on_frame, self._on_lost, lambda: on_go_away(self))
 
     async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
-        """Send a request and wait for the reply in the event loop, while the server works on it."""
+        """Send a request, and wait for the reply in the event loop, without spinning for it first."""
         self.begin(kind, call.id, body)
         return await self.wait_reply(call.id, None, call)
 
     async def wait_reply(self, call_id: int, frame: Frame | None, /, call: Call | None = None) -> Body:
         """Wait for the reply in the event loop; return the body of the result.
 
-        ``frame``: a frame of another call, received in its place. ``call``: given for calls with a deadline or
-        metadata.
+        ``frame``: a received frame of another call, which is passed on. ``call``: given for a call with a deadline or
+        metadata. Raises the error of the call; LocalProtocolError outside of the connection's loop.
         """
         connection = self.connection
         if self.close_reason is not None and frame is None:  # The connection ended while the call was requested.
@@ -106,7 +106,7 @@ class LoopSession(Session[Connection]):
                 raise
             if future.done():
                 await _yield_once()
-            answer = await future
+            reply = await future
         except asyncio.CancelledError:
             if future.cancelled() or not future.done():
                 self.cancel(call_id)
@@ -123,21 +123,21 @@ class LoopSession(Session[Connection]):
         # A cancelled call does not get here, so its session keeps listening: the late reply must leave the ring.
         if not pending:
             self.shared_memory.unpark()
-        if answer[0] == frames.RESULT:
-            return answer[2]
-        return result_body(answer, call)
+        if reply[0] == frames.RESULT:
+            return reply[2]
+        return result_body(reply, call)
 
     def check_loop(self) -> None:
-        """Raise LocalProtocolError outside of the connection's loop. Calls themselves report the end of the session."""
+        """Raise LocalProtocolError outside of the connection's loop, while the connection is open."""
         if self.close_reason is None:
             self.connection.check_loop()
 
     def is_draining(self) -> bool:
-        """Return True if another session takes the new calls."""
+        """Return True if new calls must go to another session."""
         return self.draining
 
     async def yield_to_loop(self) -> None:
-        """Let other tasks run, which large one-way calls would otherwise starve."""
+        """Let other tasks run once per time slice, because large one-way calls would starve them."""
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
             self._slice_end = time.monotonic() + TIME_SLICE
@@ -149,7 +149,7 @@ class LoopSession(Session[Connection]):
             self.watch(call)
 
     def end_stream(self, call: Call) -> None:
-        """Stop passing frames of a call. Frames that arrive later are dropped."""
+        """Stop passing frames of a call, and cancel the call if it is in flight. Drops frames that arrive later."""
         self.shared_memory.unroute(call.id)
         stream_exchange = self.pending.pop(call.id, None)
         if stream_exchange is None:
@@ -163,7 +163,7 @@ class LoopSession(Session[Connection]):
             self.close_if_idle()
 
     def watch(self, call: Call) -> None:
-        """End a call at its deadline from now on."""
+        """Let the call fail with DeadlineExceeded at its deadline."""
         assert call.deadline is not None
         self._watched[call.id] = call.endpoint, self._read_progress.sample()
         self._deadlines.add(call.id, call.deadline)
@@ -174,6 +174,7 @@ class LoopSession(Session[Connection]):
         self._deadlines.discard(call.id)
 
     def _expire(self, call_id: int) -> None:
+        """Cancel a call whose deadline has passed, and let its future raise DeadlineExceeded."""
         future = self.pending.get(call_id)
         if future is not None and not future.done():
             endpoint, since = self._watched[call_id]
@@ -181,7 +182,7 @@ class LoopSession(Session[Connection]):
             future.set_exception(self._read_progress.deadline_error(endpoint, since, taken_back=taken_back))
 
     def cancel(self, call_id: int) -> bool:
-        """Cancel a call. Returns True if it was never sent, because there was no room in the ring."""
+        """Cancel a call. Returns True if the call was never sent, because there was no room in the ring."""
         with contextlib.suppress(ChannelError):
             if self.shared_memory.take_back(call_id):
                 return True
@@ -189,7 +190,7 @@ class LoopSession(Session[Connection]):
         return False
 
     async def wait_for_room(self, call: Call) -> None:
-        """Wait until all sent frames are in the ring. A call whose deadline passes before that is withdrawn."""
+        """Wait until all sent frames are in the ring; see the base class."""
         if call.deadline is None:
             return await self.connection.wait_for_room()
         since = self._read_progress.sample()
@@ -201,7 +202,7 @@ class LoopSession(Session[Connection]):
                 raise self._read_progress.deadline_error(call.endpoint, since, taken_back=True) from None
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
-        """Handle a received frame. Drops the replies of calls that have ended."""
+        """Pass a received frame to the future or exchange of its call. Drops the replies of calls that have ended."""
         if opcode <= frames.FAILURE or opcode == frames.RESULT_WITH:
             future = self.pending.get(call_id)
             if future is not None and not future.done():
@@ -222,12 +223,10 @@ class LoopSession(Session[Connection]):
         self.close_if_idle()
 
     def close_if_idle(self) -> None:
-        """Close a draining session after its last call."""
+        """Close a draining session without calls in flight."""
         if self.draining and not self.pending and self.close_reason is None:
             channel = self.shared_memory.channel
-            if (
-                channel is not None and channel.has_pipelined_calls()
-            ):  # Checks again after each pipelined call had a chance to finish.
+            if channel is not None and channel.has_pipelined_calls():  # Check again once they may have finished.
                 self.loop.call_later(0.001, self.close_if_idle)
                 return
             self.close(
@@ -235,13 +234,13 @@ class LoopSession(Session[Connection]):
             )
 
     def close(self, error: ShmrpcError) -> None:
-        """Close the connection; calls in flight fail."""
+        """Close the connection; calls in flight fail, with ``error`` as the reason."""
         self.connection.close()
         if self.close_reason is None:
             self._on_lost(CloseReason(error))
 
     def drop(self) -> None:
-        """Close the connection of a client that was dropped open, from any thread that runs the garbage collector."""
+        """Close the connection of a client that was dropped open. Safe in any thread, for the garbage collector."""
         if self.loop.is_closed() or threading.get_ident() == self._thread:
             self.connection.drop()
         else:
@@ -249,6 +248,7 @@ class LoopSession(Session[Connection]):
                 self.loop.call_soon_threadsafe(self.connection.drop)
 
     def _on_lost(self, end: CloseReason) -> None:
+        """End the session: let the calls in flight fail, and call the reconnector."""
         self.close_reason = end
         try:
             self._fail_all(end)
@@ -259,6 +259,7 @@ class LoopSession(Session[Connection]):
             self._on_end(self)
 
     def _fail_all(self, end: CloseReason) -> None:
+        """Let each call in flight raise an error for the end of the connection."""
         self._deadlines.close()
         for call_id, future in list(self.pending.items()):
             if not future.done():
@@ -270,10 +271,10 @@ class LoopSession(Session[Connection]):
         return None if self.close_reason is None else self.close_reason.error
 
     def note_interruption(self, error: BaseException) -> None:
-        """Close the connection if a signal handler raised an exception while received frames may have been lost.
+        """Close the connection if a signal handler raised ``error``, because received frames may have been lost.
 
-        The caller of a function that may return another call's frame passes its exceptions to convert_error(), which
-        calls this method.
+        A function that may return another call's frame can raise such an error. Its caller passes each exception to
+        convert_error(), which calls this method.
         """
         if not isinstance(error, (Exception, asyncio.CancelledError, GeneratorExit)):
             self.connection.interrupted(error)

@@ -61,7 +61,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
             )
 
     async def write(self, item: _W) -> None:
-        """Send an item, after waiting while the handler has enough unread items. A cancelled write sends nothing.
+        """Send an item, after waiting while the handler has too many unread items. A cancelled write sends nothing.
 
         Raises the error of a failed call; EndOfStream if the handler takes no more items or has ended; EncodeError or
         FrameTooLarge for an item that cannot be sent, after which the call continues without it; LocalProtocolError for
@@ -70,7 +70,10 @@ class StreamCall(StreamCallEngine[_W, _R]):
         await self._write(item)
 
     async def done_writing(self) -> None:
-        """End the written stream, and with it the handler's loop over the items. Idempotent."""
+        """End the written stream, and with it the handler's loop over the items. Idempotent.
+
+        Raises LocalProtocolError for an endpoint that takes no stream.
+        """
         await self._done_writing()
 
     async def read(self) -> _R:

@@ -29,12 +29,13 @@ class LoopStreamExchange(StreamExchange):
     def __init__(self, session: LoopSession, call: Call, *, streams: bool) -> None:
         super().__init__(session, call, streams=streams)
         self.incoming = IncomingStream(self._grant, extra=session.connection.extra_credit)
-        #: Receives items that are in the ring already, without waiting.
+        #: Function that receives the items in the ring, without waiting; None if the reply is no stream.
         self.pull: Callable[[], object] | None = None
         if streams:
             self.pull = functools.partial(session.shared_memory.pull, call.id)
 
     def _grant(self, size: int) -> None:
+        """Grant the handler credit for further items of the reply."""
         with contextlib.suppress(ChannelError):
             self._session.send(frames.CREDIT, self.call.id, frames.encode_credit(size))
 
@@ -52,7 +53,7 @@ class LoopStreamExchange(StreamExchange):
         return self.incoming.ended
 
     def cancelled(self) -> bool:
-        """Return False: a reader that needs no more items tells the server so."""
+        """Return False; a future's place requires the method. A reader that needs no more items cancels the call."""
         return False
 
     def set_result(self, frame: Frame) -> None:
@@ -78,15 +79,15 @@ class LoopStreamExchange(StreamExchange):
         return self._sources[-1]
 
     async def wait_ready(self) -> bool:
-        """Wait for items. Returns False at the end, where the error of the call is raised once."""
+        """Wait for items; see the base class. Raises the error of a failed call only once."""
         return await self.incoming.wait_ready(self.pull)
 
     def take_runs(self) -> list[ItemRun]:
-        """Take the received items. Items taken before count as consumed."""
+        """Remove the received items and return them. Items taken before count as consumed."""
         return self.incoming.take_runs()
 
     async def close(self) -> None:
-        """End the call and its sources. Cancels a handler that is still running."""
+        """End the call and its sources, and wait for the tasks of the sources."""
         try:
             tasks = [upload.task for upload in self._sources]
             for upload in self._sources:
@@ -97,7 +98,7 @@ class LoopStreamExchange(StreamExchange):
             self.end()
 
     def end(self) -> None:
-        """End the call, after its sources have ended."""
+        """End the call without waiting; see the base class."""
         super().finish()
         for upload in self._sources:
             del upload.task  # The task keeps the error of its source, whose traceback refers to this object.
@@ -118,11 +119,12 @@ class _SourceTask(SourceUpload):
         self.task.add_done_callback(self._on_done)
 
     def close(self) -> None:
-        """Cancel the task. Idempotent, so that a source that is cleaning up is not interrupted again."""
+        """Cancel the task. Idempotent: does not interrupt the cleanup of a cancelled source."""
         if not self._closed:
             self.task.cancel()
             self._closed = True
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
+        """Report the error of the ended task, if any, to the handler."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)

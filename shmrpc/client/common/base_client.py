@@ -92,12 +92,14 @@ class BaseClient(Generic[_L]):
         metadata: Mapping[str, str | bytes] | None = None,
         reply_metadata: Metadata | None = None,
     ) -> Self:
-        """Return this client with other options for the calls made through it: ``client.with_options(timeout=0.5)``.
+        """Return a client on the same connection with other options: ``client.with_options(timeout=0.5).add(1, 2)``.
 
         ``timeout``: seconds that a call may take before it raises DeadlineExceeded. ``math.inf`` means no limit, not
         even the deadline of the handler that makes the call. ``metadata`` travels with each call to the handler, in
         addition to the metadata of this client. ``reply_metadata``: a dict that receives the metadata that handlers
         send back. Options that are not given keep their values.
+
+        Raises ValueError or TypeError for an invalid option.
         """
         if metadata is not None or reply_metadata is not None or timeout is None:
             return self._copy_with(timeout, metadata, reply_metadata)
@@ -135,10 +137,11 @@ class BaseClient(Generic[_L]):
         return empty_array(self._allocate, shape, dtype)
 
     def buffer(self, size: int) -> memoryview:
-        """Return ``size`` writable bytes of shared memory; see :meth:`empty`."""
+        """Return ``size`` writable bytes of shared memory; for their use and the errors see :meth:`empty`."""
         return empty_buffer(self._allocate, size)
 
     def _allocate(self, size: int) -> Any:
+        """Allocate a block of shared memory of the current session. Raises LocalProtocolError before the first one."""
         session = self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()
@@ -185,7 +188,7 @@ class BaseClient(Generic[_L]):
         return self._cached_clone
 
     def _resolve_member(self, name: str) -> Any:
-        """Return the bound endpoint or the endpoint group of this name."""
+        """Return the function of an endpoint or the group of this name. Raises EndpointNotFound if there is neither."""
         if is_group(name, self._reconnector.numbers):
             return EndpointGroup(self, name)
         return self._bind(name, self._result_type(name))
@@ -206,11 +209,14 @@ class BaseClient(Generic[_L]):
         return call  # type: ignore[no-any-return]
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """Return the function that calls an endpoint with results of type ``kind``."""
+        """Return the function that calls an endpoint with results of type ``kind``.
+
+        Raises EndpointNotFound, and LocalProtocolError if the client was never connected.
+        """
         raise NotImplementedError
 
     def _bound_call(self, endpoint: Any) -> Callable[..., Any]:
-        """Return the cached function that calls an endpoint, given by name or by function."""
+        """Return the cached function that calls an endpoint, given by name or by function; see :meth:`_bind`."""
         calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
         if call is None:
@@ -218,10 +224,14 @@ class BaseClient(Generic[_L]):
         return call
 
     def _endpoint_name(self, endpoint: Any) -> str:
+        """Return the name of an endpoint, given by name or by function. Does not check that the endpoint exists."""
         return find_endpoint_name(endpoint, self._reconnector.numbers)
 
     def _check_batchable(self, name: str) -> None:
-        """Raise EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch."""
+        """Raise EndpointNotFound, or InvalidArguments for an endpoint that cannot be called in a batch.
+
+        Raises LocalProtocolError if the client was never connected.
+        """
         session = self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()
@@ -233,10 +243,10 @@ class BaseClient(Generic[_L]):
         name = self._endpoint_name(endpoint)
         return name, self._result_type(name) if isinstance(endpoint, str) else declared_result_type(endpoint)
 
-    def _fast_call(
+    def _native_call(
         self, session: Session[Any], number: int, kind: Any, read: Callable[[Body], Any]
     ) -> _core.NativeCall:
-        """Return what the core needs to call an endpoint; ``read`` decodes results that the core cannot."""
+        """Return the description by which the core calls an endpoint. ``read`` decodes results that the core cannot."""
         codec, options = self._codec, self._options
         return _core.NativeCall(
             encoder=codec.encoder,
@@ -253,7 +263,10 @@ class BaseClient(Generic[_L]):
         )
 
     def _new_call(self, name: str) -> Call:
-        """Return a Call with the deadline and metadata of this client's options."""
+        """Return a call with the deadline and metadata of this client's options, and no id.
+
+        Raises LocalProtocolError if the client was never connected.
+        """
         options, session = self._options, self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()

@@ -1,4 +1,4 @@
-"""Calls that a client collects, to be sent in one frame.
+"""Batches: calls that a client collects and sends in one frame.
 
 The futures of the calls are done at the end of the block. A task or thread that waited for one within the block would
 wait forever, so waiting raises LocalProtocolError: ``await``, ``result()``, ``exception()``, and asyncio's ``gather``,
@@ -45,12 +45,12 @@ class BatchBlock:
         self._owner = None
 
     def check_not_inside(self, endpoint: str) -> None:
-        """Raise LocalProtocolError if the caller waits within the block."""
+        """Raise LocalProtocolError in the task or thread of the block before the end of the block."""
         if self._owner is not None and self._owner == self._current():
             raise self.not_sent_error(endpoint)
 
     def check_sent(self, endpoint: str) -> None:
-        """Raise LocalProtocolError if the block has not ended."""
+        """Raise LocalProtocolError before the end of the block."""
         if self._owner is not None:
             raise self.not_sent_error(endpoint)
 
@@ -73,7 +73,11 @@ class _CollectedCalls(Generic[_F]):
         self._futures: list[tuple[_F, Any]] = []
 
     def make_adder(self, endpoint: Any) -> Callable[..., _F]:
-        """Return a function that adds a call of an endpoint. Raises EndpointNotFound or InvalidArguments."""
+        """Return a function that adds a call of an endpoint and returns its future.
+
+        Raises EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client is
+        not connected.
+        """
         name = self._client._endpoint_name(endpoint)
         self._client._check_batchable(name)
         return functools.partial(self._add, name, declared_result_type(endpoint))
@@ -85,7 +89,7 @@ class _CollectedCalls(Generic[_F]):
         return future
 
     async def send(self, error: BaseException | None) -> None:
-        """Send the calls and wait for the replies; send nothing if the block raised an exception."""
+        """Send the calls and wait for the replies; cancel the futures instead if the block raised ``error``."""
         self._block.finish()
         try:
             if error is None and self._entries:
@@ -97,7 +101,7 @@ class _CollectedCalls(Generic[_F]):
             self._entries.clear()
 
     def _resolve_futures(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
-        """Set the outcome of each future."""
+        """Set the result or the exception of each future."""
         for index, (future, kind) in enumerate(self._futures):
             if future.done():
                 continue
@@ -116,7 +120,7 @@ class _CollectedCalls(Generic[_F]):
 
 
 class BaseBatch(Generic[_F]):
-    """Calls by the names of their endpoints."""
+    """The methods that batches share. An attribute with the name of an endpoint adds a call of that endpoint."""
 
     def __init__(
         self, client: CallEngine[Any], current: Callable[[], object], how: str, future: Callable[[BatchBlock, str], _F]

@@ -1,4 +1,4 @@
-"""Many calls in one frame."""
+"""Requests of many calls in one frame, for batches and map()."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shmrpc.wire.frames import opcode, sub_body
 
 
 class UnconvertedResult:
-    """Result that needs ``require_converted`` after its conversion to the declared type."""
+    """A result for which ``require_converted`` must follow the conversion to the declared type."""
 
     __slots__ = ("value",)
 
@@ -35,7 +35,7 @@ BatchOutcome = tuple[list[Any], dict[int, ShmrpcError]]
 
 
 class BatchRequest:
-    """Many calls in one frame. A call that cannot be encoded or decoded fails alone.
+    """A request of many calls in one frame. A call that cannot be encoded or decoded fails alone.
 
     ``endpoint``: the endpoint of all calls, of which ``calls`` holds lists of positional arguments; None if each call
     is an entry that names its endpoint. ``kind``: the type of the results. ``is_async``: True if the caller awaits.
@@ -55,9 +55,9 @@ class BatchRequest:
         self._encode_errors: dict[int, ShmrpcError] = {}
 
     def encode_request(self, session: Session[Any]) -> tuple[int, Body]:
-        """Return opcode and body for this session. Each session needs a new request, because its endpoints may differ.
+        """Return opcode and body of the request for a session. Another session may have other endpoints.
 
-        Raises EndpointNotFound or InvalidArguments if the one endpoint does not exist, or streams.
+        Raises EndpointNotFound or InvalidArguments if the one endpoint of all calls does not exist or streams.
         """
         number, numbers = frames.ANY_ENDPOINT, session.numbers
         if self._endpoint is not None:
@@ -95,12 +95,15 @@ class BatchRequest:
         return calls
 
     def _decode_unconverted(self, body: Body) -> Any:
-        """Decode a result that is converted to the declared type of its endpoint later."""
+        """Decode a result before its conversion to the declared type of its endpoint, which the batch knows.
+
+        Returns an UnconvertedResult for a value that is complete only after the conversion.
+        """
         value, is_open = self._codec.decode_for_conversion(body)
         return UnconvertedResult(value) if is_open else value
 
     def decode_reply(self, body: Body) -> BatchOutcome:
-        """Return results and errors from a reply. Raises one of UNREADABLE for an invalid reply."""
+        """Return the results and errors in a reply. Raises one of UNREADABLE for an invalid reply."""
         whole, one = _decoders(self._codec, self._kind)
         if self._endpoint is None:
             one = self._decode_unconverted
@@ -149,7 +152,10 @@ _cached_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
 
 
 def iter_chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
-    """Yield lists of up to ``size`` argument lists, one list for each set of parallel items."""
+    """Yield lists of up to ``size`` argument lists. Each argument list has an item of each iterable, as in ``zip()``.
+
+    Raises TypeError or ValueError for an invalid size.
+    """
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"chunk: expected a number of calls in a frame, got {size!r}")
     if size < 1:

@@ -41,7 +41,7 @@ MAX_CHUNKS_IN_FLIGHT: Final = 3
 
 
 class CallEngine(BaseClient[_L]):
-    """A client without a way to wait, which its driver adds."""
+    """The part of a client that is the same for event loops and threads; a driver adds the way to wait."""
 
     #: Class of calls with streams.
     _stream_exchange_class: Callable[..., StreamExchange]
@@ -50,7 +50,10 @@ class CallEngine(BaseClient[_L]):
         await enter_all(stack, self._options.interceptors, call)
 
     async def _call_slow_path(self, name: str, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call with streams to the server, interceptors or metadata, or without a current session."""
+        """Make a call with streams to the server, interceptors or metadata, or without a current session.
+
+        Returns the decoded result; None if an interceptor swallowed an exception.
+        """
         call = self._new_call(name)
         if not self._options.interceptors:
             return decode_result(name, decode, await self._exchange_call(call, args, kwargs))
@@ -78,7 +81,7 @@ class CallEngine(BaseClient[_L]):
         return result
 
     async def _exchange_call(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
-        """Send a call and return the body of its result."""
+        """Send a call, wait for its reply, and return the body of the result. Retries as call_with_retry() does."""
         stream_exchange: StreamExchange | None = None
 
         async def send(session: Session[Any]) -> Body:
@@ -101,7 +104,10 @@ class CallEngine(BaseClient[_L]):
         )
 
     async def _open_stream(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call whose reply is a stream, up to its first item or its end."""
+        """Make a call whose reply is a stream, and wait for its first item or its end.
+
+        Returns the stream exchange, which the caller must close.
+        """
         stream_exchange: StreamExchange | None = None
 
         async def send(session: Session[Any]) -> StreamExchange:
@@ -123,6 +129,7 @@ class CallEngine(BaseClient[_L]):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> None:
+        """Send the request of a call with streams, and wait for the first item or the end."""
         call = stream_exchange.call
         positional, keywords, sources = extract_sources(call.endpoint, shape, args, kwargs, from_async=self._is_async)
         kind, body = self._encode(number, call, positional, keywords)
@@ -132,6 +139,7 @@ class CallEngine(BaseClient[_L]):
         return encode_call(self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata)
 
     async def _notify(self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Call an endpoint one way, inside the interceptors; wait until the call is in the ring."""
         call = self._new_call(self._endpoint_name(endpoint))
         if self._options.interceptors:
             await self._run_intercepted(call, lambda: self._send_one_way(call, args, kwargs))
@@ -154,7 +162,7 @@ class CallEngine(BaseClient[_L]):
             await self._wait_for_room(session, call)
 
     async def _wait_for_room(self, session: Session[Any], call: Call) -> None:
-        """Wait until a sent one-way call is in the ring."""
+        """Wait until a sent one-way call is in the ring. Raises DeadlineExceeded, or the error of a lost connection."""
         try:
             await session.wait_for_room(call)
         except Exception as error:
@@ -171,7 +179,11 @@ class CallEngine(BaseClient[_L]):
         begin: Callable[[Callable[[], Coroutine[Any, Any, BatchOutcome]]], _B],
         in_flight: deque[_B],
     ) -> Callable[[], bool]:
-        """Return a function that keeps frames of a map() in flight; it returns False when all are done."""
+        """Return a function that sends frames of a map() until :data:`MAX_CHUNKS_IN_FLIGHT` are in flight.
+
+        The function returns False once no frame is in flight. ``begin`` starts the coroutine of a frame; its value goes
+        to the end of ``in_flight``, from whose start the caller takes the frames.
+        """
         source = iter_chunks(iterables, chunk)
 
         def send(calls: list[Any]) -> _B:
@@ -185,7 +197,10 @@ class CallEngine(BaseClient[_L]):
         return fill
 
     async def _send_batch(self, calls: Sequence[Any]) -> BatchOutcome:
-        """Send calls of any endpoints in one frame. Returns results, and errors by position."""
+        """Send the entries of a batch in one frame, inside the interceptors. Returns results, and errors by position.
+
+        Raises LocalProtocolError if an interceptor swallowed the exception of a failed batch.
+        """
         call = self._new_call("batch")
         outcomes = await self._run_intercepted(call, lambda: self._send_batch_request(call, None, calls, Any))
         if outcomes is None:
@@ -216,11 +231,14 @@ class CallEngine(BaseClient[_L]):
         *,
         pipelined: bool = False,
     ) -> Any:
-        """Send a request that is no plain call, and return the decoded reply. ``pipelined``: see above."""
+        """Send the request that ``request`` returns for a session, and return the decoded reply.
+
+        ``pipelined``: as for :meth:`_send_batch_request`.
+        """
 
         async def send(session: Session[Any]) -> Any:
             kind, body = request(session)
-            ask = session.call_pipelined if pipelined else session.call
-            return decode_result(call.endpoint, decode, await ask(call, kind, body))
+            exchange = session.call_pipelined if pipelined else session.call
+            return decode_result(call.endpoint, decode, await exchange(call, kind, body))
 
         return await self._reconnector.call_with_retry(call, send)

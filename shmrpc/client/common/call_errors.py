@@ -36,7 +36,7 @@ def swallowed_error(name: str) -> LocalProtocolError:
 
 
 def send_error(name: str, error: Exception) -> Exception:
-    """Return the error for a request that could not be sent; other errors are returned unchanged."""
+    """Return the error to raise in the caller for an error of sending a request; return other errors unchanged."""
     if isinstance(error, Oversize):
         return FrameTooLarge(
             f"{name}(): the arguments are too large: {error}; set max_frame= on both sides, or for arrays and bytes "
@@ -50,7 +50,7 @@ def send_error(name: str, error: Exception) -> Exception:
 
 
 def encode_error(name: str, error: Exception) -> Exception:
-    """Return the error for arguments whose encoding raised ``error``. Only for errors of encoding."""
+    """Return the error to raise in the caller for an error of encoding the arguments."""
     if not isinstance(error, ShmrpcError) and is_unsendable(error):
         return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
     return send_error(name, error)
@@ -64,7 +64,10 @@ def decode_error(name: str, error: Exception) -> DecodeError | SharedMemoryError
 
 
 def connection_lost_error(end: CloseReason, call_id: int) -> ShmrpcError:
-    """Return a new error for a call that was in flight when the connection ended."""
+    """Return a new error for a call that was in flight when the connection ended.
+
+    Its ``maybe_executed`` is False if the server cannot have executed the call.
+    """
     if isinstance(end.error, ConnectionLost):
         return ConnectionLost(str(end.error), maybe_executed=end.reached is None or call_id <= end.reached)
     return closed_error(end.error)

@@ -1,4 +1,4 @@
-"""The error of a call that missed its deadline: says whether it was sent, and whether the server reads at all."""
+"""The error of a call that missed its deadline: tells a call that was never sent, and a server that reads nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STALL_THRESHOLD: Final = 50_000_000
 
 
 class ReadProgress:
-    """Observes whether a server reads the sent frames. Sampled when a call with a deadline begins to wait.
+    """An observer of a server's reading, with a sample for each wait of a call with a deadline.
 
     ``untaken``: see :meth:`shmrpc.transport.shared_memory_ops.ClientSharedMemoryOps.untaken`.
     """
@@ -40,10 +40,14 @@ class ReadProgress:
         return now
 
     def _is_stalled(self, read: int) -> bool:
+        """Return True if the server had unread bytes at the last sample, and has read none since."""
         return read == self._read < self._sent
 
     def deadline_error(self, endpoint: str, since: int, *, taken_back: bool) -> DeadlineExceeded:
-        """Return the error for a call that has waited since ``since``. ``taken_back``: True if it was never sent."""
+        """Return the error for a call that has waited since ``since``, in nanoseconds.
+
+        ``taken_back``: True if the call was never sent.
+        """
         now = time.monotonic_ns()
         server = f"the server of {self._service!r} ({describe_process(self._pid)})"
         quiet, kept, size = False, 0, 0

@@ -29,7 +29,7 @@ class Reconnector(ABC, Generic[_S]):
         self.session: _S | None = None
         #: Endpoint numbers of the current session, by name.
         self.numbers: dict[str, int] = {}
-        #: Error of every further call send the client is closed; None while there may be further sessions.
+        #: Error that every further call raises; None while there may be further sessions.
         self.closed_error: ShmrpcError | None = None
         self._timeout = timeout
         #: Sessions whose server is draining, and which may still have calls in flight.
@@ -45,9 +45,10 @@ class Reconnector(ABC, Generic[_S]):
 
     @abstractmethod
     async def open(self) -> None:
-        """Make the first connection."""
+        """Make the first connection. Raises LocalProtocolError if the client was connected before."""
 
     def _check_new(self) -> None:
+        """Raise LocalProtocolError if the client was connected or closed before."""
         if self.session is not None or self.closed_error is not None:
             raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
 
@@ -60,6 +61,7 @@ class Reconnector(ABC, Generic[_S]):
             session.close(error)
 
     def _sessions(self) -> set[_S]:
+        """Return the current session and the draining ones."""
         return {*self._draining, *((self.session,) if self.session is not None else ())}
 
     def current_session(self) -> _S | None:
@@ -70,9 +72,9 @@ class Reconnector(ABC, Generic[_S]):
         return session
 
     def usable_session(self) -> _S | None:
-        """Return the current session if it accepts calls, None while the next one is awaited.
+        """Return the current session if it accepts calls, None while there will be another one.
 
-        Raises the reason if there will be no further session.
+        Raises the error of the connection, or of the closed client, if there will be no further session.
         """
         session = self.current_session()
         if self.closed_error is not None:
@@ -88,7 +90,7 @@ class Reconnector(ABC, Generic[_S]):
         """Return the current session, after waiting for the next one if there is none.
 
         ``deadline`` is in nanoseconds of CLOCK_MONOTONIC. ``timeout`` is in seconds and defaults to the timeout of
-        connecting. Raises ServiceUnavailable when either has passed, or the reason why there will be no session.
+        connecting. Raises ServiceUnavailable after either, and the errors of :meth:`usable_session`.
         """
 
     def _no_server_error(self) -> ServiceUnavailable:
@@ -96,16 +98,17 @@ class Reconnector(ABC, Generic[_S]):
         why = f": {self._last_failure}" if self._last_failure else ""
         return ServiceUnavailable(f"the server of {self.service!r} is gone, and still none has come in its place{why}")
 
-    def _note(self, obstacle: str) -> None:
+    def _record_obstacle(self, obstacle: str) -> None:
+        """Record why the last attempt to connect failed."""
         self._last_failure = obstacle
 
     async def call_with_retry(
         self, call: Call, send: Callable[[_S], Awaitable[_T]], has_consumed_sources: Callable[[], bool] = lambda: False
     ) -> _T:
-        """Make a call with ``send``, again on each further session while it certainly was not executed.
+        """Make a call with ``send``, and repeat a failed call that was certainly not executed on the next session.
 
-        Returns what ``send`` returns. ``has_consumed_sources`` returns True if the call's sources have yielded items,
-        so that the call cannot be repeated.
+        Returns the value that ``send`` returned. Raises the error of a call that cannot be repeated.
+        ``has_consumed_sources`` returns True if the call's sources have yielded items, which prevents a repetition.
         """
         while True:
             session = self.usable_session() or await self.wait_session(call.deadline)

@@ -35,7 +35,7 @@ Source = tuple[int, Any]
 
 
 def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
-    """Return the number of an endpoint. EndpointNotFound lists the existing ones."""
+    """Return the number of an endpoint. Raises EndpointNotFound, which suggests a similar name or lists all."""
     number = numbers.get(name)
     if number is None:
         close = closest_match(name, numbers)
@@ -65,7 +65,10 @@ def is_group(name: str, numbers: Mapping[str, int]) -> bool:
 
 
 def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]]:
-    """Return the name of a service and its known endpoints, which are empty if only the name is given."""
+    """Return the name of a service and its known endpoints, which are empty if only the name is given.
+
+    Raises TypeError or ValueError for an invalid name.
+    """
     if isinstance(service, Service):
         return service.name, dict(service.endpoints)
     if not isinstance(service, str):
@@ -78,7 +81,10 @@ def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]
 
 
 def find_endpoint_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
-    """Return the name of an endpoint that is given by name or by function."""
+    """Return the name of an endpoint, given by name or by function. Raises TypeError for anything else.
+
+    Does not check that the endpoint exists.
+    """
     if isinstance(endpoint, str):
         return endpoint
     name = getattr(endpoint, "__name__", None)
@@ -98,7 +104,7 @@ def declared_result_type(endpoint: Any) -> Any:
 
 
 def decode_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
-    """Decode the result in a body. Raises DecodeError if that is impossible."""
+    """Decode the result in a body. Raises DecodeError, or SharedMemoryError if this process cannot map it."""
     try:
         return decode(body)
     except UNREADABLE as error:
@@ -106,7 +112,7 @@ def decode_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
 
 
 def make_result_decoder(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
-    """Return a function that decodes the results of an endpoint with results of type ``kind``."""
+    """Return a function that decodes results of type ``kind``, with the errors of :func:`decode_result`."""
     quick, decode = codec.quick(kind), codec.decoder(kind)
 
     def read(body: Body) -> Any:
@@ -125,8 +131,8 @@ def extract_sources(
 ) -> tuple[list[Any], dict[str, Any], list[Source]]:
     """Take the streams to the server out of a call's arguments, and leave nil in their places.
 
-    Returns the positional arguments, the keyword arguments and the streams. ``from_async``: True if async iterators are
-    accepted.
+    Returns the positional arguments, the keyword arguments and the streams. Raises InvalidArguments for an argument
+    that is no iterable. ``from_async``: True if async iterators are accepted.
     """
     positional, keywords = list(args), dict(kwargs)
     sources: list[Source] = []
@@ -181,7 +187,7 @@ def encode_call(
 ) -> tuple[int, Body]:
     """Return opcode and body of a request, in the most compact form that holds all of it.
 
-    ``with_header``: True if the caller reads metadata of the reply.
+    Raises EncodeError as :func:`encode_arguments` does. ``with_header``: True if the caller reads the reply's metadata.
     """
     if call._metadata or with_header or (kwargs and call.deadline is not None):
         header = frames.header_fields(call.deadline, call._metadata)
@@ -192,7 +198,10 @@ def encode_call(
 def encode_plain_call(
     codec: Codec, number: int, name: str, deadline: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int, Body]:
-    """Return opcode and body of a request without metadata. It has a deadline or keyword arguments, never both."""
+    """Return opcode and body of a request without metadata.
+
+    The caller passes a deadline or keyword arguments, never both. Raises EncodeError as :func:`encode_arguments` does.
+    """
     if deadline is not None:
         return opcode(frames.CALL_DEADLINE, number), encode_arguments(codec, name, (deadline, *args))
     if kwargs:
@@ -201,7 +210,7 @@ def encode_plain_call(
 
 
 def encode_arguments(codec: Codec, name: str, values: Sequence[Any]) -> Body:
-    """Encode the arguments of a request. Raises EncodeError for an argument that cannot be sent."""
+    """Return the encoded arguments of a request. Raises EncodeError for an argument that cannot be sent."""
     try:
         return codec.encode_all(values)
     except Exception as error:
@@ -209,7 +218,10 @@ def encode_arguments(codec: Codec, name: str, values: Sequence[Any]) -> Body:
 
 
 def result_body(frame: Frame, call: Call | None) -> Body:
-    """Return the body of the result in a reply frame, or raise the failure in it."""
+    """Return the body of the result in a reply frame, and store the reply's metadata in ``call``.
+
+    Raises the failure in the frame, and DecodeError or SharedMemoryError if the frame cannot be read.
+    """
     opcode, _, body = frame
     if opcode == frames.RESULT:
         return body
@@ -235,7 +247,7 @@ def result_body(frame: Frame, call: Call | None) -> Body:
 
 
 def store_metadata(body: Body, call: Call) -> None:
-    """Store the metadata that a handler set before its first item. Raises DecodeError for invalid metadata."""
+    """Store the metadata of a METADATA frame in ``call``. Raises DecodeError for invalid metadata."""
     try:
         metadata = _metadata.decode(body)
     except UNREADABLE as error:
@@ -244,7 +256,8 @@ def store_metadata(body: Body, call: Call) -> None:
 
 
 def _update_reply_metadata(call: Call, metadata: dict[str, Any]) -> None:
+    """Add received metadata to that of a call. Raises DecodeError for values that are no metadata."""
     try:
         call.reply_metadata.update(check_metadata(metadata))
     except TypeError as error:
-        raise DecodeError(f"the metadata of an answer cannot be read: {error}") from None
+        raise DecodeError(f"the metadata of a reply cannot be read: {error}") from None

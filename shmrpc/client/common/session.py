@@ -23,8 +23,8 @@ _C = TypeVar("_C", Connection, ThreadConnection)
 class Session(ABC, Generic[_C]):
     """A connection and its calls. Implements :class:`shmrpc.service.call.CallPeer`."""
 
-    #: Sends a request, and spins for the reply as long as that pays. Returns the body of a plain result, or a value to
-    #: pass to :meth:`wait_reply`.
+    #: Function that sends a request, given opcode, call id and body, and spins for the reply as long as that pays. It
+    #: returns the body of a plain result, or a value to pass to :meth:`wait_reply`.
     exchange: Callable[[int, int, Body], Any]
 
     def __init__(self, connection: _C, shared_memory: ClientSharedMemoryOps | ThreadConnection) -> None:
@@ -34,7 +34,7 @@ class Session(ABC, Generic[_C]):
         self.shapes = connection.shapes
         self.begin: Callable[[int, int, Body], bool] = shared_memory.begin
         self.send: Callable[[int, int, Body], bool] = connection.send
-        #: Returns the sender of a stream's items, given opcode, call id and first credit in bytes.
+        #: Function that returns the sender of a stream's items, given opcode, call id and first credit in bytes.
         self.sender: Callable[[int, int, int], Sender] = shared_memory.sender
         self.ids = _core.CallIds()
         self.next_id: Callable[[], int] = self.ids
@@ -45,36 +45,46 @@ class Session(ABC, Generic[_C]):
 
     @abstractmethod
     def is_draining(self) -> bool:
-        """Return True if the server accepts no new calls, which then go to the next session if there is one."""
+        """Return True if the server has announced that it accepts no new calls."""
 
     async def call(self, call: Call, kind: int, body: Body) -> Body:
-        """Send a request and wait for its reply; return the body of the result."""
-        answer: Any = self.exchange(kind, call.id, body)
-        return answer if type(answer) in BODIES else await self.wait_reply(call.id, answer, call)
+        """Send a request of opcode ``kind``, and wait for its reply; return the body of the result.
+
+        Raises the error of the call.
+        """
+        reply: Any = self.exchange(kind, call.id, body)
+        return reply if type(reply) in BODIES else await self.wait_reply(call.id, reply, call)
 
     @abstractmethod
     async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
-        """Do the same as :meth:`call`, for a request that further requests may follow before its reply."""
+        """Send a request and wait for its reply as :meth:`call` does. Further requests may follow before the reply."""
 
     @abstractmethod
     async def wait_reply(self, call_id: int, begun: Any, /, call: Call | None = None) -> Body:
-        """Wait for the reply to a call; return the body of the result.
+        """Wait for the reply to a call; return the body of the result, or raise the error of the call.
 
         ``begun`` is the value that ``exchange`` returned. ``call`` is given for calls with a deadline or metadata.
         """
 
     @abstractmethod
     async def wait_for_room(self, call: Call) -> None:
-        """Wait until all sent frames are in the ring. A call whose deadline passes before that is withdrawn."""
+        """Wait until all sent frames are in the ring, the deadline has passed, or the connection has ended.
+
+        At the deadline, takes back the call, and raises DeadlineExceeded if it was not in the ring.
+        """
 
     async def yield_to_loop(self) -> None:
-        """Let other tasks run after a large one-way call."""
+        """Let other tasks run after a large one-way call. Does nothing in threads."""
 
     def forget_call(self, call_id: int) -> None:
-        """Discard the state of a failed call, which may have failed at any point."""
+        """Discard the state of a call that has failed, at whatever point. Does nothing in an event loop."""
 
     def allocate(self, size: int) -> Any:
-        """Allocate a block of ``size`` bytes to share with the server. Raises SharedMemoryError if that fails."""
+        """Allocate a block of ``size`` bytes to share with the server.
+
+        Raises SharedMemoryError without memory, LocalProtocolError in a forked child, and the error of an ended
+        connection.
+        """
         self.connection.check_process()
         if self.close_reason is not None:
             raise closed_error(self.close_reason.error)
@@ -85,16 +95,18 @@ class Session(ABC, Generic[_C]):
 
     @abstractmethod
     def close(self, error: ShmrpcError) -> None:
-        """Close the connection; calls in flight fail."""
+        """Close the connection; calls in flight fail, with ``error`` as the reason."""
 
     @overload
     def convert_error(self, name: str, error: Exception) -> Exception: ...
     @overload
     def convert_error(self, name: str, error: BaseException) -> BaseException: ...
     def convert_error(self, name: str, error: BaseException) -> BaseException:
-        """Return the error to raise in the caller of an endpoint for an internal error, except for errors of encoding.
+        """Return the error to raise in the caller of an endpoint for an internal error.
 
-        For those see :func:`call_errors.encode_error`. A BaseException that is no Exception is returned unchanged.
+        Returns a BaseException that is no Exception unchanged. For errors of encoding see
+        :func:`call_errors.encode_error`.
+
         Assign the returned error to the name of the ``except`` clause before raising it. Any other local name would
         stay in a frame of the traceback: a reference cycle that keeps the error and the arguments of the call alive.
         """
@@ -109,7 +121,10 @@ class Session(ABC, Generic[_C]):
 
     @abstractmethod
     def _closing_error(self, error: ChannelError) -> ShmrpcError | None:
-        """Return the error with which the connection has ended, after ending it with ``error`` if it was open."""
+        """End an open connection with ``error``; return the error with which the connection has ended.
+
+        Returns None if the reason is not known.
+        """
 
     def note_interruption(self, error: BaseException) -> None:
-        """Handle an exception that a signal handler may have raised between two steps of a call."""
+        """Handle an exception that a signal handler may have raised between two steps of a call. Does nothing here."""

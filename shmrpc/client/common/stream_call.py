@@ -40,19 +40,21 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._has_begun = False
         self._has_written_all = False
         #: Received runs of items that were not read, and the remaining items of the run that is being read.
-        self._parts: list[ItemRun] = []
+        self._runs: list[ItemRun] = []
         self._items: Iterator[Any] = iter(())
 
     @property
     def reply_metadata(self) -> dict[str, str | bytes]:
-        """Return the metadata that the handler sends, for a client with ``with_options(reply_metadata=...)``.
+        """Metadata that the handler sends, for a client with ``with_options(reply_metadata=...)``.
 
-        Metadata that the handler set before its first item is available with that item, the rest at the end.
+        Metadata that the handler set before its first item is available with that item, the rest at the end. Raises
+        LocalProtocolError before the block was entered.
         """
         self._check_begun()
         return self._call.reply_metadata
 
     async def _enter(self) -> None:
+        """Enter the interceptors, and make the call inside of them."""
         client = self._client
         self._call = client._new_call(self._name)
         async with AsyncExitStack() as stack:
@@ -62,6 +64,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._has_begun = True
 
     async def _begin(self, stack: AsyncExitStack) -> None:
+        """Wait for a session, and send the request. Leaving ``stack`` ends the call."""
         client, call = self._client, self._call
         session = self._session = await client._reconnector.wait_session(call.deadline)
         call._peer, call.id = session, session.next_id()
@@ -83,10 +86,11 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
 
     @abstractmethod
     def _open_upload(self) -> None:
-        """Prepare stream 1 to the server, if the endpoint takes a stream."""
+        """Prepare the stream to the server, which has number 1, if the endpoint takes one."""
 
     async def _write(self, item: _W) -> None:
-        self._check_takes()
+        """Send an item; see :meth:`shmrpc.StreamCall.write`."""
+        self._check_writable()
         async with self._write_lock():
             if self._has_written_all:
                 raise LocalProtocolError(f"{self._name}(): write() after done_writing()")
@@ -99,11 +103,12 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
             except (ChannelError, Oversize, Backlog) as error:
                 raise self._session.convert_error(self._name, error) from None
             if not sent:
-                self._check()
+                self._check_failure()
                 raise EndOfStream(f"{self._name}() takes no more items")
 
     async def _done_writing(self) -> None:
-        self._check_takes()
+        """End the written stream; see :meth:`shmrpc.StreamCall.done_writing`."""
+        self._check_writable()
         async with self._write_lock():
             if self._has_written_all:
                 return
@@ -115,6 +120,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
             self._has_written_all = True
 
     async def _read(self) -> _R:
+        """Return the next item; see :meth:`shmrpc.StreamCall.read`."""
         self._check_begun()
         if not self._streams:
             raise LocalProtocolError(
@@ -125,28 +131,30 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
                 while True:
                     for item in self._items:
                         return item  # type: ignore[no-any-return]
-                    if self._parts:
-                        self._items = iter(self._next_items())
+                    if self._runs:
+                        self._items = iter(self._decode_next_run())
                     elif await self._stream_exchange.wait_ready():
-                        self._parts = self._stream_exchange.take_runs()
+                        self._runs = self._stream_exchange.take_runs()
                     else:
                         break
             except UNREADABLE as error:
                 raise decode_error(self._name, error) from None
-            self._check()
+            self._check_failure()
             raise EndOfStream(f"{self._name}() has ended: there are no more items")
 
-    def _next_items(self) -> Iterable[Any]:
-        count, data = self._parts.pop(0)
+    def _decode_next_run(self) -> Iterable[Any]:
+        """Remove the next run of received items, and return its items."""
+        count, data = self._runs.pop(0)
         return self._decoder.decode_array(data) if count else [self._decoder.decode_one(data)]
 
     async def _result(self) -> _R:
+        """Return the result; see :meth:`shmrpc.StreamCall.result`."""
         self._check_begun()
         if self._streams:
             raise LocalProtocolError(f"{self._name}() gives a stream and no result: {self._await_keyword}call.read()")
         async with self._read_lock():
             await self._stream_exchange.wait_ready()
-        self._check()
+        self._check_failure()
         assert self._stream_exchange.body is not None
         return decode_result(self._name, self._decoder.decode_one, self._stream_exchange.body)  # type: ignore[no-any-return]
 
@@ -160,22 +168,24 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
 
     @abstractmethod
     async def _wait_writable(self) -> bool:
-        """Wait until there is credit. Returns False if the handler takes no more items."""
+        """Wait until there is credit for an item. Returns False if the handler takes no more items."""
 
     @abstractmethod
     async def _send_item(self, body: Body) -> bool:
         """Send an item once there is credit for it. Returns False if the handler takes no more items."""
 
     def _check_begun(self) -> None:
+        """Raise LocalProtocolError if the block was not entered."""
         if not self._has_begun:
             raise not_opened_error(self._name, f"{self._with_keyword} client.open(...)")
 
-    def _check_takes(self) -> None:
+    def _check_writable(self) -> None:
+        """Raise LocalProtocolError if the block was not entered, or if the endpoint takes no stream."""
         self._check_begun()
         if not self._accepts_stream:
             raise LocalProtocolError(f"{self._name}() takes no stream: there is nothing to write")
 
-    def _check(self) -> None:
+    def _check_failure(self) -> None:
         """Raise the error with which the call has failed, if any."""
         if self._stream_exchange.error is not None:
             raise self._stream_exchange.error

@@ -1,6 +1,6 @@
 """The state of a call with streams: its items, its uploads and its end.
 
-A driver feeds received frames to it and waits for them, in an event loop or in threads.
+A driver waits for frames and feeds them to the exchange, in an event loop or in threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shmrpc.wire.codec import Body, Codec
 
 
 class StreamExchange(ABC):
-    """A call with streams.
+    """A call with streams, from its request to its end.
 
     ``streams``: True if the server replies with a stream, False if it replies with one result.
     """
@@ -64,7 +64,7 @@ class StreamExchange(ABC):
             size = _decode_credit(body) if kind == frames.CREDIT else 0
             upload = self.uploads.get(number)
             if upload is None:
-                return  # The upload has ended; the frame crossed its end.
+                return  # The upload has ended; the server had not received the end when it sent the frame.
             if kind == frames.CREDIT:
                 upload.grant(size)
             else:
@@ -83,7 +83,7 @@ class StreamExchange(ABC):
         """Store an item of the reply until it is read."""
 
     def finish(self) -> None:
-        """Close the uploads: the handler takes no more items."""
+        """Handle the end of the call: close the uploads, because the handler takes no more items."""
         for upload in list(self.uploads.values()):
             upload.close()
 
@@ -93,7 +93,7 @@ class StreamExchange(ABC):
         return self._has_consumed_sources or any(upload.outgoing.has_started for upload in self._sources)
 
     async def start(self, kind: int, body: Body, codec: Codec, sources: Sequence[Source]) -> None:
-        """Send the request, and wait for the first item or the end. Closes the exchange if that raises."""
+        """Send the request, and wait for the first item or the end. Closes the exchange if this raises."""
         try:
             for number, source in sources:
                 self.uploads[number] = self._add_source(codec, number, source)
@@ -114,7 +114,7 @@ class StreamExchange(ABC):
 
     @abstractmethod
     async def wait_ready(self) -> bool:
-        """Wait for items. Returns False at the end, where the error of the call is raised once.
+        """Wait for items. Returns True if there are any, False at the end. Raises the error of a failed call instead.
 
         Counts items taken before as consumed, and returns their credit before waiting, because the server may have none
         left.
@@ -122,7 +122,7 @@ class StreamExchange(ABC):
 
     @abstractmethod
     def take_runs(self) -> list[ItemRun]:
-        """Take the received items."""
+        """Remove the received items and return them."""
 
     @overload
     def pop_source_error(self, error: Exception) -> Exception: ...
@@ -142,11 +142,11 @@ class StreamExchange(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End the call and its sources. Cancels a handler that is still running."""
+        """End the call and its sources, and wait for the sources. Cancels a handler that is still running."""
 
     @abstractmethod
     def end(self) -> None:
-        """End the call, after its sources have ended."""
+        """End the call without waiting; its sources must have ended. Cancels a handler that is still running."""
 
     def _drop_uploads(self) -> None:
         """Discard the uploads, which refer to the connection's channel."""
@@ -156,10 +156,10 @@ class StreamExchange(ABC):
 
 
 def check_unexpected_frame(opcode: int, call_id: int, body: Body, *, under_way: bool) -> None:
-    """Check a frame that no stream exchange expects.
+    """Raise RemoteProtocolError for a frame that no server sends; accept a late frame of a stream.
 
-    ``under_way``: True if the call is in flight and has one result, False if it has ended; its last frames may cross
-    its end. Raises RemoteProtocolError for a frame that no server sends.
+    ``under_way``: True if the call is in flight and has one result. False if the call has ended, whose last frames may
+    arrive later.
     """
     kind = opcode & 0xFF
     if opcode == frames.ITEM and under_way:
@@ -171,6 +171,7 @@ def check_unexpected_frame(opcode: int, call_id: int, body: Body, *, under_way: 
 
 
 def _decode_credit(body: Body) -> int:
+    """Return the bytes of a CREDIT frame. Raises RemoteProtocolError for an invalid one."""
     size = frames.decode_credit(body)
     if size is None:
         raise RemoteProtocolError("it sent credit that is no number of bytes")

@@ -56,7 +56,7 @@ class SourceUpload(ABC):
         self._session.send(opcode(frames.END, self._number), self._call.id, frames.NIL)
 
     def _fail(self, error: BaseException) -> None:
-        """Tell the handler, which would wait forever, the error with which the stream has failed."""
+        """Report the error of the stream to the handler, which would otherwise wait forever."""
         if isinstance(error, ChannelError):
             return  # The call raises this error itself.
         if isinstance(error, Exception):

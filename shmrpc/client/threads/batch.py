@@ -1,4 +1,4 @@
-"""Calls collected by a thread, to be sent in one frame."""
+"""Batches of calls in threads. The calls of a batch are sent in one frame."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class ThreadBatchFuture(concurrent.futures.Future[Any]):
         self._endpoint = endpoint
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the result of the call. Raises LocalProtocolError within the block."""
+        """Wait for the result of the call; return it or raise the error of the call.
+
+        Raises LocalProtocolError in the thread of the block before the end of the block.
+        """
         if not self.done():
             self._block.check_not_inside(self._endpoint)
         try:
@@ -34,14 +37,14 @@ class ThreadBatchFuture(concurrent.futures.Future[Any]):
             del self  # The traceback refers to this frame; see BatchFuture.
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the exception of the call, or None. Raises LocalProtocolError within the block."""
+        """Wait for the call; return its exception or None. Raises LocalProtocolError as :meth:`result` does."""
         if not self.done():
             self._block.check_not_inside(self._endpoint)
         return super().exception(timeout)
 
 
 class ThreadBatch(BaseBatch[concurrent.futures.Future[Any]]):
-    """Calls to be sent in one frame; made by :meth:`shmrpc.sync.Client.batch`."""
+    """A block that collects calls and sends them in one frame at its end; made by :meth:`shmrpc.sync.Client.batch`."""
 
     def __init__(self, client: CallEngine[Any]) -> None:
         super().__init__(client, threading.get_ident, "with", ThreadBatchFuture)

@@ -100,8 +100,8 @@ class Client(CallEngine[ThreadReconnector]):
     def stop(self) -> None:
         """End all calls in flight, and all further calls until :meth:`resume`, with CallStopped.
 
-        Cancels the handlers of calls that have pending. A stream that no thread is waiting for ends at the next request
-        for an item, also after :meth:`resume`.
+        Cancels the handlers of the calls in flight. A stream for which no thread is waiting ends when its next item is
+        requested, also after :meth:`resume`.
         """
         self._reconnector.stopped.append(True)
         self._reconnector.stop_count += 1
@@ -118,7 +118,7 @@ class Client(CallEngine[ThreadReconnector]):
             check_seconds("timeout", timeout)
         session = self._reconnector.session
         if session is not None:
-            session.poll_closed()
+            session.is_closed()
         run(lambda: self._reconnector.wait_session(timeout=timeout))
 
     @overload
@@ -283,7 +283,7 @@ class Client(CallEngine[ThreadReconnector]):
         return run(lambda: self._describe())
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """Return the function that calls an endpoint. The hot path: binds beforehand what each call needs."""
+        """Return the function that calls an endpoint. Prepares all that its calls have in common, for their speed."""
         reconnector, options = self._reconnector, self._options
         session = reconnector.session
         if session is None:
@@ -297,7 +297,7 @@ class Client(CallEngine[ThreadReconnector]):
         return self._bind_fast_path(session, name, number, kind)
 
     def _bind_fast_path(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
-        """Return the function of the fast path, which runs in the core, and in Python where the core cannot."""
+        """Return the function that calls an endpoint on the native path, and in Python where the core cannot."""
         reconnector = self._reconnector
         codec, exchange, next_id = self._codec, session.calls.exchange, session.next_id
         decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
@@ -345,23 +345,25 @@ class Client(CallEngine[ThreadReconnector]):
                 return self._call(name, decode, *args, **kwargs)
             return read(answer)
 
-        short = self._fast_call(session, number, kind, read)
+        native = self._native_call(session, number, kind, read)
         function = self._describe_function(name, call)
-        return _core.ThreadEndpoint(session.calls, short, function, complete, stopped, reconnector, session)
+        return _core.ThreadEndpoint(session.calls, native, function, complete, stopped, reconnector, session)
 
     def _new_call(self, name: str) -> Call:
+        """Return a new call as the base class does. Raises CallStopped between :meth:`stop` and :meth:`resume`."""
         if self._reconnector.stopped:
             raise stopped_error(self._reconnector.service)
         return super()._new_call(name)
 
     def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
+        """Call an endpoint on the slow path; return the decoded result."""
         return run(lambda: self._call_slow_path(name, decode, args, kwargs))
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
         enter_all_sync(stack, self._options.interceptors, call)
 
     def _stream(self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
-        """Make a call whose reply is a stream, and yield its items."""
+        """Call an endpoint that streams, and yield the items."""
         call = self._new_call(name)
         with SyncContext(AsyncExitStack()) as stack:
             run(lambda: self._enter_interceptors(stack, call))
@@ -395,7 +397,8 @@ def connect(
 ) -> Client:
     """Return a client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 
-    CallOptions: see :func:`shmrpc.connect`. Interceptors return plain context managers.
+    The ``with`` block connects. Interceptors return plain context managers. For the other options and the errors see
+    :func:`shmrpc.connect`.
     """
     check_connecting(timeout, reconnect)
     connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)

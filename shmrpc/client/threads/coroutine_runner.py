@@ -1,11 +1,11 @@
-"""Runs coroutines in a thread without an event loop.
+"""Functions that run coroutines in a thread without an event loop.
 
-Where a coroutine would wait in an event loop, the thread itself blocks, so that the coroutine never suspends. The one
+Where a coroutine would wait in an event loop, the thread blocks, so that the coroutine never suspends. The one
 exception is :func:`suspend_after_send`, which suspends while a request is in flight, so that more can be sent.
 
-Callers pass a function that makes the coroutine, called without ``*`` arguments. No signal handler can then run between
-the creation of the coroutine and its first step. A handler that raised there would leave a coroutine that was never
-awaited, for which Python emits a RuntimeWarning.
+Callers pass a function that makes the coroutine, without arguments for it. No signal handler can then run between the
+creation of the coroutine and its first step. If a handler raised there, the coroutine would never be awaited, for which
+Python emits a RuntimeWarning.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ _Make = Callable[[], Awaitable[_T]]
 
 @types.coroutine
 def suspend_after_send() -> Generator[None, None, None]:
-    """Suspend a coroutine whose request is in flight; see :class:`StartedCoroutine`."""
+    """Suspend the calling coroutine, whose request is in flight; see :class:`StartedCoroutine`."""
     yield
 
 
 @types.coroutine
 def _store_result(make: _Make[_T], results: list[_T]) -> Generator[Any, Any, None]:
-    # The result does not travel in a StopIteration, which would keep it alive if a signal handler raises there.
+    """Await the coroutine, and append its return value to ``results``.
+
+    The value is no StopIteration's, which would keep it alive if a signal handler raises there.
+    """
     results.append((yield from make()))  # type: ignore[misc]
 
 
 def iter_steps(make: _Make[_T], results: list[_T]) -> Generator[None, None, None]:
-    """Run a coroutine from one suspension to the next; its return value becomes the only element of ``results``."""
+    """Return a generator that runs a coroutine from one suspension to the next.
+
+    Appends the return value of the coroutine to ``results``.
+    """
     return cast("Generator[None, None, None]", _store_result(make, results))
 
 
 def run(make: _Make[_T]) -> _T:
-    """Run a coroutine to its end and return its result."""
+    """Run a coroutine to its end; return its result or raise its exception."""
     results: list[_T] = []
     for _ in iter_steps(make, results):
         pass
@@ -54,7 +60,7 @@ class StartedCoroutine(Generic[_T]):
         next(self._steps)
 
     def finish(self) -> _T:
-        """Run the coroutine to its end and return its result."""
+        """Run the coroutine to its end; return its result or raise its exception."""
         for _ in self._steps:
             pass
         return self._results[0]

@@ -34,11 +34,16 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         self._connecting = _core.ReentrantLock()
 
     async def open(self) -> None:
-        """Make the first connection."""
+        """Make the first connection; see the base class. Also raises CallStopped."""
         self._check_new()
         self._connect(self._timeout, self.stop_count)
 
     def _connect(self, timeout: float, stop_count: int) -> ThreadSession:
+        """Connect, and return the new current session.
+
+        Raises CallStopped if stop() was called since ``stop_count`` was read, and the errors of connecting.
+        """
+
         def check() -> None:
             if self.closed_error is not None:
                 raise closed_error(self.closed_error)
@@ -46,7 +51,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
                 raise stopped_error(self.service)
 
         before = self.session
-        session = ThreadSession(self._dial(timeout, check, self._note), self.stopped)
+        session = ThreadSession(self._dial(timeout, check, self._record_obstacle), self.stopped)
         newer = self.session
         if newer is not None and newer is not before:  # A signal handler has connected meanwhile.
             session.close(closed_error(ConnectionLost(f"this client of {self.service!r} has another connection")))
@@ -61,7 +66,10 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         return session
 
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> ThreadSession:
-        """Return the current session, after connecting again with ``reconnect`` if it has ended."""
+        """Return the current session, after connecting again with ``reconnect``; see the base class.
+
+        Also raises CallStopped.
+        """
         session = self.usable_session()
         if session is not None:
             return session
@@ -72,7 +80,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         end = time.monotonic() + limit
         if deadline is not None:
             end = min(end, time.monotonic() + seconds_until(deadline))
-        while (turn := self._connecting.try_acquire()) is None:
+        while (guard := self._connecting.try_acquire()) is None:
             if time.monotonic() >= end:
                 raise self._no_server_error()
             if self.stop_count != stop_count:
@@ -85,17 +93,17 @@ class ThreadReconnector(Reconnector[ThreadSession]):
             session = self.usable_session()
             if session is not None:
                 return session
-            self._draining = {left for left in self._sessions() if not left.poll_closed()}
+            self._draining = {left for left in self._sessions() if not left.is_closed()}
             left = end - time.monotonic()
             if limit > 0 and left <= 0:
                 raise self._no_server_error()
             self._last_failure = ""
             return self._connect(max(0.0, left), stop_count)
         finally:
-            turn.release()
+            guard.release()
 
     def look(self) -> bool:
-        """Handle the server's messages besides replies; return True if new calls belong on another session."""
+        """With ``reconnect``, poll for the end of the session; return True if new calls must go to another session."""
         session = self.session
         if not self.reconnect or session is None:
             return False

@@ -42,30 +42,34 @@ class ThreadSession(Session[ThreadConnection]):
         return self.connection.draining
 
     async def call_pipelined(self, call: Call, kind: int, body: Body) -> Body:
-        """Send a request, suspend once, then wait for the body of its result; see :func:`suspend_after_send`."""
+        """Send a request, suspend once, then wait for the reply; see :func:`suspend_after_send`."""
         pending = self.calls.begin(kind, call.id, body)
         await suspend_after_send()
         return self.complete(pending, call)
 
     async def wait_reply(self, call_id: int, begun: _core.PendingCall, /, call: Call | None = None) -> Body:
-        """Wait for the reply to a call; return the body of the result."""
+        """Wait for the reply to a call; return the body of the result. ``begun``: the call in flight."""
         return self.complete(begun, call)
 
     def forget_call(self, call_id: int) -> None:
-        """End a call that a signal handler may have interrupted at any point."""
+        """End a failed call. Cancels a handler that is still running: a signal handler may have raised here."""
         self.calls.close(call_id)
 
     def complete(self, pending: _core.PendingCall, call: Call | None = None) -> Body:
-        """Wait for the reply to a call in flight; return the body of the result.
+        """Wait for the reply to a call in flight; return the body of the result, or raise the error of the call.
 
-        ``call``: given for calls with a deadline or metadata.
+        ``call``: given for calls with a deadline or metadata. Also raises the errors of :meth:`next_frame`.
         """
-        while not _is_answer(frame := self.next_frame(pending, call)):
+        while not _is_reply(frame := self.next_frame(pending, call)):
             pass
         return result_body(frame, call)
 
     def next_frame(self, pending: _core.PendingCall, call: Call | None = None) -> Frame:
-        """Wait for the next frame of a call in flight, and return it. Raises DeadlineExceeded at the deadline."""
+        """Wait for the next frame of a call in flight, and return it.
+
+        Raises DeadlineExceeded at the deadline, CallStopped, the error of an ended connection, and ChannelError if the
+        server broke the rules of the protocol.
+        """
         deadline = None if call is None else call.deadline
         since = self._begin_wait(deadline)
         while True:
@@ -84,11 +88,14 @@ class ThreadSession(Session[ThreadConnection]):
                 )
 
     def poll_frame(self, pending: _core.PendingCall) -> Frame | None:
-        """Return the next frame of a call in flight if it has arrived, else None."""
+        """Return the next frame of a call in flight, or None if none has arrived.
+
+        Raises the error of an ended connection.
+        """
         return self._next(pending, 0.0)
 
     def _next(self, pending: _core.PendingCall, limit: float) -> Frame | None:
-        """Wait up to ``limit`` seconds for the next frame of a call. None also means that poll_close() is due."""
+        """Wait up to ``limit`` seconds for the next frame of a call. Returns None sooner if poll_close() is due."""
         ended = self.close_reason  # Read first: frames received up to then are still valid.
         try:
             frame = pending.next(0.0 if ended is not None else limit)
@@ -102,17 +109,17 @@ class ThreadSession(Session[ThreadConnection]):
         raise connection_lost_error(ended, pending.id) from None
 
     def _begin_wait(self, deadline: int | None) -> int:
-        """Return the start in nanoseconds of a wait with a deadline; 0 without one."""
+        """Sample the server's progress before a wait with a deadline; return the time in nanoseconds, 0 without one."""
         return 0 if deadline is None else self._read_progress.sample()
 
     def drive(self, limit: float = 0.0) -> bool:
         """Receive for other threads, waiting up to ``limit`` seconds. Returns False if another thread receives."""
-        led = self.calls.drive(limit)
+        has_received = self.calls.drive(limit)
         self.poll_close()
-        return led
+        return has_received
 
     def poll_close(self) -> None:
-        """Handle the end of the connection if the server has closed it or died."""
+        """End the session if the server has closed the connection or died."""
         end = self.connection.poll_close()
         if end is None or self.close_reason is not None:
             return
@@ -124,7 +131,10 @@ class ThreadSession(Session[ThreadConnection]):
         self.connection.abandon()
 
     def _wait_for_close(self, error: PeerLeft) -> None:
-        """Wait for the reason of the server's end. A dying process closes its descriptors within moments."""
+        """Wait until the session has ended, with the server's reason if one arrives in time, otherwise with ``error``.
+
+        A dying process closes its descriptors within moments.
+        """
         until = time.monotonic() + control.DEATH_TIMEOUT
         while self.close_reason is None:
             self.poll_close()
@@ -133,8 +143,11 @@ class ThreadSession(Session[ThreadConnection]):
             if self.close_reason is None:
                 time.sleep(0.001)
 
-    def poll_closed(self) -> bool:
-        """Return True if the server has closed the connection. Earlier replies are still delivered."""
+    def is_closed(self) -> bool:
+        """Return True if the connection is closed, after a check whether the server has closed it.
+
+        Replies that had arrived before are still delivered.
+        """
         if self.close_reason is None:
             try:
                 self.drive()
@@ -143,7 +156,7 @@ class ThreadSession(Session[ThreadConnection]):
         return self.close_reason is not None
 
     async def wait_for_room(self, call: Call) -> None:
-        """Wait until all sent frames are in the ring. A call whose deadline passes before that is withdrawn."""
+        """Wait until all sent frames are in the ring; see the base class. Also raises CallStopped."""
         since = self._begin_wait(call.deadline)
         while self.connection.is_stalled() and self.close_reason is None:
             self.check_stopped(call.id)
@@ -157,23 +170,23 @@ class ThreadSession(Session[ThreadConnection]):
                 time.sleep(0.001)  # noqa: ASYNC251
 
     def end(self, end: CloseReason) -> None:
-        """End the session and wake all waiting threads."""
+        """Record the reason for the end of the session, unless one is recorded, and wake all waiting threads."""
         if self.close_reason is None:
             self.close_reason = end
         self.calls.interrupt()
 
     def close(self, error: ShmrpcError) -> None:
-        """Close the connection; calls in flight in other threads fail."""
+        """Close the connection; calls in flight in other threads fail, with ``error`` as the reason."""
         self.end(CloseReason(error))
         self.connection.close()
 
     def stop(self) -> None:
-        """End every call that has begun, also one that is about to wait."""
+        """Let every call that has begun raise CallStopped in its thread, also a call that does not wait so far."""
         self._stopped_before = self.next_id()
         self.calls.interrupt()
 
     def check_stopped(self, call_id: int) -> None:
-        """Raise CallStopped if stop() was called since this call began, also after resume()."""
+        """Raise CallStopped if the client is stopped, or was stopped since the call began."""
         if self.stopped or call_id < self._stopped_before:
             raise stopped_error(self.service)
 
@@ -185,8 +198,11 @@ class ThreadSession(Session[ThreadConnection]):
         return None if self.close_reason is None else self.close_reason.error
 
 
-def _is_answer(frame: Frame) -> bool:
-    """Return True if a frame is the reply of a call without streams. Raises ChannelError for an illegal frame."""
+def _is_reply(frame: Frame) -> bool:
+    """Return True if a frame is the reply of a call without streams, False for a late frame of another kind.
+
+    Raises ChannelError for a frame that no server sends.
+    """
     opcode, call_id, body = frame
     if opcode in frames.ANSWERS:
         return True
@@ -198,9 +214,10 @@ def _is_answer(frame: Frame) -> bool:
 
 
 def stopped_error(service: str) -> CallStopped:
-    """Return the error for a call that another thread stopped."""
+    """Return the error for a call that the client's stop() has ended."""
     return CallStopped(f"this client of {service!r} was stopped; resume() lets it call again")
 
 
 def _remaining(deadline: int) -> float:
+    """Return the seconds until a deadline in nanoseconds; 0 after it."""
     return max(0.0, (deadline - host_nanoseconds()) / 1e9)

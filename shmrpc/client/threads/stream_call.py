@@ -36,7 +36,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
     Leaving the block ends the call and cancels a handler that is still running. One thread may write while another one
     reads. Several writers are serialized, and so are several readers. An exception that a signal handler raises in a
-    method ends the call, so that no item is lost between two others.
+    method ends the call, so that no item in the middle of a stream is lost.
     """
 
     _with_keyword, _await_keyword = "with", ""
@@ -61,19 +61,19 @@ class StreamCall(StreamCallEngine[_W, _R]):
         return run(lambda: self._stack.__aexit__(kind, error, trace))
 
     def write(self, item: _W) -> None:
-        """Send an item, after waiting while the handler has enough. See :meth:`shmrpc.StreamCall.write`."""
+        """Send an item, after waiting while the handler has too many; see :meth:`shmrpc.StreamCall.write`."""
         run(lambda: self._write(item))
 
     def done_writing(self) -> None:
-        """End the written stream, and with it the handler's loop over the items. Idempotent."""
+        """End the written stream; see :meth:`shmrpc.StreamCall.done_writing`."""
         run(lambda: self._done_writing())
 
     def read(self) -> _R:
-        """Wait for the next item and return it. See :meth:`shmrpc.StreamCall.read`."""
+        """Wait for the next item and return it; see :meth:`shmrpc.StreamCall.read`."""
         return run(lambda: self._read())
 
     def result(self) -> _R:
-        """Wait for the result of an endpoint that returns one. See :meth:`shmrpc.StreamCall.result`."""
+        """Wait for the result of an endpoint that returns one; see :meth:`shmrpc.StreamCall.result`."""
         return run(lambda: self._result())
 
     def __iter__(self) -> Self:
@@ -121,16 +121,16 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
 
 class _StreamLock:
-    """A lock for writers or readers. An exception of a signal handler within it ends the call."""
+    """A lock for writers or readers. An exception that a signal handler raises inside ends the call."""
 
     def __init__(self, lock: _core.ReentrantLock, stream_exchange: ThreadStreamExchange) -> None:
         self._lock = lock
         self._stream_exchange = stream_exchange
 
     async def __aenter__(self) -> None:
-        while (held := self._lock.try_acquire()) is None:
+        while (guard := self._lock.try_acquire()) is None:
             time.sleep(PAUSE)  # noqa: ASYNC251
-        self._guard = held
+        self._guard = guard
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

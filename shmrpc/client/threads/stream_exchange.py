@@ -29,7 +29,7 @@ _END: Final = object()
 
 
 class ThreadStreamExchange(StreamExchange):
-    """A call with streams, whose frames its threads take from the core one by one."""
+    """A call with streams, whose threads receive one frame at a time from the core."""
 
     _session: ThreadSession
     _sources: list[_StepwiseSource]
@@ -60,7 +60,7 @@ class ThreadStreamExchange(StreamExchange):
         return self._sources[-1]
 
     async def wait_ready(self) -> bool:
-        """Return credit, then wait for items. Returns False at the end, where the error of the call is raised."""
+        """Return credit, then wait for items; see the base class."""
         self._return_credit()
         while not self._items and not self.ended:
             self.wait(lambda: bool(self._items))
@@ -71,7 +71,7 @@ class ThreadStreamExchange(StreamExchange):
         return False
 
     def take_runs(self) -> list[ItemRun]:
-        """Take the received items."""
+        """Remove the received items and return them."""
         parts: list[ItemRun] = []
         while self._items:
             body = self._items.popleft()
@@ -80,7 +80,10 @@ class ThreadStreamExchange(StreamExchange):
         return parts
 
     def next_item(self) -> Body | None:
-        """Wait for the next item and return it; None at the end. For a single reading thread."""
+        """Wait for the next item and return it; return None at the end. Raises the error of a failed call.
+
+        For a single reading thread. Sends items of the sources while it waits.
+        """
         if self._taken >= WORTH_GRANTING:
             self._return_credit()
         if self._items:
@@ -98,12 +101,12 @@ class ThreadStreamExchange(StreamExchange):
                         break
                     self._feed(frame)
             except ChannelError as error:
-                raise self._lost(error) from None
+                raise self._convert_error(error) from None
         self._taken += weight(body)
         return body
 
     def _return_credit(self) -> None:
-        """Return credit for items that were read, once it is worth a frame."""
+        """Return the credit of items that were read, once there is enough for a frame."""
         granted, self._taken = self._window.consume(self._taken), 0
         if granted and not self.ended and self._session.close_reason is None:
             with contextlib.suppress(ChannelError):  # The next receive raises it.
@@ -112,19 +115,22 @@ class ThreadStreamExchange(StreamExchange):
     def wait(self, has_come: Callable[[], bool]) -> None:
         """Wait until this thread or another one has received a frame of this call.
 
-        ``has_come`` returns True if the awaited frame has arrived. It is checked again once no other thread can
-        receive: another thread may have received the last frame after the caller's own check.
+        ``has_come`` returns True if the awaited frame has arrived. This method calls it once no other thread can
+        receive, because another thread may have received the last frame after the caller's check.
         """
         self._receive(lambda: None if has_come() else self._next_frame(), PAUSE)
 
     def receive_all(self) -> None:
-        """Handle all frames that have arrived."""
+        """Handle all frames that have arrived. Does nothing if another thread receives."""
         while not self.ended and self._receive(lambda: self._session.poll_frame(self._pending), 0.0):
             pass
 
     def _receive(self, take: Callable[[], Frame | None], pause: float) -> bool:
-        """Handle one frame, or sleep ``pause`` seconds if another thread receives. Returns True for a frame."""
-        if (turn := self._receiving.try_acquire()) is None:
+        """Handle the frame that ``take`` returns; sleep ``pause`` seconds instead if another thread receives.
+
+        Returns True if this thread has handled a frame, or has ended the call after an error.
+        """
+        if (guard := self._receiving.try_acquire()) is None:
             if pause:
                 time.sleep(pause)
             return False
@@ -133,10 +139,10 @@ class ThreadStreamExchange(StreamExchange):
                 return False
             self._feed(frame)
         except (ShmrpcError, ChannelError) as error:
-            self.fail(self._lost(error))
+            self.fail(self._convert_error(error))
             self.end()
         finally:
-            turn.release()
+            guard.release()
         return True
 
     def _feed(self, frame: Frame) -> None:
@@ -147,14 +153,14 @@ class ThreadStreamExchange(StreamExchange):
             raise ChannelError(str(error)) from None
 
     def _next_frame(self) -> Frame:
-        """Wait for the next frame, sending items of the sources meanwhile as far as there is credit."""
+        """Wait for the next frame and return it. Sends items of the sources meanwhile, as far as there is credit."""
         session = self._session
-        looked = time.monotonic()
+        checked = time.monotonic()
         while self._step_sources():
             session.check_stopped(self.call.id)
             # A source may be slow, and the server may die meanwhile.
-            if time.monotonic() - looked > session.connection.life_check:
-                looked = time.monotonic()
+            if time.monotonic() - checked > session.connection.life_check:
+                checked = time.monotonic()
                 session.drive()
             frame = session.poll_frame(self._pending)
             if frame is not None:
@@ -162,34 +168,32 @@ class ThreadStreamExchange(StreamExchange):
         return session.next_frame(self._pending, self.call)
 
     def _step_sources(self) -> bool:
-        """Run each source for a step. Returns False if none can run."""
+        """Run each source for a step. Returns False if none has run."""
         if not self._sources or self._session.close_reason is not None:
             return False
         return any([source.step() for source in self._sources])  # noqa: C419  # All of them.
 
-    def _lost(self, error: Exception) -> Exception:
-        """Return the error of the call, which was sent, for an error of the connection."""
-        unsent, ended = self._session.convert_error(self.call.endpoint, error), self._session.close_reason
-        return (
-            connection_lost_error(ended, self.call.id)
-            if ended is not None and isinstance(error, ChannelError)
-            else unsent
-        )
+    def _convert_error(self, error: Exception) -> Exception:
+        """Return the error to raise in the caller for an internal error after the request was sent."""
+        converted, ended = self._session.convert_error(self.call.endpoint, error), self._session.close_reason
+        if ended is not None and isinstance(error, ChannelError):
+            return connection_lost_error(ended, self.call.id)
+        return converted
 
     async def close(self) -> None:
-        """End the call and its sources. Cancels a handler that is still running."""
+        """End the call and its sources, and discard the uploads."""
         self.end()
         self._drop_uploads()
         self.error = None  # Its traceback refers to the frames of its readers.
 
     def end(self) -> None:
-        """End the call."""
+        """End the call and its sources without waiting; see the base class."""
         self._session.calls.close(self.call.id)
         self.fail(EndOfStream(f"{self.call.endpoint}() was ended by its caller"))
 
 
 class _StepwiseSource(SourceUpload):
-    """An upload that runs in the thread that reads the reply, until credit or its time slice is used up."""
+    """An upload that runs in the thread that reads the reply. A step ends when credit or the time slice is used up."""
 
     def __init__(self, session: ThreadSession, call: Call, codec: Codec, number: int, source: Any) -> None:
         super().__init__(session, call, codec, number)
@@ -199,7 +203,10 @@ class _StepwiseSource(SourceUpload):
         self._steps: Generator[Any, None, None] | None = None
 
     def step(self) -> bool:
-        """Run for a step if there is credit. Returns True if it ran."""
+        """Run the source for a step if there is credit. Returns True if it ran.
+
+        Raises the error of a source that fails after the end of the stream was sent.
+        """
         if self._closed or not self.outgoing.may_resume():
             return False
         if self._steps is None:
@@ -214,7 +221,7 @@ class _StepwiseSource(SourceUpload):
         return True
 
     def close(self) -> None:
-        """End the source: runs the ``finally`` clauses of a generator."""
+        """End the source. Runs the ``finally`` clauses of a generator."""
         self._closed = True
         if self._steps is not None:
             with contextlib.suppress(ValueError):  # The source is running: it has ended the call itself.
@@ -222,7 +229,7 @@ class _StepwiseSource(SourceUpload):
 
 
 class _AsyncAdapter:
-    """A plain iterable as an asynchronous iterator."""
+    """An asynchronous iterator over a plain iterable."""
 
     def __init__(self, source: Any) -> None:
         self._items: Iterator[Any] = iter(source)

@@ -1,4 +1,4 @@
-"""The names that shmrpc has in the file system, and the removal of those whose owner is dead.
+"""The names of shmrpc in the file system, and the removal of files whose owner is dead.
 
 This file needs only the standard library and runs alone, so that a machine without the package can be cleaned too:
 ``python cleanup.py [--dry-run] [--json]``. ``shmrpc cleanup`` is the same code.
@@ -10,7 +10,7 @@ semaphores, locks and events, have members, which share one lock file, whatever 
 file                                               the owner is alive as long as
 =================================================  =====================================================
 ``DIR/SPELLED.lock``, ``DIR/SPELLED.sock``         it holds the flock on the ``.lock``, or listens at the
-                                                   ``.sock``, as one does whose ``.lock`` was removed
+                                                   ``.sock`` although the ``.lock`` was removed
 ``/dev/shm/shmrpc.SPELLED.RANDOM``                 it holds the flock on the file itself, or, of a store, on
                                                    one with the same 16 digits at the beginning of RANDOM
 ``/dev/shm/sem.shmrpc.SPELLED.RANDOM.c2s, .s2c``   the segment with the same stem has a living owner
@@ -66,18 +66,18 @@ _ANY_KIND_IN_MEMORY = rf"(?:sem\.)?shmrpc\.{_ANY_KIND}"
 
 
 def spell(name: str, kind: str = SERVICE) -> str:
-    """Return a name as its files have it: of a service unchanged, of any other kind with an @ and the kind."""
+    """Return a name as its files spell it: unchanged for a service, followed by an @ and the kind for other kinds."""
     return name if kind == SERVICE else f"{name}@{kind}"
 
 
 def names_of(kind: str, files: Iterable[str]) -> set[str]:
-    """Return the names of a kind that have one of these files in a runtime directory."""
+    """Return the names of a kind that have a lock file or socket among ``files``, the names of a directory's files."""
     matches = filter(None, (re.fullmatch(_RENDEZVOUS, file) for file in files))
     return {match["spelled"].partition("@")[0] for match in matches if _kind(match) == kind}
 
 
 def _kind(match: re.Match[str]) -> str:
-    """Return the kind of a name that has matched one of the patterns."""
+    """Return the kind of the name that a pattern has matched."""
     return match["kind"] or SERVICE
 
 
@@ -86,7 +86,7 @@ _path = functools.lru_cache(maxsize=16)(Path)
 
 
 def shared_directory() -> Path | None:
-    """Return the runtime directory of several users that ``$SHMRPC_DIRECTORY`` names; return None if it is not set."""
+    """Return the directory that ``$SHMRPC_DIRECTORY`` names, for several users; return None if it is not set."""
     named = os.environ.get("SHMRPC_DIRECTORY")
     return _path(named) if named else None
 
@@ -97,11 +97,11 @@ TEMPORARY_DIRECTORY = "/tmp/shmrpc-{}"
 
 
 def runtime_directories() -> list[Path]:
-    """Return the runtime directories: a server uses the first one, a client looks in all.
+    """Return the paths of the runtime directories: a server uses the first one, a client looks in all.
 
-    Only ``$SHMRPC_DIRECTORY`` if it is set, and only ``$XDG_RUNTIME_DIR/shmrpc`` if that was set to another place than
-    usual. Otherwise ``/run/user/UID/shmrpc``, if the user has that directory now, and ``/tmp/shmrpc-UID``, so that
-    programs with the variable (in a shell) and without it (cron, systemd, su, docker exec) find each other.
+    Returns only ``$SHMRPC_DIRECTORY`` if it is set, and only ``$XDG_RUNTIME_DIR/shmrpc`` if that is set to an unusual
+    path. Otherwise returns ``/run/user/UID/shmrpc``, if the user has that directory now, and ``/tmp/shmrpc-UID``, so
+    that programs with the variable (in a shell) and without it (cron, systemd, su, docker exec) find each other.
     """
     shared = shared_directory()
     return own_directories() if shared is None else [shared]
@@ -119,7 +119,7 @@ def own_directories() -> list[Path]:
 
 
 def runtime_directory() -> Path:
-    """Return the runtime directory for servers of this user."""
+    """Return the path of the runtime directory for servers of this user."""
     return runtime_directories()[0]
 
 
@@ -129,12 +129,12 @@ def segment_name(name: str, random: str, kind: str = SERVICE) -> str:
 
 
 def is_segment(name: str) -> bool:
-    """Return True if a segment of shmrpc may have this name."""
+    """Return True if a file of this name in shared memory is a segment of shmrpc."""
     return re.fullmatch(_SEGMENT, name) is not None
 
 
 def semaphore_names(segment: str) -> tuple[str, str]:
-    """Return the names of the semaphores of a segment: client to server, server to client."""
+    """Return the names of the two semaphores of a segment: client to server, and server to client."""
     return f"{segment}.c2s", f"{segment}.s2c"
 
 
@@ -143,10 +143,10 @@ _MAX_LOCK_FILES = 100
 
 
 def take_lock(path: Path, *, create: bool) -> int | None:
-    """Lock the file at ``path`` and return its descriptor; return None if a living process holds the lock.
+    """Take the flock on the file at ``path`` and return its descriptor; return None if a process holds the lock.
 
-    With ``create``, creates a missing file; without it, raises FileNotFoundError. The descriptor is of the file that
-    has the name now, never of one that was removed in the meantime. Raises OSError if the system does.
+    With ``create``, creates a missing file; without it, raises FileNotFoundError. Never returns the descriptor of a
+    file that was removed meanwhile. Raises OSError if the file cannot be opened.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     for _ in range(_MAX_LOCK_FILES):
@@ -168,14 +168,14 @@ def take_lock(path: Path, *, create: bool) -> int | None:
 
 
 def is_at(status: os.stat_result, path: Path) -> bool:
-    """Return True if the file with this status is the one that has the name now."""
+    """Return True if the file with this status is now at ``path``."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(status, os.lstat(path))
     return False
 
 
 def listener(path: Path) -> int | None:
-    """Return the process that listens at a socket file; return None if no process does, 0 if its id is not visible.
+    """Return the id of the process that listens at a socket file: None without a process, 0 if it is not visible.
 
     Raises OSError if the socket cannot be examined.
     """
@@ -214,10 +214,10 @@ class Leftover:
 
 
 def clean(*, dry_run: bool = False) -> list[Leftover]:
-    """Remove what dead processes have left, and nothing else; return the leftovers in the order of removal.
+    """Remove the files that dead processes of this user have left; return them in the order of removal.
 
     With ``dry_run``, only returns them. Files of a living process, of another user, or of another program stay. Files
-    of an unknown kind come last, and stay too, because their owner may live.
+    of an unknown kind stay, too, because their owner may live; they come last in the list.
     """
     found: list[Leftover] = []
     for find in (_find_dead_semaphores, _find_dead_segments, _find_dead_rendezvous, _find_dead_shared_objects):
@@ -234,14 +234,17 @@ def clean(*, dry_run: bool = False) -> list[Leftover]:
     return found + list(_find_unknown_kinds())
 
 
-#: Leftovers, each with the function that removes it.
+#: Iterator over leftovers, each with the function that removes it.
 Removals = Iterator[tuple[Leftover, Callable[[], None]]]
 
 
 def _own_files(
     directory: Path, pattern: str, *, known: bool = True
 ) -> Iterator[tuple[Path, os.stat_result, re.Match[str]]]:
-    """Yield the files of this user in ``directory`` that match the pattern, of known or of unknown kinds."""
+    """Yield path, status and match of the files of this user in ``directory`` that match the pattern.
+
+    ``known``: True for the files of known kinds, False for those of unknown kinds.
+    """
     try:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, PermissionError, NotADirectoryError):
@@ -273,7 +276,7 @@ def _own_status(path: Path | str) -> os.stat_result | None:
 
 
 def _find_dead_segments() -> Removals:
-    """Yield the segments whose locks no process holds."""
+    """Yield the segments whose locks no process holds. Holds the locks of a segment while it is yielded."""
     for path, status, match in _own_files(SHM_DIRECTORY, _SEGMENT):
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as locks:
             for each in (path, *_other_copies(path, _kind(match))):
@@ -289,7 +292,7 @@ def _find_dead_segments() -> Removals:
 
 
 def _other_copies(path: Path, kind: str) -> Iterable[Path]:
-    """Return the other files of a store: copies of its memory, which share the first half of the random digits.
+    """Return the other copies of a store's memory, which share the first half of the random digits.
 
     Members that have not switched to the latest copy hold only the lock of an earlier one.
     """
@@ -299,7 +302,7 @@ def _other_copies(path: Path, kind: str) -> Iterable[Path]:
 
 
 def _find_dead_semaphores() -> Removals:
-    """Yield the semaphores whose segment is gone or has no owner."""
+    """Yield the semaphores whose segment is missing or has no living owner."""
     for path, status, match in _own_files(SHM_DIRECTORY, _SEMAPHORE):
         try:
             lock = take_lock(SHM_DIRECTORY / match["stem"], create=False)
@@ -325,7 +328,7 @@ def _find_dead_rendezvous() -> Removals:
 def _find_dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Removals:
     """Yield the socket and the lock file of one service without a server."""
     lock_path, socket_path = Path(f"{stem}.lock"), Path(f"{stem}.sock")
-    orphan = not os.path.lexists(lock_path)
+    has_no_lock = not os.path.lexists(lock_path)
     try:
         lock = take_lock(lock_path, create=True)
     except OSError:  # In a directory of several users, the file is another user's, or there is no room for a lock file.
@@ -334,13 +337,13 @@ def _find_dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Removals:
         return
     try:
         if _may_be_served(socket_path):
-            if orphan:
+            if has_no_lock:
                 lock_path.unlink()
             return
         pid = recorded_pid(lock)
-        why = "it has no lock file" if orphan else "no process holds its lock"
+        why = "it has no lock file" if has_no_lock else "no process holds its lock"
         for file, path in (("socket", socket_path), ("lock", lock_path)):
-            if file == "lock" and orphan:
+            if file == "lock" and has_no_lock:
                 path.unlink()  # Created only to be held for this moment.
             elif (status := _own_status(path)) is not None:
                 yield _make_leftover(path, match, file, status, why, pid), path.unlink
@@ -349,22 +352,25 @@ def _find_dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Removals:
 
 
 def _find_dead_shared_objects() -> Removals:
-    """Yield the sockets and lock files of shared objects without members."""
+    """Yield the doorbell sockets and lock files of shared objects without members."""
     for directory in runtime_directories():
-        bells: dict[str, list[tuple[Path, os.stat_result, re.Match[str]]]] = {}
+        doorbells: dict[str, list[tuple[Path, os.stat_result, re.Match[str]]]] = {}
         for path, status, match in _own_files(directory, _DOORBELL):
-            bells.setdefault(match["stem"], []).append((path, status, match))
+            doorbells.setdefault(match["stem"], []).append((path, status, match))
         for path, status, match in _own_files(directory, _RENDEZVOUS):
             if _kind(match) != SHARED or path.suffix != ".lock":
                 continue
-            left = bells.pop(match["spelled"], [])
+            left = doorbells.pop(match["spelled"], [])
             with contextlib.suppress(OSError), _without_members(path, status):
                 why = "no process holds a lock of its bytes: its members were killed"
-                for bell in left:
-                    yield _make_leftover(bell[0], bell[2], "socket", bell[1], why), bell[0].unlink
+                for doorbell in left:
+                    yield _make_leftover(doorbell[0], doorbell[2], "socket", doorbell[1], why), doorbell[0].unlink
                 yield _make_leftover(path, match, "lock", status, why), path.unlink
-        for bell in itertools.chain.from_iterable(bells.values()):
-            yield _make_leftover(bell[0], bell[2], "socket", bell[1], "it has no lock file"), bell[0].unlink
+        for doorbell in itertools.chain.from_iterable(doorbells.values()):
+            yield (
+                _make_leftover(doorbell[0], doorbell[2], "socket", doorbell[1], "it has no lock file"),
+                doorbell[0].unlink,
+            )
 
 
 #: Bytes of the lock file of a shared object: the entry lock, and the number of bytes for members.
@@ -373,8 +379,11 @@ _ENTRY_LOCK, _MEMBERS = 0, 256
 
 @contextlib.contextmanager
 def _without_members(path: Path, status: os.stat_result) -> Iterator[None]:
-    """Keep members from attaching. Raises BlockingIOError if there are members, or if one attaches or detaches."""
-    # Closing a file drops all record locks that this process has on it, so a member must not open it.
+    """Lock the lock file of a shared object so that no process can attach.
+
+    Raises BlockingIOError if the object has members, or if a process attaches or detaches now.
+    """
+    # A process that closes a file loses all of its record locks on the file, so a member must not open it here.
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             is_ours = os.path.samestat(os.stat(f"/proc/self/fd/{descriptor}"), status)
@@ -394,7 +403,7 @@ def _without_members(path: Path, status: os.stat_result) -> Iterator[None]:
 
 
 def _may_be_served(path: Path) -> bool:
-    """Return True if a process listens at a socket file, or if that cannot be examined."""
+    """Return True if a process listens at a socket file, or if the socket cannot be examined."""
     try:
         return listener(path) is not None
     except OSError:
@@ -402,7 +411,10 @@ def _may_be_served(path: Path) -> bool:
 
 
 def recorded_pid(lock: int) -> int | None:
-    """Return the process id that a server has written into its lock file, for information: it proves nothing."""
+    """Return the process id that a server has written into its lock file; None without one.
+
+    ``lock``: the descriptor of the lock file. For messages only: the id proves nothing.
+    """
     text = os.pread(lock, 32, 0).strip()
     return int(text) if text.isdigit() else None
 
@@ -443,7 +455,7 @@ def report(found: Sequence[Leftover], *, dry_run: bool, as_json: bool) -> str:
 
 
 def run(*, dry_run: bool, as_json: bool) -> tuple[str, int]:
-    """Clean up; return the report and the exit status: 0, or 1 if a file could not be removed."""
+    """Clean up; return the report and the exit status: 1 if a file could not be removed, else 0."""
     found = clean(dry_run=dry_run)
     failed = any(leftover.error for leftover in found)
     return report(found, dry_run=dry_run, as_json=as_json), int(failed)

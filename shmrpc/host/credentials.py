@@ -57,5 +57,5 @@ def _maps_all_users() -> bool:
 
 
 def describe_users(uids: Collection[int]) -> str:
-    """Return a list of the own user, root and ``uids`` for a message."""
+    """Return a text for a message that lists the own user, root and ``uids``."""
     return ", ".join(f"uid {uid}" for uid in sorted({0, os.geteuid(), *uids}))

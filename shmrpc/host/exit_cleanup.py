@@ -1,4 +1,4 @@
-"""Cleanup of the names that this process has in the file system, before a forced exit."""
+"""Removal of this process's names from the file system before a forced exit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Protocol
 
 
 class _Holder(Protocol):
+    """An owner of names in the file system."""
+
     def release(self) -> None:
         """Remove the names. Idempotent; safe in any thread; does nothing in a forked child."""
 
@@ -16,12 +18,12 @@ _holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
 
 
 def release_at_forced_exit(holder: _Holder) -> None:
-    """Register ``holder`` for :func:`release_all`."""
+    """Let :func:`release_all` call ``holder.release()``. Keeps only a weak reference."""
     _holders.add(holder)
 
 
 def release_all() -> None:
-    """Remove every name that this process has, because it is about to exit without any other cleanup."""
+    """Remove the names of all registered holders, before an exit without any other cleanup. Ignores OSError."""
     for holder in list(_holders):
         with contextlib.suppress(OSError):
             holder.release()

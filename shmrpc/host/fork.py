@@ -12,6 +12,8 @@ from shmrpc.errors import LocalProtocolError
 
 
 class _Abandonable(Protocol):
+    """An owner of descriptors."""
+
     def abandon(self) -> None:
         """Close descriptors, and do nothing else."""
 
@@ -20,7 +22,7 @@ _owners: weakref.WeakSet[_Abandonable] = weakref.WeakSet()
 
 
 def abandon_in_child(owner: _Abandonable) -> None:
-    """Call ``owner.abandon()`` in every child that is forked from now on."""
+    """Call ``owner.abandon()`` in every child that is forked from now on. Keeps only a weak reference."""
     _owners.add(owner)
 
 
@@ -35,7 +37,7 @@ def check_same_process(service: str, made_by: int) -> None:
 
 
 def close_socket(closing: socket.socket) -> None:
-    """Close a socket at once. Its own ``close()`` waits for an event loop to release it, which a child has not."""
+    """Close a socket at once. Its own ``close()`` waits until an event loop releases it, and a child has no loop."""
     if isinstance(closing, _socket.socket):
         _socket.socket.close(closing)
     elif (descriptor := closing.detach()) >= 0:  # A socket of gevent or eventlet.

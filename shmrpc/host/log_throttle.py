@@ -14,8 +14,8 @@ _QUIET_SECONDS: Final = 10.0
 class LogThrottle:
     """A throttle that logs a recurring reason once per episode.
 
-    An episode lasts as long as the reason recurs: a client that waits for a free connection retries several times a
-    second.
+    An episode ends when the reason has not recurred for 10 seconds. A client that waits for a free connection, for
+    example, retries several times a second.
     """
 
     def __init__(self) -> None:

@@ -13,20 +13,20 @@ _STOPPED = ("T", "t")
 def describe_process(pid: int | None, role: str = "") -> str:
     """Return a description of a process for a message; ``role``: such as "client".
 
-    ``pid`` comes from the kernel, never from the process, whose own id may belong to another process in this pid
-    namespace. None or 0 stands for a process without an id here, such as a process of the host in a container.
+    Pass a ``pid`` from the kernel, never one that the process has sent, which may be another process's id in this pid
+    namespace. None or 0 stands for a process without an id here: in a container, for a process of the host.
     """
     kind = f"{role} process".lstrip()
     return f"{kind} {pid}" if pid else f"a {kind} whose id cannot be seen from here"
 
 
 def describe_member(pid: int | None) -> str:
-    """Return a description of a process that may be this one, where another task or thread acts."""
+    """Return a description of a process for a message; return "this process" for the id of this process."""
     return "this process" if pid == os.getpid() else describe_process(pid)
 
 
 def explain_no_progress(pid: int) -> str:
-    """Return why a process may make no progress. ``pid``: as for :func:`describe_process`."""
+    """Return the probable reason why a process makes no progress. ``pid``: as for :func:`describe_process`."""
     state = _state(pid)
     if state in _STOPPED:
         return f"it is stopped; to continue it: kill -CONT {pid}"
@@ -36,7 +36,7 @@ def explain_no_progress(pid: int) -> str:
 
 
 def describe_stopped(pid: int) -> str:
-    """Return a clause that says that a process is stopped; return "" if it is not, or its state is not visible."""
+    """Return a clause for a message about a stopped process; return "" if it runs, or its state is not visible."""
     return f", and is stopped; to continue it: kill -CONT {pid}" if _state(pid) in _STOPPED else ""
 
 

@@ -44,8 +44,11 @@ _LOCK_PAUSE: Final = 0.01
 class ServiceSocket:
     """The listening socket of a service, and the lock on the service's name.
 
-    ``allow_uids``: users who may connect, besides the own user and root. Raises ServiceInUse if a live server, or
-    another user, has the name. Takes over what a dead server of this user has left.
+    Takes over the files that a dead server of this user has left. ``allow_uids``: users who may connect, besides the
+    own user and root.
+
+    Raises ServiceInUse if a live server, or another user, has the name; LocalProtocolError if the directory is unsafe
+    or inaccessible, or if a file in it is not of shmrpc; SharedMemoryError without room or descriptors.
     """
 
     def __init__(self, service: str, allow_uids: Collection[int] = ()) -> None:
@@ -101,7 +104,7 @@ class ServiceSocket:
             raise _name_error(self._socket_path, service, error) from None
 
     def release(self) -> None:
-        """Release the name: first the socket, last the lock. Does nothing in a forked child, which has no name."""
+        """Remove the files and close the descriptors, those of the lock last. Does nothing in a forked child."""
         if self._lock < 0:
             return
         with contextlib.suppress(OSError):  # The directory was removed, or is no longer accessible.
@@ -109,31 +112,31 @@ class ServiceSocket:
         self.abandon()
 
     def _remove_files(self) -> None:
-        """Remove the files of this socket, but not those of a server that took the name after they had been removed."""
+        """Remove the files of this socket. Leaves the files of a later server of the same name."""
         if is_at(os.fstat(self._lock), self._lock_path):
-            self._remove_own()
+            self._remove_locked()
             return
         lock = take_lock(self._lock_path, create=True)
         if lock is not None:
             try:
-                self._remove_own()
+                self._remove_locked()
             finally:
                 os.close(lock)
 
-    def _remove_own(self) -> None:
-        """Remove the files of this socket, while this process holds the lock of the name."""
+    def _remove_locked(self) -> None:
+        """Remove the files of this socket. This process must hold the lock of the name."""
         if self._bound is not None and is_at(self._bound, self._socket_path):
             self._socket_path.unlink()
         if not os.path.lexists(self._socket_path):
             self._lock_path.unlink()
 
     def __del__(self) -> None:
-        """Free the name of a socket that was dropped; its files stay, as after the death of a server."""
+        """Close the descriptors of a dropped socket, which frees the name. The files stay, as after a death."""
         if getattr(self, "_lock", -1) >= 0:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the descriptors, and leave the files, which belong to the parent process or to another server."""
+        """Close the descriptors, and leave the files."""
         fork.close_socket(self.socket)
         if self._lock >= 0:
             os.close(self._lock)
@@ -141,7 +144,7 @@ class ServiceSocket:
 
 
 def _check_reachable(other_uids: Collection[int]) -> None:
-    """Raise LocalProtocolError if allowed users cannot reach the socket."""
+    """Raise LocalProtocolError if the allowed users cannot reach a socket of this process."""
     if shared_directory() is None:
         raise LocalProtocolError(
             f"allow_uids={list(other_uids)}, but other users cannot enter {runtime_directory()}: set $SHMRPC_DIRECTORY "
@@ -155,7 +158,10 @@ def _check_reachable(other_uids: Collection[int]) -> None:
 
 
 def _name_error(path: Path, service: str, error: BaseException) -> BaseException:
-    """Return the error to raise if a name, or one of its files, cannot be taken."""
+    """Return the error to raise for an error of creating the file at ``path``.
+
+    Explains a lack of room or descriptors, and files or directories of other users; returns other errors unchanged.
+    """
     if not isinstance(error, OSError) or isinstance(error, ShmrpcError):
         return error
     lack = resource_limits.rendezvous_error(error, path.parent, f"to serve {service!r}")
@@ -186,10 +192,9 @@ def _other_user_error(path: Path, service: str, uid: int) -> ServiceInUse:
 
 
 def _check_lock(lock: int, path: Path, service: str) -> None:
-    """Raise ServiceInUse or LocalProtocolError unless the locked file is a lock file of this user.
+    """Raise ServiceInUse if the locked file is another user's, LocalProtocolError if it is no lock file.
 
-    In a directory of several users, root might open a file of another user, or a second name of an own file, which
-    would be truncated.
+    Prevents root, in a directory of several users, from truncating another user's file or a second name of its own.
     """
     status = os.fstat(lock)
     if status.st_uid != os.geteuid():
@@ -199,7 +204,7 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
 
 
 def _check_unserved(path: Path, service: str, remark: str) -> None:
-    """Raise ServiceInUse if a process listens at a socket, although this process has the lock of the name."""
+    """Raise ServiceInUse if a process still listens at a socket. ``remark`` explains the case in the message."""
     pid = listener(path)
     for _ in range(_LOCK_TRIES):
         if pid is None:
@@ -214,7 +219,7 @@ def _check_unserved(path: Path, service: str, remark: str) -> None:
 
 
 def _check_path(path: Path, service: str, may_be: Callable[[int], bool]) -> None:
-    """Raise ServiceInUse if a file belongs to another user, LocalProtocolError if it is of another type."""
+    """Raise ServiceInUse if a file is another user's, LocalProtocolError if ``may_be`` rejects its mode."""
     with contextlib.suppress(FileNotFoundError):
         status = os.lstat(path)
         if status.st_uid != os.geteuid():
@@ -224,7 +229,7 @@ def _check_path(path: Path, service: str, may_be: Callable[[int], bool]) -> None
 
 
 def _take_lock_with_retries(path: Path) -> int | None:
-    """Take the lock and return its descriptor; return None if it stays held for longer than a cleanup needs."""
+    """Take the lock and return its descriptor; return None if another process holds it for longer than a cleanup."""
     for _ in range(_LOCK_TRIES):
         lock = take_lock(path, create=True)
         if lock is not None:
@@ -257,7 +262,7 @@ def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None
 
 
 def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket | None:
-    """Connect a socket to a path, and check the user of the server; return None if no server listens."""
+    """Connect a socket to a path, and check the user of the server. Returns and raises as :func:`dial` does."""
     try:
         dialled = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     except OSError as error:
@@ -295,15 +300,16 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
         )
 
 
-#: Called after each attempt with the reason why a client is not connected; "" if no server is there.
+#: Callback for each attempt to connect, given the reason why the client is not connected; "" without a server.
 OnRetry = Callable[[str], None]
 
 
 class ConnectRetry:
-    """The schedule of a client's attempts to connect, for ``timeout`` seconds in total, None: without a limit.
+    """The schedule of a client's attempts to connect, and the reasons of the failed ones.
 
-    0 is one attempt, which does not wait for a server to appear, and waits at most :data:`control.MOMENT` for the
-    answers of a server that is there. ``note`` is called after each attempt.
+    The attempts end after ``timeout`` seconds in total; None: never. 0 means a single attempt, which does not wait for
+    a server to appear, and waits at most :data:`control.MOMENT` for the answers of an existing one. ``note`` receives
+    the reason of each failed attempt.
     """
 
     def __init__(
@@ -322,19 +328,22 @@ class ConnectRetry:
         self._pause = _FIRST_PAUSE
         self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_UNLIMITED
         self._note = note
-        #: Reason why the server that is there cannot accept the client.
+        #: Reason why the existing server does not accept the client.
         self._reason = ""
         #: Message that the server does not answer, and the seconds that the client has waited.
         self._no_answer = ""
         self._no_answer_seconds = 0.0
 
     def dial(self) -> socket.socket | None:
-        """Connect as :func:`dial` does; return None if no server accepts the client."""
+        """Make an attempt; return a socket as :func:`dial` does, or None if no server accepts the client.
+
+        Raises LocalProtocolError if the server's user is not trusted.
+        """
         self._no_answer = ""
         try:
             dialled = dial(self._service, self._allow_uids)
             if dialled is None:
-                self._note("")  # No server is there, so the reason of an earlier one is obsolete.
+                self._note("")  # Without a server, the reason of an earlier one is obsolete.
             return dialled
         except PermissionError:  # Also for a moment at the start of a server that admits this user.
             self._reason = (
@@ -346,18 +355,18 @@ class ConnectRetry:
         return None
 
     def record_failure(self, error: Exception) -> None:
-        """Record why the server that is there cannot accept a client now."""
+        """Record the error with which a server refused the client, unless the server did not answer at all."""
         if not self._no_answer:
             self._reason = f"the last server refused: {error}"
             self._note(str(error))
 
     def welcome_timeout(self, pid: int) -> float:
-        """Return the seconds that the server, which is there, has for its answer."""
+        """Return the seconds to wait for the welcome of the connected server; 0 after the timeout."""
         self._note(f"{describe_process(pid)} is there, and its 'welcome' is waited for")
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
     def no_answer_error(self, pid: int, since: float) -> ConnectionLost:
-        """Return the error for a server that has not answered since ``since``; a caller that retries catches it."""
+        """Return the error for a server that has sent no welcome since ``since``, and record it for the last error."""
         self._no_answer_seconds = time.monotonic() - since
         self._no_answer = (
             f"the server of {self._service!r} ({describe_process(pid)}) does not answer: waited "
@@ -367,7 +376,7 @@ class ConnectRetry:
         return ConnectionLost(self._no_answer)
 
     def next_pause(self) -> float:
-        """Return the seconds until the next attempt. Raises ServiceUnavailable after the timeout."""
+        """Return the seconds until the next attempt. Raises ServiceUnavailable, with the reason, after the timeout."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             # An attempt near the end of the timeout proves less than an earlier reason of a server.
@@ -402,9 +411,10 @@ class Packet(msgspec.Struct, frozen=True):
 
 
 def receive_packet(dialled: socket.socket, timeout: int = 0, spin: int = 0) -> Packet:
-    """Receive and return the next packet of the handshake. Raises BlockingIOError after ``timeout`` nanoseconds.
+    """Receive and return the next packet of the handshake; return an empty one at the end of the connection.
 
-    ``spin``: maximum nanoseconds of the timeout to spend spinning.
+    Raises BlockingIOError after ``timeout`` nanoseconds, of which at most ``spin`` are spent spinning, and
+    SharedMemoryError if this process has no descriptors left for those of the packet.
     """
     try:
         data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, timeout, spin)
@@ -419,7 +429,10 @@ def receive_packet(dialled: socket.socket, timeout: int = 0, spin: int = 0) -> P
 
 
 def dropped_descriptors_error(through: socket.socket) -> SharedMemoryError:
-    """Return the error for descriptors of a packet that the kernel has dropped, which it does silently."""
+    """Return the error for a packet without its descriptors, which the kernel has dropped silently.
+
+    ``through``: the socket of the packet.
+    """
     try:
         os.close(os.dup(through.fileno()))
     except OSError as error:

@@ -19,9 +19,9 @@ NO_DESCRIPTOR_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
 _HANDSHAKE_FILES: Final = 4
 
 
-def no_descriptor_error(error: int, purpose: str = "for a connection") -> SharedMemoryError:
-    """Return the error for an operation that no descriptor is left for."""
-    if error == errno.ENFILE:
+def no_descriptor_error(number: int, purpose: str = "for a connection") -> SharedMemoryError:
+    """Return the error for a lack of descriptors. ``number``: EMFILE or ENFILE; ``purpose``: words for the message."""
+    if number == errno.ENFILE:
         why = "this host has as many files open as it allows (sysctl fs.file-max)"
     else:
         limit, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -29,13 +29,13 @@ def no_descriptor_error(error: int, purpose: str = "for a connection") -> Shared
             f"process {os.getpid()} has as many files open as it may: {limit:,} (RLIMIT_NOFILE, up to {maximum:,}). "
             "Raise it: ulimit -n (for a service of systemd: LimitNOFILE=)"
         )
-    return SharedMemoryError(error, f"no descriptor left {purpose}: {why}")
+    return SharedMemoryError(number, f"no descriptor left {purpose}: {why}")
 
 
-def rendezvous_error(error: OSError, place: Path, purpose: str) -> Exception | None:
-    """Return the error for a runtime directory without room, or a lack of descriptors; None for any other cause.
+def rendezvous_error(error: OSError, directory: Path, purpose: str) -> Exception | None:
+    """Return the error for a runtime directory that is full or read-only, or for a lack of descriptors.
 
-    ``place``: the runtime directory, or the directory to create it in.
+    Returns None for any other cause. ``directory``: the runtime directory, or the one in which to create it.
     """
     number = descriptor_errno(error)
     if number is not None:
@@ -43,33 +43,33 @@ def rendezvous_error(error: OSError, place: Path, purpose: str) -> Exception | N
     elsewhere = "or let $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) name another directory, on both sides"
     if error.errno == errno.EROFS:
         return LocalProtocolError(
-            f"{place} is on a file system that is mounted read-only, so nothing can be created there {purpose}; "
+            f"{directory} is on a file system that is mounted read-only, so nothing can be created there {purpose}; "
             f"mount it read-write, {elsewhere}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        there = os.statvfs(place)
+        there = os.statvfs(directory)
         files = f", and {there.f_favail:,} of its {there.f_files:,} files" if there.f_files else ""
         quota = " (or the quota of this user)" if error.errno == errno.EDQUOT else ""
         return SharedMemoryError(
             error.errno,
-            f"the file system of {place}{quota} is full: a lock file, a socket and a page of "
+            f"the file system of {directory}{quota} is full: a lock file, a socket and a page of "
             f"{there.f_frsize:,} bytes are needed {purpose}; {there.f_bavail * there.f_frsize:,} of its "
             f"{there.f_blocks * there.f_frsize:,} bytes are free{files}. Make room, {elsewhere}",
         )
     return None
 
 
-def shm_full_error(error: int, size: int) -> SharedMemoryError:
-    """Return the error for a connection without room for its segment and semaphores. ``size``: bytes of the segment."""
+def shm_full_error(number: int, size: int) -> SharedMemoryError:
+    """Return the error for a connection that finds no room for a segment of ``size`` bytes, or for its semaphores."""
     there = os.statvfs(SHM_DIRECTORY)
     if there.f_files and there.f_favail < _HANDSHAKE_FILES:
         return SharedMemoryError(
-            error,
+            number,
             f"{SHM_DIRECTORY} is full: {there.f_favail:,} of its {there.f_files:,} files are free, and a connection "
             f"needs {_HANDSHAKE_FILES} for a moment. Raise it: mount -o remount,nr_inodes=1M {SHM_DIRECTORY}",
         )
     return SharedMemoryError(
-        error,
+        number,
         f"{SHM_DIRECTORY} is full: a connection needs {size:,} bytes, and two pages for a moment; "
         f"{there.f_bavail * there.f_frsize:,} of {there.f_blocks * there.f_frsize:,} are free. Raise it: "
         f"mount -o remount,size=1G {SHM_DIRECTORY} (in a container: docker run --shm-size=1g)",
@@ -77,12 +77,12 @@ def shm_full_error(error: int, size: int) -> SharedMemoryError:
 
 
 def descriptor_errno(error: Exception) -> int | None:
-    """Return the errno of an error for a lack of descriptors; return None for any other error."""
+    """Return the errno of an error that is a lack of descriptors; return None for any other error."""
     return error.errno if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR_ERRNOS else None
 
 
 def no_memory_error() -> SharedMemoryError:
-    """Return the error for a connection that this process has no memory or address space to map."""
+    """Return the error for a connection whose memory this process cannot map."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limit_text = "" if limit == resource.RLIM_INFINITY else f" (it may have {limit:,} bytes of addresses: RLIMIT_AS)"
     return SharedMemoryError(
@@ -93,7 +93,7 @@ def no_memory_error() -> SharedMemoryError:
 
 
 def explain_os_error(error: OSError) -> OSError:
-    """Return an error with a remedy for a lack of descriptors or memory; return any other error unchanged."""
+    """Return an error that names a remedy if the cause is a lack of descriptors or memory, else the same error."""
     number = descriptor_errno(error)
     if number is not None:
         return no_descriptor_error(number)
@@ -105,7 +105,7 @@ def explain_os_error(error: OSError) -> OSError:
 def segment_error(error: Exception, size: int) -> SharedMemoryError:
     """Return the error for a connection whose segment or semaphores could not be created or opened.
 
-    The error number does not tell a fault of the file from a fault of its directory, so this examines the directory.
+    Examines the directory of shared memory, because the error number does not tell whose fault the error is.
     """
     if isinstance(error, MemoryError):  # Python raises it for ENOMEM.
         error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

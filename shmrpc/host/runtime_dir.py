@@ -66,7 +66,7 @@ def directory() -> Path:
 
 
 def _inaccessible_error(path: Path, error: OSError) -> LocalProtocolError | None:
-    """Return the error for a parent directory that is missing or inaccessible; return None for any other cause."""
+    """Return the error for a directory whose parent is missing or inaccessible; return None for any other cause."""
     if isinstance(error, NotADirectoryError):
         variable = "$XDG_RUNTIME_DIR" if os.environ.get("XDG_RUNTIME_DIR") else "the temporary directory"
         return LocalProtocolError(f"{path.parent} is not a directory; let {variable} be one")
@@ -102,7 +102,7 @@ def directories(owners: Collection[int] = ()) -> list[Path]:
     """Return the existing directories in which clients look for servers, the one for servers of this user first.
 
     A directory that ``$SHMRPC_DIRECTORY`` names must exist, and may also belong to root or to one of ``owners``. Raises
-    LocalProtocolError if that directory, or the first of the user's own, is not safe. Leaves other unsafe ones out.
+    LocalProtocolError if that directory, or the first one of the user, is not safe. Omits other unsafe directories.
     """
     shared = shared_directory()
     if shared is None:
@@ -111,8 +111,11 @@ def directories(owners: Collection[int] = ()) -> list[Path]:
     return [shared]
 
 
-def made_directories() -> list[Path]:
-    """Create the missing directories, as far as possible, and return them: a name may appear in any of them."""
+def create_directories() -> list[Path]:
+    """Create the missing runtime directories, as far as possible; return all :func:`directories`.
+
+    For a watcher: a name may appear in any of them.
+    """
     directory()
     for path in runtime_directories()[1:]:
         with contextlib.suppress(OSError):
@@ -121,7 +124,10 @@ def made_directories() -> list[Path]:
 
 
 def _safe_directories(places: list[Path]) -> list[Path]:
-    """Return the existing and safe ones of the :func:`own_directories`; see :func:`directories`."""
+    """Return the existing and safe directories of ``places``, which come from :func:`own_directories`.
+
+    Raises LocalProtocolError if the first one exists and is not safe, or cannot be created.
+    """
     first, *others = places
     try:
         _check_own(first)
@@ -134,7 +140,7 @@ def _safe_directories(places: list[Path]) -> list[Path]:
 
 
 def _filter_safe(paths: Iterable[Path]) -> list[Path]:
-    """Return the directories that exist and are safe."""
+    """Return the directories that exist and that only this user can access."""
     found = []
     for path in paths:
         with contextlib.suppress(LocalProtocolError, OSError):
@@ -185,7 +191,10 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
 
 
 def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
-    """Return the paths where the socket of a service may be. Raises ValueError if the first one is too long."""
+    """Return the paths where the socket of a service may be, for clients.
+
+    Raises ValueError for an invalid name or a path that is too long, and the errors of :func:`directories`.
+    """
     check_name(service)
     shared = shared_directory()
     if shared is not None:
@@ -200,7 +209,7 @@ def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
 def paths_to_serve(service: str) -> tuple[str, list[str]]:
     """Return the path of the socket for a server of this user, and the paths where the service may already be served.
 
-    Creates the directory of the first path.
+    Creates the directory of the first path. Raises as :func:`socket_paths` does.
     """
     check_name(service)
     path, elsewhere = directory(), _filter_safe(runtime_directories()[1:])
@@ -216,13 +225,13 @@ def _socket_in(place: Path, service: str) -> str:
 
 
 def services(owners: Collection[int] = ()) -> list[str]:
-    """Return the names of the services that have a socket, even if it is not served."""
+    """Return the sorted names of the services that have a socket, with or without a live server."""
     sockets = (path.name for place in directories(owners) for path in place.glob("*.sock"))
     return sorted(names_of(SERVICE, sockets))
 
 
 def similar(service: str, owners: Collection[int] = ()) -> str | None:
-    """Return the live service with the most similar name; return None if no name is similar."""
+    """Return the name most similar to ``service`` if its service is live; return None otherwise."""
     with contextlib.suppress(OSError, LocalProtocolError):
         meant = closest_match(service, [name for name in services(owners) if name != service])
         if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):

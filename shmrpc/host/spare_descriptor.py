@@ -1,4 +1,4 @@
-"""A spare file descriptor for the moment at which no other is left."""
+"""A spare file descriptor, for use when no other is left."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 
 
 class SpareDescriptor:
-    """A file descriptor held open so that its owner can close it when no other descriptor is left."""
+    """A descriptor of ``/dev/null``, which its owner closes to get a free one when no other is left."""
 
     def __init__(self) -> None:
         self._descriptor = -1
 
     @property
     def is_open(self) -> bool:
-        """Return True while the spare descriptor is open."""
+        """True while the spare descriptor is open."""
         return self._descriptor >= 0
 
     def open(self) -> None:

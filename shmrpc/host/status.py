@@ -62,7 +62,7 @@ def collect_reports(
 
 
 def _readable(waiting: Collection[socket.socket], deadline: float) -> list[socket.socket]:
-    """Wait until some of the sockets are readable, and return them; return none after the deadline."""
+    """Wait until some of the sockets are readable, and return them; return an empty list after the deadline."""
     poll = new_poll()
     by_descriptor = {each.fileno(): each for each in waiting}
     for descriptor in by_descriptor:

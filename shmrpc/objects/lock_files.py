@@ -40,7 +40,7 @@ def list_watched_directories() -> list[str]:
 
     Raises LocalProtocolError if the directory of this user's objects is not safe.
     """
-    return [str(directory) for directory in runtime_dir.made_directories()]
+    return [str(directory) for directory in runtime_dir.create_directories()]
 
 
 def list_names() -> list[tuple[str, str]]:

@@ -51,10 +51,10 @@ def _parse_nats(rest: str) -> tuple[Transport, str]:
     from shmrpc.transport.nats import address, transport  # Imported on use: few programs need it.
 
     try:
-        place, name = address.parse(rest)
+        nats_address, name = address.parse(rest)
     except ValueError as error:
         raise ValueError(f"{address.without_secrets(f'nats://{rest}')!r}: {error}") from None
-    return transport.NatsTransport(place), name
+    return transport.NatsTransport(nats_address), name
 
 
 def _make_memory_transport() -> Transport:
@@ -63,15 +63,17 @@ def _make_memory_transport() -> Transport:
     return MemoryTransport()
 
 
-def _parse_local(scheme: str, transport: Callable[[], Transport]) -> Callable[[str], tuple[Transport, str]]:
-    def read(rest: str) -> tuple[Transport, str]:
+def _parse_local(scheme: str, make: Callable[[], Transport]) -> Callable[[str], tuple[Transport, str]]:
+    """Return the parser of a scheme within this host, whose transport ``make`` returns."""
+
+    def parse(rest: str) -> tuple[Transport, str]:
         if "/" in rest:
             raise ValueError(
                 f"'{scheme}://{rest}': expected {scheme}://NAME, since {scheme}:// does not leave this host"
             )
-        return transport(), rest
+        return make(), rest
 
-    return read
+    return parse
 
 
 #: Parsers by URL scheme. Each takes the part after ``://`` and returns the transport, and the name of a service or "".
@@ -95,31 +97,36 @@ _S = TypeVar("_S")
 
 
 def _parse_url(url: str) -> tuple[Transport, str]:
+    """Return the transport of a URL, and the name of a service or "". Raises ValueError."""
     scheme, separator, rest = url.partition("://")
     _check_slashes(url)
     if scheme not in TRANSPORTS or (not separator and scheme != _DEFAULT_SCHEME):
         known = " or ".join(f"{each}://" for each in TRANSPORTS)
         hint = _HINTS.get(scheme.lower(), "") if separator else ""
         raise ValueError(
-            f"{_redacted(url)} is not the address of a service: expected a URL that starts with {known}{hint}"
+            f"{_redact(url)} is not the address of a service: expected a URL that starts with {known}{hint}"
         )
     return TRANSPORTS[scheme](rest)
 
 
 def _check_slashes(url: str) -> None:
+    """Raise ValueError for a URL with one slash after its scheme."""
     scheme, colon, rest = url.partition(":")
     if colon and scheme in TRANSPORTS and rest.startswith("/") and not rest.startswith("//"):
-        raise ValueError(f"{_redacted(url)}: expected two slashes, {scheme}://")
+        raise ValueError(f"{_redact(url)}: expected two slashes, {scheme}://")
 
 
-def _redacted(url: str) -> str:
-    """Return a URL without its secrets, for a message."""
+def _redact(url: str) -> str:
+    """Return the repr of a URL without its secrets, for a message."""
     before, at, after = url.rpartition("@")
     return repr(f"{before.partition(':')[0]}://…@{after}" if at else url)
 
 
 def transport_at(at: str | Transport | None) -> Transport:
-    """Return the transport of an address such as ``"memory://"``; None means shared memory. Raises ValueError."""
+    """Return the transport of an address such as ``"memory://"``; None means shared memory.
+
+    Raises ValueError for an invalid URL or one with the name of a service, TypeError for another type.
+    """
     if at is None:
         return ShmTransport()
     if not isinstance(at, str):
@@ -129,7 +136,7 @@ def transport_at(at: str | Transport | None) -> Transport:
     transport, name = _parse_url(at)
     if name:
         raise ValueError(
-            f"at: expected an address without a name, got {_redacted(at)}; leave out {name!r}, which the service has"
+            f"at: expected an address without a name, got {_redact(at)}; leave out {name!r}, which the service has"
         )
     return transport
 
@@ -144,7 +151,10 @@ def transports_at(at: At) -> list[Transport]:
 
 
 def inboxes(at: At, options: ConnectionOptions) -> list[OpenInbox]:
-    """Return the functions that open the inboxes of a server, one for each address."""
+    """Return the functions that open the inboxes of a server, one for each address.
+
+    Raises ValueError or TypeError for an invalid address, ValueError for an unsupported option.
+    """
     transports = transports_at(at)
     return [transport.inbox(_options_for(transport, transports, options)) for transport in transports]
 
@@ -152,26 +162,29 @@ def inboxes(at: At, options: ConnectionOptions) -> list[OpenInbox]:
 def _options_for(
     transport: Transport, transports: Sequence[Transport], options: ConnectionOptions
 ) -> ConnectionOptions:
-    """Return the options for one of several transports, without those that only others support."""
+    """Return the options for one of several transports, with defaults for those that only others support."""
     others = {name for name in transport.lacks if any(name not in other.lacks for other in transports)}
     defaults = {field.name: field.default for field in dataclasses.fields(options) if field.name in others}
     return dataclasses.replace(options, **defaults)  # type: ignore[arg-type]
 
 
 def find_transport(service: _S, at: At) -> tuple[Transport, _S | str]:
-    """Return the transport to a service, and the service. A URL such as ``"memory://calculator"`` has both."""
+    """Return the transport to a service, and the service without its address.
+
+    ``service`` may be a URL that has both, such as ``"memory://calculator"``; ``at`` must then be None. Raises
+    ValueError or TypeError for an invalid address, or if an address is missing its service or given twice.
+    """
     if isinstance(service, str) and "://" in service:
         if at is not None:
-            raise ValueError(f"{_redacted(service)} has an address, and so has at=: leave one out")
-        place, name = _parse_url(service)
+            raise ValueError(f"{_redact(service)} has an address, and so has at=: leave one out")
+        transport, name = _parse_url(service)
         if not name:
-            raise ValueError(f"{_redacted(service)} has no service: add its name")
-        return place, name
+            raise ValueError(f"{_redact(service)} has no service: add its name")
+        return transport, name
     if isinstance(service, str):
         _check_slashes(service)
     transports = transports_at(at)
-    transport: Transport = transports[0] if len(transports) == 1 else _FailoverTransport(transports)
-    return transport, service
+    return transports[0] if len(transports) == 1 else _FailoverTransport(transports), service
 
 
 class _FailoverTransport:
@@ -184,13 +197,16 @@ class _FailoverTransport:
         self._transports = transports
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
+        """Raise NotImplementedError: a server opens an inbox at each address."""
         raise NotImplementedError("a server has an inbox for each address")
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
+        """Return the function that connects a client to the first address with a server."""
         transports = self._transports
         return dial_first(service, [each.dial(service, _options_for(each, transports, options)) for each in transports])
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
+        """Raise ValueError: a client for threads has one address."""
         for transport in self._transports:
             transport.thread_dial(service, _options_for(transport, self._transports, options))
         raise ValueError("a client for threads has one address: give at= one URL")

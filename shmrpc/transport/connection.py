@@ -117,15 +117,17 @@ class Connection(ABC):
         """Close the connection if any call waits, after an exception interrupted the delivery of frames.
 
         A signal handler may raise at any point. The frames being delivered are lost, and may belong to any call, so all
-        calls fail.
+        calls fail with :func:`interrupted_error`.
         """
         if self._has_waiters():
             self._lose(CloseReason(interrupted_error(self.service, error)))
 
     def _has_waiters(self) -> bool:
+        """Return True if any call waits for frames."""
         return bool(self._pending)
 
     def _lose(self, end: CloseReason) -> None:
+        """Close the connection, and report its end to the session. Idempotent."""
         if self._open:
             try:
                 self.close()
@@ -169,7 +171,7 @@ class ThreadConnection(Protocol):
 
     @property
     def extra_credit(self) -> Callable[[], int] | None:
-        """Return the function of :attr:`Connection.extra_credit`."""
+        """Function like :attr:`Connection.extra_credit`, or None."""
         ...
 
     def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
@@ -185,11 +187,11 @@ class ThreadConnection(Protocol):
         ...
 
     def untaken(self) -> tuple[int, int, int, int]:
-        """Return the same numbers as :meth:`ClientSharedMemoryOps.untaken`."""
+        """Return the backlog as :meth:`ClientSharedMemoryOps.untaken` does."""
         ...
 
     def take_back(self, call_id: int, kinds: bytes, /) -> bool:
-        """Withdraw a frame of a call that waits for room, if it is of one of these kinds."""
+        """Withdraw a frame of a call that waits for room, if its opcode is one of ``kinds``. Returns True if it was."""
         ...
 
     def allocate(self, size: int, /) -> Any:

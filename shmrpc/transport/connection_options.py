@@ -52,7 +52,7 @@ class ConnectionOptions:
         get_codec(self.codec)
 
     def reject(self, why: str, names: Collection[str]) -> None:
-        """Raise ValueError if one of these options, which a transport does not support, was given."""
+        """Raise ValueError with the reason ``why`` if one of these options differs from its default."""
         for field in dataclasses.fields(self):
             if field.name in names and getattr(self, field.name) != field.default:
                 raise ValueError(f"{field.name}: {why}")

@@ -22,7 +22,11 @@ _TRY_NEXT_ADDRESS: Final = (ServiceUnavailable, ConnectionLost, RemoteProtocolEr
 
 
 def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
-    """Return a function that connects to the first address with a server, and later moves to a better one."""
+    """Return a function that connects to the first address with a server.
+
+    As soon as a better address has a server, the client is asked to reconnect. The function raises ServiceUnavailable
+    after its timeout.
+    """
 
     async def connect(timeout: float | None, note: Callable[[str], None]) -> Connection:
         began, pause = time.monotonic(), _FIRST_PAUSE
@@ -59,6 +63,7 @@ _watchers: Final[set[asyncio.Task[None]]] = set()
 
 
 async def _poll_better_addresses(reference: weakref.ref[Connection], better: Sequence[Dial]) -> None:
+    """Try better addresses at an interval; ask the client to leave once one has a server. Ends with the connection."""
     while True:
         await asyncio.sleep(_POLL_INTERVAL)
         if _get_open(reference) is None:

@@ -31,8 +31,8 @@ class Offer(msgspec.Struct):
     shapes: dict[int, Shape]
 
     @property
-    def shapes_beside_endpoints(self) -> list[Shape | None]:
-        """Shapes of all endpoints, as the welcome message lists them."""
+    def shape_list(self) -> list[Shape | None]:
+        """Shape of each endpoint by number, None for an endpoint without streams; empty if no endpoint streams."""
         return [self.shapes.get(number) for number in range(len(self.endpoints))] if self.shapes else []
 
 
@@ -138,7 +138,10 @@ class Listener(ABC, Generic[_P]):
 
     @abstractmethod
     def adopt(self, accepted: socket.socket) -> None:
-        """Serve the process at the other end of a control socket, if it is allowed to connect."""
+        """Serve the process at the other end of a control socket; refuse a process that may not connect.
+
+        Raises LocalProtocolError on a transport without sockets.
+        """
 
     def close(self, reason: str) -> None:
         """Release the name, and close the connections of all clients."""
@@ -166,7 +169,10 @@ class Poller(Protocol):
         ...
 
     def send_next(self, channel: Any, opcode: int, id: int, payload: Body, /) -> Any:
-        """Send a frame, then do as :meth:`next`. Returns True if memory can be freed first."""
+        """Send a frame, then return the next one as :meth:`next` does.
+
+        Returns True after a large frame: the caller may free memory, and then calls :meth:`next`.
+        """
         ...
 
 
@@ -175,7 +181,7 @@ class Inbox(ABC):
 
     #: Allows or forbids the wait for the next frame to spin.
     set_spinning: Callable[[bool], None] = staticmethod(lambda spinning: None)
-    #: Receives waiting frames if the loop has not turned for long; not to be called within a task.
+    #: Receives waiting frames if the loop has not turned for long; must not be called within a task.
     poll_if_due: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, take: Callable[[], None]) -> None:
@@ -189,9 +195,9 @@ class Inbox(ABC):
 
     @abstractmethod
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> Listener[Any]:
-        """Claim the service's name, unless ``claim`` is False, and return its listener, which must be started.
+        """Claim the service's name, unless ``claim`` is False, and return its listener.
 
-        Raises ServiceInUse if another server has the name.
+        The listener accepts clients after :meth:`Listener.begin`. Raises ServiceInUse if another server has the name.
         """
 
     async def open(self) -> None:  # noqa: B027

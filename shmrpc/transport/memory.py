@@ -142,6 +142,7 @@ class MemoryPeer(Peer):
         return self._open and self.connection.has_pending_deliveries
 
     def _leave(self) -> None:
+        """Close this side, and unregister from the listener."""
         self._open = False
         self._listener.forget(self)
 
@@ -175,6 +176,7 @@ class MemoryConnection(Connection):
             await asyncio.sleep(0)
 
     def _take(self) -> None:
+        """Run all pending deliveries."""
         try:
             while self._open and self._deliveries:
                 self._deliveries.popleft()()
@@ -224,7 +226,7 @@ class MemoryListener(Listener[MemoryPeer]):
 
     def __init__(
         self,
-        host: MemoryRegistry,
+        registry: MemoryRegistry,
         offer: Offer,
         on_change: Callable[[], None],
         max_frame: int,
@@ -234,17 +236,17 @@ class MemoryListener(Listener[MemoryPeer]):
         self.endpoints, self.shapes = offer.endpoints, offer.shapes
         self.inbox = inbox
         self._loop = asyncio.get_running_loop()
-        self._host = host
+        self._registry = registry
         self._max_frame = max_frame
-        host.claim(self)
+        registry.claim(self)
 
     def __str__(self) -> str:
         return f"the server of {self.service!r} ({describe_process(os.getpid())})"
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
-        """Start to serve."""
+        """Start to serve, and let waiting clients connect."""
         super().begin(connected, lost)
-        self._host.changed()
+        self._registry.wake_waiters()
 
     def accept(self, max_frame: int) -> MemoryConnection:
         """Accept a client, and return its connection. Raises LocalProtocolError in another event loop."""
@@ -268,7 +270,7 @@ class MemoryListener(Listener[MemoryPeer]):
 
     def close(self, reason: str) -> None:
         """Release the name, and close the connections of all clients."""
-        self._host.release(self)
+        self._registry.release(self)
         super().close(reason)
 
 
@@ -293,7 +295,7 @@ class MemoryRegistry:
         if self._listeners.get(listener.service) is listener:
             del self._listeners[listener.service]
 
-    def changed(self) -> None:
+    def wake_waiters(self) -> None:
         """Let the clients that wait for a server check again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -303,7 +305,10 @@ class MemoryRegistry:
     async def connect(
         self, service: str, timeout: float | None, note: Callable[[str], None], *, max_frame: int
     ) -> MemoryConnection:
-        """Connect to a service, waiting at most ``timeout`` seconds for its server, None: without a limit."""
+        """Connect to a service, waiting at most ``timeout`` seconds for its server, None: without a limit.
+
+        Raises ServiceUnavailable if there is no server by then, LocalProtocolError if it runs in another event loop.
+        """
         check_name(service)
         try:
             async with asyncio.timeout(timeout):
@@ -315,18 +320,19 @@ class MemoryRegistry:
                     self._waiters.append(waiter)
                     await waiter
         except TimeoutError:
-            there = ", ".join(self._listeners) or "none"
+            names = ", ".join(self._listeners) or "none"
             raise ServiceUnavailable(
-                f"no server of {service!r} here (waited {timeout:g} s); the services of this network: {there}"
+                f"no server of {service!r} here (waited {timeout:g} s); the services of this network: {names}"
             ) from None
 
 
 #: Registries of event loops, for the address ``memory://``.
-_hosts: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryRegistry]] = weakref.WeakKeyDictionary()
+_registries: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryRegistry]] = weakref.WeakKeyDictionary()
 
 
-def _host_of_loop() -> MemoryRegistry:
-    return _hosts.setdefault(asyncio.get_running_loop(), MemoryRegistry())
+def _registry_of_loop() -> MemoryRegistry:
+    """Return the registry of the running event loop, created on first use."""
+    return _registries.setdefault(asyncio.get_running_loop(), MemoryRegistry())
 
 
 class MemoryTransport:
@@ -335,7 +341,7 @@ class MemoryTransport:
     adopts = shares_names = False
     lacks = ("max_memory", "spin", "allow_uids")
 
-    def __init__(self, find: Callable[[], MemoryRegistry] = _host_of_loop) -> None:
+    def __init__(self, find: Callable[[], MemoryRegistry] = _registry_of_loop) -> None:
         self._find = find
 
     def inbox(self, options: ConnectionOptions) -> OpenInbox:
@@ -352,7 +358,7 @@ class MemoryTransport:
         return connect
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> NoReturn:
-        """Raise ValueError: a thread that waited for its own loop would wait for ever."""
+        """Raise ValueError: a thread that waited for its own loop would wait forever."""
         raise ValueError(
             f"memory:// is within one event loop: use shmrpc.connect('memory://{service}') in the server's loop"
         )

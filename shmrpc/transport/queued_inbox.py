@@ -78,7 +78,7 @@ class QueuedInbox(Inbox, Generic[_P]):
 
     @property
     def poller(self) -> QueuedInbox[_P]:
-        """Return the inbox itself."""
+        """The inbox itself."""
         return self
 
     def put(self, peer: _P, opcode: int, call_id: int, body: Body) -> None:
@@ -88,6 +88,7 @@ class QueuedInbox(Inbox, Generic[_P]):
             self._delivery.schedule()
 
     def _pump(self) -> None:
+        """Have the waiting frames taken; schedule another turn if any are left."""
         self._batch_size = len(self._frames)
         try:
             self._take()
@@ -105,7 +106,7 @@ class QueuedInbox(Inbox, Generic[_P]):
         return None
 
     def send_next(self, channel: _P, opcode: int, id: int, payload: Body) -> Any:
-        """Send a reply, then do as :meth:`next`."""
+        """Send a reply, then return the next frame as :meth:`next` does."""
         channel.send(opcode, id, payload)
         return self.next()
 

@@ -39,9 +39,10 @@ class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
         ...
 
     def exchange(self, opcode: int, call_id: int, body: Body, /) -> Any:
-        """Send a request, and spin for its reply as long as that pays. Returns a body, a frame, or None.
+        """Send a request, and spin for its reply as long as that pays.
 
-        Raises PeerLeft, and sends nothing, if the server has left.
+        Returns the body of a plain reply, any other frame as a tuple, or None if nothing arrived in time. Raises
+        PeerLeft, and sends nothing, if the server has left.
         """
         ...
 

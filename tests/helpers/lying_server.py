@@ -78,7 +78,7 @@ class Babbler:
             if self._forges:
                 updates = self._client_updates.fileno()
             socket.send_fds(client, [made.welcome], [bell, updates])
-            made.sent()
+            made.close_sent()
             assert isinstance(control.decode(client.recv(1000)), control.Confirm)
             made.segment.unlink()
             client.settimeout(0)

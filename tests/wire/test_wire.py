@@ -347,7 +347,7 @@ def test_a_bad_second_message_ends_the_connection_and_leaves_nothing() -> None:
     ("packet", "words"),
     [
         (msgpack.packb({"type": "status"}), "it sent 'status' on an established connection"),
-        (msgpack.packb({"type": "goaway"}), "it sent 'goaway', which only a server says"),
+        (msgpack.packb({"type": "goaway"}), "it sent 'goaway', which only a server may send"),
         (msgpack.packb({"type": "goodbye", "reason": 5}), "cannot be decoded"),
         (msgpack.packb({"type": "goodbye", "reason": "done", "reached": -1}), "cannot be decoded"),
         (b"\xc1", "cannot be decoded"),

@@ -70,7 +70,7 @@ class NatsPeer(Peer):
                 limits.max_memory,
                 pipe.heartbeat,
                 offer.endpoints,
-                offer.shapes_beside_endpoints,
+                offer.shape_list,
                 pipe.subject,
                 pipe.proof,
                 host,
@@ -349,7 +349,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
 
 def _check_offer(offer: Offer) -> None:
     """Raise ValueError if an offer does not fit into a welcome."""
-    size = len(messages.encode(Welcome(1 << 20, 1 << 20, 1.0, offer.endpoints, offer.shapes_beside_endpoints)))
+    size = len(messages.encode(Welcome(1 << 20, 1 << 20, 1.0, offer.endpoints, offer.shape_list)))
     if size > messages.MAX_MESSAGE - 1024:
         raise ValueError(
             f"service {offer.service!r}: the names of its {len(offer.endpoints)} endpoints take {size:,} bytes, over "

@@ -37,7 +37,7 @@ class PeerCredentials(msgspec.Struct, frozen=True):
 
 
 class Acceptor:
-    """Holds a name, and passes the sockets of trusted processes, with their credentials, to ``take``.
+    """Holder of a name that passes the sockets of trusted processes, with their credentials, to ``take``.
 
     ``allow_uids``: ids of trusted users, besides its own user and root. Raises the errors of
     :class:`rendezvous.ServiceSocket`.
@@ -60,17 +60,19 @@ class Acceptor:
         try:
             self._reserve.open()
             self._loop = asyncio.get_running_loop()
-            self._accept()
+            self._watch_for_clients()
         except BaseException:
             self._reserve.close()
             self._claim.release()
             raise
 
-    def _accept(self) -> None:
+    def _watch_for_clients(self) -> None:
+        """Have the loop report waiting clients."""
         self._resume = None
-        self._loop.add_reader(self._claim.socket, self._on_client)
+        self._loop.add_reader(self._claim.socket, self._accept_clients)
 
-    def _on_client(self) -> None:
+    def _accept_clients(self) -> None:
+        """Accept some of the waiting clients. Without a free descriptor, reject them or pause."""
         for _ in range(_TURN):
             try:
                 accepted, _address = self._claim.socket.accept()
@@ -86,7 +88,7 @@ class Acceptor:
                 level = self._refusals.level_for(error.errno, logging.ERROR)
                 logger.log(level, "cannot accept a client, trying again every %g s: %s", ACCEPT_PAUSE, error)
                 self._loop.remove_reader(self._claim.socket)
-                self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept)
+                self._resume = self._loop.call_later(ACCEPT_PAUSE, self._watch_for_clients)
                 return
             peer_credentials = check_credentials(accepted, self._service, self._allow_uids)
             if peer_credentials is not None:
@@ -94,7 +96,7 @@ class Acceptor:
                 self._take(accepted, peer_credentials)
 
     def _reject_for_now(self, number: int) -> bool:
-        """Tell the first waiting client why it cannot connect now. Returns False if no client waits."""
+        """Reject the first waiting client for lack of descriptors; ``number`` is the errno. Returns False if none waits."""
         reason = resource_limits.no_descriptor_error(number)
         self._reserve.close()
         try:
@@ -125,7 +127,10 @@ class Acceptor:
 
 
 def check_credentials(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> PeerCredentials | None:
-    """Return the process at the other end if it is trusted. Tells any other process why, and closes ``accepted``."""
+    """Return the process at the other end if it is trusted.
+
+    Sends any other process the reason, closes ``accepted``, and returns None.
+    """
     pid, uid = credentials.peer_credentials(accepted)
     if credentials.is_trusted(uid, allow_uids):
         return PeerCredentials(pid, uid)
@@ -141,7 +146,7 @@ def check_credentials(accepted: socket.socket, service: str, allow_uids: frozens
 
 
 def send_refusal(accepted: socket.socket, reason: str, *, try_again: bool = False) -> None:
-    """Tell a client why it is refused, and close. Ignores what it has sent."""
+    """Send a client the reason for a refusal, and close its socket. Discards all that the client has sent."""
     with accepted, contextlib.suppress(OSError):
         accepted.setblocking(False)
         # Closing a socket with unread data resets the other end, which then could not read the reason. SHUT_RD keeps

@@ -25,18 +25,19 @@ _LIMITS: Final = {
 def allocate(channel: _core.Channel, size: int, server: socket.socket | None = None) -> _core.Buffer:
     """Allocate a block of at least ``size`` bytes. Raises SharedMemoryError if that fails.
 
-    ``server``: control socket, in a client. Raises ConnectionLost if the server has died, perhaps just now and
-    unnoticed.
+    ``server``: control socket, in a client. Raises ConnectionLost if the server has died, even if no other call has
+    noticed.
     """
     try:
         return channel.allocate(max(size, 1))
     except (_core.NoMemory, OverflowError) as error:
         if server is not None and isinstance(error, _core.Unheard) and has_hung_up(server):
             raise ConnectionLost("the server is gone: it died, or was killed") from None
-        raise _refused(error) from None
+        raise _explain(error) from None
 
 
-def _refused(error: Exception) -> SharedMemoryError:
+def _explain(error: Exception) -> SharedMemoryError:
+    """Return the error for an allocation that failed, with the limit to raise."""
     number = getattr(error, "errno", None)
     if number in resource_limits.NO_DESCRIPTOR_ERRNOS:
         return resource_limits.no_descriptor_error(number, "for a buffer in shared memory")

@@ -29,7 +29,7 @@ def parse_close_packet(packet: bytes, peer: str, pid: int) -> CloseReason | None
     """Return the reason of the end from a peer's last packet: its goodbye, or an empty packet.
 
     Returns None for the announcement that the peer is about to leave. Raises RemoteProtocolError for an invalid packet,
-    of which the caller should tell the peer.
+    which the caller should report to the peer.
     """
     if not packet:
         return CloseReason(ConnectionLost(f"the {peer} ({describe_process(pid)}) is gone: it died, or was killed"))

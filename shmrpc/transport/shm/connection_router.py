@@ -19,9 +19,9 @@ _PASS_AGAIN: Final = 0.01
 
 
 class ConnectionRouter:
-    """Holds a name. Answers clients that ask for status, and passes the sockets of all others on.
+    """Holder of a name that answers clients that ask for status, and passes on the sockets of all others.
 
-    ``report`` returns the answer. ``pass_on`` is called with the service and the socket of a client, whose first packet
+    ``report`` returns the status. ``pass_on`` is called with the service and the socket of a client, whose first packet
     is still unread. It returns None if a process has taken the client, "" to be called again soon, or the reason why
     none takes the client, who may try again. ``allow_uids``: ids of trusted users, besides its own user and
     root. Raises the errors of :class:`rendezvous.ServiceSocket`.
@@ -39,8 +39,8 @@ class ConnectionRouter:
         self._pass_on = pass_on
         self._began = time.monotonic()
         self._loop = asyncio.get_running_loop()
-        #: Clients that were not passed on, with the timers that end their stay.
-        self._here: dict[socket.socket, asyncio.TimerHandle] = {}
+        #: Clients that were not passed on, with the timers that close their sockets.
+        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
         #: Tasks that pass clients on.
         self._passing: dict[socket.socket, asyncio.Task[None]] = {}
         self._acceptor = Acceptor(service, self._receive, allow_uids)
@@ -51,11 +51,13 @@ class ConnectionRouter:
         return time.monotonic() - self._began
 
     def _receive(self, accepted: socket.socket, credentials: PeerCredentials) -> None:
-        self._here[accepted] = self._loop.call_later(control.STEP_TIMEOUT, self._close, accepted)
+        """Wait for the first packet of a new client."""
+        self._waiting[accepted] = self._loop.call_later(control.STEP_TIMEOUT, self._close, accepted)
         self._loop.add_reader(accepted, self._on_packet, accepted)
 
     def _on_packet(self, accepted: socket.socket) -> None:
-        if accepted not in self._here:
+        """Answer a request for status, or start to pass the client on, which leaves the packet unread."""
+        if accepted not in self._waiting:
             return
         try:
             packet = accepted.recv(control.MAX_MESSAGE, socket.MSG_PEEK)
@@ -72,11 +74,12 @@ class ConnectionRouter:
         self._close(accepted)
 
     async def _pass(self, accepted: socket.socket) -> None:
+        """Pass a client on, or refuse it with the reason, and close this process's descriptor."""
         try:
-            while (why := await self._pass_on(self.service, accepted)) == "":
+            while (reason := await self._pass_on(self.service, accepted)) == "":
                 await asyncio.sleep(_PASS_AGAIN)
-            if why is not None:
-                self._reply(accepted, control.Refuse(why, try_again=True))
+            if reason is not None:
+                self._reply(accepted, control.Refuse(reason, try_again=True))
         finally:
             self._passing.pop(accepted, None)
             self._close(accepted)  # The process that took the client has its own descriptor.
@@ -87,18 +90,19 @@ class ConnectionRouter:
             accepted.send(control.encode(message))
 
     def _close(self, accepted: socket.socket) -> None:
+        """Close a client's socket, or first cancel the task that passes it on. Idempotent."""
         passing = self._passing.get(accepted)
         if passing is not None:  # The task calls this method again at its end.
             passing.cancel()
-        elif accepted in self._here:
-            self._here.pop(accepted).cancel()
+        elif accepted in self._waiting:
+            self._waiting.pop(accepted).cancel()
             self._loop.remove_reader(accepted)
             accepted.close()
 
     def close(self) -> None:
-        """Release the name."""
+        """Release the name, and close the sockets of all clients that were not passed on."""
         self._acceptor.close()
-        for accepted in list(self._here):
+        for accepted in list(self._waiting):
             self._close(accepted)
 
 

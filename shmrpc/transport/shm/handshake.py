@@ -1,9 +1,9 @@
 """The handshake of a connection over shared memory.
 
-The client's side is a generator. It yields where it has to wait, receives the answer, and yields the connection at
-last. It returns nothing: the value would travel in a StopIteration, and if a signal handler raised at the end of an
-``except`` clause there, Python would leave the caught exception set in the thread. Its driver decides how to wait, in
-an event loop (:mod:`.loop_client`) or a thread (:mod:`.thread_client`).
+The client's side is a generator. The generator yields where it has to wait, receives the answer, and finally yields the
+connection. Its driver decides how to wait, in an event loop (:mod:`.loop_client`) or a thread (:mod:`.thread_client`).
+The generator returns nothing: a returned value would travel in a StopIteration, and if a signal handler raised at the
+end of an ``except`` clause there, Python would leave the caught exception set in the thread.
 
 A client waits once, for the welcome. It then maps the segment, unlinks the names, confirms, and makes calls. The server
 (:mod:`.server`) waits for the confirmation, and unlinks what a client of another user could not.
@@ -33,7 +33,7 @@ from shmrpc.wire import control, frames
 from shmrpc.wire.frames import MAX_MAX_FRAME, MIN_MAX_FRAME, Shape
 
 #: Nanoseconds of spinning for the server's welcome, as long as for a reply.
-IN_PLACE: Final = 300_000
+WELCOME_SPIN_NS: Final = 300_000
 _CONFIRM: Final = control.encode(control.Confirm())
 
 
@@ -66,7 +66,7 @@ class AcceptedClient(msgspec.Struct):
     #: Descriptors for the client, to be closed once they were sent.
     theirs: Sequence[_core.Descriptor]
 
-    def sent(self) -> None:
+    def close_sent(self) -> None:
         """Close the descriptors that were sent to the client."""
         _close_all(self.theirs)
 
@@ -82,18 +82,18 @@ ClientSteps = Generator[int | Established, Packet | None, None]
 
 
 class RetryLater(ConnectionLost):
-    """The error for a server that cannot take a client now. It, or another one, may do so later."""
+    """The error for a server that cannot take a client now. That server, or another one, may take the client later."""
 
 
 def connect_client(
     dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry, *, blocking: bool
 ) -> ClientSteps:
-    """Run the client's side of the handshake; yield the connection at last. Sending on ``dialled`` never blocks.
+    """Run the client's side of the handshake; finally yield the connection. Sending on ``dialled`` never blocks.
 
     ``blocking``: True for a side that waits in threads.
 
-    Raises ServiceUnavailable if the server refuses, RemoteProtocolError if it breaks a rule, ConnectionLost if it does
-    not answer in time.
+    Raises ServiceUnavailable if the server refuses for good, RetryLater if only for now, RemoteProtocolError if the
+    server breaks a rule, ConnectionLost if the server leaves or does not answer in time.
     """
     pid, server_uid = peer_credentials(dialled)
     hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory, semaphores=blocking)
@@ -108,7 +108,7 @@ def connect_client(
         welcome = _expect_welcome(answer.data)
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
-        shapes = _shapes(welcome)
+        shapes = _shapes_by_number(welcome)
         try:
             channel = _open_channel(welcome, descriptors, options, server_uid, blocking=blocking)
         except RemoteProtocolError:
@@ -120,9 +120,8 @@ def connect_client(
     finally:
         _close_all(descriptors)
     try:
-        unlink(
-            welcome.segment, welcome.semaphores
-        )  # Usually permitted. From here on, no death leaves the names behind.
+        # Usually permitted. From here on, no death leaves the names behind.
+        unlink(welcome.segment, welcome.semaphores)
         _send(dialled, _CONFIRM)
     except BaseException:
         channel.close()
@@ -133,12 +132,12 @@ def connect_client(
 
 
 def receive_in_place(dialled: socket.socket, options: ConnectionOptions) -> Packet | None:
-    """Return the next packet, which is empty at the end; None if none arrives within a moment.
+    """Spin for the next packet. Returns the packet, which is empty at the end; None if none arrives within a moment.
 
-    Most packets do arrive, and a process that sleeps for so short a time continues more slowly.
+    Most packets do arrive in time, and a process that slept for so short a time would continue more slowly.
     """
     try:
-        return receive_packet(dialled, IN_PLACE, int(options.spin * 1e3))
+        return receive_packet(dialled, WELCOME_SPIN_NS, int(options.spin * 1e3))
     except BlockingIOError:
         return None
 
@@ -149,7 +148,7 @@ def _send(dialled: socket.socket, packet: bytes) -> None:
         dialled.send(packet)
 
 
-def _shapes(welcome: control.Welcome) -> dict[int, Shape]:
+def _shapes_by_number(welcome: control.Welcome) -> dict[int, Shape]:
     """Return the shapes by endpoint number. Raises RemoteProtocolError if their number is wrong."""
     shapes = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
     if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
@@ -167,6 +166,7 @@ def _open_channel(
     *,
     blocking: bool,
 ) -> _core.Channel:
+    """Open the segment and return its channel. Raises RemoteProtocolError for an invalid welcome, SharedMemoryError."""
     if not MIN_MAX_FRAME <= welcome.max_frame <= options.max_frame:
         raise RemoteProtocolError(
             f"the server set max_frame to {welcome.max_frame}; {MIN_MAX_FRAME} to {options.max_frame} were asked for"
@@ -208,7 +208,8 @@ def accept_client(
 ) -> AcceptedClient:
     """Create the server's resources for a client, from its hello.
 
-    ``client_uid``: user that gets access to the segment.
+    ``client_uid``: user that gets access to the segment. Raises LocalProtocolError if the two sides cannot work
+    together, RemoteProtocolError for an invalid hello, SharedMemoryError if the resources cannot be created.
     """
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
@@ -247,7 +248,7 @@ def accept_client(
             max_frame,
             offer.endpoints,
             segment.semaphores,
-            offer.shapes_beside_endpoints,
+            offer.shape_list,
             max_memory,
         )
         return AcceptedClient(channel, bell, segment, max_frame, control.encode(welcome), (their_bell, their_loans))
@@ -271,7 +272,7 @@ def _close_all(descriptors: Sequence[_core.Descriptor]) -> None:
 
 
 def _expect_welcome(packet: bytes) -> control.Welcome:
-    """Return the welcome in the packet. Raises the error for any other packet."""
+    """Return the welcome in a packet. Raises the error that any other packet stands for."""
     if not packet:
         raise ConnectionLost("the peer closed the connection during the handshake")
     message = control.decode(packet)

@@ -36,7 +36,10 @@ class HandshakeLimiter(Generic[_C]):
         self._retry_timer: asyncio.TimerHandle | None = None
 
     def admit(self, client: _C) -> bool:
-        """Count a client that has arrived. Returns False if there are too many."""
+        """Count a client that has arrived. Returns False if there are too many.
+
+        To make room, the oldest client is rejected if it has kept others waiting for too long.
+        """
         if len(self._arrived_at) >= MAX_ARRIVING and not self._reject_oldest(self._arrived_at):
             return False
         self._arrived_at[client] = time.monotonic()
@@ -66,6 +69,7 @@ class HandshakeLimiter(Generic[_C]):
             self._retry_timer.cancel()
 
     def _begin_next(self) -> None:
+        """Start waiting handshakes while places are free, rejecting clients that hold a place for too long."""
         while self._waiting:
             if len(self._started_at) < MAX_HANDSHAKES:
                 client = next(iter(self._waiting))
@@ -82,6 +86,7 @@ class HandshakeLimiter(Generic[_C]):
         self._begin_next()
 
     def _reject_oldest(self, among: dict[_C, float]) -> bool:
+        """Reject the oldest of these clients if it has had its time. Returns True if so."""
         oldest, since = next(iter(among.items()))
         if time.monotonic() - since < MAX_HANDSHAKE_WAIT:
             return False

@@ -36,24 +36,28 @@ MAX_FRAMES_PER_TURN: Final = 512
 async def connect(
     service: str, timeout: float | None, note: OnRetry = lambda reason: None, *, options: ConnectionOptions
 ) -> LoopConnection:
-    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`rendezvous.ConnectRetry`."""
+    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`rendezvous.ConnectRetry`.
+
+    ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if no server takes the
+    client in time, or if one refuses.
+    """
     retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
     while True:
         dialled = retry.dial()
         if dialled is not None:
             try:
-                return await _handshake(dialled, options, retry)
+                return await _run_handshake(dialled, options, retry)
             except ConnectionLost as error:  # The server is about to leave or to appear.
                 retry.record_failure(error)
         await asyncio.sleep(retry.next_pause())
 
 
 async def inherit(control_socket: socket.socket, service: str, options: ConnectionOptions) -> LoopConnection:
-    """Connect to the process that inherited the other end of a socket pair; ConnectionLost if it has left."""
-    return await _handshake(control_socket, options, rendezvous.ConnectRetry(service, INHERITED_TIMEOUT))
+    """Connect to the process that inherited the other end of a socket pair. Raises ConnectionLost if it has left."""
+    return await _run_handshake(control_socket, options, rendezvous.ConnectRetry(service, INHERITED_TIMEOUT))
 
 
-async def _handshake(
+async def _run_handshake(
     dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry
 ) -> LoopConnection:
     steps = handshake.connect_client(dialled, options, retry, blocking=False)
@@ -76,32 +80,31 @@ async def _receive_answer(
     options: ConnectionOptions,
     loop: asyncio.AbstractEventLoop,
 ) -> rendezvous.Packet | None:
-    """Return the next packet, which is empty at the end; None if none arrives in time.
-
-    The loop gets the socket's number. For a new socket object it would first build a text with both of its names.
-    """
+    """Return the next packet, which is empty at the end; None if none arrives in time."""
     if pid != os.getpid():  # This process may need the loop, or this thread, to answer.
         answer = handshake.receive_in_place(dialled, options)
         if answer is not None:
             return answer
     limit = retry.welcome_timeout(pid)
     readable: asyncio.Future[bool] = loop.create_future()
-    timer = loop.call_later(limit, _set_result, readable, False)
+    timer = loop.call_later(limit, _resolve, readable, False)
     try:
-        loop.add_reader(dialled.fileno(), _set_result, readable, True)
+        # The number, because the loop would build a text with both addresses of a new socket object.
+        loop.add_reader(dialled.fileno(), _resolve, readable, True)
         return rendezvous.receive_packet(dialled) if await readable else None
     finally:
         timer.cancel()
         loop.remove_reader(dialled.fileno())
 
 
-def _set_result(future: asyncio.Future[bool], result: bool) -> None:
+def _resolve(future: asyncio.Future[bool], result: bool) -> None:
+    """Set the result of a future that is not done."""
     if not future.done():
         future.set_result(result)
 
 
 class LoopConnection(Connection):
-    """A connection that waits in an event loop."""
+    """A client's connection that waits in an event loop."""
 
     address = "shm://"
 
@@ -118,7 +121,7 @@ class LoopConnection(Connection):
         #: True if items of streams do not wake the loop, because their reader calls :meth:`listen` regularly.
         self.polls_items = False
         #: Callback that takes frames in the next iteration of the loop.
-        self._again: asyncio.Handle | None = None
+        self._listen_handle: asyncio.Handle | None = None
         #: Received packets of the server that were not handled, for example after an exception of a signal handler.
         self._packets: list[bytes] = []
         #: Callback that registers the connection with the loop.
@@ -147,12 +150,13 @@ class LoopConnection(Connection):
     def start(
         self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
     ) -> None:
-        """Pass frames that no exchange() has taken to ``on_frame`` from now on, and the end to ``on_end``."""
+        """Pass frames that no exchange() has returned to ``on_frame`` from now on, and the end to ``on_end``."""
         super().start(pending, on_frame, on_end, on_go_away)
         # Nothing arrives before the next iteration, and the first call need not wait for eight system calls.
         self._watching = self._loop.call_soon(self._watch)
 
     def _watch(self) -> None:
+        """Have the loop report packets and rings of the server; end the connection soon if the loop cannot."""
         self._watching = None
         if not self._open:
             return
@@ -170,13 +174,13 @@ class LoopConnection(Connection):
     def listen(self) -> None:
         """Take arrived frames, then have the doorbell ring for later ones.
 
-        Takes a limited number, and the rest in the next iteration, so that a flood of frames does not starve the loop.
+        Takes a limited number, and the rest in later iterations, so that a flood of frames does not starve the loop.
         """
         try:
-            if self._again is None and self._open and not self.channel.park(self.polls_items):
+            if self._listen_handle is None and self._open and not self.channel.park(self.polls_items):
                 self._drain()
                 if self._open and not (self.channel.settle() if self.polls_items else self.channel.park()):
-                    self._again = self._loop.call_soon(self._listen_again)
+                    self._listen_handle = self._loop.call_soon(self._listen_again)
         except (_core.ChannelError, RemoteProtocolError) as error:
             self.fault(error)
         except BaseException as error:
@@ -185,13 +189,14 @@ class LoopConnection(Connection):
 
     def _listen_again(self) -> None:
         try:
-            self._again = None
+            self._listen_handle = None
             self.listen()
         except BaseException as error:
             self.interrupted(error)
             raise
 
     def _on_bell(self) -> None:
+        """Take the frames that a ring announces, and wake the senders that have found room."""
         try:
             if not self.channel.wake():
                 self._end_bell()
@@ -212,6 +217,7 @@ class LoopConnection(Connection):
         self._bell_timeout = self._loop.call_later(control.DEATH_TIMEOUT, self._on_bell_timeout)
 
     def _on_bell_timeout(self) -> None:
+        """End the connection of a server that closed its doorbell and has not died, after its last frames."""
         if self._open:
             self._on_control()
         if not self._open:
@@ -252,6 +258,7 @@ class LoopConnection(Connection):
         return block_allocation.allocate(self.channel, size, self._control)
 
     def _wake_senders(self) -> None:
+        """Wake the senders that wait for room, if there is room or the connection has ended."""
         try:
             if self._room and not (self._open and self.channel.is_stalled()):
                 for waiter in self._room:
@@ -293,7 +300,7 @@ class LoopConnection(Connection):
         return part[0]
 
     def _drain(self) -> None:
-        """Take a limited number of arrived frames; with ``polls_items`` not those that arrive meanwhile."""
+        """Take a limited number of arrived frames. With ``polls_items``, leave those that arrive meanwhile."""
         receive, on_frame, left = self.channel.receive, self._on_frame, MAX_FRAMES_PER_TURN
         feeds = self._feeds
         frame: Frame | None
@@ -306,6 +313,7 @@ class LoopConnection(Connection):
                     break
 
     def _on_control(self) -> None:
+        """Receive and handle a packet of the server."""
         try:
             try:
                 # Received and stored in one step, so that no exception of a signal handler comes between.
@@ -346,7 +354,10 @@ class LoopConnection(Connection):
             self._lose(end)
 
     def fault(self, error: Exception) -> None:
-        """Close the connection, and tell the server which rule it broke. A server that has left ends it normally."""
+        """Close the connection, and report the broken rule to the server.
+
+        If the error is only that the server has left, the connection ends for the reason that the server gave.
+        """
         if isinstance(error, _core.PeerLeft):
             # No loop has run since. A dying process closes all of its descriptors within moments.
             block_allocation.has_hung_up(self._control)
@@ -386,9 +397,9 @@ class LoopConnection(Connection):
             warn_unclosed(self.service, self)
 
     def abandon(self) -> None:
-        """Close the descriptors without telling the server. In a forked child, only the parent speaks to it."""
+        """Close the descriptors without a message to the server. In a forked child, only the parent may send one."""
         if self._open:
-            for later in (self._again, self._watching):
+            for later in (self._listen_handle, self._watching):
                 if later is not None:
                     later.cancel()
             # Each step is idempotent, because a signal handler may raise between them.

@@ -1,7 +1,8 @@
 """The shared memory segment of one connection, and its two semaphores if a side sleeps on one.
 
 The names exist during the handshake only. The client unlinks them once it has opened them, if it may, and the server
-does so in any case. Until then the server holds a flock on the segment, which tells a clean-up that it is in use.
+does so in any case. Until then the server holds a flock on the segment, which shows a clean-up that the segment is in
+use.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from shmrpc.host import fork, resource_limits
 from shmrpc.host.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
 from shmrpc.host.exit_cleanup import release_at_forced_exit
 
-#: Bytes of one ring at its full size. A connection with two of them is to stay below 256 KiB.
+#: Bytes of one ring at its full size. A connection with two of them must stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
 #: Attempts to create a segment, in case a clean-up removes one before it is locked.
 _TRIES: Final = 10
@@ -30,7 +31,8 @@ _TRIES: Final = 10
 class NewSegment:
     """A segment that this process has created, with names.
 
-    ``for_uid``: user that gets access, besides its own user and root. ``semaphores``: True if it has semaphores.
+    ``for_uid``: user that gets access, besides its own user and root. ``semaphores``: True if it has semaphores. Raises
+    SharedMemoryError if the segment cannot be created.
     """
 
     def __init__(self, service: str, for_uid: int = 0, *, semaphores: bool = True) -> None:
@@ -53,7 +55,7 @@ class NewSegment:
             raise
 
     def _create(self, service: str, semaphores: bool) -> _core.Descriptor:
-        """Create the segment with its initial memory, and hold a flock on it."""
+        """Create the segment with its initial memory, hold a flock on it, and return its file."""
         for _ in range(_TRIES):
             # Marked as linked first, so that the names are unlinked whatever happens next.
             self.name = segment_name(service, os.urandom(16).hex())
@@ -119,7 +121,7 @@ _READ_WRITE: Final = 6
 
 
 def _grant_access(path: Path, uid: int) -> None:
-    """Give exactly one more user access to a file of this user."""
+    """Give exactly one more user access to a file of this user. Raises SharedMemoryError if the tmpfs has no ACLs."""
     entries = (
         (_OWNER, _READ_WRITE, _NO_ID),
         (_USER, _READ_WRITE, uid),
@@ -133,17 +135,20 @@ def _grant_access(path: Path, uid: int) -> None:
     except OSError as error:
         raise SharedMemoryError(
             error.errno,
-            f"uid {uid} cannot be let into a segment of uid {os.geteuid()}: {SHM_DIRECTORY} takes no access list "
-            f"({error.strerror}). A tmpfs of Linux with CONFIG_TMPFS_POSIX_ACL does; without one only a "
-            "single user's processes, and root's, can call each other",
+            f"uid {uid} cannot get access to a segment of uid {os.geteuid()}: {SHM_DIRECTORY} takes no access list "
+            f"({error.strerror}); mount a tmpfs with CONFIG_TMPFS_POSIX_ACL there, or serve as one user",
         ) from None
 
 
 def open_segment(name: str, owner: int) -> _core.Descriptor:
-    """Open the segment that a server of user ``owner`` has named."""
+    """Open the segment that a server of user ``owner`` has named.
+
+    Raises RemoteProtocolError if the name is invalid, or leads to no segment of that user; SharedMemoryError if this
+    process lacks a resource.
+    """
     if not is_segment(name):
         raise RemoteProtocolError(
-            f"the server named a segment {name[:300]!r} that cannot be opened: none has such a name"
+            f"the server named a segment {name[:300]!r} that cannot be opened: no segment has such a name"
         )
     try:
         file, found = _core.open_segment(name)

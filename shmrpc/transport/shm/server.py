@@ -28,9 +28,9 @@ from shmrpc.wire.codec import Body
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Nanoseconds of spinning for a client's hello. The client sends it right after connecting, which wakes this process,
-#: so that it arrives at about the same time; another iteration of the loop would take as long.
-HELLO_IN_PLACE: Final = 50_000
+#: Nanoseconds of spinning for a client's hello. The client sends the hello right after connecting, which wakes this
+#: process, so that both come at about the same time; another iteration of the loop would take as long.
+HELLO_SPIN_NS: Final = 50_000
 #: Seconds that new frames may wait before :meth:`ShmInbox.poll_if_due` takes them.
 POLL_INTERVAL: Final = 1e-3
 
@@ -57,7 +57,7 @@ class ShmPeer(Peer):
 
     def start(self) -> None:
         """Handle the hello, which usually arrives with the client, and watch for later packets."""
-        self._on_control(HELLO_IN_PLACE)
+        self._on_control(HELLO_SPIN_NS)
         if self._open:
             self._loop.add_reader(self._control.fileno(), self._on_control)
 
@@ -96,12 +96,12 @@ class ShmPeer(Peer):
         return block_allocation.allocate(self.channel, size)
 
     def fault(self, reason: str) -> None:
-        """Close this connection, and tell the client which rule it broke."""
+        """Close this connection, and report the broken rule to the client."""
         self._send_control(control.Goodbye(reason, fault=True))
         self._end(RemoteProtocolError(f"{self}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Say goodbye and close. A client in its handshake may try the next server."""
+        """Send a goodbye, and close the connection. A client in its handshake may try the next server."""
         if self.channel is None:
             self._refuse(reason, try_again=True)
             return
@@ -109,19 +109,20 @@ class ShmPeer(Peer):
         self.abandon(closing=True)
 
     def go_away(self) -> None:
-        """Tell the client to send its next calls on another connection."""
+        """Ask the client to make its next call on another connection."""
         if self.channel is not None:
             self._send_control(control.GoAway())
 
     @property
     def has_pending_replies(self) -> bool:
-        """True if replies wait for the client to read them."""
+        """True if replies wait for the client to read."""
         return self.channel is not None and self.channel.is_awaited()
 
-    def _on_control(self, patience: int = 0) -> None:
+    def _on_control(self, spin_ns: int = 0) -> None:
+        """Receive and handle a packet of the client, spinning for at most ``spin_ns`` nanoseconds."""
         try:
             # Descriptors in the packet are dropped, which closes them.
-            packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE, patience, patience)[0]
+            packet = _core.receive_packet(self._control.fileno(), control.MAX_MESSAGE, spin_ns, spin_ns)[0]
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -141,7 +142,7 @@ class ShmPeer(Peer):
         try:
             end = parse_close_packet(packet, "client", self.pid)
             if end is None:
-                raise RemoteProtocolError("it sent 'goaway', which only a server says")
+                raise RemoteProtocolError("it sent 'goaway', which only a server may send")
         except RemoteProtocolError as error:
             self.fault(str(error))
         else:
@@ -149,7 +150,7 @@ class ShmPeer(Peer):
             self._end_after_unread(end.error)
 
     def _end_after_unread(self, error: ShmrpcError) -> None:
-        """End the connection of a client that has left, once all of its frames are taken: its one-way calls run."""
+        """End the connection of a client that has left, after its unread frames: its one-way calls still run."""
         if self._open and self._has_unread_frames() and not isinstance(error, RemoteProtocolError):
             self._listener.inbox.poller.wake(self._index)
             self._listener.inbox.pump()
@@ -173,9 +174,11 @@ class ShmPeer(Peer):
         self.abandon(closing=True)
 
     def _refuse_for_now(self) -> None:
+        """Refuse a client because this server starts or drains; the client may try again."""
         self._refuse(f"the server is {self._listener.health}", try_again=True)
 
     def _on_hello(self, packet: bytes) -> None:
+        """Answer a request for status, or queue the handshake of a client. Raises RemoteProtocolError."""
         hello = control.decode(packet)
         if isinstance(hello, control.StatusRequest):
             self._send_control(self._listener.report())
@@ -187,12 +190,12 @@ class ShmPeer(Peer):
             self._refuse_for_now()
             return
         if self._hello is not None:
-            raise RemoteProtocolError("it sent a second hello, and was not welcomed yet")
+            raise RemoteProtocolError("it sent a second hello before the welcome")
         self._hello = hello
         self._listener.handshakes.request(self)
 
     def begin(self) -> None:
-        """Welcome the client, whose turn for a handshake has come."""
+        """Send the welcome: the client's turn for a handshake has come."""
         assert self._hello is not None
         if self._listener.health != "serving":
             self._refuse_for_now()
@@ -206,20 +209,22 @@ class ShmPeer(Peer):
                 accepted_client.close()  # The exception, which a log may keep, would otherwise keep the segment.
             self._fail_handshake(error)
             return
-        accepted_client.sent()
+        accepted_client.close_sent()
         self._accepted = accepted_client
-        self._expect(
-            self._control.fileno()
-        )  # Waits for the confirmation, which the client sends once it has mapped the segment.
+        # The client sends the confirmation once it has mapped the segment.
+        self._spin_for_next(self._control.fileno())
         self._listener.inbox.pump_soon()
 
-    def _expect(self, socket: int | None = None) -> None:
-        """Make the next wait of the poller spin longer, unless several clients are in their handshakes."""
+    def _spin_for_next(self, socket: int | None = None) -> None:
+        """Make the next wait of the poller spin longer for a frame, or for a packet from ``socket``.
+
+        Does nothing while several clients are in their handshakes.
+        """
         if self._listener.handshakes.is_alone:
             self._listener.inbox.poller.expect(socket)
 
     def _on_confirm(self, packet: bytes, accepted_client: handshake.AcceptedClient) -> None:
-        """Complete the handshake: the client has mapped the segment."""
+        """Complete the handshake: the client has mapped the segment. Raises RemoteProtocolError."""
         message = control.decode(packet)
         if not isinstance(message, control.Confirm):
             raise RemoteProtocolError(f"expected confirm, got {control.type_of(message)}")
@@ -237,11 +242,12 @@ class ShmPeer(Peer):
         self._loop.add_reader(self._bell.fileno(), self._on_bell)
         if self._listener.health == "draining":  # drain() has notified the others.
             self.go_away()
-        self._expect()  # Waits for the first call, because most clients connect to make one.
+        self._spin_for_next()  # Most clients connect to make a call.
         self._listener.handshakes.remove(self)
         inbox.pump()
 
     def _on_bell(self) -> None:
+        """Have the frames taken that a ring announces."""
         if not self._listener.inbox.poller.wake(self._index):
             # If the client has died, the control socket reports it soon.
             assert self._bell is not None
@@ -250,6 +256,7 @@ class ShmPeer(Peer):
         self._listener.inbox.pump()
 
     def _on_bell_timeout(self) -> None:
+        """End the connection of a client that closed its doorbell and has not died."""
         if not has_ended(self._control):
             self.fault(DOORBELL_CLOSED)
 
@@ -275,6 +282,7 @@ class ShmPeer(Peer):
         self._refuse(str(error), try_again=lacks_descriptors)
 
     def _on_timeout(self) -> None:
+        """Drop a client that did not finish its handshake in time."""
         logger.warning("%s did not finish the handshake in time", self)
         self.abandon(closing=True)
 
@@ -284,6 +292,7 @@ class ShmPeer(Peer):
             self._control.send(control.encode(message), socket.MSG_DONTWAIT)
 
     def _end(self, error: ShmrpcError) -> None:
+        """Close the connection, and report its end if the client was connected. Idempotent."""
         if self._open:
             established = self.channel is not None
             self.abandon(closing=True)
@@ -291,7 +300,10 @@ class ShmPeer(Peer):
                 self._listener.notify_lost(self, error)
 
     def abandon(self, *, closing: bool = False) -> None:
-        """Close the descriptors; in a forked child do nothing else."""
+        """Close the descriptors, which suffices in a forked child.
+
+        ``closing``: True to release the other resources, and to unregister from the loop and the listener, too.
+        """
         if not self._open:
             return
         self._open = False
@@ -333,7 +345,7 @@ class ShmListener(Listener[ShmPeer]):
         self._started = time.monotonic()
         self.handshakes = HandshakeLimiter(ShmPeer.begin, ShmPeer.reject_for_now)
         self.refusals = LogThrottle()
-        self._acceptor = Acceptor(offer.service, self._welcome, options.users) if claim else None
+        self._acceptor = Acceptor(offer.service, self._receive, options.users) if claim else None
         self._loop = asyncio.get_running_loop()
         deadlock_guard.register(offer.service)
 
@@ -343,14 +355,14 @@ class ShmListener(Listener[ShmPeer]):
         return sum(peer.channel is not None for peer in self.peers)
 
     def report(self) -> control.StatusReport:
-        """Return the server's status, for ``shmrpc ls``."""
+        """Return the state of the server, for ``shmrpc ls``."""
         uptime = time.monotonic() - self._started
         return control.StatusReport(
             self.service, os.getpid(), uptime, self._offer.endpoints, self.connections, self.health
         )
 
     def accept(self, hello: control.Hello, uid: int) -> handshake.AcceptedClient:
-        """Create the resources of a client of this user."""
+        """Create the resources of a client of this user, as :func:`handshake.accept_client` does."""
         return handshake.accept_client(hello, self._offer, self._options, uid)
 
     def connected(self, peer: ShmPeer) -> Any:
@@ -360,18 +372,19 @@ class ShmListener(Listener[ShmPeer]):
         return self._connected(peer)
 
     def adopt(self, accepted: socket.socket) -> None:
-        """Serve the process at the other end of a control socket, if it is trusted."""
+        """Serve the process at the other end of a control socket; refuse a process that is not trusted."""
         credentials = check_credentials(accepted, self.service, self._options.users)
         if credentials is not None:
             accepted.setblocking(False)
-            self._welcome(accepted, credentials)
+            self._receive(accepted, credentials)
 
     def forget(self, peer: ShmPeer) -> None:
         """Forget a client whose connection is closed."""
         super().forget(peer)
         self.handshakes.remove(peer)
 
-    def _welcome(self, accepted: socket.socket, credentials: PeerCredentials) -> None:
+    def _receive(self, accepted: socket.socket, credentials: PeerCredentials) -> None:
+        """Begin with a client that has arrived, or reject the client if there are too many."""
         peer = ShmPeer(self, accepted, credentials)
         self.peers.add(peer)
         if self.handshakes.admit(peer):
@@ -381,7 +394,7 @@ class ShmListener(Listener[ShmPeer]):
             peer.reject_for_now("too many clients come at once")
 
     def close(self, reason: str) -> None:
-        """Release the name, and say goodbye to all clients."""
+        """Release the name, and close the connections of all clients."""
         deadlock_guard.unregister(self.service, self._loop)
         if self._acceptor is not None:
             self._acceptor.close()
@@ -390,7 +403,7 @@ class ShmListener(Listener[ShmPeer]):
 
 
 class ShmInbox(Inbox):
-    """The frames of all clients of a server."""
+    """Inbox with the frames of all clients of a server."""
 
     def __init__(self, options: ConnectionOptions, take: Callable[[], None]) -> None:
         super().__init__(take)
@@ -398,13 +411,13 @@ class ShmInbox(Inbox):
         self.set_spinning = self._poller.set_spinning
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self._again: asyncio.Handle | None = None
+        self._pump_handle: asyncio.Handle | None = None
         #: Time at which frames were last taken.
-        self._taken = 0.0
+        self._taken_at = 0.0
 
     @property
     def poller(self) -> _core.Poller:
-        """Source of its frames."""
+        """Source of the frames."""
         return self._poller
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> ShmListener:
@@ -412,38 +425,38 @@ class ShmInbox(Inbox):
         return ShmListener(offer, on_change, self._options, self, claim=claim)
 
     def poll_if_due(self) -> None:
-        """Take arrived frames if the loop has not run for a while. Not to be called from a task."""
-        if time.monotonic() - self._taken > POLL_INTERVAL:
+        """Take arrived frames if the loop has not run for a while. Must not be called within a task."""
+        if time.monotonic() - self._taken_at > POLL_INTERVAL:
             self.pump()
 
     def pump(self) -> None:
         """Have frames taken, then rest until a doorbell rings, or for one iteration of the loop."""
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if self._pump_handle is not None:
+            self._pump_handle.cancel()
+            self._pump_handle = None
         try:
             if self._open:
                 self._take()
         finally:  # Also after an exception that ends the program: until then, other clients are served.
-            self._taken = time.monotonic()
+            self._taken_at = time.monotonic()
             if self._open and not self._poller.rest():
                 self.pump_soon()
 
     def pump_soon(self) -> None:
         """Pump in the next iteration of the loop."""
-        if self._again is None:
-            self._again = self._loop.call_soon(self.pump)
+        if self._pump_handle is None:
+            self._pump_handle = self._loop.call_soon(self.pump)
 
     def close(self) -> None:
-        """Take no further frames."""
+        """Stop receiving."""
         self._open = False
-        if self._again is not None:
-            self._again.cancel()
+        if self._pump_handle is not None:
+            self._pump_handle.cancel()
 
 
 def _check_offer(offer: Offer) -> None:
     """Raise ValueError if the endpoints do not fit into a welcome."""
-    welcome = control.Welcome(offer.service, 0, "", 0, 0, offer.endpoints, ("", ""), offer.shapes_beside_endpoints)
+    welcome = control.Welcome(offer.service, 0, "", 0, 0, offer.endpoints, ("", ""), offer.shape_list)
     size = len(control.encode(welcome))
     if size > control.MAX_MESSAGE - 1024:
         raise ValueError(

@@ -41,7 +41,9 @@ def connect(
 ) -> ThreadConnection:
     """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`rendezvous.ConnectRetry`.
 
-    ``check`` is called before each attempt, and raises if the connection is no longer needed.
+    ``check`` is called before each attempt, and raises if the connection is no longer needed. ``note`` is called with
+    the reason after each failed attempt. Raises ServiceUnavailable if no server takes the client in time, or if one
+    refuses; LocalProtocolError in the thread of the server's event loop.
     """
     deadlock_guard.check_thread(service)
     retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
@@ -50,7 +52,7 @@ def connect(
         dialled = retry.dial()
         if dialled is not None:
             try:
-                return _handshake(dialled, options, retry, ThreadConnection)
+                return _run_handshake(dialled, options, retry, ThreadConnection)
             except ConnectionLost as error:  # The server is about to leave or to appear.
                 retry.record_failure(error)
         time.sleep(retry.next_pause())
@@ -60,10 +62,10 @@ def inherit(
     control_socket: socket.socket, service: str, options: ConnectionOptions, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
     """Connect to the owner of the other end of a socket pair. Raises ConnectionLost if it has left."""
-    return _handshake(control_socket, options, rendezvous.ConnectRetry(service, control.STEP_TIMEOUT), make)
+    return _run_handshake(control_socket, options, rendezvous.ConnectRetry(service, control.STEP_TIMEOUT), make)
 
 
-def _handshake(
+def _run_handshake(
     dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
     steps = handshake.connect_client(dialled, options, retry, blocking=True)
@@ -87,9 +89,9 @@ def _receive_answer(dialled: socket.socket, limit: float) -> rendezvous.Packet |
 
 
 class ThreadConnection:
-    """A connection that threads wait on."""
+    """A client's connection that threads wait on."""
 
-    #: Maximum bytes of a stream that wait for its reader, and the extra credit of a long way.
+    #: Maximum bytes of a stream that wait for its reader; extra credit as in :attr:`Connection.extra_credit`.
     stream_window = WINDOW
     extra_credit: Callable[[], int] | None = None
 
@@ -130,12 +132,15 @@ class ThreadConnection:
         fork.abandon_in_child(self)
 
     def check_thread(self) -> None:
-        """Raise LocalProtocolError in the thread of the event loop that is to answer. To be called before a wait."""
+        """Raise LocalProtocolError in the thread of the event loop that has to answer. Call this before a wait."""
         if self.pid == self._made_by:
             deadlock_guard.check_thread(self.service)
 
     def poll_close(self) -> CloseReason | None:
-        """Return the reason if the server has closed the connection. Other packets only announce that it drains."""
+        """Return the reason if the server has ended the connection, otherwise None.
+
+        Sets :attr:`draining` if the server has announced that it accepts no new calls.
+        """
         if not self._open or (turn := self._poll_lock.try_acquire()) is None:
             return None
         try:
@@ -169,7 +174,7 @@ class ThreadConnection:
         fork.check_same_process(self.service, self._made_by)
 
     def fault(self, error: Exception) -> ShmrpcError:
-        """Close the connection, and tell the server which rule it broke. Returns the error to raise."""
+        """Close the connection, report the broken rule to the server, and return the error to raise."""
         if isinstance(error, _core.PeerLeft):
             error = RemoteProtocolError(DOORBELL_CLOSED)
         with contextlib.suppress(OSError):
@@ -191,7 +196,7 @@ class ThreadConnection:
             warn_unclosed(self.service, self)
 
     def abandon(self) -> None:
-        """Close the descriptors without telling the server. In a forked child, only the parent speaks to it."""
+        """Close the descriptors without a message to the server. In a forked child, only the parent may send one."""
         # Each step is idempotent, because a signal handler may raise between them.
         self.channel.close()
         self.calls.interrupt()

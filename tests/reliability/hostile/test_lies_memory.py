@@ -295,7 +295,7 @@ class ScribblingServer:
             shared.append(mmap.mmap(opened, 0))
             os.close(opened)
         socket.send_fds(client, [made.welcome], [each.fileno() for each in made.theirs])
-        made.sent()
+        made.close_sent()
         assert isinstance(control.decode(client.recv(1000)), control.Confirm)
         made.segment.unlink()
         client.setblocking(False)

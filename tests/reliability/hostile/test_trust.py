@@ -350,7 +350,7 @@ async def test_memory_that_takes_no_access_list(meeting: Path, monkeypatch: pyte
         printed = await asyncio.to_thread(run_as, ALLOWED, "expect(shmrpc.ServiceUnavailable, connected)")
         assert _names_left() == []
         assert (await shared_service.use_it())[0] == os.geteuid()
-    assert f"uid {ALLOWED} cannot be let into a segment of uid 0: /dev/shm takes no access list" in printed
+    assert f"uid {ALLOWED} cannot get access to a segment of uid 0: /dev/shm takes no access list" in printed
 
 
 @pytest.mark.parametrize(

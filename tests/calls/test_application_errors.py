@@ -169,7 +169,7 @@ async def test_over_several_hops(client: shmrpc.Client, hops: int) -> None:
     assert application.value.details == {"left": {1, 2}, "at": (1, 2)}
 
 
-async def test_who_has_not_registered_a_class_is_told_how(
+async def test_an_error_of_an_unregistered_class_says_how_to_register_it(
     client: shmrpc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(registry._by_name, "tests.helpers.failing_service.OutOfStock")
@@ -213,7 +213,7 @@ async def test_a_relay_that_has_not_registered_a_class_passes_it_on_whole(server
         assert coded.value.details == {"order": 7}
 
 
-async def test_what_cannot_be_sent_is_left_out_and_said(client: shmrpc.Client) -> None:
+async def test_a_detail_that_cannot_be_sent_is_left_out_with_a_note(client: shmrpc.Client) -> None:
     with pytest.raises(shmrpc.ApplicationError) as caught:
         await client.fail("unsendable detail")
     assert (caught.value.code, caught.value.details) == ("odd", {"good": 1})
@@ -253,7 +253,7 @@ async def test_a_registered_exception_is_a_value_too(client: shmrpc.Client) -> N
 
 
 @pytest.mark.parametrize("kind", ["stock", "slotted", "coded", "application", "derived", "key", "os", "overloaded"])
-async def test_what_arrived_can_be_pickled_and_copied(client: shmrpc.Client, kind: str) -> None:
+async def test_a_received_error_can_be_pickled_and_copied(client: shmrpc.Client, kind: str) -> None:
     with pytest.raises(shmrpc.RemoteError) as caught:
         await client.fail(kind)
     error = caught.value

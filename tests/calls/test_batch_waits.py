@@ -1,4 +1,4 @@
-"""Waiting for a call of a batch before the batch was sent: who would wait for ever is told at once."""
+"""Waiting for a call of a batch before the batch is sent: a wait that would never end raises at once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_the_result_is_asked_for_within_the_block() -> None:
                 ask()
         future.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await future  # It is done: whoever cancels one may look at it.
+            await future  # A cancelled future is done and can be awaited.
 
 
 async def test_another_task_may_wait_while_the_block_goes_on() -> None:
@@ -65,7 +65,7 @@ async def test_another_task_may_wait_while_the_block_goes_on() -> None:
             future = batch.add(1, 2)
             future.add_done_callback(lambda done: called.append(done.result()))
             task = asyncio.create_task(doubled(future))
-            await asyncio.sleep(0)  # It waits now.
+            await asyncio.sleep(0)  # The task waits now.
         assert await task == 6
         assert called == [3]
 
@@ -76,7 +76,7 @@ async def test_a_batch_that_is_never_entered_is_never_sent() -> None:
             await client.batch().add(1, 2)
 
 
-def test_a_thread_that_waits_within_its_block_is_told(sync_client: shmrpc.sync.Client) -> None:
+def test_a_thread_that_waits_within_its_own_block_raises(sync_client: shmrpc.sync.Client) -> None:
     with sync_client.batch() as batch:
         future = batch.add(1, 2)
         for ask in (future.result, future.exception):

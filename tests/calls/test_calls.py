@@ -74,7 +74,7 @@ async def test_a_function_as_endpoint_gives_the_declared_type(client: shmrpc.Cli
     assert await client.move(Point(1, 2)) == {"x": 2, "y": 3}
 
 
-async def test_what_messagepack_carries_without_annotations(client: shmrpc.Client) -> None:
+async def test_values_of_messagepack_need_no_annotations(client: shmrpc.Client) -> None:
     for value in [
         None,
         True,

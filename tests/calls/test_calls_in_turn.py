@@ -34,19 +34,19 @@ def is_overlapped(client: shmrpc.Client) -> bool:
 
 
 def begun(make: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-    """A call that has let the loop turn."""
+    """Return a call that has yielded to the event loop."""
     while True:
         call = make()
         try:
             if call.send(None) is None:
                 return call
-        except StopIteration:  # It was answered in place.
+        except StopIteration:  # The call was answered in place.
             continue
-        call.close()  # It waits in the loop.
+        call.close()  # The call waits in the loop.
 
 
 def begun_sleep(client: shmrpc.Client) -> tuple[Coroutine[Any, Any, Any], str]:
-    """A call that has let the loop turn, and by what the server names it: others may have been begun before it."""
+    """Return a call that has yielded to the event loop, and its tag at the server: earlier calls may be in flight."""
     tags: list[str] = []
 
     def make() -> Coroutine[Any, Any, Any]:
@@ -57,7 +57,7 @@ def begun_sleep(client: shmrpc.Client) -> tuple[Coroutine[Any, Any, Any], str]:
 
 
 def answered(client: shmrpc.Client) -> Coroutine[Any, Any, int]:
-    """A call whose answer is there, and whose slice is over."""
+    """Return a call whose reply has arrived and whose yield budget is used up."""
 
     def make() -> Coroutine[Any, Any, int]:
         time.sleep(0.0005)
@@ -82,7 +82,7 @@ def one_cpu(server: ServerProcess) -> Iterator[None]:
 
 @pytest.fixture
 async def busy(server: ServerProcess, client: shmrpc.Client) -> AsyncIterator[shmrpc.Client]:
-    """A client of which another call is under way, on the CPU of its server."""
+    """Yield a client that shares a CPU with its server and has another call in flight."""
     with one_cpu(server):
         call = answered(client)
         yield client
@@ -182,12 +182,12 @@ async def test_a_deadline_that_comes_meanwhile(busy: shmrpc.Client) -> None:
             await busy.sleep(60)
 
 
-async def test_what_is_closed_or_dropped_is_forgotten(busy: shmrpc.Client) -> None:
+async def test_a_closed_or_dropped_call_is_forgotten(busy: shmrpc.Client) -> None:
     closed, dropped = begun(lambda: busy.add(1, 2)), begun(lambda: busy.add(3, 4))
     assert is_overlapped(busy)
     closed.close()
     del dropped
-    assert await busy.add(5, 6) == 11, "the late answers are nobody else's"
+    assert await busy.add(5, 6) == 11, "no other call gets the late replies"
 
 
 async def test_the_server_is_lost_meanwhile(server: ServerProcess, busy: shmrpc.Client) -> None:

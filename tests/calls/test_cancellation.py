@@ -66,7 +66,7 @@ async def test_a_request_in_the_ring_begins_and_is_cancelled_at_its_first_await(
     gate = Gate()
     async with shmrpc.serve(gate.service) as server, shmrpc.connect("tested.gate") as client:
         call = asyncio.create_task(client.wait(1))
-        await asyncio.sleep(0)  # It is sent; the server, in this same loop, has not had its turn.
+        await asyncio.sleep(0)  # The request is sent; the server, in this same loop, has not run since.
         assert server.in_flight == 0
         assert await _cancelled(call)
         await _turns()
@@ -82,7 +82,7 @@ async def test_a_handler_that_never_waits_runs_to_its_end_and_its_answer_is_drop
         await _turns()
         assert gate.ends == ["at once"] and server.in_flight == 0
         gate.open.set()
-        assert await client.wait(5) == 5, "the late answer is nobody else's"
+        assert await client.wait(5) == 5, "no other call gets the late reply"
 
 
 async def test_a_suspended_handler_sees_the_cancellation_at_its_await(client: shmrpc.Client) -> None:
@@ -157,12 +157,12 @@ async def test_an_answer_that_is_there_already_is_dropped_and_no_cancellation_se
         gate.open.set()
         while not future.done():
             await asyncio.sleep(0)
-        call.cancel()  # The task is to be woken with the answer on the next turn.
+        call.cancel()  # The loop would wake the task with the reply on its next turn.
         await asyncio.wait([call])
         assert call.cancelled() and sent == []
 
 
-async def test_a_handler_that_will_not_be_cancelled_goes_on_for_nobody(client: shmrpc.Client) -> None:
+async def test_a_handler_that_ignores_cancellation_finishes_without_a_caller(client: shmrpc.Client) -> None:
     call = asyncio.create_task(client.stubborn_until_released())
     assert await eventually_seen(client, "stubborn:began")
     assert await _cancelled(call)
@@ -349,7 +349,7 @@ def test_ctrl_c_cancels_the_handler_also_before_its_answer_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, sync_client: shmrpc.sync.Client, timeout: float | None
 ) -> None:
     def interrupted(*_: object) -> None:
-        patched.undo()  # It is of all clients, and the next one only looks.
+        patched.undo()  # The patch concerns all clients, also the one that reads what has been seen.
         assert eventually(lambda: "sleep:began" in _seen_by_another())
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""What one call keeps in a context variable, no other call sees: whose it is, is what people keep there."""
+"""Context variables of handlers: no call sees what another one set, such as the user of the call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ service = shmrpc.Service("tested.variables", lifespan=lifespan)
 
 
 def enter(user: str) -> str:
-    """Who the user was before."""
+    """Set the user and return the one before."""
     before = _user.get()
     _user.set(user)
     return before
@@ -108,7 +108,7 @@ def set_and_reset(user: str) -> str:
 
 @service.endpoint
 def refill(item: str) -> None:
-    """An equal one, but another."""
+    """Replace the basket by an equal one."""
     basket: list[str] = []
     _basket.set(basket)
     asyncio.get_running_loop().call_soon(basket.append, item)
@@ -141,7 +141,7 @@ async def who_at_once() -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def intercepting(call: Call) -> Iterator[None]:
-    """Leaves what it has set: the next call does not see it."""
+    """Set the user without a reset: the next call does not see the change."""
     assert _user.get() == "nobody", call.endpoint
     if call.metadata.get("user"):
         _user.set("somebody")
@@ -150,21 +150,21 @@ def intercepting(call: Call) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def over_shared_memory(**options: Any) -> AsyncIterator[list[shmrpc.Client]]:
-    """Three clients of a server."""
+    """Yield three clients of a server."""
     async with shmrpc.serve(service, **options), contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(shmrpc.connect(service.name)) for _ in range(3)]
 
 
 @contextlib.asynccontextmanager
 async def in_memory(**options: Any) -> AsyncIterator[list[shmrpc.Client]]:
-    """The same without any."""
+    """Yield three clients of a server in memory, which has no connections."""
     network = shmrpc.testing.Network()
     async with network.serve(service, **options), contextlib.AsyncExitStack() as stack:
         yield [await stack.enter_async_context(network.connect(service.name)) for _ in range(3)]
 
 
 async def every_form(client: shmrpc.Client, user: str) -> None:
-    """Each kind of call sets the user, and finds none but its own."""
+    """Set the user in each kind of call, and check that no call sees the user of another."""
     for call in (client.plain, client.at_once, client.later, client.in_thread):
         assert await call(user) == "nobody"
         assert await call(user=user) == "nobody"

@@ -30,7 +30,7 @@ class Picky:
 
 @service.endpoint
 def handled() -> str:
-    """What this handler sees as being handled."""
+    """Return the exception that this handler sees as being handled."""
     return repr(sys.exc_info()[1])
 
 
@@ -106,8 +106,8 @@ async def test_a_source_is_not_closed_while_its_cancellation_is_handled(server: 
     assert ones.handled_at_end == [None]
 
 
-async def test_what_is_made_again_on_the_next_server_fails_alone() -> None:
-    """A call that goes to the next server raises what it raises there, and not the end of the last one besides."""
+async def test_a_call_repeated_on_the_next_server_raises_without_context() -> None:
+    """The call raises the next server's error alone, without the loss of the first server as its context."""
     first = shmrpc.serve(service)
     async with first, shmrpc.connect("tested.contexts", timeout=PATIENCE, reconnect=True) as client:
         fail = client.fail  # Of the first connection.

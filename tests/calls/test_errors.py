@@ -216,7 +216,7 @@ async def test_a_handler_that_cancels_itself(client: shmrpc.Client) -> None:
         assert await client.sleep(0.001, 1) == 1
 
 
-def test_what_cannot_be_an_endpoint() -> None:
+def test_functions_that_cannot_be_endpoints_are_rejected() -> None:
     service = shmrpc.Service("wrong")
     service.endpoint(services.add)
     with pytest.raises(ValueError, match="has an endpoint or a group 'add' already"):

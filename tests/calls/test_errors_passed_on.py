@@ -54,13 +54,13 @@ def looks(error: Any) -> dict[str, Any]:
         "application", "stock",
     ],
 )  # fmt: skip
-async def test_what_is_passed_on_arrives_as_it_was(client: shmrpc.Client, kind: str) -> None:
+async def test_an_error_that_is_passed_on_arrives_unchanged(client: shmrpc.Client, kind: str) -> None:
     first = await caught(client, "fail", kind)
     for endpoint, args in [("pass_on", (1,)), ("pass_on_in_thread", ()), ("pass_on", (11,))]:
         assert looks(await caught(client, endpoint, kind, *args)) == looks(first)
 
 
-async def test_what_builtin_exceptions_know_arrives(client: shmrpc.Client) -> None:
+async def test_attributes_of_builtin_exceptions_arrive(client: shmrpc.Client) -> None:
     missing = await caught(client, "fail", "os")
     assert isinstance(missing, FileNotFoundError)
     assert (missing.errno, missing.strerror, missing.filename) == (2, "No such file", "/nowhere")
@@ -81,7 +81,7 @@ async def test_what_builtin_exceptions_know_arrives(client: shmrpc.Client) -> No
     assert isinstance(derived, KeyError) and (derived.args, str(derived)) == (("k",), "'k'")
 
 
-async def test_eleven_hops_are_told_once_each(client: shmrpc.Client) -> None:
+async def test_the_traceback_names_each_of_eleven_hops_once(client: shmrpc.Client) -> None:
     error = await caught(client, "pass_on", "lookup", 11)
     text = error.remote_traceback
     assert (text.count("in fail\n"), text.count("in pass_on\n"), text.count("Passed on by:")) == (1, 11, 11)
@@ -98,7 +98,7 @@ async def test_the_text_of_hops_is_bounded(client: shmrpc.Client) -> None:
     assert len(str(error)) <= 50_000
 
 
-def test_what_was_cut_before_is_counted() -> None:
+def test_a_shortened_traceback_counts_what_was_cut_before() -> None:
     text = "begin" + "x" * 90_000 + "end"
     once = _shorten(text)
     twice = _shorten(once + "y" * 10_000)
@@ -112,10 +112,10 @@ async def test_a_process_of_the_servers_own_is_no_hop(client: shmrpc.Client) -> 
     for kind in ("application", "stock"):
         error = await caught(client, "fail_in_process", kind)
         assert "in fail_in_process\n" in error.remote_traceback
-        assert "Passed on by:" not in error.remote_traceback, "nobody has, and nothing would follow"
+        assert "Passed on by:" not in error.remote_traceback, "no server has passed the error on"
 
 
-async def test_causes_and_notes_of_a_hop_are_told(client: shmrpc.Client) -> None:
+async def test_the_traceback_has_causes_and_notes_of_a_hop(client: shmrpc.Client) -> None:
     error = await caught(client, "pass_on_noted", "lookup")
     assert isinstance(error, LookupError)
     text = error.remote_traceback

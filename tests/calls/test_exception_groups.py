@@ -76,7 +76,7 @@ async def test_except_star_catches_what_a_task_group_raised() -> None:
 
 
 def looks(error: BaseException) -> Any:
-    """The builtin class of an exception and its text, and those of the exceptions in it."""
+    """Return the builtin class and the text of an exception, and the same of the exceptions in it."""
     base = errors.base_of(errors.own_class(type(error))).__name__
     if isinstance(error, BaseExceptionGroup):
         return base, error.message, [looks(each) for each in error.exceptions]
@@ -152,11 +152,11 @@ def _served() -> Iterator[None]:
 
 
 def arrived(error: BaseException, max_frame: int = MAX_FRAME) -> BaseException:
-    """The exception as the caller gets it."""
+    """Return the exception as the caller gets it."""
     return decode_failure(encode_failure(error, max_frame))
 
 
-def test_what_ends_a_program_is_no_more_than_an_error_at_the_caller() -> None:
+def test_exceptions_that_end_a_program_are_mere_errors_at_the_caller() -> None:
     got = arrived(BaseExceptionGroup("all", [KeyboardInterrupt(), ValueError("x")]))
     assert isinstance(got, ExceptionGroup)
     assert type(got.exceptions[0]) is shmrpc.RemoteError

@@ -26,7 +26,7 @@ from tests.helpers.server_process import eventually, eventually_in_loop
 
 Bytes = NDArray[np.uint8]
 service = shmrpc.Service("failing")
-#: What endpoints were given.
+#: Arguments that endpoints were given.
 given: list[weakref.ref[Bytes]] = []
 
 
@@ -103,7 +103,7 @@ async def server(interceptors: list[Any]) -> AsyncIterator[shmrpc.Server]:
         yield server
 
 
-#: Calls that fail by themselves, of either kind of client: what is returned is the answer, or to be awaited.
+#: Calls that fail by themselves, of either kind of client. Each returns the result or an awaitable.
 AT_ONCE: dict[str, Callable[[Any, Bytes], Any]] = {
     "raises": lambda client, value: client.fails(value),
     "raises, by keyword": lambda client, value: client.fails(value=value),
@@ -120,7 +120,7 @@ AT_ONCE: dict[str, Callable[[Any, Bytes], Any]] = {
     "an argument with a deadline cannot be sent": (
         lambda client, value: client.with_options(timeout=30).fails(value, UNSENDABLE)
     ),
-    "what is told cannot be sent": lambda client, value: client.notify("fails", value, UNSENDABLE),
+    "is one way and cannot be sent": lambda client, value: client.notify("fails", value, UNSENDABLE),
     "is too large": lambda client, value: client.fails(value, "x" * 200_000),
     "has too many arguments": lambda client, value: client.fails(value, 1),
     "has an argument of the wrong type": lambda client, value: client.fails([value]),
@@ -130,7 +130,7 @@ AT_ONCE: dict[str, Callable[[Any, Bytes], Any]] = {
 
 
 def by_itself(call: Callable[[Any, Bytes], Any], client: Any, value: Bytes, _: object) -> Any:
-    """One of those above, where others need the server too, or its end."""
+    """Make a call of AT_ONCE, without the last argument: other calls need the server, or the way to stop it."""
     return call(client, value)
 
 
@@ -261,15 +261,15 @@ async def test_nothing_is_kept_of_a_call_in_a_loop_that(
         except (Exception, asyncio.CancelledError):
             pass
         else:
-            pytest.fail("it has not failed")
+            pytest.fail("the call has not failed")
         del value
-        await asyncio.sleep(0)  # What the loop runs at this moment has the future that has failed.
+        await asyncio.sleep(0)  # The callback that the loop runs at this moment has the failed future.
         assert kept() is None, "the caller has it"
     assert await eventually_in_loop(lambda: all(ref() is None for ref in given), 2), "the server has it"
 
 
 def hangs_until(client: shmrpc.sync.Client, value: Bytes, calls: int, end: Callable[[], None]) -> None:
-    """A call that hangs; another thread ends it when so many calls have begun."""
+    """Make a call that hangs until another thread ends it, when so many calls have begun."""
 
     def end_it() -> None:
         assert eventually(lambda: len(given) == calls)
@@ -292,7 +292,7 @@ def loses_its_server_in_a_thread(client: shmrpc.sync.Client, value: Bytes, stop:
 
 
 def loses_its_server_behind_another(client: shmrpc.sync.Client, value: Bytes, stop: Callable[[], None]) -> None:
-    """The other thread receives for both."""
+    """Lose the server while the other thread receives for both."""
 
     def hang() -> None:
         with contextlib.suppress(shmrpc.ConnectionLost):

@@ -1,4 +1,4 @@
-"""What the handler of a signal raises while a side encodes or sends is the handler's: nobody reads EncodeError."""
+"""Signal handlers that raise while a side encodes or sends: their exception arrives, not EncodeError."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ shmrpc.register(Signalling, encode=_encode, decode=lambda plain: Signalling(), n
 
 @pytest.fixture(params=[ValueError, TypeError, LookupError])
 def raised(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
-    """What the handler raises."""
+    """Yield the class of the exception that the signal handler raises."""
     kind: type[Exception] = request.param
 
     def handler(number: int, frame: FrameType | None) -> None:

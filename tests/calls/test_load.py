@@ -412,4 +412,4 @@ async def test_an_endpoint_with_streams_is_not_called_one_way(endpoint: str) -> 
         with pytest.raises(shmrpc.InvalidArguments, match=rf"{endpoint}\(\) streams, .* one way"):
             await client.notify(endpoint, 1_000_000)
         assert [tick async for tick in client.ticks(3)] == [0, 1, 2]
-        assert server.in_flight == 0, "nobody would ever read it, and its place would be taken for good"
+        assert server.in_flight == 0, "no client would read the stream, and its slot would never be free again"

@@ -81,7 +81,7 @@ async def test_one_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert heard == [(8, False, "hear")]
 
 
-async def test_what_cannot_be_sent_is_told_to_its_caller() -> None:
+async def test_a_one_way_call_that_cannot_be_sent_raises() -> None:
     async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
         with pytest.raises(shmrpc.EncodeError, match="hear"):
             await client.notify(hear, object())  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""What a handler sets as metadata and what cannot be that: it is the handler's error, and says so."""
+"""Metadata that a handler sets: values that cannot be metadata are an error of the handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.server_process import PATIENCE
 
 service = shmrpc.Service("tested.told")
 
-#: What cannot be metadata, and the words for it.
+#: Key and value that cannot be metadata, and the error's text.
 WRONG: Final[dict[str, tuple[Any, Any, str]]] = {
     "a number": ("n", 5, "expected str to str or bytes, got 'n': 5"),
     "a key that is no text": (5, "n", "expected str to str or bytes, got 5: 'n'"),
@@ -80,7 +80,7 @@ async def test_metadata_that_is_none_is_the_handlers_error(
 
 
 @pytest.mark.parametrize("which", WRONG)
-async def test_what_the_handler_has_raised_comes_first(which: str) -> None:
+async def test_an_error_of_the_handler_takes_precedence_over_wrong_metadata(which: str) -> None:
     async with shmrpc.serve(service), shmrpc.connect(service.name, timeout=PATIENCE) as client:
         with pytest.raises(LookupError, match="its own"):
             await _ask(client, "fails", which)

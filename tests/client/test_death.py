@@ -28,7 +28,7 @@ from tests.helpers.wire_client import Control
 
 
 async def begun(client: shmrpc.Client) -> None:
-    """What tasks have called before is under way at the server, which takes requests in their order."""
+    """Wait until the calls that tasks made before are in flight at the server, which takes requests in their order."""
     await asyncio.sleep(0)
     assert await client.add(1, 2) == 3
 
@@ -47,7 +47,7 @@ async def test_server_killed_with_calls_in_flight(server: ServerProcess) -> None
 
 
 def outcomes_of_blocked_calls(client: shmrpc.sync.Client, end: Callable[[], None]) -> list[BaseException]:
-    """What five threads, each blocked in a call, get when ``end`` ends it for them."""
+    """Return the exceptions that five threads, each blocked in a call, get when ``end`` ends the calls."""
     outcomes: list[BaseException] = []
 
     def call() -> None:
@@ -87,7 +87,7 @@ async def test_a_server_that_stops_says_goodbye() -> None:
 
 async def test_answers_given_before_death_still_arrive(server: ServerProcess) -> None:
     async with shmrpc.connect("tested") as client:
-        with stopped(server.pid):  # It does not answer before the call waits for that.
+        with stopped(server.pid):  # The server does not answer before the call waits.
             call = asyncio.create_task(client.sleep(0.001, "in time"))
             await asyncio.sleep(0)
         wait_for_answer(client)
@@ -165,14 +165,14 @@ async def test_a_client_that_dies_before_it_is_welcomed_leaves_no_names_with_the
         control = Control("tested")
         control.send("hello", version=VERSION, max_frame=1 << 20, pickle=False, semaphores=True)
         control.socket.close()
-        assert await eventually_in_loop(lambda: "Broken pipe" in caplog.text)  # Whose records have the exception.
+        assert await eventually_in_loop(lambda: "Broken pipe" in caplog.text)  # The record has the exception.
         assert await eventually_in_loop(lambda: ours_in_shm() == [])
     assert not [each for each in caplog.records if each.levelname != "DEBUG" and "client" in each.getMessage()]
 
 
 async def test_clients_that_come_and_go_leave_nothing(server: ServerProcess) -> None:
     async with shmrpc.connect("tested") as client:
-        gc.collect()  # What an earlier test has left may have descriptors, too.
+        gc.collect()  # Garbage of an earlier test may have descriptors, too.
         ours, theirs = len(os.listdir("/proc/self/fd")), await client.descriptors()
         for _ in range(50):
             async with shmrpc.connect("tested") as passing:
@@ -246,7 +246,7 @@ async def test_a_stopped_server_goes_on(server: ServerProcess) -> None:
         assert await asyncio.gather(*calls) == [bytes([i]) * 20_000 for i in range(20)]
 
 
-async def test_a_client_that_stops_reading_holds_up_nobody_else(server: ServerProcess) -> None:
+async def test_a_client_that_stops_reading_does_not_delay_others(server: ServerProcess) -> None:
     script = """
         import asyncio, os, shmrpc, signal
         async def main():
@@ -279,7 +279,7 @@ async def test_a_cancelled_call_is_forgotten_and_its_answer_dropped(
         with pytest.raises(asyncio.CancelledError):
             await call
     for _ in range(20):
-        with stopped(server.pid):  # It does not answer before the call waits for that.
+        with stopped(server.pid):  # The server does not answer before the call waits.
             late = asyncio.create_task(client.sleep(0.001, "late"))
             await asyncio.sleep(0)
         wait_for_answer(client)
@@ -379,7 +379,7 @@ async def test_a_child_cannot_use_the_parents_connection(client: shmrpc.Client) 
     assert await client.add(1, 2) == 3
 
 
-async def test_a_busy_client_keeps_nobody_out(server: ServerProcess) -> None:
+async def test_a_busy_client_does_not_keep_others_out(server: ServerProcess) -> None:
     async with shmrpc.connect("tested") as busy:
         stop = False
 
@@ -426,7 +426,7 @@ def test_an_interrupted_receiver_loses_nobodys_answer(sync_client: shmrpc.sync.C
 
 
 def interrupt(thread: threading.Thread, kind: type[BaseException]) -> None:
-    """Raises an exception in a thread, as the handler of a signal does in the main thread."""
+    """Raise an exception in a thread, as the handler of a signal does in the main thread."""
     assert thread.ident is not None
     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind)) == 1
 

@@ -76,7 +76,7 @@ async def test_an_object_for_loops_can_be_awaited_as_a_client_is(kind: str) -> N
     assert await opened is opened
     assert "closed" not in repr(opened)
     if kind == "lock":
-        assert not opened.locked()  # It was opened, not acquired.
+        assert not opened.locked()  # The lock was opened, not acquired.
     opened.close()
 
 
@@ -160,7 +160,7 @@ def _reservation_in_topic(name: str) -> Any:
     ],
     ids=["claim", "queue", "topic"],
 )
-async def test_what_a_handle_gives_says_to_write_async_with(made: Callable[[str], Any], expected: str) -> None:
+async def test_plain_with_says_to_write_async_with(made: Callable[[str], Any], expected: str) -> None:
     given = made(OURS)
     with pytest.raises(TypeError) as raised:
         with given:

@@ -24,7 +24,7 @@ NAME = stream_service.service.name
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:
-    """What is dropped goes by itself, not when the collector of garbage comes by."""
+    """Disable the garbage collector: dropped clients are freed by reference counts alone."""
     gc.collect()
     gc.disable()
     yield
@@ -93,7 +93,7 @@ USES: list[Callable[[shmrpc.Client], Awaitable[object]]] = [
 
 @contextlib.contextmanager
 def warned() -> Iterator[None]:
-    """One client is dropped open within, and that is said."""
+    """Check that the block drops one open client, with a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -102,7 +102,7 @@ def warned() -> Iterator[None]:
 
 
 async def let_go(server: shmrpc.Server, before: int) -> bool:
-    """Whether both sides have given back what they had of it."""
+    """Return True once the server has no connection and this process has no more descriptors than before."""
     return await eventually_in_loop(lambda: server.connections == 0 and descriptors() == before)
 
 
@@ -122,7 +122,7 @@ async def test_a_dropped_client_is_closed_at_once(
         assert await let_go(server, before)
 
 
-async def test_what_was_made_of_a_client_works_without_it(server: shmrpc.Server) -> None:
+async def test_endpoints_batches_and_streams_work_after_their_client_is_dropped(server: shmrpc.Server) -> None:
     client = await connected()
     add, late, batch, stream = client.add, client.with_options(timeout=PATIENCE), client.batch(), client.count(3)
     task = asyncio.create_task(client.add(1, 2))

@@ -1,4 +1,4 @@
-"""What help(), inspect and dir() tell of the endpoints of a client."""
+"""The output of help(), inspect and dir() for the endpoints of a client."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ shop = shmrpc.Service("tested.shop")
 
 @shop.endpoint
 def price(item: str, count: int = 1) -> int:
-    """What so many cost."""
+    """Return the price of so many items."""
     return count * len(item)
 
 
 @shop.endpoint
 async def prices(items: AsyncIterator[str]) -> AsyncIterator[int]:
-    """What each of them costs."""
+    """Yield the price of each item."""
     async for item in items:
         yield len(item)
 
 
 @shop.group("stock").endpoint
 async def total(items: AsyncIterator[str] | None = None) -> int:
-    """How many there are."""
+    """Return the number of items in stock."""
     return 0
 
 
@@ -36,7 +36,7 @@ def _text(function: object) -> str:
 
 
 def _check(client: shmrpc.Client | shmrpc.sync.Client) -> None:
-    """A client that knows the service's functions."""
+    """Check a client that knows the service's functions."""
     for named, known in ((client.price, price), (client.prices, prices), (client.stock.total, total)):
         assert inspect.signature(named) == inspect.signature(known, eval_str=True)
         assert named.__doc__ == known.__doc__
@@ -71,7 +71,7 @@ async def test_a_client_without_a_loop_does_too() -> None:
         await asyncio.to_thread(work)
 
 
-async def test_a_client_that_knows_a_name_says_where_more_is_to_be_had() -> None:
+async def test_a_client_that_knows_a_name_refers_to_describe() -> None:
     async with shmrpc.serve(shop), shmrpc.connect("tested.shop") as client:
         for endpoint in (client.price, client.prices, client.stock.total):
             says = "For its parameters see describe(), or use connect(Service)."

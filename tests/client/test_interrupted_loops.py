@@ -104,7 +104,7 @@ OPERATIONS: dict[str, tuple[Callable[[shmrpc.Client], Awaitable[object]], object
     "describe": (_describes, True),
     "notify": (lambda client: client.notify("add", 1, 2), None),
 }
-#: What it may end with besides its result. RemoteError: the source was hit, and its failure is the handler's.
+#: Errors that may end an operation. RemoteError: the interruption hit the source, so that the handler failed.
 _SAID = (KeyboardInterrupt, shmrpc.ConnectionLost, shmrpc.RemoteError)
 _STREAM = list(range(500))
 #: Lines that are tried of each operation, evenly spread; the long form tries each.
@@ -118,7 +118,7 @@ async def _connected(name: str) -> shmrpc.Client:
 async def _both(
     client: shmrpc.Client, perform: Callable[[shmrpc.Client], Awaitable[object]]
 ) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
-    """An operation and, beside it, a stream."""
+    """Start a stream and, beside it, an operation."""
 
     async def stream() -> object:
         return [item async for item in client.count(len(_STREAM))]
@@ -127,14 +127,14 @@ async def _both(
 
 
 def _settled(runner: asyncio.Runner, tasks: tuple[asyncio.Task[Any], ...], where: str = "nowhere") -> list[Any]:
-    """How the tasks end. What interrupts one leaves the loop at each task that awaits it."""
+    """Return the results and exceptions of the tasks. An interruption leaves the loop at each task that awaits it."""
 
     async def wait() -> None:
         _, waiting = await asyncio.wait(tasks, timeout=PATIENCE)
         assert not waiting, f"{where}: {waiting} wait for what was lost"
 
     while True:
-        # RuntimeError: the loop had been told to stop before it was left, which it does now.
+        # RuntimeError: an interruption left the loop after a request to stop, with which the loop complies now.
         with contextlib.suppress(KeyboardInterrupt, RuntimeError):
             runner.run(wait())
             return [task.exception() or task.result() for task in tasks]
@@ -166,8 +166,8 @@ def test_an_interruption_at_any_line(server: ServerProcess, operation: str) -> N
         runner.run(client.close())
 
 
-@pytest.mark.parametrize("operation", sorted(OPERATIONS.keys() - {"add"}))  # It is over in the core.
-def test_an_interruption_with_a_frame_in_hand_is_told_to_whoever_waits(server: ServerProcess, operation: str) -> None:
+@pytest.mark.parametrize("operation", sorted(OPERATIONS.keys() - {"add"}))  # add() is over in the core.
+def test_an_interruption_with_a_frame_in_hand_reaches_the_waiting_tasks(server: ServerProcess, operation: str) -> None:
     perform, result = OPERATIONS[operation]
     with asyncio.Runner() as runner:
         client = runner.run(_connected(server.name))

@@ -106,7 +106,7 @@ async def test_a_call_that_the_server_never_took_was_certainly_not_executed() ->
         while server.in_flight != 1:
             await asyncio.sleep(0.001)
         untaken = asyncio.create_task(client.sleep(0, "untaken"))
-        await asyncio.sleep(0)  # It is in the ring; the server, in this same loop, has not had its turn.
+        await asyncio.sleep(0)  # The request is in the ring; the server, in this same loop, has not run since.
         await server.close()
         with pytest.raises(shmrpc.ConnectionLost) as caught:
             await taken
@@ -124,7 +124,7 @@ async def test_a_client_that_reconnects_follows_its_service() -> None:
             bound = client.add
             assert await bound(1, 2) == 3
             in_flight = asyncio.create_task(client.sleep(60))
-            assert await eventually_seen(client, "sleep:began")  # What was certainly not begun would be made again.
+            assert await eventually_seen(client, "sleep:began")  # The client would repeat a call that had not begun.
             first.kill()
             with pytest.raises(shmrpc.ConnectionLost) as caught:
                 await in_flight
@@ -143,7 +143,7 @@ async def test_a_client_that_reconnects_follows_its_service() -> None:
 
 @pytest.mark.parametrize("first_call", ["plain", "under a deadline", "a batch", "a stream", "one way"])
 def test_an_idle_client_in_threads_sends_nothing_to_a_server_that_is_gone(first_call: str) -> None:
-    """It looks before it sends, so that nothing is lost that was made for the next server."""
+    """The client checks the connection before it sends, so that no call for the next server is lost."""
     with ServerProcess(TARGET) as first:
         with shmrpc.sync.connect("tested.flows", reconnect=True, timeout=60) as client:
             assert client.add(1, 2) == 3
@@ -165,7 +165,7 @@ def test_an_idle_client_in_threads_sends_nothing_to_a_server_that_is_gone(first_
                 assert client.add(3, 4) == 7
 
 
-@one_loop  # It has not turned, whichever it is.
+@one_loop  # A loop that has not turned behaves the same on asyncio and uvloop.
 @pytest.mark.parametrize(
     "first_call", ["plain", "under a deadline", "a batch", "a map", "a stream", "an upload", "by hand", "one way"]
 )
@@ -190,7 +190,7 @@ async def test_a_loop_that_stood_still_while_its_server_died_sends_it_nothing(fi
                         assert [item async for item in client.count(3)] == [0, 1, 2]
                     case "an upload":
                         assert await client.total([1, 2]) == 3
-                    case "by hand":  # It is not made again.
+                    case "by hand":  # The client does not repeat this call.
                         with pytest.raises(shmrpc.ConnectionLost) as caught:
                             async with client.open("count", 3):
                                 raise AssertionError("it was sent to a server that is gone")
@@ -207,7 +207,7 @@ async def test_without_reconnecting_a_call_to_a_server_that_is_gone_was_certainl
             with shmrpc.sync.connect("tested.flows") as in_threads:
                 assert await client.add(1, 2) == in_threads.add(1, 2) == 3
                 server.kill()
-                time.sleep(0.002)  # Who had a word from it within a millisecond does not look.
+                time.sleep(0.002)  # A client that heard from the server within a millisecond does not check.
                 with pytest.raises(shmrpc.ConnectionLost, match="it died, or was killed") as caught:
                     in_threads.add(1, 2)
                 assert not caught.value.maybe_executed
@@ -236,7 +236,7 @@ async def test_a_client_that_knows_of_a_drain_sends_that_server_nothing_new() ->
 
 
 async def test_a_client_hears_of_a_drain_though_an_exception_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a signal's handler raises one: what was taken out of the socket by then comes no second time."""
+    """A signal's handler raises such an exception. The packet that the client has read by then comes no second time."""
     raised: list[None] = []
 
     def interrupted(*arguments: Any) -> Any:
@@ -315,7 +315,8 @@ async def test_waiting_for_a_server_has_an_end() -> None:
                 await client.add(1, 2)
             with pytest.raises(shmrpc.ServiceUnavailable, match="none has come in its place"):
                 await client.wait_for_ready(timeout=0.05)
-            client._reconnector._last_failure = "the peer closed the connection during the handshake"  # As it died.
+            # The text when the server dies during the handshake.
+            client._reconnector._last_failure = "the peer closed the connection during the handshake"
             with pytest.raises(shmrpc.ServiceUnavailable, match="and still none has come in its place$"):
                 await client.wait_for_ready(timeout=2)
             with pytest.raises(shmrpc.ServiceUnavailable):
@@ -432,7 +433,7 @@ def test_a_client_without_a_loop_reconnects() -> None:
 
         thread = threading.Thread(target=blocked)
         thread.start()
-        assert eventually(lambda: "sleep:began" in client.seen())  # What was not begun would be made again.
+        assert eventually(lambda: "sleep:began" in client.seen())  # The client would repeat a call that had not begun.
         first.kill()
         thread.join(60)
         assert outcome == [True]
@@ -507,7 +508,7 @@ def _read_by_hand(client: shmrpc.sync.Client) -> object:
         return call.read()
 
 
-#: What threads may do, on a service of :mod:`tests.helpers.lying_server`.
+#: Calls of threads, on a service of :mod:`tests.helpers.lying_server`.
 WAYS: dict[str, Callable[[shmrpc.sync.Client], object]] = {
     "plain": lambda client: client.add(1, 2),
     "under a deadline": lambda client: client.with_options(timeout=60).add(1, 2),
@@ -597,7 +598,7 @@ def test_a_server_that_stops_answers_a_blocked_thread_first() -> None:
         assert process.process.wait(STOPPING) == 0
 
 
-async def test_a_forked_child_is_told_to_connect_again() -> None:
+async def test_the_error_in_a_forked_child_says_to_connect_again() -> None:
     with ServerProcess(TARGET):
         with shmrpc.sync.connect("tested.flows") as sync_client:
             async with (
@@ -699,7 +700,7 @@ class Failing:
         return self._bell.fileno()  # type: ignore[no-any-return]
 
 
-async def test_a_loop_that_is_interrupted_as_it_is_told_of_a_connection_hears_of_it() -> None:
+async def test_a_loop_that_is_interrupted_by_a_notification_of_a_connection_handles_it() -> None:
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
     with ServerProcess(TARGET):
